@@ -111,8 +111,9 @@ Metric = Annotated[
     typer.Option(
         "--metric",
         metavar="NAME",
-        help="Accuracy metric to compare by: map, map50, top1, top5, miou, retrieval, cosine or agreement. The "
-        "pipeline's accuracy: metric when left out.",
+        help="Accuracy metric to compare by: map, map50 (with mask_, obb_ or oks_ before it, too), top1, top5, miou, "
+        "cer, exact, abs_rel, rmse, delta1, psnr, ssim, hota, idf1, retrieval, cosine or agreement. The pipeline's "
+        "accuracy: metric when left out.",
     ),
 ]
 MaxDrop = Annotated[

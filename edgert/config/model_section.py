@@ -249,7 +249,10 @@ class AccuracyConfig(fields.Section):
     """How much accuracy the reduced precision may cost."""
 
     dataset: fields.FilePath = Field(description="labeled images")
-    metric: Literal["map50", "map", "top1", "top5", "miou", "cosine"] = Field(description="what is compared")
+    metric: Literal[
+        "map50", "map", "mask_map", "mask_map50", "obb_map", "obb_map50", "oks_map", "oks_map50", "top1", "top5",
+        "miou", "cosine", "cer", "exact", "abs_rel", "rmse", "delta1", "psnr", "ssim", "hota", "idf1",
+    ] = Field(description="what is compared")  # fmt: skip
     max_drop: fields.Fraction = Field(description="largest loss against fp32 that is accepted")
 
 

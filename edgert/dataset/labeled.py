@@ -2,29 +2,34 @@
 
     x.json          COCO annotations; images in a folder x, or images, or beside the file
     annotations/    COCO as it is unpacked; _annotations.coco.json in valid, as Roboflow exports it
-    x.csv           file,label_index or file,label; images in a folder x without "_labels", or images, or beside it
+    x.csv           file,label_index, file,label, file,labels (a;b) or file,text; images in a folder x without
+                    "_labels", or images, or beside it
     data.yaml, images + labels       YOLO's boxes (:mod:`~edgert.dataset.layouts`)
     Annotations + JPEGImages         Pascal VOC's
     gt/gt.txt + img1                 those of a MOT sequence
-    folder/images + folder/masks     class indices as PNG files of the same stem
+    folder/images + folder/masks     class indices as PNG files of the same stem; of VOC, SegmentationClass
+    folder/images + folder/depth     meters (.npy) or millimeters (16-bit PNG) of the same stem
+    folder/images + folder/targets   the images that an image task should make
     folder/NAME/…   one folder per class, or per identity where the task is embed
     otherwise       images without labels: a folder, a glob, a video
 
 Labeled images come in a dataset's fair order, so the first few of them are a sample.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from edgert.config import ClassifyTask, EmbedTask, KeypointsTask, SegmentTask, TaskConfig
+from edgert.config.model_section import DepthTask, ImageTask
 from edgert.dataset import coco_file
 from edgert.dataset import labels as label_files
 from edgert.dataset.images import FileDataset, ImageDataset, fair_order, open_images
 from edgert.dataset.layouts import LOOKED_FOR, Annotated, boxes_in
 from edgert.errors import ConfigError, EdgertError, nearest
+from edgert.stages.source.files import SUFFIXES
 
 _SHOWN = 5
 
@@ -73,10 +78,10 @@ def open_dataset(
         if path.is_file() and path.suffix.lower() == ".json":
             return _annotated(path, labels, limit)
         if path.is_file() and path.suffix.lower() == ".csv":
-            classes = label_files.read_list(path, labels)
-            chosen = fair_order(classes)[:limit]
+            listed, kind = label_files.read_list(path, labels)
+            chosen = fair_order(listed)[:limit]
             images = _listed_images(path, path.stem.removesuffix("_labels"), chosen)
-            return LabeledDataset(path, images, label_files.GroundTruthClasses(tuple(classes[name] for name in chosen)))
+            return LabeledDataset(path, images, kind(tuple(listed[name] for name in chosen)))
         if not isinstance(task, (ClassifyTask, EmbedTask, SegmentTask)):
             if path.is_dir() and (file := coco_file.file_in(path, of_points)) is not None:
                 return _annotated(file, labels, limit)
@@ -116,12 +121,10 @@ def _boxed(
 
 def _in_folder(path: Path, task: TaskConfig | None, labels: Sequence[str], limit: int | None) -> LabeledDataset | None:
     """The dataset that a folder's structure shows; None for a plain folder of images."""
-    if (path / "images").is_dir() and (path / "masks").is_dir() and isinstance(task, (SegmentTask, type(None))):
-        masks = label_files.masks_of(path)
-        chosen = fair_order(masks)[:limit]
-        return LabeledDataset(
-            path, _photos(path / "images", chosen), label_files.GroundTruthMasks(tuple(masks[name] for name in chosen))
-        )
+    if (pairs := _pairs(path, task)) is not None:
+        folder, files, kind = pairs
+        chosen = fair_order(files)[:limit]
+        return LabeledDataset(path, _photos(folder, chosen), kind(tuple(files[name] for name in chosen)))
     if not isinstance(task, (ClassifyTask, EmbedTask)) or not (folders := label_files.class_folders(path)):
         return None
     chosen = fair_order(folders)[:limit]
@@ -132,6 +135,31 @@ def _in_folder(path: Path, task: TaskConfig | None, labels: Sequence[str], limit
     return LabeledDataset(
         path, images, label_files.GroundTruthClasses(tuple(numbers[folders[name]] for name in chosen)), (note,)
     )
+
+
+_PICTURES = (("images", "targets"), ("input", "target"), ("low", "high"), ("lq", "gt"))
+"""Folders of images, and of what they should become."""
+_Paired = (
+    type[label_files.GroundTruthMasks] | type[label_files.GroundTruthDepth] | type[label_files.GroundTruthPictures]
+)
+
+
+def _pairs(path: Path, task: TaskConfig | None) -> tuple[Path, Mapping[str, Path], _Paired] | None:
+    """Folder of images, image → file of what is true of it, and what that is."""
+    images = path / "images"
+    if isinstance(task, (SegmentTask, type(None))) and images.is_dir() and (path / "masks").is_dir():
+        files = label_files.pairs_of(images, path / "masks", (".png",), "mask")
+        return images, files, label_files.GroundTruthMasks
+    if isinstance(task, SegmentTask) and (path / "SegmentationClass").is_dir() and (path / "JPEGImages").is_dir():
+        return path / "JPEGImages", label_files.voc_masks(path), label_files.GroundTruthMasks
+    if isinstance(task, DepthTask) and images.is_dir() and (path / "depth").is_dir():
+        files = label_files.pairs_of(images, path / "depth", (".npy", ".png"), "depth")
+        return images, files, label_files.GroundTruthDepth
+    for one, other in _PICTURES if isinstance(task, ImageTask) else ():
+        if (path / one).is_dir() and (path / other).is_dir():
+            files = label_files.pairs_of(path / one, path / other, sorted(SUFFIXES), "target")
+            return path / one, files, label_files.GroundTruthPictures
+    return None
 
 
 def _listed_images(path: Path, stem: str, names: Sequence[str]) -> FileDataset:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -18,10 +18,12 @@ from edgert.stages.source.files import SUFFIXES
 
 # What is true of labeled images: plain records, one entry per image of a dataset, in its order.
 
+F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Array = npt.NDArray[Any]
+_T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +96,44 @@ class GroundTruthIdentities:
     identities: tuple[str, ...]
 
 
-GroundTruth = GroundTruthBoxes | GroundTruthClasses | GroundTruthMasks | GroundTruthIdentities
+@dataclass(frozen=True, slots=True, eq=False)
+class GroundTruthLabels:
+    """The class indices of every image, which may have several or none."""
+
+    classes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroundTruthTexts:
+    """What is written in every image."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroundTruthDepth:
+    """Files of every image's depth: see :func:`read_depth`."""
+
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroundTruthPictures:
+    """Files of the images that are wanted of every image."""
+
+    files: tuple[Path, ...]
+
+
+GroundTruth = (
+    GroundTruthBoxes
+    | GroundTruthClasses
+    | GroundTruthMasks
+    | GroundTruthIdentities
+    | GroundTruthLabels
+    | GroundTruthTexts
+    | GroundTruthDepth
+    | GroundTruthPictures
+)
 
 
 # Masks on disk: PNG files whose pixels are class indices.
@@ -126,17 +165,50 @@ def spread(found: Segmentation, true: U8, path: Path) -> tuple[U8, U8]:
     Raises:
         ConfigError: the true mask is not of the image's size.
     """
-    height, width = true.shape
-    if found.region[2] > width + _EDGE_PX or found.region[3] > height + _EDGE_PX:
-        raise ConfigError(
-            f"mask {str(path)!r} is {width}x{height}",
-            why=f"its image reaches to {found.region[2]:g},{found.region[3]:g}",
-            fix="masks have the size of their images",
-        )
-    x1, y1, x2, y2 = (round(edge) for edge in found.region)
-    part = true[max(y1, 0) : y2, max(x1, 0) : x2]
+    part = covered(found.region, true, path)
     size = part.shape[1], part.shape[0]
     return cv2.resize(found.mask, size, interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False), part
+
+
+def covered(region: tuple[float, float, float, float], true: npt.NDArray[_T], path: Path) -> npt.NDArray[_T]:
+    """The part of a (h, w) array of labels that a record covers.
+
+    Raises:
+        ConfigError: the labels are not of the image's size.
+    """
+    height, width = true.shape
+    if region[2] > width + _EDGE_PX or region[3] > height + _EDGE_PX:
+        raise ConfigError(
+            f"mask {str(path)!r} is {width}x{height}",
+            why=f"its image reaches to {region[2]:g},{region[3]:g}",
+            fix="masks have the size of their images",
+        )
+    x1, y1, x2, y2 = (round(edge) for edge in region)
+    return true[max(y1, 0) : y2, max(x1, 0) : x2]
+
+
+_MM_PER_M = 1000.0
+
+
+def read_depth(path: Path) -> F32:
+    """(h, w) float32 meters, 0 or not finite where it is not known: a .npy of them, or a PNG of 16 bits in millimeters.
+
+    Raises:
+        ConfigError: unreadable, or another array.
+    """
+    try:
+        is_array = path.suffix.lower() == ".npy"
+        depth = np.load(path, allow_pickle=False) if is_array else cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the depth {str(path)!r}", why=cause(error)) from error
+    if depth is None or depth.ndim != 2 or depth.dtype.kind not in "fu" or (not is_array and depth.dtype != np.uint16):
+        raise ConfigError(
+            f"{str(path)!r} is no depth",
+            why="it is missing, damaged or no image" if depth is None else f"{depth.dtype} of shape {depth.shape}",
+            fix="a .npy of (height, width) float32 meters, or a PNG of 16 bits in millimeters",
+        )
+    meters: F32 = depth.astype(np.float32) / np.float32(1.0 if is_array else _MM_PER_M)
+    return meters
 
 
 def _indices(image: U8, path: Path) -> U8:
@@ -168,11 +240,14 @@ def _palette(data: bytes) -> U8 | None:
 
 
 _SHOWN = 5
-_HEADERS = ("file", "label_index"), ("file", "label")
+_HEADERS = {"label_index": GroundTruthClasses, "label": GroundTruthClasses, "labels": GroundTruthLabels,
+            "text": GroundTruthTexts}  # fmt: skip
+Listed = type[GroundTruthClasses] | type[GroundTruthLabels] | type[GroundTruthTexts]
 
 
-def read_list(path: Path, labels: Sequence[str]) -> dict[str, int]:
-    """Image file → class index, from CSV with the header ``file,label_index`` or ``file,label``.
+def read_list(path: Path, labels: Sequence[str]) -> tuple[dict[str, Any], Listed]:
+    """Image file → what it shows, and which labels these are, from CSV with the header ``file,label_index`` or
+    ``file,label`` (a class), ``file,labels`` (names or indices with ; between, or none) or ``file,text``.
 
     Raises:
         ConfigError: another header, no rows, or a row that cannot be meant; its line is named.
@@ -183,22 +258,31 @@ def read_list(path: Path, labels: Sequence[str]) -> dict[str, int]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot read {path}", why=cause(error)) from error
     header = tuple(cell.strip().lower() for cell in rows[0][1]) if rows else ()
-    if header[:2] not in _HEADERS:
+    if header[:1] != ("file",) or len(header) < 2 or header[1] not in _HEADERS:
         raise ConfigError(
             f"{path} is not a list of labeled images",
             why=f"its first line is {','.join(header) or 'missing'}",
             where=f"{path}:1",
-            fix="begin with file,label_index (numbers) or file,label (names)",
+            fix="begin with file,label_index (numbers), file,label (names), file,labels (several, a;b) or file,text",
         )
     found = {}
     for line, row in rows[1:]:
         where = f"{path}:{line}"
         if len(row) < 2 or not row[0].strip():
             raise ConfigError(f"line {line} of {path} names no image and label", where=where)
-        found[row[0].strip()] = class_index(row[1].strip(), labels, header[1] == "label_index", where)
+        found[row[0].strip()] = _listed(row[1].strip(), header[1], labels, where)
     if not found:
         raise ConfigError(f"{path} lists no image", where=str(path))
-    return found
+    return found, _HEADERS[header[1]]
+
+
+def _listed(text: str, column: str, labels: Sequence[str], where: str) -> Any:
+    if column == "text":
+        return text
+    if column != "labels":
+        return class_index(text, labels, column == "label_index", where)
+    some = [one.strip() for one in text.split(";") if one.strip()]
+    return tuple(sorted(class_index(one, labels, one.isdecimal() and one not in labels, where) for one in some))
 
 
 def class_index(text: str, labels: Sequence[str], is_number: bool, where: str) -> int:
@@ -240,23 +324,42 @@ def folder_classes(folders: Sequence[str], labels: Sequence[str], where: str) ->
     return {name: n for n, name in enumerate(names)}, "folders are counted off in the order of their names"
 
 
-def masks_of(folder: Path) -> Mapping[str, Path]:
-    """Image, relative to ``images`` → mask of the same stem in ``masks``.
+def pairs_of(images: Path, others: Path, endings: Sequence[str], what: str) -> Mapping[str, Path]:
+    """Image, relative to its folder → file of the same stem in another folder.
+
+    Args:
+        endings: of the other files, like ``.png``.
+        what: they are, for errors.
 
     Raises:
-        ConfigError: images without a mask: all of them counted, the first ones named.
+        ConfigError: images without one: all of them counted, the first ones named.
     """
-    image_folder, masks = folder / "images", folder / "masks"
-    known = {path.stem: path for path in masks.iterdir() if path.suffix.lower() == ".png"}
-    images = sorted(path for path in image_folder.iterdir() if path.suffix.lower() in SUFFIXES)
-    missing = [path.name for path in images if path.stem not in known]
-    if missing or not images:
+    known = {path.stem: path for path in others.iterdir() if path.suffix.lower() in endings}
+    photos = sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES)
+    missing = [path.name for path in photos if path.stem not in known]
+    if missing or not photos:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        kinds = "PNG" if endings == (".png",) else f"file ({', '.join(endings)})"
         raise ConfigError(
-            f"{len(missing)} of {len(images)} images in {image_folder} have no mask"
-            if images
-            else f"{image_folder} holds no image",
-            why=f"no PNG of the same stem in {masks}: {', '.join(missing[:_SHOWN])}{more}" if missing else "",
-            fix="give every image a mask, or remove it",
+            f"{len(missing)} of {len(photos)} images in {images} have no {what}"
+            if photos
+            else f"{images} holds no image",
+            why=f"no {kinds} of the same stem in {others}: {', '.join(missing[:_SHOWN])}{more}" if missing else "",
+            fix=f"give every image a {what}, or remove it",
         )
-    return {path.name: known[path.stem] for path in images}
+    return {path.name: known[path.stem] for path in photos}
+
+
+def voc_masks(folder: Path) -> Mapping[str, Path]:
+    """Image in JPEGImages → mask of Pascal VOC, of those that its list of segmented images names."""
+    masks = {path.stem: path for path in (folder / "SegmentationClass").glob("*.png")}
+    lists = (folder / "ImageSets" / "Segmentation" / f"{name}.txt" for name in ("val", "test", "trainval"))
+    if (chosen := next((one for one in lists if one.is_file()), None)) is not None:
+        masks = {stem: masks[stem] for stem in chosen.read_text(encoding="utf-8").split() if stem in masks}
+    photos = {path.stem: path for path in (folder / "JPEGImages").iterdir() if path.suffix.lower() in SUFFIXES}
+    found = {photos[stem].name: mask for stem, mask in sorted(masks.items()) if stem in photos}
+    if not found:
+        raise ConfigError(
+            f"{folder} has no image with a mask", why=f"looked in {folder / 'SegmentationClass'} for PNGs"
+        )
+    return found

@@ -26,8 +26,9 @@ from edgert.errors import ConfigError, cause, nearest
 from edgert.stages.source.files import SUFFIXES, read_image
 
 LOOKED_FOR = (
-    "a COCO .json, a .csv of file,label_index, a data.yaml, folders images and labels (YOLO) or images and masks, "
-    "Annotations (Pascal VOC), gt/gt.txt (MOT), or a folder per class"
+    "a COCO .json or folder annotations, a .csv of file,label_index (label, labels or text), a data.yaml, folders "
+    "images and labels (YOLO), masks, depth or targets, Annotations (Pascal VOC), gt/gt.txt (MOT), or a folder for "
+    "each class"
 )
 
 

@@ -9,9 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from edgert.dataset.labels import F64
+from edgert.dataset.layouts import LOOKED_FOR
 from edgert.errors import ConfigError, nearest
 from edgert.evaluation.evaluate_model import Accuracy, Candidate, EvaluationSetup, evaluate
-from edgert.evaluation.score import ImageScores
+from edgert.evaluation.score import LOWER_IS_BETTER, ImageScores
+from edgert.evaluation.track_metric import METRICS, needs_trackeval
 
 RESAMPLES = 1000
 _INTERVAL = (2.5, 97.5)  # per cent
@@ -24,8 +26,9 @@ class Comparison:
 
     Attributes:
         metric: its name.
-        reference, other: the two values, 0 to 1.
-        drop: ``reference - other``; negative for a gain.
+        reference, other: the two values.
+        drop: by how much the other is worse: ``reference - other``, of an error ``other - reference``; negative for a
+            gain.
         low, high: 95 % interval of the drop, by paired bootstrap over images.
         images: how many images.
         max_drop: the budget, if there is one.
@@ -84,11 +87,12 @@ def compare(
         raise ConfigError(f"{reference.images} and {other.images} images cannot be compared image by image")
     name = chosen_metric(other.values, metric)
     first, second = reference.scores.get(name), other.scores[name]
-    draws = _drops(first, second, other.images)
+    sign = -1.0 if name in LOWER_IS_BETTER else 1.0
+    draws = sign * _drops(first, second, other.images)
     low, high = np.nanpercentile(draws, _INTERVAL) if np.isfinite(draws).any() else (np.nan, np.nan)
     before = reference.values[name] if first else 1.0
     after = other.values[name]
-    return Comparison(name, before, after, before - after, float(low), float(high), other.images, max_drop)
+    return Comparison(name, before, after, sign * (before - after), float(low), float(high), other.images, max_drop)
 
 
 def chosen_metric(values: Mapping[str, float], metric: str | None) -> str:
@@ -190,6 +194,8 @@ def evaluate_versions(
 
 
 def _metric(setup: EvaluationSetup, metric: str | None, versions: int) -> str | None:
+    if metric in METRICS:
+        needs_trackeval()
     if metric is not None:
         chosen_metric(dict.fromkeys(setup.scorer.metrics, 0.0), metric)
     is_labeled = setup.dataset.ground_truth is not None
@@ -199,6 +205,6 @@ def _metric(setup: EvaluationSetup, metric: str | None, versions: int) -> str | 
             why="cosine compares two models, and there is one only"
             if is_labeled
             else f"{setup.dataset.path} has no labels that edgert understands, and there is one model only",
-            fix="give labeled images, or a second model to compare with: --against other.onnx",
+            fix=f"give labeled images ({LOOKED_FOR}), or a second model to compare with: --against other.onnx",
         )
     return metric

@@ -20,7 +20,8 @@ from edgert.config import ClassifyTask, DetectTask, KeypointsTask, ModelConfig, 
 from edgert.dataset import ImageFeed, LabeledDataset, feed_of
 from edgert.engine import build_engine, one_image
 from edgert.errors import EdgertError, ModelError
-from edgert.evaluation.score import Agreement, BoxScorer, ImageScores, Note, Scorer, scorer_for
+from edgert.evaluation.score import Agreement, BoxScorer, ImageScores, Note
+from edgert.evaluation.task_scores import MultiLabelScorer, Scorer, scorer_for
 from edgert.graph import Model
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import decoder_for, fitting_decoder, labels_of
@@ -32,7 +33,7 @@ LOWEST_SCORE = 0.01
 """Average precision is taken over all of a detector's confidence, so boxes count from here on whatever ``score`` the
 task asks for: the 0.01 of YOLOX's and the order of most published evaluations."""
 LEAST_BOXES = 100
-_LEAST_CLASSES = 5
+_LEAST_CLASSES, _EVERY_CLASS = 5, 100_000
 
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 """A model as a function: input name → (1, …) array, to output name → array; called from several threads at once. A
@@ -104,8 +105,8 @@ def open_evaluation(
     """
     try:
         names = labels_of(config, where) if labels is None else tuple(labels)
-        scorer = Agreement() if dataset.ground_truth is None else scorer_for(dataset.ground_truth)
-        task = _judged(config.task, isinstance(scorer, BoxScorer))
+        scorer = Agreement() if dataset.ground_truth is None else scorer_for(dataset.ground_truth, config.task)
+        task = _judged(config.task, isinstance(scorer, BoxScorer), isinstance(scorer, MultiLabelScorer))
         decoder: Decoder = decoder_for(task, names, where, directory)
         feed = feed_of(dataset.images, model, config)
         with closing(build_engine(model, config, threads=1)) as engine:
@@ -145,12 +146,14 @@ def runner(engine: Engine) -> Callable[[], Run]:
     return make
 
 
-def _judged(task: TaskConfig, by_boxes: bool) -> TaskConfig:
+def _judged(task: TaskConfig, by_boxes: bool, by_class: bool) -> TaskConfig:
     if isinstance(task, (DetectTask, KeypointsTask)) and by_boxes:
         most = {"score": min(task.score, LOWEST_SCORE), "limit": max(task.limit, LEAST_BOXES)}
         return task.model_copy(update=most)
     if isinstance(task, ClassifyTask):
-        return task.model_copy(update={"top": max(task.top, _LEAST_CLASSES)})
+        least = _EVERY_CLASS if by_class else _LEAST_CLASSES
+        options = {**task.options, "score": 0.0} if task.classify == "multilabel" else task.options
+        return task.model_copy(update={"top": max(task.top, least), "options": options})
     return task
 
 
@@ -168,7 +171,8 @@ class Accuracy:
     Attributes:
         name: for people.
         images: how many images.
-        values: metric → 0 to 1, the usual one first; empty where only a reference could tell.
+        values: metric → its value, mostly 0 to 1 (PSNR in dB, RMSE in meters), the usual one first; empty where only
+            a reference could tell.
         scores: metric → what it is made of, for comparing.
         seconds: wall clock of all images, decoding and everything.
         run_ms: median time of one run of the model alone, beside ``threads - 1`` others.

@@ -14,8 +14,10 @@ import numpy as np
 
 from edgert.dataset import labels
 from edgert.errors import ConfigError
-from edgert.evaluation import coco_metric
+from edgert.evaluation import coco_metric, track_metric
 from edgert.runtime import Classification, Detections, Embedding, Record, Segmentation
+from edgert.stages.bytetrack import ByteTrack
+from edgert.stages.kinds import ByteTrackStage
 
 # What a metric is made of, image by image: enough to have its value for any resampling of the images.
 
@@ -60,8 +62,10 @@ def mean_of(scores: labels.F64 | list[float], counts: labels.Bool | None = None)
     return Ratio(np.where(counted, array, 0.0)[:, None], counted.astype(np.float64)[:, None])
 
 
-ImageScores = Ratio | coco_metric.Matches
+ImageScores = Ratio | coco_metric.Matches | track_metric.Whole
 """One metric of one model on n images."""
+LOWER_IS_BETTER = frozenset({"cer", "abs_rel", "rmse"})
+"""Of the metrics: errors."""
 Note = Any
 """What a scorer keeps of one record; its own business, but for :class:`Agreement`."""
 _TOP = 5
@@ -84,9 +88,14 @@ class Objects:
 @dataclass(frozen=True, slots=True)
 class BoxScorer:
     """Average precision by COCO's evaluator: of points, masks and oriented boxes where labels and detections have
-    them, and of boxes."""
+    them, and of boxes. On labels of a sequence, HOTA and IDF1 of the tracks of ``track: bytetrack``, too.
+
+    Attributes:
+        tracked_from: lowest score of detections that are tracked; None where none are.
+    """
 
     ground_truth: labels.GroundTruthBoxes
+    tracked_from: float | None = None
 
     @property
     def kinds(self) -> tuple[coco_metric.Kind, ...]:
@@ -96,7 +105,13 @@ class BoxScorer:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return tuple(f"{_PREFIXES[kind]}{name}" for kind in self.kinds for name in ("map", "map50"))
+        precisions = tuple(f"{_PREFIXES[kind]}{name}" for kind in self.kinds for name in ("map", "map50"))
+        return (*precisions, *(track_metric.METRICS if self._are_tracked else ()))
+
+    @property
+    def _are_tracked(self) -> bool:
+        is_sequence = self.tracked_from is not None and self.ground_truth.has("ids")
+        return is_sequence and track_metric.is_installed()
 
     def note(self, index: int, record: Record) -> Objects:
         """The detections themselves; the decoder made them new."""
@@ -130,7 +145,21 @@ class BoxScorer:
         for kind in filter(known.__getitem__, self.kinds):
             values = coco_metric.precision(self.ground_truth, records, kind, outlines if kind == "masks" else ())
             found |= {f"{_PREFIXES[kind]}{name}": score for name, score in values.items()}
+        if self._are_tracked:
+            found |= track_metric.scores(self.ground_truth, self._tracked(records))
         return found
+
+    def _tracked(self, records: Sequence[Detections]) -> list[Detections]:
+        """What a pipeline would track, frame by frame."""
+        tracker = ByteTrack(
+            ByteTrackStage.model_validate({"track": "bytetrack", "from": "model"}).limits(self.tracked_from)
+        )
+        tracks = []
+        for one in records:
+            some = one.select(one.scores >= (self.tracked_from or 0.0))
+            ids = tracker.update(some.boxes, some.scores, some.classes)
+            tracks.append(replace(some.select(ids > 0), ids=ids[ids > 0]))
+        return tracks
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,17 +322,6 @@ def overlaps(one: Any, other: Any) -> Any:
 
 
 Scorer = BoxScorer | ClassScorer | MaskScorer | IdentityScorer | Agreement
-
-
-def scorer_for(ground_truth: labels.GroundTruth) -> Scorer:
-    """The scorer of a kind of labels."""
-    if isinstance(ground_truth, labels.GroundTruthBoxes):
-        return BoxScorer(ground_truth)
-    if isinstance(ground_truth, labels.GroundTruthClasses):
-        return ClassScorer(ground_truth)
-    if isinstance(ground_truth, labels.GroundTruthMasks):
-        return MaskScorer(ground_truth)
-    return IdentityScorer(ground_truth)
 
 
 def cosine(vectors: Any, reference: Sequence[Note]) -> Ratio:

@@ -107,6 +107,14 @@ METRICS: Mapping[str, str] = {
     "top5": "top-5",
     "miou": "mIoU",
     "retrieval": "rank-1",
+    "mask_map": "mask mAP50-95",
+    "obb_map": "OBB mAP50-95",
+    "oks_map": "OKS mAP50-95",
+    "cer": "CER",
+    "psnr": "PSNR",
+    "ssim": "SSIM",
+    "hota": "HOTA",
+    "idf1": "IDF1",
 }
 """Metric → as papers and boards write it; others keep their names."""
 

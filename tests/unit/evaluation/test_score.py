@@ -10,7 +10,8 @@ import pytest
 
 from edgert.dataset.labels import GroundTruthClasses, GroundTruthIdentities, GroundTruthMasks
 from edgert.errors import ConfigError
-from edgert.evaluation.score import BoxScorer, ClassScorer, IdentityScorer, MaskScorer, scorer_for
+from edgert.evaluation.score import BoxScorer, ClassScorer, IdentityScorer, MaskScorer
+from edgert.evaluation.task_scores import scorer_for
 from edgert.runtime import Classification, Embedding, Segmentation
 from tests.unit.evaluation.detections import scene
 

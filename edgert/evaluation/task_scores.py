@@ -1,0 +1,204 @@
+"""Scorers of what is neither boxes nor one class: several labels, texts, depth, images; and which labels get which."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+
+from edgert.config import DetectTask, TaskConfig
+from edgert.dataset import labels
+from edgert.errors import ConfigError
+from edgert.evaluation import coco_metric, score
+from edgert.runtime import Classification, DepthMap, OutputImage, Record, Text
+from edgert.stages.source.files import read_image
+
+Scores = Mapping[str, score.ImageScores]
+
+
+@dataclass(frozen=True, slots=True)
+class MultiLabelScorer:
+    """Mean over classes of the average precision of finding the images that have each, at COCO's 101 recalls; and
+    whether the best class is one that is there."""
+
+    ground_truth: labels.GroundTruthLabels
+    metrics: tuple[str, ...] = ("map", "top1")
+
+    def note(self, index: int, record: Record) -> Classification:
+        found: Classification = score.expect(record, Classification, "classes")
+        return found
+
+    def scores(self, notes: Sequence[score.Note], reference: Sequence[score.Note] | None) -> Scores:
+        true = self.ground_truth.classes[: len(notes)]
+        best = [bool(len(note.classes)) and int(note.classes[0]) in one for note, one in zip(notes, true, strict=True)]
+        every = tuple(_matches(number, true, notes) for number in sorted({number for one in true for number in one}))
+        matches = coco_metric.Matches(float("nan"), every)
+        value = float(matches.values(np.ones((1, len(notes))))[0])
+        labeled = np.array([bool(one) for one in true])
+        return {"map": coco_metric.Matches(value, every), "top1": score.mean_of(np.array(best, np.float64), labeled)}
+
+
+def _matches(number: int, true: Sequence[tuple[int, ...]], notes: Sequence[Classification]) -> coco_metric.ClassMatches:
+    """One class's scores on all images, the highest first."""
+    found = [(float(some.scores[place]), image) for image, some in enumerate(notes)
+             for place in np.flatnonzero(some.classes == number)]  # fmt: skip
+    found.sort(key=lambda one: -one[0])
+    images = np.array([image for _, image in found], np.int64)
+    wanted = np.array([float(number in one) for one in true])
+    right = wanted[images][None] > 0
+    return coco_metric.ClassMatches(images, right, np.ones_like(right), wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class TextScorer:
+    """Character error rate: insertions, deletions and exchanges over the characters that are there; and the part of
+    texts that are read without any."""
+
+    ground_truth: labels.GroundTruthTexts
+    metrics: tuple[str, ...] = ("cer", "exact")
+
+    def note(self, index: int, record: Record) -> tuple[int, int]:
+        """Edits and characters."""
+        true = self.ground_truth.texts[index]
+        return edits(score.expect(record, Text, "texts").text, true), len(true)
+
+    def scores(self, notes: Sequence[score.Note], reference: Sequence[score.Note] | None) -> Scores:
+        counts = np.array(notes, np.float64).reshape(-1, 2)
+        return {"cer": score.Ratio(counts[:, :1], counts[:, 1:]), "exact": score.mean_of(counts[:, 0] == 0)}
+
+
+def edits(one: str, other: str) -> int:
+    """The Levenshtein distance (V. Levenshtein, 1966)."""
+    row = list(range(len(other) + 1))
+    for number, letter in enumerate(one, 1):
+        before, row[0] = row[0], number
+        for place, wanted in enumerate(other, 1):
+            before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + (letter != wanted))
+    return row[-1]
+
+
+_NEAR = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class DepthScorer:
+    """Errors of depth where it is known (D. Eigen et al. 2014, arXiv:1406.2283): mean relative error, root of the mean
+    square in meters, and the part within a factor of 1.25; each the mean over images.
+
+    Depth without a unit is scaled and shifted to fit best, image by image; inverse depth as such (R. Ranftl et al.
+    2020, arXiv:1907.01341).
+    """
+
+    ground_truth: labels.GroundTruthDepth
+    metrics: tuple[str, ...] = ("abs_rel", "rmse", "delta1")
+
+    def note(self, index: int, record: Record) -> tuple[float, float, float]:
+        """The three numbers of an image; NaN where no depth is known."""
+        file = self.ground_truth.files[index]
+        found: DepthMap = score.expect(record, DepthMap, "depth")
+        true = labels.covered(found.region, labels.read_depth(file), file)
+        size = true.shape[1], true.shape[0]
+        guess = cv2.resize(found.depth, size, interpolation=cv2.INTER_LINEAR)
+        known = np.isfinite(true) & (true > 0) & np.isfinite(guess)
+        if not known.any():
+            return (np.nan,) * 3
+        real, made = true[known].astype(np.float64), guess[known].astype(np.float64)
+        made = np.maximum(_fitted(made, real, found.unit), 1e-3)
+        ratio = np.maximum(made / real, real / made)
+        off = made - real
+        return float(np.mean(np.abs(off) / real)), float(np.sqrt(np.mean(off**2))), float(np.mean(ratio < _NEAR))
+
+    def scores(self, notes: Sequence[score.Note], reference: Sequence[score.Note] | None) -> Scores:
+        table = np.array(notes, np.float64).reshape(-1, 3)
+        known: labels.Bool = np.all(np.isfinite(table), axis=1)
+        return {name: score.mean_of(column, known) for name, column in zip(self.metrics, table.T, strict=True)}
+
+
+def _fitted(made: Any, real: Any, unit: str) -> Any:
+    """Depth in meters."""
+    if unit == "metric":
+        return made
+    wanted = 1 / real if unit == "inverse" else real
+    if np.ptp(made) == 0:
+        return np.full_like(real, np.median(real))
+    scale, shift = np.polyfit(made, wanted, 1)
+    line = scale * made + shift
+    return 1 / np.maximum(line, 1 / (10 * real.max())) if unit == "inverse" else line
+
+
+_MOST_DB = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class PictureScorer:
+    """How like images are to those wanted: PSNR in dB, 100 at most, and SSIM (Z. Wang et al. 2004, its 11x11 Gaussian,
+    per color channel); the mean over images."""
+
+    ground_truth: labels.GroundTruthPictures
+    metrics: tuple[str, ...] = ("psnr", "ssim")
+
+    def note(self, index: int, record: Record) -> tuple[float, float]:
+        file = self.ground_truth.files[index]
+        found: OutputImage = score.expect(record, OutputImage, "images")
+        true = read_image(file)
+        if true is None:
+            raise ConfigError(f"cannot read {str(file)!r}", why="it is missing, damaged or no image")
+        if max(found.region[:2]) > 1:
+            raise ConfigError(
+                "images cannot be compared with a part of them",
+                why=f"the model sees its images from {found.region[0]:g},{found.region[1]:g} on",
+                fix="input: {resize: letterbox} or stretch shows it all",
+            )
+        size = true.shape[1], true.shape[0]
+        made = found.pixels
+        if made.shape != true.shape:
+            made = cv2.resize(made, size, interpolation=cv2.INTER_LINEAR).astype(np.uint8, copy=False)
+        return min(cv2.PSNR(made, true), _MOST_DB), ssim(made, true)
+
+    def scores(self, notes: Sequence[score.Note], reference: Sequence[score.Note] | None) -> Scores:
+        table = np.array(notes, np.float64).reshape(-1, 2)
+        return {name: score.mean_of(column) for name, column in zip(self.metrics, table.T, strict=True)}
+
+
+def ssim(one: Any, other: Any) -> float:
+    """Mean structural similarity of two (h, w, C) uint8 images of at least 11 pixels a side, over where the window
+    lies inside."""
+    first, second = one.astype(np.float64), other.astype(np.float64)
+
+    def mean(image: Any) -> Any:
+        return cv2.GaussianBlur(image, (11, 11), 1.5)[5:-5, 5:-5]
+
+    low, high = mean(first), mean(second)
+    spread, others = mean(first * first) - low * low, mean(second * second) - high * high
+    shared = mean(first * second) - low * high
+    small, large = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    top = (2 * low * high + small) * (2 * shared + large)
+    found = top / ((low * low + high * high + small) * (spread + others + large))
+    return float(found.mean()) if found.size else 1.0
+
+
+Scorer = score.Scorer | MultiLabelScorer | TextScorer | DepthScorer | PictureScorer
+
+
+def scorer_for(ground_truth: labels.GroundTruth, task: TaskConfig | None = None) -> Scorer:
+    """The scorer of a kind of labels.
+
+    Args:
+        task: of the model; its lowest score is that of what is tracked on labels of a sequence.
+    """
+    if isinstance(ground_truth, labels.GroundTruthBoxes):
+        return score.BoxScorer(ground_truth, task.score if isinstance(task, DetectTask) else None)
+    if isinstance(ground_truth, labels.GroundTruthClasses):
+        return score.ClassScorer(ground_truth)
+    if isinstance(ground_truth, labels.GroundTruthMasks):
+        return score.MaskScorer(ground_truth)
+    if isinstance(ground_truth, labels.GroundTruthLabels):
+        return MultiLabelScorer(ground_truth)
+    if isinstance(ground_truth, labels.GroundTruthTexts):
+        return TextScorer(ground_truth)
+    if isinstance(ground_truth, labels.GroundTruthDepth):
+        return DepthScorer(ground_truth)
+    if isinstance(ground_truth, labels.GroundTruthPictures):
+        return PictureScorer(ground_truth)
+    return score.IdentityScorer(ground_truth)
