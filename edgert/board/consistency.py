@@ -4,6 +4,7 @@ Checks of numbers work on the plain data, so that their mistakes are reported be
 number is left to those.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -189,4 +190,9 @@ def _list(value: Any) -> list[Any]:
 
 
 def _number(value: Any) -> float | None:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # YAML's whole numbers have no end
+        return math.inf if value > 0 else -math.inf
