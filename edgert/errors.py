@@ -94,6 +94,12 @@ class EdgertError(Exception):
         self.__cause__ = error
         return self
 
+    def again(self) -> EdgertError:
+        """The same without its cause and traceback, which hold all that was at work when it came."""
+        other = type(self).__new__(type(self), *self.args)
+        other.__dict__.update(self.__dict__, others=tuple(one.again() for one in self.others))
+        return other
+
     def to_json(self) -> dict[str, Any]:
         """As plain data, for another process; :func:`error_of` reads it."""
         texts = {"what": self.what, "why": self.why, "where": self.where, "fix": self.fix}

@@ -190,12 +190,14 @@ class Pipeline:
     ) -> None:
         try:
             self.close()
-        except StageError as late:  # it must not hide the error that is already on its way out
+        except EdgertError as late:  # it must not hide the error that is already on its way out
             if error is None:
                 raise
             is_new = late is not error and late.__context__ is not error
             if is_new and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"while stopping: {late}")
+        finally:
+            del error, traceback  # which hold this frame, where closing raised it again
 
     @property
     def running(self) -> bool:
@@ -326,15 +328,16 @@ class Pipeline:
 
     def _close(self) -> None:
         try:
-            if self._calling is not None and (error := self._calling.close()) is not None:
-                self._runner.fail(error)
+            if self._calling is not None:
+                self._calling.close()
             with self._tapping:  # a start under way in another thread is waited for
                 began = self._started or self._calling is not None
             if began:
                 self._runner.shut_down()
         finally:
             self._leave()
-            if not self._runner.left:  # nobody frees memory under a call that goes on
+            called = self._calling is not None and self._calling.is_left
+            if not (self._runner.left or called):  # nobody frees memory under a call that goes on
                 self._assembly.close()
             self._runner.let_go()
             self._beacon = Beacon(dict)

@@ -1,5 +1,6 @@
 """A pipeline that is called: each call takes frames through all stages in the caller's thread and returns results."""
 
+import logging
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -8,13 +9,46 @@ from typing import Any
 from edgert.assemble.graph import Assembly
 from edgert.config import PipelineFile, SinkStage, flow
 from edgert.errors import EdgertError, StageError
-from edgert.runtime import Frame, Result, Runner, in_place
-from edgert.runtime.recovery import STOPS
+from edgert.runtime import Frame, Node, Result, Runner, in_place, watchdog
+from edgert.runtime.recovery import Care
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.gpu.infer_gpu import Collect
 from edgert.stages.infer import InferBatch, Pinned
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource, give_back
+
+_HANGS_S, _END_S, _LOOK_S = 3.0, 1.0, 0.1
+"""Whoever closes a pipeline waits for a call under way, but no longer than that for one stage: then that is ended, and
+has so long, or it is left behind. As in a pipeline with threads: see :mod:`edgert.runtime.runner`."""
+_LOG = logging.getLogger(__name__)
+
+
+class _Caller:
+    """Whoever is in a call, as the watchdog sees a thread.
+
+    Attributes:
+        ident, native_id: Python's and the system's number of the thread; None while there is no call.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.node, self.inline = nodes[0], nodes[1:]
+        self.ident: int | None = None
+        self.native_id: int | None = None
+
+    def is_alive(self) -> bool:
+        return self.ident is not None
+
+    def is_here(self) -> bool:
+        """Whether that is this thread."""
+        return self.ident == threading.get_ident()
+
+    def comes(self) -> None:
+        """This thread is in a call."""
+        self.ident, self.native_id = threading.get_ident(), threading.get_native_id()
+
+    def goes(self) -> None:
+        """Nobody is in a call."""
+        self.ident = self.native_id = None
 
 
 class Calling:
@@ -22,6 +56,9 @@ class Calling:
 
     Args:
         runner: of the pipeline, whose threads were not started: it takes errors, and knows when to stop.
+
+    Attributes:
+        is_left: whether a call was left behind in a stage that does not return, with all that it uses.
 
     Raises:
         StageError: the pipeline cannot be called.
@@ -44,13 +81,21 @@ class Calling:
         sinks |= {node.name for node in nodes if isinstance(node.work, CallbackSink)}
         for node in nodes:
             if isinstance(node.work, CallbackSink) and not node.care.at_start:
-                node.care = STOPS  # who calls gets what a function of his own raises, unless the file says otherwise
+                # Who calls gets what a function of his own raises, unless the file says otherwise.
+                node.care = Care(watchdog_s=node.care.watchdog_s)
         waiting = [node for node in nodes if isinstance(node.work, Collect)]
         self._in_place = in_place.InPlace(nodes, runner.clock, runner.stop_event, sinks, waiting)
         self._downloader, self._runner = Downloader(), runner
-        self._turn, self._caller = threading.Lock(), 0
+        self._nodes, self._turn, self._caller = nodes, threading.Lock(), _Caller(nodes)
+        self._watchdog = watchdog.Watchdog(nodes, [self._caller], runner.clock)
         self._lent: list[Frame] = []
-        self._is_open = False
+        self._is_open = self.is_left = False
+        self._over, self._attendant = threading.Event(), threading.Thread(target=self._attend, daemon=True)
+        self._attendant.name = "edgert:attendant"
+        try:
+            self._attendant.start()
+        except RuntimeError as error:
+            _LOG.warning("nobody looks for calls that hang: %s", error)
 
     def __call__(self, arrays: Sequence[Any], options: dict[str, Any]) -> list[Result]:
         """The results of these frames, whose pixels are lent until the next call.
@@ -62,25 +107,72 @@ class Calling:
             EdgertError: what is not an image leaves all as it was; an error of a stage ends the pipeline.
         """
         self._refuse_own("called")
-        with self._turn:
-            self._caller = threading.get_ident()
-            try:
+        while not self._turn.acquire(timeout=_LOOK_S):
+            if self.is_left:
                 self._runner.raise_error()
-                if self._runner.stopping:
-                    raise in_place.EndOfFrames("no more frames are taken", why="the pipeline has ended")
-                return self._results(arrays, options)
-            finally:
-                self._caller = 0
+        try:
+            self._caller.comes()
+            self._runner.raise_error()
+            if self._runner.stopping:
+                raise in_place.EndOfFrames("no more frames are taken", why="the pipeline has ended")
+            return self._results(arrays, options)
+        finally:
+            self._caller.goes()
+            self._turn.release()
 
-    def close(self) -> EdgertError | None:
-        """Waits for a call under way, lets go of frames, closes all stages; returns the first error."""
+    def close(self) -> None:
+        """Waits for a call under way, lets go of frames, closes all stages; their errors are the runner's.
+
+        A stage that does not return is such an error. Its engine is ended where that can be done; or else all other
+        stages are closed, and it is left behind with whoever called.
+        """
         self._refuse_own("closed")
-        with self._turn:
-            self._release()
-            return self._in_place.close()
+        if not self.is_left and self._takes_turn():
+            self._caller.comes()
+            try:
+                self._release()
+                if (error := self._in_place.close()) is not None:
+                    self._runner.fail(error)
+                    del error  # the traceback of its cause holds this frame
+            finally:
+                self._caller.goes()
+                self._turn.release()
+        self._over.set()
+        if self._attendant.ident is not None:
+            self._attendant.join()  # it holds this until it has ended
+
+    def _takes_turn(self) -> bool:
+        """Whether no call is under way; waits for that."""
+        now_ns = self._runner.clock.now_ns
+        began_ns = now_ns()
+        while not self._turn.acquire(timeout=_LOOK_S):
+            for node in self._nodes:
+                since_ns = node.since_ns
+                if since_ns and now_ns() - max(since_ns, began_ns) > _HANGS_S * 1e9:
+                    return self._ends(node, (now_ns() - since_ns) / 1e9)
+        return True
+
+    def _ends(self, node: Node, took_s: float) -> bool:
+        """Ends a stage's call, which takes the turn; or leaves it behind. Whether it has ended."""
+        at = self._watchdog.place_of(node)
+        self._runner.stop()
+        if (interrupt := getattr(node.work, "interrupt", None)) is not None:
+            interrupt()
+            if self._turn.acquire(timeout=_END_S):
+                return True
+        self._in_place.leave()
+        self.is_left = True
+        why = f"it has been in one call for {took_s:.1f} s{at and f', at {at}'}; its caller is left behind"
+        self._runner.fail(StageError(f"stage {node.name} does not end", why=f"{why}, all others were closed"))
+        return False
+
+    def _attend(self) -> None:
+        """The body of a thread that reports stages that do not return, and ends their engines."""
+        while not self._over.wait(self._watchdog.every_s):
+            self._watchdog.look()
 
     def _refuse_own(self, done: str) -> None:
-        if self._caller == threading.get_ident():
+        if self._caller.is_here():
             why = "the call that the stage is part of has not returned yet"
             raise StageError(f"a pipeline was {done} by one of its own stages", why=why)
 

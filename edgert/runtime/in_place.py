@@ -34,6 +34,9 @@ class InPlace:
         stop: set by whoever ends the pipeline.
         sinks: names of the nodes whose results nobody gets.
         waiting: those that wait for others, such as a GPU: they work when nobody else has anything to do.
+
+    Attributes:
+        is_left: whether a call was left in a stage that does not return; what is there is no more to be used.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class InPlace:
         self._opened: list[_Place] = []
         source = self._at.node.work
         assert isinstance(source, Source)
-        self._frames, self._source = source.frames(stop), source
+        self._frames, self._source, self.is_left = source.frames(stop), source, False
 
     def open(self) -> None:
         """Opens every stage, the last first. Raises EdgertError: one cannot be; those that were are closed again."""
@@ -62,6 +65,9 @@ class InPlace:
                 raise place.failure(error)  # noqa: B904 - it has its cause
             self._opened.insert(0, place)
             place.node.timing.opened_ns = self._clock.now_ns()
+            if self.is_left:
+                self._close_stages()
+                raise self._late()
 
     def run(self, bring: Iterable[Callable[[], object]]) -> list[Result]:
         """One call.
@@ -84,10 +90,12 @@ class InPlace:
                 self._work(soon)  # a GPU gets one frame while the host prepares the next
             self._work_all()
             for place in self._places:
-                if place.is_batching:
+                if place.is_batching and not self.is_left:
                     self._at = place
                     place.flush(last=True)
                     self._work_all()
+            if self.is_left:
+                raise self._late()
             return [self._result(frame) for frame in frames]
         except BaseException as error:
             for frame in frames:
@@ -102,6 +110,8 @@ class InPlace:
             for place in self._places:
                 place.give_up()
                 place.sent.clear()
+            if self.is_left:
+                self._close_stages()
 
     def close(self) -> EdgertError | None:
         """Closes source and stages, each once; returns the first error."""
@@ -110,16 +120,29 @@ class InPlace:
         self._source.close()
         return self._close_stages()
 
+    def leave(self) -> None:
+        """Closes all stages but the one that a call is in, from another thread; that one is closed when it returns."""
+        self.is_left = True
+        self._close_stages()
+
+    @staticmethod
+    def _late() -> EndOfFrames:
+        return EndOfFrames("the call came back too late", why="the pipeline was closed without it")
+
     def _close_stages(self) -> EdgertError | None:
         first: EdgertError | None = None
-        opened, self._opened = self._opened, []
+        hangs = [place for place in self._opened if self.is_left and place.node.since_ns]
+        opened, self._opened = [place for place in self._opened if place not in hangs], hangs
         for place in opened:
             try:
                 place.close()
             except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
                 first = first or place.failure(error)
             place.node.take = None  # with the memory for what it made
-        return first
+        try:
+            return first
+        finally:
+            del first  # the traceback of its cause holds this frame
 
     def _taken(self, bring: Callable[[], object]) -> Frame:
         """The source's next frame, on its way; one more hold on it is the caller's."""
@@ -139,7 +162,7 @@ class InPlace:
         return frame
 
     def _work(self, queue: deque[_Arrival]) -> None:
-        while queue:
+        while queue and not self.is_left:
             place, edge, result = queue.popleft()
             self._at = place
             joined = place.joined(edge, result)
@@ -149,7 +172,7 @@ class InPlace:
 
     def _work_all(self) -> None:
         soon, late = self._queues
-        while soon or late:
+        while (soon or late) and not self.is_left:
             self._work(soon)
             if late:
                 place, edge, result = late.popleft()

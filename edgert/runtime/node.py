@@ -116,6 +116,7 @@ class Station:
     def open(self) -> None:
         """Opens the stage. Raises what it raises, unless the pipeline goes on without it."""
         node, began_ns = self.node, self._clock.now_ns()
+        node.since_ns = began_ns or 1
         try:
             self._recovery.stage.open()
         except Exception as error:
@@ -129,6 +130,8 @@ class Station:
                     "stage %r took %.3g s to open, with a first run; its watchdog of %.3g s waits %d times as long",
                     *(node.name, took_s, node.care.watchdog_s, OPENINGS),
                 )
+        finally:
+            node.since_ns = 0
 
     def opened(self) -> None:
         """It is to be closed: a stage that was opened, and every source."""
@@ -136,15 +139,20 @@ class Station:
 
     def close(self) -> None:
         """Closes what is open. Raises what that raises, unless the pipeline goes on all the same."""
+        node = self.node
+        node.is_closing = True
         self._recovery.is_over()
         if self._recovery.is_open:
             self._recovery.is_open = False
+            node.since_ns = self._clock.now_ns() or 1
             try:
-                self.node.work.close()
+                node.work.close()
             except Exception as error:
-                if self.node.care.on_error == "stop":
+                if node.care.on_error == "stop":
                     raise
                 self._recovery.failed_to_close(error)
+            finally:
+                node.since_ns = 0
 
     def outlives(self, error: BaseException) -> bool:
         """Whether the pipeline goes on after a failure of the stage, which is counted and logged."""
@@ -210,9 +218,10 @@ class Station:
             timing.filled(worked_ns, count)
             return False
         except Exception as error:
+            held = self._held()
             if not self.outlives(error):
                 raise
-            self._lose(result)
+            self._lose((*(result.results if isinstance(result, Together) else (result,)), *held))
             if node.reorders and lease is not _NONE:
                 self.send(result.lost())
             return False
@@ -234,8 +243,10 @@ class Station:
             self._pass_on(out, done)
             node.meter.wait_out_ns += now() - done
         except Exception as error:
+            held = self._held()
             if not self.outlives(error):
                 raise
+            self._lose(held)
         finally:
             node.since_ns = 0
 
@@ -298,10 +309,17 @@ class Station:
             yield result
             del result  # it would keep the frame's memory in use
 
-    def _lose(self, result: Result) -> None:
-        """Counts what the stage failed on, or what came while it was down."""
+    def _held(self) -> Sequence[Result]:
+        """What a stage that has failed had collected, which is let go."""
+        held = cast("Batching", self._recovery.stage).give_up() if self.is_batching else ()
+        for one in held:
+            one.frame.lease.release()
+        return held
+
+    def _lose(self, results: Iterable[Result]) -> None:
+        """Counts what the stage failed on, each once, or what came while it was down."""
         meter = self.node.meter
-        for one in result.results if isinstance(result, Together) else (result,):
+        for one in {id(one): one for one in results}.values():
             key = (one.frame.stream, "error")
             meter.lost, meter.losses[key] = meter.lost + 1, meter.losses.get(key, 0) + 1
 

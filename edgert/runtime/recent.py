@@ -201,7 +201,8 @@ def _recent(nodes: Sequence[Node], since: _Note, now: _Note) -> Recent:
         **{("", one): _sum(zeros, (came[key] for key in came if key[1] == one and key[0] in ends)) for one in streams},
         ("", ""): _sum(zeros, (came[key] for key in came if key[0] in ends)),
     }
-    latency = dict(zip(rows, _percentiles(np.stack([*rows.values()]).astype(np.int64)), strict=True))
+    # Not np.stack, which makes a tuple of them: CPython 3.11 keeps every tuple of 20, up to 2000, and uses none again.
+    latency = dict(zip(rows, _percentiles(np.array([*rows.values()], np.int64)), strict=True))
     dropped, taken = defaultdict[Key, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
     for (name, stream, cause), number in lost.items():
         for key in ((name, stream), (name, ""), ("", stream), ("", "")):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -162,6 +162,10 @@ class Recovery:
         return out
 
     def flush(self, last: bool = False) -> Iterable[Result]:
+        """Holds nothing."""
+        return ()
+
+    def give_up(self) -> Sequence[Result]:
         """Holds nothing."""
         return ()
 

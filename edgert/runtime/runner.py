@@ -47,6 +47,7 @@ class Runner:
         self._located = located
         self.stop_event = threading.Event()
         self._error: EdgertError | None = None
+        self._is_let_go = False
         self._error_lock = threading.Lock()
         self._first_stop = threading.Lock()  # taken by it, and never given back
         self._workers = [
@@ -57,6 +58,7 @@ class Runner:
         self._attendant: threading.Thread | None = None
         self._watchdog = Watchdog(self.nodes, self._workers, clock)
         self._over, self._wake = threading.Event(), threading.Event()  # the second: either of stop_event and the first
+        self._began = threading.Event()
         self._listeners: list[Inlet] = []
         self.started_ns = self.ended_ns = 0
 
@@ -81,9 +83,9 @@ class Runner:
         return any(worker.node is own and worker.is_alive() for worker in self._workers)
 
     def raise_error(self) -> None:
-        """Raises the first error of any stage, if there was one."""
+        """Raises the first error of any stage, if there was one; see :meth:`let_go`."""
         if self._error is not None:
-            raise self._error
+            raise self._error.again() if self._is_let_go else self._error
 
     def start(self) -> None:
         """Starts all threads, consumers first. Where the system refuses one, those that began are ended with an
@@ -100,6 +102,8 @@ class Runner:
             for worker in self._workers:
                 if worker.ident is None:
                     self._end_behind(worker, ())
+        finally:
+            self._began.set()
 
     def stop(self) -> None:
         """Asks the sources to end; returns at once. Callable from any thread, more than once, also by the handler of a
@@ -140,12 +144,16 @@ class Runner:
 
     def let_go(self) -> None:
         """Lets go of threads that have ended, and these of the runner: so nothing waits for Python's garbage collector,
-        which frees memory of a GPU whenever it likes, also while somebody records a CUDA graph."""
-        self._workers = self._watchdog.workers = [worker for worker in self._workers if worker.is_alive()]
+        which frees memory of a GPU whenever it likes, also while somebody records a CUDA graph. An error that is raised
+        from now on has no traceback of what was at work."""
+        self._workers = [worker for worker in self._workers if worker.is_alive()]
+        self._watchdog.workers = self._workers
         if self._attendant is not None and self._over.is_set():
             if self._attendant.ident is not None:
                 self._attendant.join()  # it holds the runner until it has ended
             self._attendant = None
+        if self._error is not None:
+            self._error, self._is_let_go = self._error.again(), True
 
     def stop_unless_read(self) -> None:
         """Stops, unless somebody outside the pipeline reads its results."""
@@ -168,6 +176,7 @@ class Runner:
 
     def _attend(self) -> None:
         """The body of a thread that brings down what does not come down by itself."""
+        self._began.wait()  # before that, nothing runs
         while not self.stop_event.is_set():
             self._wake.wait(self._watchdog.every_s)
             if self._over.is_set() or not self.running:

@@ -1,7 +1,7 @@
 """The protocols of sources, stages and sinks. Each is called by one thread."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -110,6 +110,10 @@ class Batching(Stage, Protocol):
     def flush(self, last: bool = False) -> Iterable[Result]:
         """Returns what must wait no longer. Called in the stage's thread: when it is due, and, ``last``, at the end
         of the input, where it returns everything."""
+        ...
+
+    def give_up(self) -> Sequence[Result]:
+        """What it holds, after it failed: each with its hold, and none of them for another try."""
         ...
 
 

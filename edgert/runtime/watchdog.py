@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from edgert import user_code
 from edgert.runtime.recovery import OPENINGS, REMIND_S
@@ -15,7 +15,6 @@ from edgert.runtime.recovery import OPENINGS, REMIND_S
 if TYPE_CHECKING:
     from edgert.clock import Clock
     from edgert.runtime.node import Node
-    from edgert.runtime.worker import Worker
 
 _LOG = logging.getLogger(__name__)
 FIRST_S = 120.0
@@ -28,6 +27,28 @@ _BUSY = 0.02
 """Of a core: whoever closes files and uses less, and writes nothing, is not at work."""
 
 
+class AtWork(Protocol):
+    """A thread that calls stages, as a :class:`~edgert.runtime.worker.Worker` is.
+
+    Attributes:
+        node, inline: those that it calls.
+        ident, native_id: Python's and the system's number of it.
+    """
+
+    node: Node
+    inline: Sequence[Node]
+
+    @property
+    def ident(self) -> int | None: ...
+
+    @property
+    def native_id(self) -> int | None: ...
+
+    def is_alive(self) -> bool:
+        """Whether it may be in a call."""
+        ...
+
+
 class Watchdog:
     """Of one pipeline, for one thread.
 
@@ -38,7 +59,7 @@ class Watchdog:
         workers: those that may be in a call; they hold whoever holds this, who takes those that have ended away.
     """
 
-    def __init__(self, nodes: Sequence[Node], workers: Sequence[Worker], clock: Clock) -> None:
+    def __init__(self, nodes: Sequence[Node], workers: Sequence[AtWork], clock: Clock) -> None:
         self._nodes, self.workers, self._clock = nodes, workers, clock
         self._calls = dict[str, tuple[int, int]]()  # reported ones: since when, and when they are reported again
         self._down_ns = dict[str, tuple[int, int]]()  # those that are down: since when, and when that is said again
@@ -80,7 +101,7 @@ class Watchdog:
         places = (user_code.place_in(frames.get(worker.ident or 0)) for worker in self.workers_of(node))
         return next(filter(None, places), "")
 
-    def workers_of(self, node: Node) -> Iterator[Worker]:
+    def workers_of(self, node: Node) -> Iterator[AtWork]:
         """The threads that may be in a call of it."""
         for worker in self.workers:
             own = (worker.node, *worker.inline)
@@ -131,7 +152,7 @@ class Watchdog:
         node.inlet.be_passed_by(False)
 
 
-def _used_by(worker: Worker | None) -> tuple[int, int]:
+def _used_by(worker: AtWork | None) -> tuple[int, int]:
     """Nanoseconds of the processor, and bytes written, by a thread so far; zeros where the system does not say."""
     cpu_ns = written = 0
     if worker is not None and worker.native_id is not None:

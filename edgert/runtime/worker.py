@@ -27,7 +27,7 @@ class _Work:
 
     def open(self) -> bool:
         """Opens the stage; whether it is open now."""
-        if self._called(self.station.open):
+        if self.succeeds(self.station.open):
             self.node.timing.opened_ns = self._clock.now_ns()
             return True
         self._finish()
@@ -36,8 +36,7 @@ class _Work:
     def end(self) -> None:
         """Closes what was opened, and ends. Twice is once."""
         if not self.has_ended:
-            self.node.is_closing = True
-            self._called(self.station.close)
+            self.succeeds(self.station.close)
             self._finish()
 
     def _finish(self) -> None:
@@ -57,14 +56,6 @@ class _Work:
             self._fail(self.station.failure(error))
             return False
         return True
-
-    def _called(self, step: Callable[[], object]) -> bool:
-        """The same for opening and closing, which may take as long as they like, and are seen to."""
-        self.node.since_ns = self._clock.now_ns()
-        try:
-            return self.succeeds(step)
-        finally:
-            self.node.since_ns = 0
 
 
 class _Inline(_Work):

@@ -126,6 +126,10 @@ class PacedBatch(PacedInference):
         """See :class:`edgert.runtime.stage.Batching`."""
         return cast("Iterable[Result]", self._ran(partial(cast("Batching", self._stage).flush, last)))
 
+    def give_up(self) -> Sequence[Result]:
+        """See :class:`edgert.runtime.stage.Batching`."""
+        return cast("Batching", self._stage).give_up()
+
 
 class PacedSource:
     """A source whose frames take a board's time to be made, from when all stages are ready.

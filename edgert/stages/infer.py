@@ -1,6 +1,7 @@
 """Running a model on the CPU: on whole frames, on crops of detections, in batches, or segment by segment."""
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -236,6 +237,7 @@ class InferBatch(SimpleStage):
         self.name, self._inference, self._clock, self._every = name, inference, clock, every
         self._batch: Batcher[Result] = Batcher(most, round(wait_s * 1e9), every, fills)
         self._geometries: list[Geometry] = []
+        self._leaving = deque[tuple[Result, bool]]()  # of the batch that was run: what has not gone on yet
 
     def interrupt(self) -> None:
         """Ends a run under way, from any thread, where its engine can."""
@@ -281,9 +283,15 @@ class InferBatch(SimpleStage):
 
     def close(self) -> None:
         """Lets go of what was held when a pipeline was broken off."""
-        for result, _ in self._batch.take():
+        for result in self.give_up():
             result.frame.lease.release()
+
+    def give_up(self) -> Sequence[Result]:
+        """See :class:`~edgert.runtime.Batching`."""
+        held = [result for result, _ in (*self._leaving, *self._batch.take())]
+        self._leaving.clear()
         self._geometries = []
+        return held
 
     def _run(self) -> Iterator[Result]:
         records = self._inference.run(*self._geometries)
@@ -291,7 +299,8 @@ class InferBatch(SimpleStage):
         held = self._batch.take()
         if isinstance(records, PendingRecords) and len(held) > 1:
             return self._together(held, records)
-        return self._in_order(held, iter(records))
+        self._leaving.extend(held)
+        return self._in_order(iter(records))
 
     def _together(self, held: Sequence[tuple[Result, bool]], records: PendingRecords) -> Iterator[Result]:
         """One for all, to the collector behind."""
@@ -301,9 +310,13 @@ class InferBatch(SimpleStage):
         for result in results:
             result.frame.lease.release()
 
-    def _in_order(self, held: Sequence[tuple[Result, bool]], records: Iterator[Record]) -> Iterator[Result]:
-        for result, is_wanted in held:
-            yield result.with_output(self.name, next(records)) if is_wanted else result
+    def _in_order(self, records: Iterator[Record]) -> Iterator[Result]:
+        leaving = self._leaving
+        while leaving:
+            result, is_wanted = leaving[0]
+            out = result.with_output(self.name, next(records)) if is_wanted else result
+            leaving.popleft()
+            yield out
             result.frame.lease.release()
 
 

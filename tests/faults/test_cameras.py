@@ -198,6 +198,24 @@ def test_a_camera_that_accepts_and_says_nothing_is_called_that(first: bytes, tmp
         client.close()
 
 
+@pytest.mark.parametrize("says", ["nothing", "reports", "frames"])
+def test_a_camera_that_opens_and_stays_silent_was_waited_for_while_it_opened(says: str, units: list[bytes]) -> None:
+    """So it is reported after its time-out, not after twice that; and one that gives frames late is not."""
+    with RtspServer(units) as server:
+        server.is_stalled, server.is_reporting = says != "frames", says == "reports"
+        config = SourceStage(source=server.url, timeout="400ms")  # type: ignore[arg-type]
+        stream = Stream("cam", config, Counter(), REAL)
+        opened_ns, packets = REAL.now_ns(), stream._packets()
+        if says == "frames":
+            next(packets)
+            assert stream.asked_ns is None
+        else:
+            with pytest.raises(DeviceError):
+                next(packets)
+            assert stream.asked_ns is not None and opened_ns - stream.asked_ns >= 0.8 * 0.4e9
+        stream.close()
+
+
 def test_a_path_that_is_gone_later_is_waited_for(units: list[bytes], tmp_path: Path) -> None:
     """As of a server that is up again before what it relays; at the start it is an error."""
     with RtspServer(units) as server:

@@ -16,12 +16,15 @@ import numpy as np
 import pytest
 
 import edgert
+from edgert.clock import REAL
 from edgert.runtime.json_form import plain_result
+from edgert.runtime.recent import History
 from edgert.runtime.records import Detections, Result
 from edgert.stages.decode.decoder import shapes_of
 from edgert.stages.sink.prometheus import metrics_text
 from tests.helpers.frames import frame_of
 from tests.helpers.growth import no_collector
+from tests.helpers.stages import Does, Numbers, chain
 
 TIMES = 200
 Left = Callable[[Callable[[], object]], int]
@@ -72,3 +75,12 @@ def test_a_request_leaves_nothing(left: Left, tmp_path: Path) -> None:
         assert left(pipeline.state) < TIMES // 2
         plain = pipeline.state()
         assert left(lambda: metrics_text(plain)) < TIMES // 2
+
+
+def test_the_last_minute_of_20_rows_leaves_nothing(left: Left) -> None:
+    """CPython 3.11 keeps tuples of just 20 without ever using one again: https://github.com/python/cpython/blob/
+    3.11/Objects/tupleobject.c, maybe_freelist_push and maybe_freelist_pop."""
+    nodes = chain(Numbers(), *[Does() for _ in range(8)])  # of nine stages and one stream there are 20 rows
+    for node in nodes:
+        node.meter.done("cam", 1_000_000)
+    assert left(History(nodes, REAL, lambda: 0).recent) < TIMES // 2

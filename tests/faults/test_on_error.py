@@ -1,15 +1,22 @@
 """A stage that fails in a run: the others go on, it is opened again, and the exit code says how it ended."""
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from subprocess import PIPE, STDOUT
+from typing import Any
 
+import numpy as np
 import pytest
 
+from edgert import Pipeline
+from edgert.errors import StageError
 from tests.faults.test_outputs import edgert
+from tests.helpers.growth import no_collector
 
 FILE = """
 schema: 1
@@ -70,3 +77,31 @@ def test_a_reader_of_the_log_may_go_away_while_something_is_logged(tmp_path: Pat
         assert run.wait(60) == 0
     stages = json.loads((tmp_path / "s.json").read_text())["stages"]
     assert stages["bad"]["errors"] == 149 and stages["kept"]["results_in"] == 200
+
+
+@pytest.mark.parametrize("how", ["started", "called", "closing"])
+def test_a_pipeline_that_ended_by_an_error_is_freed_at_once(how: str, tmp_path: Path) -> None:
+    """And not when Python's garbage collector comes by, which holds a GPU's memory until then."""
+    source = "api" if how != "started" else "'synthetic:noise', size: 64x48, limit: 9"
+    (tmp_path / "p.yaml").write_text(
+        f"stages:\n  cam: {{source: {source}}}\n  bad: {{python: 'own:{how.title()}', from: cam}}\n"
+    )
+    (tmp_path / "own.py").write_text(
+        "class Started:\n  def __call__(self, result):\n    raise OSError('gone')\nclass Called(Started): pass\n"
+        "class Closing:\n  def __call__(self, result):\n    pass\n  def close(self):\n    raise OSError('gone')\n"
+    )
+
+    def fails() -> weakref.ref[Any]:
+        with contextlib.suppress(StageError), Pipeline(tmp_path / "p.yaml") as pipeline:
+            seen.append(weakref.ref(pipeline))
+            stages.append(weakref.ref(pipeline._assembly.node("bad").work))
+            if how == "started":
+                pipeline.run()
+            pipeline(np.zeros((48, 64, 3), np.uint8))
+        with pytest.raises(StageError, match="OSError: gone"):
+            pipeline.close()
+        return seen[-1]
+
+    seen, stages = list[weakref.ref[Any]](), list[weakref.ref[Any]]()
+    with no_collector():
+        assert fails()() is None and stages[0]() is None

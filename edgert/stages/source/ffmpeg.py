@@ -36,6 +36,8 @@ PIXELS_PER_THREAD = 1920 * 1088
 full HD, and the pipeline's other stages want the other cores."""
 MAX_THREADS = 4
 DECODER_TIMEOUT_S = 5.0
+_MOMENT = 0.1
+"""Of its time-out, a camera that was opened has for a first packet where opening has waited all of that for one."""
 ERRORS_IN_A_ROW = 64
 """So many damaged stretches without one packet between them are the end of the file, not a scratch in it."""
 
@@ -238,10 +240,10 @@ class Video:
     def _packets(self) -> Iterator[av.Packet[Any]]:
         from av.error import FFmpegError, InvalidDataError
 
-        errors, wants_key = 0, self._live
+        errors, wants_key, waited_ns = 0, self._live, self._waited_ns
         while errors < ERRORS_IN_A_ROW:
             failure = None
-            self.asked_ns = self._clock.now_ns()
+            self.asked_ns, waited_ns = self._clock.now_ns() - waited_ns, 0
             try:
                 for packet in self._container.demux(self._stream):
                     errors = 0
@@ -267,8 +269,11 @@ class Video:
         return self._live and self.asked_ns is not None and self._clock.now_ns() - self.asked_ns > late_ns
 
     def _begin(self) -> None:
+        began_ns, limit_ns = self._clock.now_ns(), 1e9 * (self._timeout_s or math.inf)
         self._container, self.packets, self.skipped = self._open(*self._asked), 0, 0
         self._stream = self._video_stream()
+        is_silent = self._clock.now_ns() - began_ns > (1 - _MOMENT) * limit_ns
+        self._waited_ns = round((1 - _MOMENT) * limit_ns) if is_silent else 0
 
     def _open(self, target: str, format: str | None, options: dict[str, str]) -> InputContainer:
         import av

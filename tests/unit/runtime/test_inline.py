@@ -325,6 +325,9 @@ def test_a_batch_that_is_due_goes_on_before_an_inline_node_waits() -> None:
             steps.append("flushed")
             return []
 
+        def give_up(self) -> list[Result]:
+            return []
+
     nodes = lagging(2, lambda result: steps.append("inner") or waited.set())
     nodes[0].work, nodes[1].work = Pausing(count=2), Batches(lambda result: None if result.frame.index else result)
     run(*nodes).raise_error()

@@ -106,6 +106,16 @@ def test_others_go_on_while_one_hangs_that_they_do_not_need(on_error: str) -> No
     running.shut_down()
 
 
+def test_it_looks_where_the_threads_began_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = runner.Worker.start
+    monkeypatch.setattr(runner.Worker, "start", lambda worker: time.sleep(0.1) or begin(worker))
+    hangs = Hangs()
+    running, nodes, _ = hanging(hangs, Care(watchdog_s=SOON_S))
+    until(lambda: nodes[1].stuck_s)
+    hangs.release.set()
+    running.shut_down()
+
+
 def test_others_wait_for_one_whose_failure_would_stop_them() -> None:
     hangs = Hangs()
     running, nodes, other = hanging(hangs, Care(watchdog_s=SOON_S))

@@ -9,9 +9,12 @@ import pytest
 
 from edgert.clock import REAL, Clock
 from edgert.errors import EdgertError
+from edgert.policy import OnError
 from edgert.runtime import Batching, Frame, Node, Result
 from edgert.runtime.branches import connect
+from edgert.runtime.node import Station
 from edgert.runtime.records import Together
+from edgert.runtime.recovery import Care
 from edgert.runtime.worker import Worker
 from edgert.stages.crop import Geometry
 from edgert.stages.infer import InferBatch
@@ -219,3 +222,51 @@ def test_a_thread_takes_what_waits_for_a_batch_at_once() -> None:
         worker.join(20)
     assert not errors and taken[:2] == [4, 4] and sum(taken) == 12
     assert seen == [f"cam{index}" for index in range(12)] and source.is_full()
+
+
+class Failing(Rows):
+    """One whose next run, or next filling of a row, fails."""
+
+    fails_at = ""
+
+    def fill(self, frame: Frame, row: int = 0) -> Geometry:
+        self._fail(f"{frame.stream}{frame.index}")
+        return super().fill(frame, row)
+
+    def run(self, *geometries: Geometry) -> list[Any]:
+        self._fail("run")
+        return super().run(*geometries)
+
+    def _fail(self, what: str) -> None:
+        if what == self.fails_at:
+            self.fails_at = ""
+            raise OSError("the accelerator is gone")
+
+
+@pytest.mark.parametrize("on_error", ["log", "drop", "restart"])
+@pytest.mark.parametrize("how", ["run", "flush", "b0", "together"])
+def test_every_frame_of_a_batch_that_fails_is_lost_and_counted_once(how: str, on_error: OnError) -> None:
+    inference, clock = Failing(), VirtualClock()
+    node = Node("find", InferBatch("find", inference, 3, 0.005, clock), care=Care(on_error))
+    station = Station(node, clock)
+    station.open()
+    results = [of("a", 0), of("b", 0), of("c", 0)][: 2 if how == "flush" else 3]
+    inference.fails_at = "b0" if how == "together" else how.replace("flush", "run")
+    if how == "b0":  # and the one before it is lost with it, the next comes late
+        results = results[:2]
+    for one in [Together.of(results, {})] if how == "together" else results:
+        station.step(one)
+    if how == "flush":
+        station.flush(last=True)
+    assert node.meter.lost == len(results) and node.meter.errors == 1
+    assert node.meter.losses == {(one.frame.stream, "error"): 1 for one in results}
+    assert not any(one.frame.lease.alive for one in results)
+    if on_error == "drop":
+        return
+    clock.wait(threading.Event(), 10.0)
+    later = [of("a", 1), of("b", 1), of("c", 1)]
+    for one in later:
+        station.step(one)
+    assert inference.filled == {0: "a1", 1: "b1", 2: "c1"} and inference.runs[-1] == 3
+    assert node.meter.lost == len(results) and node.meter.results_out == 3
+    station.close()
