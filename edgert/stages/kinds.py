@@ -394,6 +394,7 @@ class BotSortStage(ByteTrackStage):
 
 
 _SEND = "edgert.stages.sink.send.section"
+_STREAM = "edgert.stages.sink.stream.section"
 SINKS: dict[str, str | type[SinkStage]] = {
     "video": Video,
     "jsonl": Jsonl,
@@ -401,6 +402,7 @@ SINKS: dict[str, str | type[SinkStage]] = {
     "record": "edgert.stages.sink.record.section:Record",
     "http": Http,
     "display": Display,
+    "rtsp": f"{_STREAM}:Rtsp",
     "callback": Callback,
     "null": Null,
     "mqtt": f"{_SEND}:Mqtt",

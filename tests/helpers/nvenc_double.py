@@ -40,7 +40,7 @@ class Encoder:
         context.pix_fmt, context.time_base = "yuv420p", Fraction(1, 60000)
         context.gop_size, context.max_b_frames = options["gop"], options["bf"]
         quiet = {"x265-params": "log-level=none"} if codec == "libx265" else {}
-        context.options = {"preset": "ultrafast", "tune": "zerolatency", "qp": str(options["constqp"]), **quiet}
+        context.options = {"preset": "ultrafast", "tune": "zerolatency", "qp": str(options.get("constqp", 23)), **quiet}
         self._ready: deque[dict[str, Any]] = deque()
 
     def Encode(self, frame: Any, picParams: NV_ENC_PIC_PARAMS) -> list[Any]:

@@ -214,6 +214,27 @@ def test_images_that_an_encoder_leaves_out_are_counted(
     assert lost == 40 - len(units)
 
 
+def test_video_that_is_watched_while_it_is_made_has_a_bit_rate() -> None:
+    encoder = gst_pipelines.ENCODERS["h264"]
+    text = gst_pipelines.encoding("h264", encoder, ("in", "out"), (640, 480), 30, 23, 60, nvmm=True, bps=2_000_000)
+    own = "name=encoder control-rate=1 bitrate=2000000 preset-level=1 iframeinterval=60 idrinterval=60 profile=0"
+    assert f"nvv4l2h264enc {own} insert-sps-pps=1 maxperf-enable=1" in text
+
+
+def test_an_image_that_decoding_can_begin_with_comes_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    instead_of_a_jetsons(monkeypatch, STAND_IN.replace("gop-size=30", "gop-size=3000"))
+    encoder = gst_encoder.GstEncoder(_format(), None, "stages.video", 5.0, trial=False)
+    units = list[encoders.Unit]()
+    for number, result in enumerate(results(40)):
+        if number == 20:
+            encoder.refresh()
+        units += encoder.encode(result, number * 2000)
+    units += encoder.finish()
+    encoder.close()
+    keys = [unit.tick // 2000 for unit in units if unit.is_key]
+    assert keys[0] == 0 and len(keys) == 2 and 14 <= keys[1] <= 21  # GStreamer counts from the image that comes out
+
+
 def _format() -> encoders.VideoFormat:
     return encoders.VideoFormat("h264", 23, 160, 120, Fraction(30), Color())
 

@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
@@ -140,6 +141,17 @@ def test_frames_on_the_gpu_are_encoded_there_and_no_pixel_comes_down(
     assert (encoder.options["rc"], encoder.options["constqp"], encoder.options["bf"]) == ("constqp", 10, 0)
     assert encoder.options["cudacontext"] == rig.device.context_handle
     assert caplog.text.count("encoded by NVENC (PyNvVideoCodec)") == 1
+
+
+def test_video_that_is_watched_while_it_is_made_has_a_bit_rate(rig: Rig) -> None:
+    format = encoders.VideoFormat("h264", 23, 160, 120, Fraction(25), Color(), bitrate_bps=2_000_000)
+    encoder = nvenc.Nvenc(format, None)
+    encoder.refresh()
+    encoder.encode(Result(frame_of(160, 120)), 0)
+    encoder.close()
+    options = rig.package.encoders[0].options
+    assert (options["rc"], options["bitrate"], options["gop"], options["bf"]) == ("cbr", 2_000_000, 25, 0)
+    assert options["tuning_info"] == "ultra_low_latency" and "constqp" not in options
 
 
 @pytest.mark.parametrize("size", [(160, 120), (161, 121)])

@@ -30,7 +30,7 @@ DOORS = {
     "google": ("edgert/graph/",),
     "onnxruntime": ("edgert/backend/ort/",),
     "av": ("edgert/stages/source/", "edgert/stages/sink/"),
-    "gi": ("edgert/stages/source/gst.py",),
+    "gi": ("edgert/stages/source/gst.py", "edgert/stages/sink/stream/rtsp_server.py"),
     "yaml": (
         "edgert/yaml_nodes.py",
         "edgert/config/document.py",

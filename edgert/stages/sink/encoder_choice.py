@@ -71,12 +71,14 @@ class Choice:
         where: the sink's stage, for messages.
         encode: as in the pipeline file.
         stall_s: after how long an encoder that takes or gives nothing has failed.
+        live: whether the video is watched while it is made.
     """
 
     where: str
     codec: encoders.Codec
     encode: Where
     stall_s: float = 5.0
+    live: bool = False
     _refused: dict[encoders.Kind, str] = field(default_factory=dict)
     _cpu: str = ""
     _said: str = ""
@@ -84,7 +86,7 @@ class Choice:
     def check(self) -> None:
         """Raises DeviceError where nothing can encode, as far as is known before the first image."""
         if self.encode != "gpu":
-            self._cpu = encoders.cpu_encoder(self.codec, self.where)
+            self._cpu = encoders.cpu_encoder(self.codec, self.where, self.live)
         elif all(reasons := [why for _, why in ranked(True, here(self.codec))]):
             raise self._failed(reasons)
 

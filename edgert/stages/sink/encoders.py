@@ -43,6 +43,8 @@ class VideoFormat:
         width, height: pixels, even.
         rate: frames per second at which they are shown; None: each at its own time.
         color: how its YUV is to be read.
+        bitrate_bps: of video that is watched while it is made, which every player can decode and which waits for no
+            image that is still to come; 0: of a file, by ``quality``.
     """
 
     codec: Codec
@@ -51,6 +53,7 @@ class VideoFormat:
     height: int
     rate: Fraction | None
     color: Color
+    bitrate_bps: int = 0
 
 
 class Unit(NamedTuple):
@@ -77,6 +80,11 @@ class Encoder(Protocol):
     def encode(self, result: Result, tick: int) -> list[Unit]:
         """Takes the drawn image, or the frame where nothing was drawn, to be shown at that tick; returns what is
         ready. The result may be let go afterwards."""
+        ...
+
+    def refresh(self) -> None:
+        """Asks for an image with which decoding can begin: the next one, or where the encoder cannot be asked, the one
+        that comes anyway."""
         ...
 
     def finish(self) -> list[Unit]:
@@ -166,7 +174,10 @@ class FfmpegEncoder:
         codec.max_b_frames = 0  # they would delay what is written, and shift all times by two frames
         codec.thread_count = min(_MAX_THREADS, os.cpu_count() or 1)
         set_color(codec, format.color)
-        codec.options = _options(name, format.quality)
+        codec.options = (
+            _live_options(name, format.bitrate_bps) if format.bitrate_bps else _options(name, format.quality)
+        )
+        self._asked = False
         try:
             codec.open()
         except (ValueError, av.FFmpegError) as error:
@@ -176,7 +187,13 @@ class FfmpegEncoder:
         """Raises what PyAV raises."""
         frame = self._av.VideoFrame.from_numpy_buffer(self._i420.write(result), "yuv420p")  # no copy: FFmpeg holds it
         frame.pts, frame.time_base = tick, Fraction(1, TICKS_HZ)
+        if self._asked:
+            frame.pict_type, self._asked = self._av.video.frame.PictureType.I, False
         return self._encoded(frame)
+
+    def refresh(self) -> None:
+        """The next."""
+        self._asked = True
 
     def finish(self) -> list[Unit]:
         """Raises what PyAV raises."""
@@ -188,6 +205,13 @@ class FfmpegEncoder:
 
     def _encoded(self, frame: Any) -> list[Unit]:
         return [Unit(bytes(packet), packet.pts, packet.is_keyframe) for packet in self._codec.encode(frame)]
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What an encoder that fails on its way raises."""
+    import av
+
+    return DeviceError, ValueError, av.FFmpegError
 
 
 def set_color(codec: Any, color: Color) -> None:
@@ -213,6 +237,18 @@ def _options(name: str, quality: int) -> dict[str, str]:
     return {"preset": "p4", "rc": "constqp", "qp": str(quality)}
 
 
+_LIVE = {  # ready with each image before the next one comes
+    "libx264": {"preset": "superfast", "tune": "zerolatency", "profile": "baseline", "forced-idr": "1"},
+    "h264_nvenc": {"preset": "p3", "tune": "ull", "profile": "baseline", "rc": "cbr", "delay": "0", "forced-idr": "1"},
+}
+
+
+def _live_options(name: str, bitrate_bps: int) -> dict[str, str]:
+    """``bufsize``: no image is larger than half a second's share, so that none holds up the others for longer."""
+    rate = {"b": str(bitrate_bps), "maxrate": str(bitrate_bps), "bufsize": str(bitrate_bps // 2)}
+    return {**_LIVE[name], **rate, "sc_threshold": "0"}  # key frames come when they are asked for, not with every cut
+
+
 def has_encoder(name: str) -> bool:
     """Whether this PyAV's FFmpeg was built with it, which does not mean that it can be opened."""
     import av
@@ -224,9 +260,13 @@ def has_encoder(name: str) -> bool:
     return True
 
 
-def cpu_encoder(codec: Codec, where: str) -> str:
-    """The name of FFmpeg's encoder on the processor. Raises DeviceError when there is none."""
-    wanted, *others = ON_CPU[codec]
+def cpu_encoder(codec: Codec, where: str, live: bool = False) -> str:
+    """The name of FFmpeg's encoder on the processor. Raises DeviceError when there is none.
+
+    Args:
+        live: for video that is watched while it is made; browsers do not play MPEG-4.
+    """
+    wanted, *others = ON_CPU[codec][: 1 if live else None]
     for name in (wanted, *others):
         if not has_encoder(name):
             continue
@@ -235,7 +275,7 @@ def cpu_encoder(codec: Codec, where: str) -> str:
         return name
     raise DeviceError(
         "no video encoder",
-        why=f"this PyAV was built without {' and '.join(ON_CPU[codec])}",
+        why=f"this PyAV was built without {' and '.join((wanted, *others))}",
         where=where,
         fix="pip install --force-reinstall --only-binary av av, or "
         + ("codec: h264" if codec == "h265" else "use sink: images"),

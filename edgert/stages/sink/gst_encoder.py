@@ -32,6 +32,7 @@ _MOST_BEHIND = 60
 """Images that went in and did not come out; an encoder that works is a few behind."""
 _TRIAL_FRAMES = 2
 _TAKE_NS = 20_000_000
+_NEXT = (1 << 64) - 1  # GST_CLOCK_TIME_NONE
 
 
 @lru_cache(maxsize=2)
@@ -89,9 +90,9 @@ class GstEncoder:
         encoder, nvmm = ENCODERS[format.codec], device is not None
         self._most = IN_FLIGHT if nvmm else _ON_HOST
         text = gst_pipelines.encoding(
-            format.codec, encoder, names, size, fps, format.quality, KEYFRAME_EVERY, nvmm=nvmm
+            format.codec, encoder, names, size, fps, format.quality, KEYFRAME_EVERY, nvmm=nvmm, bps=format.bitrate_bps
         )
-        self._gst, _ = gst.gstreamer(where)
+        self._gst, self._video = gst.gstreamer(where)
         self._pipeline = gst.Pipeline(text, False, stall_s, Counter(), REAL, where, None)
         self._put, self._sink = self._pipeline.element(_IMAGES), self._pipeline.element(gst.APPSINK)
         try:
@@ -116,6 +117,13 @@ class GstEncoder:
         if len(self._ticks) > _MOST_BEHIND:
             raise self._error(f"it is {_MOST_BEHIND} images behind")
         return units
+
+    def refresh(self) -> None:
+        """The next: NVIDIA's elements have an action for it, others take GStreamer's event."""
+        if (encoder := self._pipeline.element(gst_pipelines.ENCODER)) is not None:
+            encoder.emit("force-IDR")
+        else:
+            self._sink.send_event(self._video.video_event_new_upstream_force_key_unit(_NEXT, True, 0))
 
     def finish(self) -> list[Unit]:
         """As every encoder's. Raises DeviceError: GStreamer's error, or the encoder gives no more images."""

@@ -80,13 +80,9 @@ class Nvenc:
                 "YUV420" if device is None else "NV12",
                 device is None,
                 codec=self.raw,
-                preset="P4",
-                tuning_info="high_quality",
-                rc="constqp",
-                constqp=format.quality,
-                gop=KEYFRAME_EVERY,
                 bf=0,
                 fps=round(format.rate or 30),
+                **(_live(format) if format.bitrate_bps else _FILE | {"constqp": format.quality}),
                 **options,
             )
         except DeviceError:
@@ -105,6 +101,9 @@ class Nvenc:
             self._on_gpu.write(result, image.planes)
         self._count += 1
         return self._units(self._called(self._encoder.Encode, image, parameters))
+
+    def refresh(self) -> None:
+        """Comes by itself, every second: PyNvVideoCodec is not known to take a wish."""
 
     def finish(self) -> list[Unit]:
         """As every encoder's. Raises DeviceError."""
@@ -131,6 +130,14 @@ class Nvenc:
         except _errors(self._module) as error:
             what = f"NVENC does not encode {self._format.width}x{self._format.height} {self._format.codec}"
             raise DeviceError(what, why=_line(error), fix="encode: cpu") from error
+
+
+_FILE = {"preset": "P4", "tuning_info": "high_quality", "rc": "constqp", "gop": KEYFRAME_EVERY}
+
+
+def _live(format: VideoFormat) -> dict[str, object]:
+    rate, bitrate = {"rc": "cbr", "bitrate": format.bitrate_bps}, {"maxbitrate": format.bitrate_bps}
+    return {"preset": "P3", "tuning_info": "ultra_low_latency", "gop": round(format.rate or 30), **rate, **bitrate}
 
 
 class _Nv12:

@@ -201,6 +201,9 @@ def with_appsink(pipeline: str, *, drop: bool, sync: bool, nvmm: bool = False) -
 
 @lru_cache(maxsize=1)
 def _modules() -> tuple[Any, Any]:
+    # GStreamer brings libunwind, whose _Unwind_Resume would be found by libraries that are loaded later: ONNX Runtime's
+    # C++ exceptions, thrown by libgcc's, would then abort the process. The first of a name is the one that counts.
+    ctypes.CDLL("libgcc_s.so.1", mode=ctypes.RTLD_GLOBAL)
     gi = importlib.import_module("gi")
     for library in ("Gst", "GstApp", "GstVideo"):
         gi.require_version(library, "1.0")
@@ -214,7 +217,7 @@ def gstreamer(where: str = "") -> tuple[Any, Any]:
     """The ``Gst`` and ``GstVideo`` modules, initialized. Raises DeviceError when they are not installed."""
     try:
         return _modules()
-    except (ImportError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         raise FinalError(
             "gst: needs GStreamer and PyGObject",
             why=str(error),

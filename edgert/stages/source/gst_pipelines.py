@@ -66,6 +66,9 @@ def packets(codec: str, source: str, decoder: str, end: str = TO_NVMM) -> str:
 
 
 ENCODERS = {"h264": "nvv4l2h264enc", "h265": "nvv4l2h265enc"}
+ENCODER = "encoder"
+"""What such an encoder is called in its pipeline."""
+_BASELINE = 0
 _HIGH = 4  # profile, as x264 takes it; the element's own is Baseline, which needs more bits
 
 
@@ -78,11 +81,12 @@ def encoding(
     quality: int,
     keyframe_every: int,
     nvmm: bool,
+    bps: int = 0,
 ) -> str:
     """Of images that edgert itself puts into an ``appsrc`` and takes from an ``appsink`` as access units.
 
-    One quantizer for all images (``ratecontrol-enable=0``), no B frames, parameter sets in front of every key frame,
-    and the encoder's highest clock, as jetson-utils asks for.
+    One quantizer for all images (``ratecontrol-enable=0``) or one bit rate, no B frames, parameter sets in front of
+    every key frame, and the encoder's highest clock, as jetson-utils asks for.
 
     Args:
         encoder: one of :data:`ENCODERS`; another element is taken as it is written.
@@ -90,14 +94,16 @@ def encoding(
         fps: for the encoder's books; 30 where it varies.
         quality: the quantizer, 0 to 51.
         nvmm: whether the images are NV12 in video memory, not I420 on the host.
+        bps: the bit rate of video that is watched while it is made; 0: by the quantizer.
     """
+    live = {"name": ENCODER, "control-rate": 1, "bitrate": bps, "preset-level": 1}
+    file = {"ratecontrol-enable": 0, **dict.fromkeys((f"quant-{kind}-frames" for kind in "ipb"), quality)}
     video = f"{NVMM if nvmm else 'video/x-raw,format=I420'}{_size(size)}{_rate(fps or 30)}"
     own = {
-        "ratecontrol-enable": 0,
-        **dict.fromkeys(("quant-i-frames", "quant-p-frames", "quant-b-frames"), quality),
+        **(live if bps else file),
         "iframeinterval": keyframe_every,
         "idrinterval": keyframe_every,
-        **({"profile": _HIGH} if codec == "h264" else {}),
+        **({"profile": _BASELINE if bps else _HIGH} if codec == "h264" else {}),
         "insert-sps-pps": 1,
         "maxperf-enable": 1,
     }

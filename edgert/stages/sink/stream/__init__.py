@@ -1,0 +1,1 @@
+"""Live video to players elsewhere: over RTSP, and to browsers over WebRTC."""

@@ -1,0 +1,280 @@
+"""The video of one stream, encoded once for all who watch it, and not at all while nobody does.
+
+The stage only puts its newest result where the stream's own thread finds it: neither an encoder nor a viewer, however
+slow, costs the pipeline a frame. What comes while an image is encoded replaces what waits.
+"""
+
+import logging
+import re
+import threading
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Protocol
+
+from edgert.errors import DeviceError, EdgertError
+from edgert.runtime.records import Result
+from edgert.stages.draw import Images, Overlay
+from edgert.stages.sink import encoder_choice, encoders
+
+log = logging.getLogger("edgert.sink")
+
+_ELEMENTS = ("boxes", "labels", "masks", "keypoints")  # drawn here when no draw stage did, as on the live page
+_REFRESH_TICKS = encoders.TICKS_HZ // 2
+"""Between images that decoding can begin with, whoever asks for them: each takes the bits of many others."""
+_NAL = re.compile(rb"\x00\x00\x01(.)", re.DOTALL)
+_SPS, _SLICES = 7, range(1, 6)  # ITU-T H.264, table 7-1
+
+
+class Viewer(Protocol):
+    """Somebody who watches, from an image on with which decoding can begin. Neither call may wait."""
+
+    def give(self, unit: encoders.Unit) -> None:
+        """The next image."""
+        ...
+
+    def end(self) -> None:
+        """There will be no more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the video is to be.
+
+    Attributes:
+        width: the most pixels across; images are not enlarged.
+        rate: the most images per second; None: all.
+        bitrate_bps: of the video.
+        usual_rate: images per second that come, as far as is known.
+    """
+
+    width: int
+    rate: float | None
+    bitrate_bps: int
+    usual_rate: float
+
+
+class Pace:
+    """Leaves out images that come faster than ``rate`` a second, evenly."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._interval_ns = round(1e9 / rate) if rate else 0
+        self._due_ns: int | None = None
+
+    def takes(self, at_ns: int) -> bool:
+        """Whether the image of this time is one to show; times rise."""
+        if self._due_ns is not None and at_ns < self._due_ns - self._interval_ns // 4:  # cameras are not that even
+            return False
+        due_ns = at_ns if self._due_ns is None else self._due_ns
+        self._due_ns = max(due_ns + self._interval_ns, at_ns) if self._interval_ns else None
+        return True
+
+
+def parameter_sets(data: bytes) -> bytes:
+    """The beginning of an H.264 access unit with start codes, up to its first slice, where it holds a sequence
+    parameter set; else nothing."""
+    kinds = [(found.start(), found[1][0] & 31) for found in _NAL.finditer(data[:512])]
+    if not any(kind == _SPS for _, kind in kinds):
+        return b""
+    end = next((at for at, kind in kinds if kind in _SLICES), len(data))
+    return data[: end - 1 if end and data[end - 1 : end] == b"\x00" else end]
+
+
+class Broadcast:
+    """One stream. Its thread begins with the first viewer; the encoder is open while anybody watches.
+
+    Args:
+        stage, stream: names, for messages.
+        choice: which encoder, with the sink's other streams.
+    """
+
+    def __init__(self, stage: str, stream: str, choice: encoder_choice.Choice, wanted: Wanted) -> None:
+        self.stream, self._choice, self._wanted = stream, choice, wanted
+        self._name = f"{stage}:{stream}"
+        self._changed = threading.Condition()
+        self._newest: Result | None = None
+        self._waiting, self._watching = list[Viewer](), list[Viewer]()
+        self._asked = self._closed = False
+        self._pace = Pace(wanted.rate)
+        self._images, self._overlay = Images(), Overlay(_ELEMENTS)
+        self._encoder: encoders.Encoder | None = None
+        self._format: encoders.VideoFormat | None = None
+        self._head, self._begin_ns, self._tick, self._key_tick = b"", 0, -1, -_REFRESH_TICKS
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self.encoded = 0
+
+    def show(self, result: Result) -> None:
+        """Replaces the newest result; keeps nothing while nobody watches. Raises an error of the thread's that nobody
+        foresaw, once; images that cannot be encoded are logged, and end their viewers."""
+        with self._changed:
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            if not (self._waiting or self._watching) or not self._pace.takes(result.frame.timestamp_ns):
+                return
+            result.frame.lease.retain()
+            before, self._newest = self._newest, result
+            self._changed.notify_all()
+        if before is not None:
+            before.frame.lease.release()
+
+    def join(self, viewer: Viewer) -> None:
+        """It watches from now on; it is ended at once where the stream has ended."""
+        with self._changed:
+            if not self._closed:
+                self._waiting.append(viewer)
+                self._asked = True
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name=f"edgert:{self._name}", daemon=True)
+                    self._thread.start()
+                self._changed.notify_all()
+                return
+        viewer.end()
+
+    def leave(self, viewer: Viewer) -> None:
+        """It has gone."""
+        with self._changed:
+            for viewers in (self._waiting, self._watching):
+                if viewer in viewers:
+                    viewers.remove(viewer)
+            self._changed.notify_all()
+
+    def refresh(self) -> None:
+        """Somebody cannot go on without an image that decoding can begin with."""
+        self._asked = True
+
+    @property
+    def viewers(self) -> int:
+        """How many watch."""
+        with self._changed:
+            return len(self._waiting) + len(self._watching)
+
+    def close(self) -> None:
+        """Ends the thread and every viewer."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        self._end_viewers()
+
+    def _end_viewers(self) -> None:
+        with self._changed:
+            viewers = self._waiting + self._watching
+            self._waiting, self._watching = [], []
+        for viewer in viewers:
+            viewer.end()
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                self._step()
+        except Exception as error:  # noqa: BLE001 - raised by show(), in the thread of the stage
+            with self._changed:
+                self._error, self._thread = error, None
+            self._end_viewers()
+        finally:
+            self._close_encoder()
+            self._images.close()
+            self._forget()
+
+    def _step(self) -> None:
+        """Encodes the next image, or lets the encoder go."""
+        if (result := self._next()) is None:
+            self._close_encoder()
+            return
+        try:
+            self._encode(result)
+        except EdgertError as error:
+            log.warning("%s: %s", self._name, error)
+            self._close_encoder()
+            self._end_viewers()
+        finally:
+            result.frame.lease.release()
+
+    def _next(self) -> Result | None:
+        """The newest result; None when the last viewer has gone, or at the end."""
+        with self._changed:
+            self._changed.wait_for(self._is_due)
+            if not self._closed and (self._waiting or self._watching):
+                result, self._newest = self._newest, None
+                return result
+        self._forget()
+        return None
+
+    def _forget(self) -> None:
+        with self._changed:
+            left, self._newest = self._newest, None
+        if left is not None:
+            left.frame.lease.release()
+
+    def _is_due(self) -> bool:
+        is_idle = not (self._waiting or self._watching) and self._encoder is not None
+        return self._newest is not None or self._closed or is_idle
+
+    def _encode(self, result: Result) -> None:
+        shown = self._shown(result)
+        encoder = self._opened(shown)
+        tick = max((result.frame.timestamp_ns - self._begin_ns) * encoders.TICKS_HZ // 1_000_000_000, self._tick + 1)
+        if self._asked and tick - self._key_tick >= _REFRESH_TICKS:
+            self._asked, self._key_tick = False, tick
+            encoder.refresh()
+        self._tick = tick
+        try:
+            units = encoder.encode(shown, tick)
+        except encoders.failures() as error:
+            why = f"{error.what}: {error.why}" if isinstance(error, EdgertError) else str(error)
+            if encoder.kind == "cpu":  # the last there is
+                raise DeviceError("video cannot be encoded", why=why, where=self._choice.where) from error
+            log.warning("%s: %s failed: %s", self._name, encoder.title, why)
+            self._choice.refuse(encoder.kind, why)
+            self._close_encoder()
+            return
+        self.encoded += 1
+        for unit in units:
+            self._give(unit)
+
+    def _give(self, unit: encoders.Unit) -> None:
+        if unit.is_key:
+            self._key_tick = unit.tick
+            self._head = (own := parameter_sets(unit.data)) or self._head
+            if not own:
+                unit = unit._replace(data=self._head + unit.data)
+        with self._changed:
+            if unit.is_key:
+                self._watching, self._waiting = self._watching + self._waiting, []
+            viewers = list(self._watching)
+        for viewer in viewers:
+            viewer.give(unit)
+
+    def _shown(self, result: Result) -> Result:
+        """With the image that is encoded: what was drawn, or the frame with what was found on it."""
+        drawn = result.image
+        across = result.frame.width if drawn is None else drawn.shape[1]
+        width = min(across, self._wanted.width)
+        if drawn is not None and width == across:
+            return result
+        is_drawn = drawn is not None
+        image = self._images.painted(result, width, lambda size: [] if is_drawn else self._overlay.shapes(size, result))
+        return replace(result, image=image)
+
+    def _opened(self, shown: Result) -> encoders.Encoder:
+        """The encoder for images like this one; where they have changed, another."""
+        wanted, rate = self._wanted, self._wanted.rate or self._wanted.usual_rate
+        kept = Fraction(rate).limit_denominator(1001)
+        size, color = encoders.size_of(shown), encoders.color_of(shown)
+        format = encoders.VideoFormat("h264", 23, *size, kept, color, wanted.bitrate_bps)
+        if self._encoder is not None and format == self._format:
+            return self._encoder
+        self._close_encoder()
+        self._encoder, self._format = self._choice.open(shown, format), format
+        if self._tick < 0:
+            self._begin_ns = shown.frame.timestamp_ns
+        return self._encoder
+
+    def _close_encoder(self) -> None:
+        encoder, self._encoder = self._encoder, None
+        if encoder is not None:
+            encoder.close()
+            self._head, self._key_tick = b"", self._tick - _REFRESH_TICKS

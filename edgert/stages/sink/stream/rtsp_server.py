@@ -1,0 +1,188 @@
+"""An RTSP server of GStreamer's (gst-rtsp-server) with a path for every stream, over UDP or inside its connection.
+
+Players of one path share one GStreamer pipeline, which begins with what :class:`~.broadcast.Broadcast` has encoded.
+What is used here is there from GStreamer 1.16 on, which comes with JetPack 5.
+"""
+
+import importlib
+import logging
+import threading
+from functools import partial
+from typing import Any
+
+from edgert.errors import DeviceError, StageError
+from edgert.runtime.records import Result
+from edgert.stages.sink.encoder_choice import Choice
+from edgert.stages.sink.encoders import Unit
+from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
+from edgert.stages.source import gst
+
+log = logging.getLogger("edgert.sink")
+
+_CAPS = "video/x-h264,stream-format=byte-stream,alignment=au"
+_LAUNCH = (
+    f'( appsrc name=units is-live=true format=time do-timestamp=true caps="{_CAPS}" '
+    "! h264parse ! rtph264pay name=pay0 pt=96 )"
+)
+_MOST_BEHIND_BYTES = 4 << 20
+"""What waits in front of a pipeline whose players take nothing; seconds of video."""
+_ROLE = "viewer"
+_GOODBYE_S = 0.5
+_APT = "sudo apt install python3-gi gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good gstreamer1.0-plugins-bad"
+
+
+def library(where: str) -> Any:
+    """The module GstRtspServer. Raises DeviceError when it, or GStreamer, is not installed."""
+    gst.gstreamer(where)
+    try:
+        importlib.import_module("gi").require_version("GstRtspServer", "1.0")
+        return importlib.import_module("gi.repository.GstRtspServer")
+    except (ImportError, ValueError) as error:
+        raise DeviceError("sink: rtsp needs gst-rtsp-server", why=str(error), where=where, fix=_APT) from error
+
+
+class RtspSink:
+    """Serves every stream under a path of its own.
+
+    Args:
+        address: host and port to listen on; port 0 picks a free one, see :attr:`port`.
+        path: with ``{stream}`` in it.
+        login: user and password that players give; empty: anybody who reaches the address may watch.
+    """
+
+    def __init__(
+        self, name: str, address: tuple[str, int], path: str, login: tuple[str, str], choice: Choice, wanted: Wanted
+    ) -> None:
+        self.name, self._where = name, f"stages.{name}"
+        self._host, self.port = address
+        self._path, self._login, self._choice, self._wanted = path, login, choice, wanted
+        self._mounts: dict[str, Broadcast] = {}
+        self._server: Any = None
+        self._rtsp: Any = None
+        self._context: Any = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def url(self, stream: str) -> str:
+        """Where a stream is, without user and password."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"rtsp://{host}:{self.port}{self._path.replace('{stream}', stream)}"
+
+    def open(self) -> None:
+        """Starts listening. Raises DeviceError when gst-rtsp-server is missing, nothing can encode, or the address is
+        taken."""
+        self._rtsp = library(self._where)
+        self._choice.check()
+        glib = importlib.import_module("gi.repository.GLib")
+        server = self._server = self._rtsp.RTSPServer(address=self._host, service=str(self.port))
+        if any(self._login):
+            server.set_auth(self._auth())
+        server.connect("client-connected", self._connected)
+        context = self._context = glib.MainContext()
+        try:
+            source = server.create_source(None)
+        except glib.Error as error:
+            why = str(error.message)
+            self._server = None
+            raise DeviceError(
+                f"cannot listen on {self._host}:{self.port}",
+                why=why,
+                where=self._where,
+                fix="choose another port, or port: 0 for any free one; host: 127.0.0.1 always works",
+            ) from error
+        source.attach(context)
+        self.port = server.get_bound_port()
+        self._over.clear()
+        self._thread = threading.Thread(target=self._serve, args=(context,), name=f"edgert:{self.name}", daemon=True)
+        self._thread.start()
+
+    def process(self, result: Result) -> None:
+        """Shows the result to whoever watches; never waits. Raises StageError for a second stream under one path."""
+        stream = result.frame.stream
+        if stream not in self._mounts:
+            self._mount(stream)
+        self._mounts[stream].show(result)
+
+    def close(self) -> None:
+        """Ends every player's stream, then the connections; within a second."""
+        for broadcast in self._mounts.values():
+            broadcast.close()
+        self._mounts.clear()
+        if self._server is None or self._thread is None:
+            return
+        self._server.client_filter(lambda *_: self._rtsp.RTSPFilterResult.REMOVE)
+        self._over.set()
+        self._context.wakeup()
+        self._thread.join(_GOODBYE_S)
+        self._server = self._thread = self._context = None
+
+    def _serve(self, context: Any) -> None:
+        context.push_thread_default()
+        while not self._over.is_set():
+            context.iteration(True)
+        context.pop_thread_default()
+
+    def _auth(self) -> Any:
+        gst_rtsp = importlib.import_module("gi.repository.GstRtsp")
+        auth, token = self._rtsp.RTSPAuth(), self._rtsp.RTSPToken()
+        auth.set_supported_methods(gst_rtsp.RTSPAuthMethod.DIGEST)
+        token.set_string(self._rtsp.RTSP_TOKEN_MEDIA_FACTORY_ROLE, _ROLE)
+        auth.add_digest(*self._login, token)
+        return auth
+
+    def _mount(self, stream: str) -> None:
+        path = self._path.replace("{stream}", stream)
+        if self._mounts and path == self._path:
+            raise StageError(
+                f"{path} would show two streams",
+                why=f"{next(iter(self._mounts))} and {stream} arrive at one sink",
+                where=self._where,
+                fix="put {stream} into path, or give each stream a sink of its own",
+            )
+        broadcast = self._mounts[stream] = Broadcast(self.name, stream, self._choice, self._wanted)
+        factory = self._rtsp.RTSPMediaFactory()
+        factory.set_launch(_LAUNCH)
+        factory.set_shared(True)
+        if any(self._login):
+            allowed = self._rtsp.RTSPPermissions()
+            for what in ("media.factory.access", "media.factory.construct"):
+                allowed.add_permission_for_role(_ROLE, what, True)
+            factory.set_permissions(allowed)
+        factory.connect("media-configure", partial(_configured, broadcast))
+        self._server.get_mount_points().add_factory(path, factory)
+        log.info("%s: %s at %s", self.name, stream, self.url(stream))
+
+    def _connected(self, _: Any, client: Any) -> None:
+        client.connect("play-request", self._played)
+
+    def _played(self, *_: Any) -> None:
+        """Who joins others gets an image to begin with; which path he asked for is not worth finding out."""
+        for broadcast in list(self._mounts.values()):
+            broadcast.refresh()
+
+
+def _configured(broadcast: Broadcast, _: Any, media: Any) -> None:
+    """The first player of a path has come."""
+    players = _Players(broadcast, media.get_element().get_by_name_recurse_up("units"))
+    media.connect("unprepared", lambda _: broadcast.leave(players))
+    broadcast.join(players)
+
+
+class _Players:
+    """Those of one path: what is encoded goes into their pipeline. When that is full, they have to begin again."""
+
+    def __init__(self, broadcast: Broadcast, appsrc: Any) -> None:
+        self._broadcast, self._appsrc, self._lost = broadcast, appsrc, False
+        self._gst, _ = gst.gstreamer()
+        appsrc.set_property("max-bytes", 2 * _MOST_BEHIND_BYTES)
+
+    def give(self, unit: Unit) -> None:
+        if self._appsrc.get_property("current-level-bytes") > _MOST_BEHIND_BYTES or (self._lost and not unit.is_key):
+            self._lost = True
+            self._broadcast.refresh()
+            return
+        self._lost = False
+        self._appsrc.push_buffer(self._gst.Buffer.new_wrapped(unit.data))
+
+    def end(self) -> None:
+        self._appsrc.end_of_stream()

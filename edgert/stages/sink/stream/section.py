@@ -1,0 +1,91 @@
+"""The keys of sinks that stream video, in a pipeline file."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from edgert.config import stages as section
+
+if TYPE_CHECKING:
+    from edgert.runtime.stage import Stage
+    from edgert.stages.context import Context
+    from edgert.stages.sink.encoder_choice import Choice
+    from edgert.stages.sink.stream.broadcast import Wanted
+
+_PATH = re.compile(r"(/([A-Za-z0-9._~-]|\{stream\})+)+")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _Streams(section.SinkStage):
+    """What sinks that stream have in common; see [streaming](streaming.md)."""
+
+    takes_gpu: ClassVar[bool] = True
+    takes_images: ClassVar[bool] = True
+    shows_images: ClassVar[bool] = True
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="address to listen on; one that others reach wants a password"
+    )
+    width: int = Field(
+        default=1280, ge=16, le=8192, description="the most pixels across; larger images are made smaller for it"
+    )
+    fps: float | None = Field(default=None, gt=0, le=240, description="the most images a second; all by default")
+    bitrate: float = Field(default=4.0, ge=0.05, le=200, description="megabits a second")
+    encode: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="as of `sink: video`")
+
+    def choice(self, name: str) -> Choice:
+        """Which encoder."""
+        from edgert.stages.sink.encoder_choice import Choice
+
+        return Choice(f"stages.{name}", "h264", self.encode, live=True)
+
+    def wanted(self, context: Context) -> Wanted:
+        """What the video is to be."""
+        from edgert.stages.sink.stream.broadcast import Wanted
+
+        return Wanted(self.width, self.fps, round(self.bitrate * 1e6), context.rate_hz)
+
+
+class Rtsp(_Streams):
+    """A server that video players and recorders take the stream from, like another camera."""
+
+    port: int = Field(default=8554, ge=0, le=65535, description="0 picks a free one, which is logged")
+    path: str = Field(default="/{stream}", description="of the address; with `{stream}` one for each stream")
+    user: str = Field(default="", description="who may watch; anybody by default")
+    password: str = Field(default="", repr=False, description="${VAR} from the environment; never printed")
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Rtsp:
+        if not _PATH.fullmatch(self.path):
+            raise ValueError("path: expected letters, digits and {stream} behind a slash, like /cameras/{stream}")
+        if bool(self.user) != bool(self.password):
+            raise ValueError("user: and password: go together")
+        if not self.user and not _is_loopback(self.host):
+            raise ValueError(f"host: {self.host} is reached by others; add user: and password:, or host: 127.0.0.1")
+        return self
+
+    def check(self, name: str, stages: Any, where: Any) -> None:
+        """Raises ConfigError for several streams under one path."""
+        from edgert.config.flow import sources_of
+        from edgert.errors import ConfigError
+
+        several = sorted(sources_of(stages)[name])
+        if len(several) > 1 and "{stream}" not in self.path:
+            what = f"{self.path} would show {len(several)} streams: {', '.join(several)}"
+            fix = f"path: {self.path}/{{stream}}, or give each stream a sink of its own"
+            raise ConfigError(what, where=where(("stages", name, "path")), fix=fix)
+
+    def make(self, name: str, context: Context) -> Stage:
+        from edgert.stages.sink.stream.rtsp_server import RtspSink
+
+        login = self.user, self.password
+        return RtspSink(name, (self.host, self.port), self.path, login, self.choice(name), self.wanted(context))

@@ -1,0 +1,72 @@
+"""What a pipeline file may ask of streams."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgert.config.pipeline_file import load_pipeline
+from edgert.config.stages import SinkStage
+from edgert.errors import ConfigError, DeviceError
+from edgert.stages.context import Context, made
+from edgert.stages.sink import encoders
+from edgert.stages.sink.encoder_choice import Choice
+
+
+def section(**keys: Any) -> Any:
+    return SinkStage.model_validate({"sink": "rtsp", "from": "cam", **keys})
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"path": "cam"}, "path: expected"),
+        ({"path": "/a b"}, "path: expected"),
+        ({"path": "/../{name}"}, "path: expected"),
+        ({"host": "0.0.0.0"}, "is reached by others; add user: and password:"),
+        ({"host": "camera.local", "port": 1}, "is reached by others"),
+        ({"user": "me"}, "go together"),
+        ({"password": "secret-of-mine"}, "go together"),
+        ({"port": 70000}, "port"),
+        ({"bitrate": 0}, "bitrate"),
+        ({"fps": 0}, "fps"),
+        ({"width": 8}, "width"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, keys: dict[str, Any], words: str) -> None:
+    out = json.dumps({"sink": "rtsp", "from": "cam", **keys})
+    (tmp_path / "one.yaml").write_text(f"stages:\n  cam: {{source: a.mp4}}\n  out: {out}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_pipeline(tmp_path / "one.yaml")
+    assert words in str(caught.value) and "secret-of-mine" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_only_this_machine_needs_no_password(host: str) -> None:
+    assert section(host=host, path="/yards/{stream}.live").host == host
+    assert "hush" not in repr(section(host="0.0.0.0", user="me", password="hush"))
+
+
+def test_two_streams_under_one_path_are_known_before_anything_runs(tmp_path: Path) -> None:
+    sources = "stages:\n  a: {source: a.mp4}\n  b: {source: b.mp4}\n"
+    (tmp_path / "two.yaml").write_text(f"{sources}  out: {{sink: rtsp, from: [a, b], path: /live}}\n")
+    with pytest.raises(ConfigError, match="/live would show 2 streams: a, b") as caught:
+        load_pipeline(tmp_path / "two.yaml")
+    assert "{stream}" in caught.value.fix and "two.yaml:4" in caught.value.where
+
+
+def test_the_sink_has_what_was_asked_for() -> None:
+    sink = made(section(fps=12.5, bitrate=1.5, width=640, encode="cpu", user="u", password="p"), "out", Context())
+    assert sink._wanted.bitrate_bps == 1_500_000 and sink._wanted.rate == 12.5 and sink._wanted.width == 640
+    assert sink._choice.live and sink._choice.encode == "cpu" and sink.url("cam") == "rtsp://127.0.0.1:8554/cam"
+
+
+def test_a_player_is_not_given_mpeg4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoders, "has_encoder", lambda name: name == "mpeg4")
+    Choice("stages.out", "h264", "auto").check()
+    with pytest.raises(DeviceError, match="no video encoder") as caught:
+        Choice("stages.out", "h264", "auto", live=True).check()
+    assert "libx264" in caught.value.why and "mpeg4" not in caught.value.why
