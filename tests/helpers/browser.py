@@ -66,9 +66,9 @@ class Page:
             self.call(f"{domain}.enable")
 
     def open(
-        self, path: Path, width_px: int, height_px: int = 900, *, dark: bool = False, scripts: bool = True
+        self, path: Path | str, width_px: int, height_px: int = 900, *, dark: bool = False, scripts: bool = True
     ) -> None:
-        """Shows a file in a window of this size, whole when it returns."""
+        """Shows a file, or an address, in a window of this size, whole when it returns."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width_px, height=height_px, deviceScaleFactor=1, mobile=False
         )
@@ -77,7 +77,7 @@ class Page:
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.errors.clear()
         self.requests.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
         self._receive(lambda message: message.get("method") == "Page.loadEventFired")
 
     def evaluate(self, expression: str) -> Any:
@@ -97,6 +97,17 @@ class Page:
     def move(self, x: float, y: float) -> None:
         """Moves the pointer."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def click(self, x: float, y: float) -> None:
+        """Presses the left button and lets it go."""
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def press(self, key: str) -> None:
+        """Presses a key: ``Enter``, ``ArrowLeft``, ``z``."""
+        text = {"text": key} if len(key) == 1 else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def print(self) -> bytes:
         """PDF of the page."""

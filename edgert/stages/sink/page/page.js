@@ -95,7 +95,7 @@ function showCameras(stages, recent) {
     const item = make("li"), line = make("div"), now = recent[name] || {}, parts = [];
     const reason = source.reason ? `: ${source.reason}` : "";
     if (typeof source.up === "boolean") parts.push(`${source.up ? "up" : "down"} for ${time(source.state_s)}${reason}`);
-    if (Number.isFinite(source.frame_age_s)) parts.push(`newest frame ${time(source.frame_age_s)} ago`);
+    if (Number.isFinite(source.frame_age_s)) parts.push(`frame ${time(source.frame_age_s)} ago`);
     if (now.latency_ms?.count) parts.push(`p99 ${short(now.latency_ms.p99)} ms`);
     parts.push(...drops(now.dropped));
     if (source.reconnects) parts.push(`reconnected ${source.reconnects} times`);

@@ -45,7 +45,7 @@ function showTiles(stages, streams, recent) {
 }
 
 // What is to be seen: the wall where there are several cameras and none is chosen.
-function arrange() {
+function arrange(returns = false) {
   const asked = decodeURIComponent(location.hash.slice(1)), many = names.length > 1;
   const one = names.includes(asked) ? asked : many ? "" : names[0] || "";
   at("wall").hidden = !many || Boolean(one);
@@ -59,7 +59,7 @@ function arrange() {
     chosen = one;
     leaveEditor();
     image.removeAttribute("src");
-    if (last && !one) tiles.get(last)?.button.focus();
+    if (returns && last && !one) tiles.get(last)?.button.focus();
   }
   look();
 }
@@ -146,5 +146,5 @@ document.addEventListener("keydown", (event) => {
 });
 at("back").addEventListener("click", () => enlarge(""));
 image.addEventListener("error", () => image.removeAttribute("src"));
-addEventListener("hashchange", arrange);
+addEventListener("hashchange", () => arrange(true));
 document.addEventListener("visibilitychange", look);

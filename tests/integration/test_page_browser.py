@@ -1,0 +1,140 @@
+"""The live page in a real browser: the wall, one camera, zones drawn and given back as YAML, events, keys, phones."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from edgert.stages.sink.http import HttpSink
+from edgert.stages.zones.rules import Event, Events
+from edgert.stages.zones.section import ZonesSection
+from tests.helpers.browser import Page, browser
+from tests.helpers.frames import detections, frame_of, result_of
+
+pytestmark = pytest.mark.slow
+CAMERAS = ("gate", "yard", "dock")
+_S = 30.0
+
+
+def stats() -> dict[str, Any]:
+    up = {"up": True, "state_s": 9.0, "frame_age_s": 0.1, "reason": ""}
+    stages = {name: {"results_out": 1, "source": up} for name in CAMERAS}
+    lost = {"results_out": 1, "source": {**up, "up": False, "reason": "<b>no route</b>"}}
+    return {"name": "north & <dock>", "frames_out": 9, "dropped": 0, "stages": {**stages, "roof": lost, "find": {}}}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sink() -> Iterator[HttpSink]:
+    sink = HttpSink("page", "127.0.0.1", 0, stats)
+    sink.open()
+    for number, name in enumerate(CAMERAS):
+        image = np.full((90, 160, 3), 40 + 80 * number, np.uint8)
+        result = result_of(frame_of(160, 90, stream=name), {"find": detections((40, 20, 80, 60), ids=(4,))})
+        event = Event("ab12", "intruder", "begin", "gate", 10**18, 3.0, "lane", "", 4, "person", 0.9, (40, 20, 80, 60))
+        sink.process(replace(result.with_output("alarm", Events((event,) if name == "gate" else ())), image=image))
+    yield sink
+    sink.close()
+
+
+def wait_for(page: Page, expression: str, wanted: object = True) -> None:
+    end_s, found = time.monotonic() + _S, None
+    while time.monotonic() < end_s:
+        if (found := page.evaluate(expression)) == wanted:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{expression}: {found!r}, not {wanted!r}")
+
+
+def middle_of(page: Page, selector: str, across: float = 0.5, down: float = 0.5) -> tuple[float, float]:
+    box = page.evaluate(f"document.querySelector('{selector}').getBoundingClientRect().toJSON()")
+    return box["left"] + across * box["width"], box["top"] + down * box["height"]
+
+
+def rename(page: Page, name: str) -> None:
+    label = "document.querySelector('#label')"
+    page.evaluate(f"{label}.value = '{name}', {label}.dispatchEvent(new Event('input'))")
+
+
+SHADE = """(canvas => {
+  const one = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  one.drawImage(canvas, 0, 0, 1, 1);
+  return one.getImageData(0, 0, 1, 1).data[1];
+})(document.querySelectorAll(".tile canvas")[%d])"""
+
+
+@pytest.mark.parametrize(("width_px", "dark"), [(1440, False), (1440, True), (390, False), (390, True)])
+def test_every_camera_by_itself_and_nothing_sideways(page: Page, sink: HttpSink, width_px: int, dark: bool) -> None:
+    page.open(sink.url, width_px, dark=dark)
+    wait_for(
+        page, "[...document.querySelectorAll('.tile b')].map(one => one.textContent).join()", "gate,yard,dock,roof"
+    )
+    for number in range(len(CAMERAS)):
+        wait_for(page, f"Math.abs({SHADE % number} - {40 + 80 * number}) < 4")
+    lost = page.evaluate("document.querySelectorAll('.tile')[3].textContent")
+    assert lost.endswith("down: <b>no route</b> · 0.1 s ago")
+    wait_for(page, "document.querySelector('#events img')?.naturalWidth", 320)
+    assert page.evaluate("[document.title, document.querySelector('h1').textContent]") == [
+        "north & <dock> · edgert",
+        "north & <dock>",
+    ]
+    assert page.evaluate("document.documentElement.scrollWidth") == width_px
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor").strip("rgb()").split(",")
+    assert (sum(map(int, light)) < 200) == dark
+    assert page.errors == [] and all(one.startswith((sink.url, "data:")) for one in page.requests)
+
+
+def test_one_camera_large_by_click_and_by_keys(page: Page, sink: HttpSink) -> None:
+    page.open(sink.url, 1200)
+    wait_for(page, "document.querySelectorAll('.tile').length", 4)
+    page.click(*middle_of(page, ".tile:nth-child(2)"))
+    wait_for(page, "document.querySelector('#name').textContent", "yard")
+    wait_for(page, "document.querySelector('#view img').naturalWidth", 160)
+    assert page.evaluate("document.querySelector('#wall').hidden")
+    page.press("ArrowRight")
+    wait_for(page, "document.querySelector('#name').textContent", "dock")
+    page.press("Escape")
+    wait_for(page, "document.querySelector('#wall').hidden", False)
+    page.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.textContent").startswith("yard")
+    assert page.errors == []
+
+
+def test_zones_are_drawn_and_given_back_as_a_stage_takes_them(page: Page, sink: HttpSink) -> None:
+    page.open(f"{sink.url}#gate", 1200)
+    wait_for(page, "document.querySelector('#view img').naturalWidth", 160)
+    wait_for(page, "size.join()", "160,90")
+    page.press("z")
+    page.evaluate("document.querySelector('[data-kind=zone]').click()")
+    corners = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
+    for across, down in corners:
+        page.click(*middle_of(page, "#places", across, down))
+    page.press("Enter")
+    page.evaluate("document.querySelector('[data-kind=line]').click()")
+    for across in (0.1, 0.9):
+        page.click(*middle_of(page, "#places", across, 0.9))
+    page.press("Enter")
+    given = yaml.safe_load(page.evaluate("document.querySelector('#yaml').textContent"))
+    section = ZonesSection.model_validate({"stage": "zones", "from": "track", **given})
+    assert section.zones["zone_1"].streams == ("gate",)
+    for found, wanted in zip(section.zones["zone_1"].points, corners, strict=True):
+        assert math.dist(found, wanted) < 0.01
+    assert len(section.lines["line_1"].points) == 2
+    for name, said in (("9", "is no name"), ("zone_1", "two are called zone_1")):
+        rename(page, name)
+        assert said in page.evaluate("document.querySelector('#wrong').textContent")
+    crossing = "fault({name: 'a', kind: 'zone', points: [[0, 0], [1, 1], [1, 0], [0, 1]]}, [])"
+    assert page.evaluate(crossing) == "the border of a crosses itself"
+    assert page.errors == []
