@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -116,7 +117,7 @@ def top(
     """Watch this machine: power, clocks, load, heat and memory, and the pipelines that you run on it.
 
     Every edgert run and edgert.Pipeline of the same user is seen, with nothing to set up; those of other machines by
-    the address of their live page.
+    the address of their live page; where that wants its token, EDGERT_TOKEN holds it.
 
     Needs no root. For what cannot be read the reason is shown; nothing is shown as 0 that is not known. Sensors of
     Jetsons average over 0.4 s, so faster than two samples a second repeats itself. Ends with Ctrl-C.
@@ -227,12 +228,16 @@ def _row(at: str, state: Mapping[str, Any] | str) -> Row:
 def _fetched(url: str) -> Mapping[str, Any] | str:
     """What a pipeline's live page reports of its run, or why nothing is known."""
     from urllib.error import URLError
-    from urllib.request import urlopen
+    from urllib.request import Request, urlopen
 
     from edgert.runtime.announce import MOST_BYTES, STRANGE
 
+    token = os.environ.get("EDGERT_TOKEN", "")
     try:
-        with urlopen(f"{url.rstrip('/')}/stats.json", timeout=_FETCH_S) as answer:  # noqa: S310 - http only, above
+        asked = Request(f"{url.rstrip('/')}/stats.json")  # noqa: S310 - http only, above
+        if token:
+            asked.add_unredirected_header("Authorization", f"Bearer {token}")
+        with urlopen(asked, timeout=_FETCH_S) as answer:  # noqa: S310 - as above
             state = json_text.loads(answer.read(MOST_BYTES))
     except (URLError, OSError, ValueError, RecursionError) as error:
         return str(getattr(error, "reason", error))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from edgert.cli.machine_commands import _fetched
 from edgert.stages.context import Context
 from edgert.stages.kinds import Http
 from edgert.stages.sink.http import HttpSink
@@ -155,3 +156,14 @@ def test_a_page_of_this_machine_needs_no_warning(caplog: pytest.LogCaptureFixtur
     assert [one for one in caplog.records if one.levelname == "WARNING"] == []
     assert TOKEN not in repr(Http.model_validate({"sink": "http", "from": "x", "token": TOKEN}))
     assert TOKEN not in repr(Access(TOKEN))
+
+
+def test_top_sends_the_token_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = http_sink(token=TOKEN)
+    sink.open()
+    try:
+        assert _fetched(sink.url) == "Unauthorized"
+        monkeypatch.setenv("EDGERT_TOKEN", TOKEN)
+        assert _fetched(sink.url) == {"stats": STUCK}
+    finally:
+        sink.close()
