@@ -1,11 +1,12 @@
 """Whether results arrive: a broker that is killed and started again, a sender that is killed, and what sending costs.
 
-    python tests/bench/bench_send.py [--results 1000000] [--json FILE]
+    python tests/bench/bench_send.py [--to mqtt nats kafka webhook] [--results 1000000] [--json FILE]
 
-Results of five objects go through ``sink: mqtt`` to mosquitto on this machine, as fast as they are made. On the way the
-broker is killed and started again 50 times, and the process that sends is killed 20 times; every time another goes on
-with the next number. A result counts as lost if the sink took it, and the listener never got it. Then, in one process,
-the time that a stage's thread takes for a result, with a broker and without one.
+Results of five objects go through a sink to a server on this machine, as fast as they are made. On the way it is
+killed and started again 50 times, and the process that sends is killed 20 times; every time another goes on with the
+next number. A result counts as lost if the sink took it, and the listener never got it. The servers are mosquitto,
+nats-server, librdkafka's mock broker, and a stub over TLS (send_partners.py). Then, in one process, the time that a
+stage's thread takes for a result, with a broker and without one.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from report import main
+from send_partners import partner
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -36,22 +38,20 @@ from edgert.config import SinkStage
 from edgert.runtime import Result
 from edgert.stages.context import Context, made
 from edgert.stages.sink.send.courier import SendSink
-from tests.helpers.brokers import MqttListener, free_port, mosquitto
+from tests.helpers.brokers import free_port, mosquitto
 from tests.helpers.moving import Scene
 
-BROKER_KILLS, SENDER_KILLS = 50, 20
+SERVER_KILLS, SENDER_KILLS = 50, 20
 BAR_US = 60.0
 OBJECTS = {number: (10.0 * number, 50.0) for number in range(1, 6)}
-_WAITING = 20_000
-"""Results that may wait in the spool before the sender makes more."""
 _IDLE_S = 120.0
 """Without another message for so long, what has not come is lost."""
 
 
-def sink_of(folder: Path, port: int) -> SendSink:
-    """A sink for a broker on this machine."""
-    keys = {"sink": "mqtt", "from": "track", "server": f"mqtt://127.0.0.1:{port}", "spool": folder / "spool.db"}
-    found: SendSink = made(SinkStage.model_validate({**keys, "limit": "8GiB"}), "out", Context(pipeline="bench"))
+def sink_of(folder: Path, keys: dict[str, Any]) -> SendSink:
+    """A sink for a server on this machine."""
+    own = {"from": "track", "spool": folder / "spool.db", "limit": "8GiB", **keys}
+    found: SendSink = made(SinkStage.model_validate(own), "out", Context(pipeline="bench"))
     return found
 
 
@@ -63,19 +63,20 @@ def numbered(result: Result, number: int) -> Result:
 # The process that sends, until it is killed.
 
 
-def send(folder: Path, port: int, count: int) -> None:
-    """Goes on where the last one was killed. The file ``at`` has the numbers of results that were begun and taken."""
-    sink, result = sink_of(folder, port), Scene("gate").at(OBJECTS)
+def send(folder: Path, keys: dict[str, Any], count: int, ahead: int) -> None:
+    """Goes on where the last one was killed. The file ``at`` has the numbers of results that were begun, that were
+    taken, and that came."""
+    sink, result = sink_of(folder, keys), Scene("gate").at(OBJECTS)
     sink.open()
     spool = sink._spool
     assert spool is not None
-    with (folder / "at").open("r+b") as file, mmap.mmap(file.fileno(), 16) as at:
+    with (folder / "at").open("r+b") as file, mmap.mmap(file.fileno(), 24) as at:
         for number in range(struct.unpack("q", at[:8])[0], count):
+            while number - struct.unpack("q", at[16:])[0] > ahead:
+                time.sleep(0.005)
             at[:8] = struct.pack("q", number + 1)
             sink.process(numbered(result, number))
-            at[8:] = struct.pack("q", number + 1)
-            while spool.count > _WAITING:
-                time.sleep(0.01)
+            at[8:16] = struct.pack("q", number + 1)
     while spool.count:
         time.sleep(0.05)
     sink.close()
@@ -91,11 +92,9 @@ class Arrivals:
         self.seen, self.ids = np.zeros(count, bool), np.zeros(count, np.int64)
         self.last, self.doubles, self.out_of_order, self.other_ids = -1, 0, 0, 0
 
-    def take(self, messages: list[tuple[str, bytes]]) -> None:
+    def take(self, bodies: list[bytes]) -> None:
         """Messages in the order in which they came."""
-        for _, body in messages:
-            if not body.startswith(b"{"):
-                continue
+        for body in bodies:
             message = json.loads(body)
             number, own = message["frame"], hash(message["id"])
             if self.seen[number]:
@@ -106,49 +105,50 @@ class Arrivals:
             self.seen[number], self.ids[number], self.last = True, own, number
 
 
-def deliver(count: int) -> Iterator[Figure]:
+def deliver(name: str, count: int) -> Iterator[Figure]:
     """All results, through all kills."""
     random = np.random.default_rng(0)
-    with tempfile.TemporaryDirectory(prefix="edgert-") as name, mosquitto(Path(name)) as broker:
-        folder = Path(name)
-        (folder / "at").write_bytes(bytes(16))
-        command = [sys.executable, __file__, "--send", str(folder), "--port", str(broker.port), "--results", str(count)]
-        listener, arrivals = MqttListener(broker.port), Arrivals(count)
-        sender, kills = subprocess.Popen(command), {"broker": 0, "sender": 0}
-        moments = sorted(random.uniform(0.02, 0.95, BROKER_KILLS + SENDER_KILLS) * count)
-        whom = random.permutation(["broker"] * BROKER_KILLS + ["sender"] * SENDER_KILLS).tolist()
-        in_flight, taken, began, news = set[int](), 0, time.monotonic(), time.monotonic()
-        while not arrivals.seen.all() and time.monotonic() - news < _IDLE_S:
-            time.sleep(0.05)
-            new = listener.messages[taken:]
-            taken += len(new)
-            arrivals.take(new)
-            news = time.monotonic() if new else news
-            if taken > 100_000:
-                del listener.messages[:taken]
-                taken = 0
-            if not moments or arrivals.seen.sum() < moments[0]:
-                continue
-            moments.pop(0)
-            kills[victim := whom.pop(0)] += 1
-            if victim == "broker":
-                broker.kill()
-                broker.start()
-            else:
-                sender.kill()
-                sender.wait()
-                begun, done = struct.unpack("qq", (folder / "at").read_bytes())
-                in_flight |= set(range(done, begun))
-                sender = subprocess.Popen(command)
-        sender.wait()
+    with tempfile.TemporaryDirectory(prefix="edgert-") as temporary, partner(name, Path(temporary)) as server:
+        folder, began = Path(temporary), time.monotonic()
+        (folder / "at").write_bytes(struct.pack("qqq", 0, 0, -1))
+        command = [sys.executable, __file__, "--send", str(folder), "--keys", json.dumps(server.keys)]
+        command += ["--results", str(count), "--ahead", str(server.ahead)]
+        sender, kills, arrivals = subprocess.Popen(command), {"server": 0, "sender": 0}, Arrivals(count)
+        moments = sorted(random.uniform(0.02, 0.95, SERVER_KILLS + SENDER_KILLS) * count)
+        whom = random.permutation(["server"] * SERVER_KILLS + ["sender"] * SENDER_KILLS).tolist()
+        in_flight, news, seen = set[int](), time.monotonic(), 0
+        with (folder / "at").open("r+b") as file, mmap.mmap(file.fileno(), 24) as at:
+            while seen < count and time.monotonic() - news < _IDLE_S:
+                time.sleep(0.02)
+                bodies = server.news()
+                if not bodies:
+                    continue
+                arrivals.take(bodies)
+                news, seen, at[16:] = time.monotonic(), int(arrivals.seen.sum()), struct.pack("q", arrivals.last)
+                if not moments or seen < moments[0]:
+                    continue
+                moments.pop(0)
+                kills[victim := whom.pop(0)] += 1
+                if victim == "server":
+                    server.kill()
+                    server.start()
+                else:
+                    sender.kill()
+                    sender.wait()
+                    begun, done, _ = struct.unpack("qqq", at)
+                    in_flight |= set(range(done, begun))
+                    sender = subprocess.Popen(command)
         seconds = time.monotonic() - began
-        listener.close()
+        sender.kill()
+        sender.wait()
     lost = set(np.flatnonzero(~arrivals.seen).tolist()) - in_flight
-    detail: dict[str, float] = {**kills, "doubles": arrivals.doubles, "per second": count / seconds}
-    detail["in flight at a kill"] = len(in_flight)
-    yield Figure("lost", len(lost), f"of {count:,}", 0, n=count, detail=detail)
-    yield Figure("out of order", arrivals.out_of_order, f"of {count:,}", 0, n=count)
-    yield Figure("doubles under another id", arrivals.other_ids, f"of {arrivals.doubles:,}", 0, n=arrivals.doubles)
+    detail: dict[str, float] = {f"kills of the {who}": times for who, times in kills.items()}
+    detail |= {"doubles": arrivals.doubles, "per second": count / seconds, "in flight at a kill": len(in_flight)}
+    yield Figure(f"{name}: lost", len(lost), f"of {count:,}", 0, n=count, detail=detail)
+    yield Figure(f"{name}: out of order", arrivals.out_of_order, f"of {count:,}", 0, n=count)
+    yield Figure(
+        f"{name}: doubles under another id", arrivals.other_ids, f"of {arrivals.doubles:,}", 0, n=arrivals.doubles
+    )
 
 
 def cost(results: int = 3000) -> Iterator[Figure]:
@@ -162,7 +162,7 @@ def cost(results: int = 3000) -> Iterator[Figure]:
 
 
 def _cost(name: str, folder: Path, port: int, result: Result, count: int) -> Figure:
-    sink, taken = sink_of(folder, port), list[float]()
+    sink, taken = sink_of(folder, {"sink": "mqtt", "server": f"mqtt://127.0.0.1:{port}"}), list[float]()
     sink.open()
     for number in range(count):
         one = numbered(result, number)
@@ -179,21 +179,23 @@ def measure(arguments: Any) -> Iterator[Figure]:
     """All of it."""
     logging.disable(logging.WARNING)
     yield from cost()
-    yield from deliver(arguments.results)
+    for name in arguments.to:
+        yield from deliver(name, arguments.results)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Of this benchmark."""
     parser.add_argument("--results", type=int, default=1_000_000)
+    parser.add_argument("--to", nargs="*", default=["mqtt", "nats", "kafka", "webhook"])
 
 
 if __name__ == "__main__":
     if "--send" in sys.argv:
         given = argparse.ArgumentParser()
-        for name in ("--send", "--port", "--results"):
+        for name in ("--send", "--keys", "--results", "--ahead"):
             given.add_argument(name)
         wanted = given.parse_args()
         logging.disable(logging.WARNING)
-        send(Path(wanted.send), int(wanted.port), int(wanted.results))
+        send(Path(wanted.send), json.loads(wanted.keys), int(wanted.results), int(wanted.ahead))
         os._exit(0)
     main(__doc__.splitlines()[0] if __doc__ else "", measure, options)

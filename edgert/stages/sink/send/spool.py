@@ -1,8 +1,9 @@
 """What is to be sent and has not been acknowledged yet: an SQLite file, bounded, in order.
 
-A message is kept from the moment that :meth:`Spool.put` returns. It survives the process: SQLite has handed it to the
-operating system by then (write-ahead log, ``synchronous=NORMAL``, https://www.sqlite.org/wal.html). It survives a power
-cut once :meth:`Spool.secure` has been called after it.
+A message is kept from the moment that :meth:`Spool.put` returns. It survives the process: the operating system has it
+by then, in the journal. What is not acknowledged soon moves from there into the database, many at once (write-ahead
+log, ``synchronous=NORMAL``, https://www.sqlite.org/wal.html). It survives a power cut once :meth:`Spool.secure` has
+been called after it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from edgert.errors import StageError
+from edgert.stages.sink.send.journal import Journal, Row
 
 log = logging.getLogger("edgert.send")
 
@@ -31,6 +34,8 @@ CREATE TABLE IF NOT EXISTS messages (
 """
 _ROW_BYTES = 64
 """What a message takes beside its text, about."""
+_RETRY_S = 1.0
+"""How long a full disk is not asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +75,40 @@ class Spool:
         self._limit_bytes, self._age_s, self._where = limit_bytes, age_s, where
         self._lock, self._owner = threading.Lock(), -1
         self.path = path
-        self._database = self._opened()
-        self.name, opened = self._begun()
+        self._database, self.name, opened = self._opened()
         self._next = opened << 32
-        self.count, self.bytes = self._sizes(2**62)
+        self._gone, self._is_dirty, self._full_until = -1, False, 0.0
+        self._stored, self.bytes = self._sizes(2**62)
+        self.count = self._stored
         self.dropped = 0
         """Messages that were too old, or had to make room."""
+        self._journal = Journal(None if self.path is None else self.path.with_suffix(".journal"), self.name)
+        self._take_over()
 
     def put(self, kind: str, stream: str, rule: str, body: bytes) -> None:
         """Keeps a message. Where the disk is full it is dropped, and counted."""
         with self._lock:
             row = self._next, time.time(), kind, stream, rule, body
             self._next += 1
-            try:
-                self._database.execute("INSERT INTO messages VALUES (?,?,?,?,?,?)", row)
-            except sqlite3.OperationalError as error:
-                self._lost(1, f"cannot write to {self.path}: {error}")
-                return
+            if not self._journal.append(row):
+                try:
+                    self._move(row)
+                except sqlite3.OperationalError as error:
+                    self._lost(1, f"cannot write to {self.path}: {error}")
+                    return
             self.count, self.bytes = self.count + 1, self.bytes + len(body) + _ROW_BYTES
 
     def oldest(self, count: int) -> list[Message]:
         """The first messages; they stay until :meth:`remove`."""
         with self._lock:
-            rows = self._database.execute(
-                "SELECT number, kind, stream, rule, body FROM messages ORDER BY number LIMIT ?", (count,)
-            ).fetchall()
+            rows: list[tuple[int, str, str, str, bytes]] = []
+            if self._stored:
+                rows = self._database.execute(
+                    "SELECT number, kind, stream, rule, body FROM messages WHERE number > ? ORDER BY number LIMIT ?",
+                    (self._gone, count),
+                ).fetchall()
+            for number, _, kind, stream, rule, body in islice(self._journal.rows, count - len(rows)):
+                rows.append((number, kind, stream, rule, body))
         return [self._message(*row) for row in rows]
 
     def remove(self, messages: Sequence[Message]) -> None:
@@ -103,34 +117,80 @@ class Spool:
             self._forget(messages[-1].number)
 
     def trim(self) -> None:
-        """Drops what is too old or too much."""
+        """Drops what is too old or too much. Raises sqlite3.Error where the disk is full."""
         with self._lock:
+            self._move()
             since = (time.time() - self._age_s,)
             (last,) = self._database.execute("SELECT max(number) FROM messages WHERE time < ?", since).fetchone()
-        if last is not None:
+        if last is not None and last > self._gone:
             self._lost(self._forget(last), f"nobody took them for {self._age_s:g} s")
         while self.bytes > self._limit_bytes:
             skipped = int((1 - self._limit_bytes / self.bytes) * (self.count - 1))
             with self._lock:
+                self._move()
                 (last,) = self._database.execute(
-                    "SELECT number FROM messages ORDER BY number LIMIT 1 OFFSET ?", (skipped,)
+                    "SELECT number FROM messages WHERE number > ? ORDER BY number LIMIT 1 OFFSET ?",
+                    (self._gone, skipped),
                 ).fetchone()
             self._lost(self._forget(last), f"the spool holds {self._limit_bytes} bytes at most")
 
     def secure(self) -> None:
-        """Has everything put so far survive a power cut. Waits for the disk; whoever puts goes on meanwhile."""
-        if self.path is not None:
-            with closing(sqlite3.connect(self.path, isolation_level=None)) as database:
-                database.execute("PRAGMA synchronous=FULL")
-                database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        """Has everything put so far survive a power cut. Waits for the disk; whoever puts goes on meanwhile.
+
+        Raises:
+            sqlite3.Error: the disk is full, say; everything stays where it was.
+        """
+        with self._lock:
+            self._move()
+            was_dirty, self._is_dirty = self._is_dirty, False
+        if self.path is not None and was_dirty:
+            try:
+                with closing(sqlite3.connect(self.path, isolation_level=None)) as database:
+                    database.execute("PRAGMA synchronous=FULL")
+                    database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            except sqlite3.Error:
+                self._is_dirty = True
+                raise
 
     def close(self) -> None:
-        """Closes the file; what is in it waits for the next time."""
+        """Closes the files; what is in them waits for the next time."""
         with self._lock:
+            self._journal.close()
             self._database.close()
             owner, self._owner = self._owner, -1
         if owner >= 0:
             os.close(owner)
+
+    def _take_over(self) -> None:
+        """What the journal has of a process that was killed."""
+        if not self._journal.is_own:  # its database is gone, and with it the numbers
+            for _, _, kind, stream, rule, body in self._journal.forget(2**62):
+                self.put(kind, stream, rule, body)
+            return
+        (last,) = self._database.execute("SELECT max(number) FROM messages").fetchone()
+        self._journal.forget(last or 0)  # killed when they were there, and here too
+        self.count += len(self._journal.rows)
+        self.bytes += _size(self._journal.rows)
+        with suppress(sqlite3.OperationalError):  # of a full disk: they stay where they are
+            self._move()
+
+    def _move(self, *more: Row) -> None:
+        """Everything from the journal into the database, and what has no room there."""
+        rows = [*self._journal.rows, *more]
+        if not rows:
+            return
+        if more and time.monotonic() < self._full_until:
+            raise sqlite3.OperationalError("database or disk is full")
+        try:
+            with self._database:
+                self._database.execute("BEGIN")
+                self._database.executemany("INSERT INTO messages VALUES (?,?,?,?,?,?)", rows)
+        except sqlite3.OperationalError:
+            self._full_until = time.monotonic() + _RETRY_S
+            raise
+        self._is_dirty = True
+        self._stored += len(rows)
+        self._journal.forget(rows[-1][0])
 
     def _message(self, number: int, kind: str, stream: str, rule: str, body: bytes) -> Message:
         own = f"{self.name}-{number}"
@@ -139,15 +199,22 @@ class Spool:
     def _forget(self, last: int) -> int:
         """Removes messages up to a number; returns how many."""
         with self._lock:
-            count, size = self._sizes(last)
-            self._database.execute("DELETE FROM messages WHERE number <= ?", (last,))
+            rows = self._journal.forget(last)
+            count, size = len(rows), _size(rows)
+            if self._stored:
+                stored, size_there = self._sizes(last)
+                self._stored, self._is_dirty, self._gone = self._stored - stored, True, max(self._gone, last)
+                count, size = count + stored, size + size_there
+                with suppress(sqlite3.OperationalError):  # of a full disk: the next time
+                    self._database.execute("DELETE FROM messages WHERE number <= ?", (last,))
             self.count, self.bytes = self.count - count, self.bytes - size
         return count
 
     def _sizes(self, last: int) -> tuple[int, int]:
         """Number and bytes of the messages up to a number."""
         count, size = self._database.execute(
-            "SELECT count(*), coalesce(sum(length(body)), 0) FROM messages WHERE number <= ?", (last,)
+            "SELECT count(*), coalesce(sum(length(body)), 0) FROM messages WHERE number > ? AND number <= ?",
+            (self._gone, last),
         ).fetchone()
         return count, size + count * _ROW_BYTES
 
@@ -156,7 +223,8 @@ class Spool:
             log.warning("%s: messages are dropped: %s", self._where, why)
         self.dropped += count
 
-    def _opened(self) -> sqlite3.Connection:
+    def _opened(self) -> tuple[sqlite3.Connection, str, int]:
+        """The database, its name, and how often it was opened."""
         if self.path is not None:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,20 +256,23 @@ class Spool:
             ) from error
         return lock
 
-    def _begun(self) -> tuple[str, int]:
-        """Its name, and how often it was opened: no number is used twice, whatever was removed."""
-        if self._database.execute("SELECT name FROM spool").fetchone() is None:
-            self._database.execute("INSERT INTO spool VALUES (?, 0)", (uuid.uuid4().hex[:12],))
-        self._database.execute("UPDATE spool SET opened = opened + 1")
-        name, opened = self._database.execute("SELECT name, opened FROM spool").fetchone()
-        return str(name), int(opened)
 
-
-def _database(path: str) -> sqlite3.Connection:
+def _database(path: str) -> tuple[sqlite3.Connection, str, int]:
+    """A spool's file, its name, and how often it was opened: no number is used twice, whatever was removed."""
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     database.execute("PRAGMA page_size=1024")  # of a new file: a commit writes whole pages, and flash wears out
     database.execute("PRAGMA journal_mode=WAL")
-    database.execute("PRAGMA synchronous=NORMAL")
+    database.execute("PRAGMA synchronous=FULL")  # a number that was used is so after a power cut, too
     database.execute("PRAGMA wal_autocheckpoint=0")  # whoever puts never waits for the disk; secure() does it
     database.executescript(_TABLES)
-    return database
+    if database.execute("SELECT name FROM spool").fetchone() is None:
+        database.execute("INSERT INTO spool VALUES (?, 0)", (uuid.uuid4().hex[:12],))
+    database.execute("UPDATE spool SET opened = opened + 1")
+    name, opened = database.execute("SELECT name, opened FROM spool").fetchone()
+    database.execute("PRAGMA synchronous=NORMAL")
+    return database, str(name), int(opened)
+
+
+def _size(rows: Iterable[Row]) -> int:
+    """Bytes that they take together."""
+    return sum(len(body) + _ROW_BYTES for *_, body in rows)

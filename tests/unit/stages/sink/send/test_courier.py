@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sqlite3
 import threading
 import time
@@ -235,7 +236,7 @@ def test_trouble_is_reminded_of_and_not_more(
     assert caplog.text.count("takes nothing") == 1
     monkeypatch.setattr(courier, "_REMIND_S", 0.0)
     until(lambda: caplog.text.count("takes nothing") > 2)
-    assert "takes nothing for 0 s: nobody answers" in caplog.text
+    assert re.search(r"takes nothing for \d+ s: nobody answers", caplog.text)
     one.close()
     spool.close()
 

@@ -128,11 +128,90 @@ def test_where_nothing_can_be_written_it_is_in_memory(tmp_path: Path, caplog: py
 def test_a_full_disk_drops_and_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one = spool(tmp_path / "a.db")
     one._database.execute("PRAGMA max_page_count=80")
-    for number in range(2000):
+    for number in range(8000):
         one.put("result", "camera", "", b'{"n":%d,"x":"%s"}' % (number, b"x" * 200))
-    assert one.dropped > 1000 and one.count + one.dropped == 2000
+    assert one.dropped > 1000 and one.count + one.dropped == 8000
     assert caplog.text.count("database or disk is full") == 1
-    assert held(one, 2000) == list(range(one.count))
+    assert held(one, 8000) == list(range(one.count))
+    one.close()
+
+
+def killed(path: Path, *numbers: int) -> bytes:
+    """What the journal has of a process that put these and was killed."""
+    one = spool(path)
+    put(one, *numbers)
+    journal = path.with_suffix(".journal").read_bytes()
+    one.close()
+    return journal
+
+
+def test_what_a_power_cut_left_half_written_ends_the_journal(tmp_path: Path) -> None:
+    journal = killed(tmp_path / "a.db", *range(5))
+    at = journal.index(b'{"n":3}')
+    for broken in (journal[:at] + b"\0" * (len(journal) - at), journal[:at] + b"!" + journal[at + 1 :], journal[:at]):
+        (tmp_path / "a.journal").write_bytes(broken)
+        one = spool(tmp_path / "a.db")
+        assert held(one) == [0, 1, 2] and one.count == 3
+        put(one, 9)
+        assert held(one) == [0, 1, 2, 9]
+        one.remove(one.oldest(10))
+        assert (one.count, one.bytes) == (0, 0)
+        one.close()
+
+
+def test_what_the_journal_had_and_the_database_has_comes_once(tmp_path: Path) -> None:
+    journal = killed(tmp_path / "a.db", 0, 1, 2)
+    (tmp_path / "a.journal").write_bytes(journal)
+    one = spool(tmp_path / "a.db")
+    one.secure()
+    one.close()
+    (tmp_path / "a.journal").write_bytes(journal)  # killed before it was emptied
+    one = spool(tmp_path / "a.db")
+    assert held(one) == [0, 1, 2] and one.count == 3
+    one.close()
+
+
+def test_a_journal_whose_database_is_gone_is_sent_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "b.journal").write_bytes(killed(tmp_path / "a.db", 0, 1, 2))
+    one = spool(tmp_path / "b.db")
+    put(one, 3)
+    assert held(one) == [0, 1, 2, 3] and len({message.id.split("-")[0] for message in one.oldest(9)}) == 1
+    one.close()
+    again = spool(tmp_path / "b.db")
+    assert held(again) == [0, 1, 2, 3]
+    again.close()
+
+
+def test_messages_of_every_size_stay_in_order(tmp_path: Path) -> None:
+    one = spool(tmp_path / "a.db")
+    for number in range(30):
+        one.put("result", "camera", "", b'{"n":%d,"x":"%s"}' % (number, b"x" * (number % 5 * 300_000)))
+    assert held(one) == list(range(30)) and one.count == 30 and one.bytes > 2**20
+    one.remove(one.oldest(29))
+    assert held(one) == [29] and one.count == 1 and one.bytes < 1_200_200
+    one.close()
+
+
+def test_what_a_full_disk_cannot_remove_is_not_sent_again(tmp_path: Path) -> None:
+    one = spool(tmp_path / "a.db")
+    put(one, *range(5))
+    one.secure()
+    one._database.execute("PRAGMA query_only=ON")
+    one.remove(one.oldest(3))
+    put(one, 5)
+    assert held(one) == [3, 4, 5] and one.count == 3
+    one._database.execute("PRAGMA query_only=OFF")
+    one.remove(one.oldest(1))
+    one.trim()
+    assert held(one) == [4, 5] and one.count == 2 and one.bytes == 2 * (len(b'{"n":4}') + 64)
+    one.close()
+
+
+def test_without_a_journal_it_costs_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.journal").mkdir()
+    one = spool(tmp_path / "a.db")
+    put(one, 1, 2)
+    assert held(one) == [1, 2] and "the spool does without it" in caplog.text
     one.close()
 
 
