@@ -36,6 +36,7 @@ returns. Numbers that JSON does not have (NaN, infinities) become null.
 """
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache, singledispatch
@@ -52,6 +53,7 @@ from edgert.runtime.records import Classification, Crops, Detections, Embedding,
 _BOX_DECIMALS = 2  # hundredths of a pixel
 _SCORE_DECIMALS = 4
 _VECTOR_DECIMALS = 6
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _DEPTH = 32  # deeper than any sensible data; ends a structure that contains itself
 
 Array = npt.NDArray[Any]
@@ -83,6 +85,12 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
         **({"file": frame.file} if frame.file else {}),
         "outputs": outputs,
     }
+
+
+def encoded(data: object) -> bytes:
+    """Plain data as one line of JSON, UTF-8."""
+    # A lone surrogate, which UTF-8 lacks, becomes \udcXX: just how JSON would escape it.
+    return _ENCODER.encode(data).encode("utf-8", "backslashreplace")
 
 
 def plain(record: object) -> Any:

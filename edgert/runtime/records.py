@@ -68,6 +68,12 @@ class Detections:
         boxes, scores, classes = self.boxes[rows], self.scores[rows], self.classes[rows]
         return type(self)(boxes, scores, classes, self.labels, ids, corners, masks, points, self.names, self.predicted)
 
+    def to_supervision(self, size: tuple[int, int] | None = None) -> Any:
+        """The same as ``supervision.Detections``; see :mod:`edgert.runtime.supervision_form`."""
+        from edgert.runtime import supervision_form
+
+        return supervision_form.of(self, size)
+
 
 class Keypoints(Detections):
     """N bodies, or other things, that a model of ``keypoints`` found: detections that always have points.

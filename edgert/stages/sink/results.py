@@ -1,13 +1,12 @@
 """Results as JSON lines, by the schema of :mod:`edgert.runtime.json_form`; given to a function; or forgotten."""
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from edgert.clock import REAL, Clock
-from edgert.runtime.json_form import plain_result
+from edgert.runtime import json_form
 from edgert.runtime.records import Result, Together
 from edgert.stages.context import SimpleStage
 from edgert.stages.sink.output_file import OutputFile, cannot_write
@@ -36,9 +35,6 @@ class CallbackSink(SimpleStage):
             self._function(one)
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
 class JsonLines:
     """Files of JSON lines, one for all streams or for each; folders are made.
 
@@ -63,8 +59,7 @@ class JsonLines:
 
     def write(self, value: Mapping[str, Any], stream: str) -> None:
         """Writes one line. Raises StageError: disk full, or a value that has no JSON form."""
-        # A lone surrogate, which UTF-8 lacks, becomes \udcXX: just how JSON would escape it.
-        line = _ENCODER.encode(value).encode("utf-8", "backslashreplace") + b"\n"
+        line = json_form.encoded(value) + b"\n"
         stream = stream if self._per_stream else ""
         file = self._files.get(stream)
         if file is not None and self._all.is_due(file, len(line)):
@@ -107,7 +102,7 @@ class JsonlSink:
 
     def process(self, result: Result) -> None:
         """Writes one line. Raises StageError: disk full, or a record that has no JSON form."""
-        self._lines.write(plain_result(result, self._clock), result.frame.stream)
+        self._lines.write(json_form.plain_result(result, self._clock), result.frame.stream)
 
     def close(self) -> None:
         self._lines.close()

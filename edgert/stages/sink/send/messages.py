@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from edgert.clock import Clock
-from edgert.runtime.json_form import plain_result
+from edgert.runtime import json_form
 from edgert.runtime.records import Detections, Result
 from edgert.stages.zones.rules import Events
 
 VERSION = 1
 Send = Literal["results", "events", "changes"]
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,11 @@ class Writer:
     """
 
     def __init__(self, choice: Choice, pipeline: str, clock: Clock) -> None:
-        self._choice, self._pipeline, self._clock = choice, pipeline, clock
+        self._choice, self._clock = choice, clock
+        self._result, self._event = (  # the head of every message, without the brace that ends it
+            json_form.encoded({"schema": VERSION, "kind": kind, "pipeline": pipeline})[:-1] + b","
+            for kind in ("result", "event")
+        )
         self._sent_ns: dict[str, int] = {}
         self._objects: dict[str, frozenset[tuple[int, int]]] = {}
 
@@ -51,18 +53,23 @@ class Writer:
         if self._choice.send == "events":
             found = result.latest(Events)
             for event in found.events if found is not None else ():
-                about = {**self._head("event"), **self._about(result.without(result.outputs.keys()))}
-                yield "event", stream, event.rule, _encoded({**about, "event": event.to_json()})
+                about = json_form.plain_result(result.without(result.outputs.keys()), self._clock)
+                del about["outputs"]
+                yield (
+                    "event",
+                    stream,
+                    event.rule,
+                    self._event + json_form.encoded({**about, "event": event.to_json()})[1:],
+                )
         elif self._is_wanted(result, stream):
             if self._choice.only:
                 result = result.without(result.outputs.keys() - set(self._choice.only))
-            yield "result", stream, "", _encoded({**self._head("result"), **plain_result(result, self._clock)})
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"schema": VERSION, "kind": kind, "pipeline": self._pipeline}
-
-    def _about(self, result: Result) -> dict[str, Any]:
-        return {key: value for key, value in plain_result(result, self._clock).items() if key != "outputs"}
+            yield (
+                "result",
+                stream,
+                "",
+                self._result + json_form.encoded(json_form.plain_result(result, self._clock))[1:],
+            )
 
     def _is_wanted(self, result: Result, stream: str) -> bool:
         now_ns = result.frame.timestamp_ns
@@ -83,11 +90,6 @@ def _objects(found: Detections) -> frozenset[tuple[int, int]]:
     if found.ids is not None:
         return frozenset(zip(found.ids.tolist(), classes, strict=True))
     return frozenset((classes.count(one), one) for one in set(classes))
-
-
-def _encoded(data: object) -> bytes:
-    # A lone surrogate, which UTF-8 lacks, becomes \udcXX: just how JSON would escape it.
-    return _ENCODER.encode(data).encode("utf-8", "backslashreplace")
 
 
 def schema() -> dict[str, Any]:

@@ -1,0 +1,67 @@
+"""Detections as those of Roboflow's supervision (https://supervision.roboflow.com), for its annotators and tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from edgert import installation
+from edgert.errors import ConfigError
+
+
+def of(found: Any, size: tuple[int, int] | None = None) -> Any:
+    """The same objects as ``supervision.Detections``, in the same order; arrays are shared.
+
+    Boxes, scores, classes and track numbers are where supervision has them, class names in ``data["class_name"]``,
+    corners of oriented boxes in ``data["xyxyxyxy"]``, points in ``data["keypoints"]``: (N, K, 3) x, y, score.
+
+    Args:
+        found: :class:`~edgert.runtime.records.Detections`.
+        size: width and height of the frame, for masks: supervision's are as large as the image, N times. Without it
+            they are left out.
+
+    Raises:
+        ConfigError: supervision is not installed.
+    """
+    try:
+        import supervision
+    except ImportError as error:
+        what, fix = "to_supervision() needs the package supervision", installation.command("supervision")
+        raise ConfigError(what, fix=fix) from error
+    data: dict[str, Any] = {}
+    if found.labels:
+        known = range(len(found.labels))
+        names = [found.labels[number] if number in known else "" for number in found.classes.tolist()]
+        data["class_name"] = np.array(names, dtype=str)
+    if found.corners is not None:
+        data["xyxyxyxy"] = found.corners
+    if found.points is not None:
+        data["keypoints"] = found.points
+    masks = None
+    if size is not None and found.masks is not None:
+        masks = np.zeros((len(found), size[1], size[0]), bool)
+        for mask, whole in zip(found.masks, masks, strict=True):
+            _paste(mask, whole)
+    return supervision.Detections(
+        xyxy=found.boxes,
+        mask=masks,
+        confidence=found.scores,
+        class_id=found.classes,
+        tracker_id=found.ids,
+        data=data,
+    )
+
+
+def _paste(mask: Any, whole: npt.NDArray[np.bool_]) -> None:
+    """Enlarges the mask of an object to what it covers."""
+    height, width = whole.shape
+    left, top, right, bottom = (round(side) for side in mask.region)
+    if right <= left or bottom <= top:
+        return
+    large = cv2.resize(mask.mask, (right - left, bottom - top), interpolation=cv2.INTER_NEAREST)
+    part = large[max(0, -top) : height - top, max(0, -left) : width - left]
+    top, left = max(0, top), max(0, left)
+    whole[top : top + part.shape[0], left : left + part.shape[1]] = part > 0
