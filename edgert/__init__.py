@@ -83,6 +83,8 @@ if TYPE_CHECKING:
     from edgert.validation import validate as validate
     from edgert.wiring.check import check as check
     from edgert.wiring.check_report import CheckReport as CheckReport
+    from edgert.wiring.known import KnownFamily as KnownFamily
+    from edgert.wiring.known import families as families
 
 _NAMES = {  # module → what is public of it; a test holds the imports above against it
     "edgert.board.record": "Board boards find_board",
@@ -111,6 +113,7 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.validation": "Validation validate",
     "edgert.wiring.check_report": "CheckReport",
     "edgert.wiring.check": "check",
+    "edgert.wiring.known": "KnownFamily families",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -22,13 +22,15 @@ import dla.table
 from dla.limit import LIMITS
 from dla.limit import PAGES as SOURCE_PAGES
 from edgert.board.record import boards
-from edgert.cli import app
+from edgert.cli import app, models_command
 from edgert.cli.boards_command import LEGEND, LIST, list_row, mode_headings, mode_row, remarks
 from edgert.config import engine_choice, model_section, pipeline_file
 from edgert.config import stages as stage
 from edgert.config.fields import Kinded, section_of
 from edgert.graph.dla_rewrites import REWRITES
+from edgert.installation import labels_names
 from edgert.runtime import json_form as plain_data
+from edgert.wiring.known import Measured, families, measured
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 MEASURED = DOCS.parent / "tests/bench/measured"
@@ -318,6 +320,50 @@ def costs_page() -> str:
     return with_tables("costs.md", tables)
 
 
+def models_page() -> str:
+    """What `edgert models` shows of every family, and each model that was measured."""
+    rows = [(*models_command.row(one), one.family.export and f"`{one.family.export}`") for one in families()]
+    pairs = sorted(((name, each) for name, some in measured().items() for each in some), key=lambda one: one[1].model)
+    return with_tables("models.md", {
+        "families": table((*models_command.HEADINGS, "export with its own tools"), rows),
+        "measured": table(MEASURED_MODEL, [measured_row(*pair) for pair in pairs]),
+        "labels": [", ".join(f"`{name}`" for name in labels_names()), ""],
+    })  # fmt: skip
+
+
+MEASURED_MODEL = (
+    "model",
+    "family",
+    "FP32",
+    "INT8",
+    "95 %",
+    "n",
+    "signal to noise",
+    "in FP32",
+    "DLA of Orin",
+    "of Xavier",
+)
+
+
+def measured_row(family: str, one: Measured) -> tuple[str, ...]:
+    """A model of configs/models.json."""
+    numbers = ("", "", "", "")
+    if one.loss is not None and one.fp32 is not None and one.int8 is not None:
+        change = f"{0 - round(one.loss, 1):+.1f} {one.metric}"
+        numbers = (
+            f"{one.fp32:.3f}",
+            change,
+            f"{0 - round(one.high or 0, 1):+.1f} to {0 - round(one.low or 0, 1):+.1f}",
+            str(one.images),
+        )
+    signal = "" if one.signal_db is None else f"{one.signal_db:.0f} dB"
+    kept = f"{one.kept} of {one.layers}" if one.layers else one.refused
+    shares = [
+        f"{100 * one.dla[number].share:.0f} % in {one.dla[number].segments}" if one.dla else "" for number in (2, 1)
+    ]
+    return (one.model, family, *numbers, signal, kept, *shares)
+
+
 def simulate_page() -> str:
     """Its table is of a run of tests/bench/bench_unseen.py that is kept."""
     return with_tables("simulate.md", measured_tables.of_unseen(MEASURED))
@@ -363,6 +409,7 @@ PAGES = {
     "costs.md": costs_page,
     "dla.md": dla_page,
     "gpu.md": gpu_page,
+    "models.md": models_page,
     "pipeline-file.md": pipeline_page,
     "results.md": results_page,
     "simulate.md": simulate_page,

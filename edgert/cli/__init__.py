@@ -24,6 +24,7 @@ from edgert.cli.gallery_command import gallery
 from edgert.cli.inspect_command import inspect
 from edgert.cli.int8_commands import calibrate, evaluate, quantize
 from edgert.cli.machine_commands import doctor, top
+from edgert.cli.models_command import models
 from edgert.cli.plan_command import plan
 from edgert.cli.run_command import run
 from edgert.cli.simulate_command import simulate
@@ -61,6 +62,7 @@ for verb in (
     doctor,
     inspect,
     boards,
+    models,
     gallery,
     top,
     bench,

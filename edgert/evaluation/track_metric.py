@@ -42,7 +42,7 @@ def is_installed() -> bool:
 def needs_trackeval() -> None:
     """Raises ConfigError without it."""
     if not is_installed():
-        raise ConfigError("HOTA and IDF1 need TrackEval", fix="pip install 'edgert[mot]'")
+        raise ConfigError("HOTA and IDF1 need TrackEval", fix="pip install trackeval (the extra mot)")
 
 
 def scores(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Mapping[str, Whole]:

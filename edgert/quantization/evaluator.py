@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from typing import Protocol
 
 from edgert.backend.ort import Function
-from edgert.config import EmbedTask, ModelConfig, PythonTask
+from edgert.config import ClassifyTask, DetectTask, EmbedTask, KeypointsTask, ModelConfig, SegmentTask, TaskConfig
 from edgert.dataset import ImageDataset, LabeledDataset, open_dataset
 from edgert.errors import CalibrationError
 from edgert.evaluation import Accuracy, Candidate, EvaluationResult, compare, evaluate, open_evaluation
@@ -190,11 +190,18 @@ def evaluator_of(
     Raises:
         EdgertError: labels or model cannot be used.
     """
-    is_decoded = calibrated.feed is not None and not isinstance(config.task, PythonTask)
+    is_decoded = calibrated.feed is not None and is_compared(config.task)
     if config.accuracy is not None or (judged and is_decoded):
         return TaskEvaluator(config, calibrated, run)
     feeds = calibrated.feeds(NOISE_IMAGES, CORRECTION_IMAGES) or calibrated.feeds(NOISE_IMAGES)
     return NoiseEvaluator(calibrated.model, feeds, run.stop) if feeds else None
+
+
+def is_compared(task: TaskConfig) -> bool:
+    """Whether two records of a task can be held against each other; of others, the noise of the outputs is."""
+    if isinstance(task, ClassifyTask):
+        return task.classify not in ("multilabel", "heads")
+    return isinstance(task, (DetectTask, SegmentTask, KeypointsTask, EmbedTask))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
+from edgert.config import TaskConfig
+from edgert.quantization.evaluator import is_compared
 from edgert.quantization.quantization_error import noise_share
 
 
@@ -49,3 +52,21 @@ def test_outputs_count_alike_and_dimensions_of_one_do_not() -> None:
     assert noise_share(true, found) == pytest.approx(0.25)
     deep = outputs(a=np.array([[[[1.0]], [[-1.0]]]]))
     assert noise_share(deep, outputs(a=np.array([[[[2.0]], [[-2.0]]]]))) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("section", "is_known"),
+    [
+        ({"detect": "yolox"}, True),
+        ({"classify": "auto"}, True),
+        ({"embed": "l2"}, True),
+        ({"classify": "heads"}, False),
+        ({"text": "ctc"}, False),
+        ({"depth": "metric"}, False),
+        ({"image": "unit"}, False),
+        ({"anomaly": "map"}, False),
+        ({"python": "mine:decode"}, False),
+    ],
+)
+def test_records_that_cannot_be_compared_leave_it_at_noise(section: dict[str, str], is_known: bool) -> None:
+    assert is_compared(TypeAdapter(TaskConfig).validate_python(section)) is is_known
