@@ -242,6 +242,11 @@ class Http(SinkStage):
     tls: Annotated[PageTls | None, mapping(cert={"type": "string"}, key={"type": "string"})] = Field(
         default=None, description="`{cert: FILE, key: FILE}`: HTTPS with this certificate; HTTP by default"
     )
+    clips: OutputPath | None = Field(
+        default=None,
+        description="the [index](recording.md#the-index) of a record stage, `FOLDER/STAGE.jsonl`: its clips are played "
+        "beside their events",
+    )
 
     @model_validator(mode="after")
     def _is_closed(self) -> Http:
@@ -255,7 +260,7 @@ class Http(SinkStage):
         from edgert.stages.sink.http_request import Access
 
         access = Access(self.token, self.tls.context() if self.tls is not None else None)
-        return HttpSink(name, self.host, self.port, context.stats, access)
+        return HttpSink(name, self.host, self.port, context.stats, access, self.clips)
 
 
 class Display(SinkStage):

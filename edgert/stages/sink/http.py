@@ -3,10 +3,12 @@
 import errno
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from edgert.errors import DeviceError, cause
 from edgert.runtime.records import Result
 from edgert.stages.sink.http_answers import Source
+from edgert.stages.sink.http_clips import Clips
 from edgert.stages.sink.http_events import EventLog
 from edgert.stages.sink.http_live import Live
 from edgert.stages.sink.http_request import Access, is_loopback
@@ -32,12 +34,20 @@ class HttpSink:
             ``promised``, the sources whose frames it cannot do without as ``required``, and, for ``/metrics`` alone,
             ``totals`` and ``folders``; the page shows ``name fps frames_out dropped recent stages{name: {source}}``.
         access: who may ask, and by HTTP or HTTPS.
+        clips: index of recordings that it plays; it gives nothing else from the disk.
     """
 
     def __init__(
-        self, name: str, host: str, port: int, stats: Callable[[], Mapping[str, object]], access: Access = _OPEN
+        self,
+        name: str,
+        host: str,
+        port: int,
+        stats: Callable[[], Mapping[str, object]],
+        access: Access = _OPEN,
+        clips: Path | None = None,
     ) -> None:
         self.name, self._host, self._port, self._stats, self._access = name, host, port, stats, access
+        self._clips = clips
         self._live = Live()
         self._worker: Worker | None = None
         self._server: LiveServer | None = None
@@ -56,7 +66,7 @@ class HttpSink:
         self._live.begin()
         worker = Worker("edgert:http-images")
         events = EventLog(self._live, worker.do)
-        source = Source(self._live, self._stats, events)
+        source = Source(self._live, self._stats, events, Clips(self._clips) if self._clips is not None else None)
         try:
             self._server = LiveServer(self._host, self._port, source, self._access, worker)
         except OSError as error:

@@ -13,6 +13,7 @@ from typing import Any
 
 from edgert.runtime import health
 from edgert.runtime.json_form import plain
+from edgert.stages.sink.http_clips import Clips
 from edgert.stages.sink.http_events import EventLog
 from edgert.stages.sink.http_live import Live
 from edgert.stages.sink.prometheus import CONTENT_TYPE, metrics_text
@@ -32,11 +33,12 @@ _SAFETY = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What there is to show: images, the state of the run, and events."""
+    """What there is to show: images, the state of the run, events, and recordings of them."""
 
     live: Live
     stats: Callable[[], Mapping[str, Any]]
     events: EventLog
+    clips: Clips | None = None
 
 
 def text(status: HTTPStatus, line: str) -> Answer:
@@ -69,8 +71,8 @@ def page() -> Answer:
     from its own origin, and nothing else."""
     folder = importlib.resources.files("edgert.stages.sink").joinpath("page")
     policy = (
-        "default-src 'none'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
+        "default-src 'none'; img-src 'self' data:; media-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
     )
     hashes: dict[str, str] = {"script": "", "style": ""}
 
@@ -94,10 +96,11 @@ def _json(data: object) -> Answer:
 
 def _state(source: Source, stream: str) -> Answer:
     shown = {key: value for key, value in source.stats().items() if key not in ("totals", "folders")}
-    live = source.live
-    return _json(
-        {"stats": shown, "latest": live.table(stream), "streams": live.streams(), "events": source.events.count}
-    )
+    live, changes = source.live, source.events.count
+    if source.clips is not None:
+        source.clips.look()
+        changes += source.clips.count
+    return _json({"stats": shown, "latest": live.table(stream), "streams": live.streams(), "events": changes})
 
 
 def _metrics(source: Source, stream: str) -> Answer:
@@ -105,7 +108,9 @@ def _metrics(source: Source, stream: str) -> Answer:
 
 
 def _events(source: Source, stream: str) -> Answer:
-    return _json({"events": source.events.newest_first()})
+    clips = source.clips
+    shown = [{**one, "clip": clips.address(one["id"]) if clips else ""} for one in source.events.newest_first()]
+    return _json({"events": shown})
 
 
 MADE: Mapping[str, Callable[[Source, str], Answer]] = {

@@ -35,13 +35,10 @@ class EventLog:
     Args:
         live: paints.
         do: runs a function later, one after the other, in another thread.
-        clip: event id → the address of its recording, empty where there is none; asked whenever events are shown.
     """
 
-    def __init__(
-        self, live: http_live.Live, do: Callable[[Callable[[], None]], object], clip: Callable[[str], str] | None = None
-    ) -> None:
-        self._live, self._do, self._clip = live, do, clip
+    def __init__(self, live: http_live.Live, do: Callable[[Callable[[], None]], object]) -> None:
+        self._live, self._do = live, do
         self._lock, self._shown, self._waiting = threading.Lock(), dict[str, _Shown](), 0
         self.count = 0
         """Changes since the start: whoever has seen as many has seen them all."""
@@ -63,12 +60,9 @@ class EventLog:
                 self._do(lambda event=event: self._make(event, result))  # type: ignore[misc]
 
     def newest_first(self) -> list[dict[str, Any]]:
-        """Events as ``sink: jsonl`` writes them, with ``ended``, whether there is an ``image``, and the address of a
-        ``clip``."""
+        """Events as ``sink: jsonl`` writes them, with ``ended``, and whether there is an ``image``."""
         with self._lock:
-            shown = [(dict(one.about), one.image is not None) for one in reversed(self._shown.values())]
-        clip = self._clip or (lambda _: "")
-        return [{**about, "image": has_image, "clip": clip(about["id"])} for about, has_image in shown]
+            return [{**one.about, "image": one.image is not None} for one in reversed(self._shown.values())]
 
     def image(self, number: str) -> bytes | None:
         """JPEG of an event's beginning; None where there is none."""

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from edgert import limits
 from edgert.errors import EdgertError
 from edgert.stages.sink import http_answers as answers
+from edgert.stages.sink.http_clips import RANGE, Clips
 from edgert.stages.sink.http_live import LARGE_PX, SMALL_PX, TILE_PX
 from edgert.stages.sink.http_request import Access, Request, is_loopback, name_of, parsed, read_head
 
@@ -192,6 +193,8 @@ class LiveServer:
             found = self._refused(request)
             if found is None and request.path in ("/stream.mjpg", "/wall"):
                 found = await self._watched(client, request)
+            elif found is None and self._source.clips is not None and request.path.startswith("/clips/"):
+                found = await self._played(client, request, self._source.clips)
             elif found is None:
                 found = await self._found(request)
         except EdgertError as error:
@@ -256,6 +259,26 @@ class LiveServer:
             if time.monotonic() >= until_s:
                 return *answers.text(HTTPStatus.SERVICE_UNAVAILABLE, "no image yet")[:3], {"Retry-After": "1"}
             await asyncio.sleep(_TICK_S)
+
+    async def _played(self, client: _Client, request: Request, clips: Clips) -> answers.Answer | None:
+        """A part of a recording; sends the whole where no part is asked for."""
+        wanted, at = request.headers.get("range", ""), 0
+        found = await self._done(self._state, partial(clips.piece, request.path, wanted))
+        if found is None:
+            return answers.text(HTTPStatus.NOT_FOUND, "there is no such recording")
+        _, kind, content, about = found
+        if RANGE.fullmatch(wanted):
+            return found
+        size = about["Content-Range"].rpartition("/")[2]
+        client.writer.write(answers.head(HTTPStatus.OK, kind, {"Content-Length": size, "Accept-Ranges": "bytes"}))
+        while content and request.method == "GET":
+            client.writer.write(content)
+            at += len(content)
+            with client.within(_IO_TIMEOUT_S):
+                await client.writer.drain()
+            more = await self._done(self._state, partial(clips.piece, request.path, f"bytes={at}-"))
+            content = more[2] if more is not None else b""
+        return None
 
     async def _watched(self, client: _Client, request: Request) -> answers.Answer | None:
         """Sends images until the viewer leaves; an answer where there is no room for him."""

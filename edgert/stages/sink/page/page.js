@@ -166,8 +166,22 @@ function showEvents(events) {
     if (event.clip) {
       const clip = make("a", "Play the recording");
       clip.href = event.clip;
+      clip.addEventListener("click", (click) => play(click, event.clip));
       item.append(clip);
     }
     return item;
   }));
 }
+
+// What a browser cannot play it downloads.
+function play(click, address) {
+  const film = at("film");
+  if (!film.canPlayType(address.endsWith(".mp4") ? "video/mp4" : "video/x-matroska")) return;
+  click.preventDefault();
+  film.src = address;
+  at("cinema").showModal();
+  film.play().catch(() => undefined);
+}
+
+at("cinema").addEventListener("close", () => at("film").removeAttribute("src"));
+at("cinema").addEventListener("click", ({ target }) => { if (target === at("cinema") || target === at("close")) at("cinema").close(); });
