@@ -268,6 +268,7 @@ CASES: Mapping[str, dict[str, Any]] = {
     "go together": {"sink": "webhook", "server": "https://h", "tls": {"cert": "a.pem"}},
     "there is no file": {"sink": "webhook", "server": "https://h", "tls": {"ca": "a.pem"}},
     "home_assistant: shows events": {"sink": "mqtt", "server": "mqtt://h", "home_assistant": True},
+    "attach: crop shows the object of an event": {"sink": "mqtt", "server": "mqtt://h", "attach": "crop"},
     "leave nothing out": {"sink": "mqtt", "server": "mqtt://h", "send": "events", "every": "1s"},
     "Port": {"sink": "mqtt", "server": "mqtt://h:99999"},
 }

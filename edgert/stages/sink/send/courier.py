@@ -201,6 +201,7 @@ class SendSink(SimpleStage):
         self._courier.notify()
 
     def close(self) -> None:
+        self._writer.close()
         if self._courier is not None:
             self._courier.close()
             self._courier = self._spool = None

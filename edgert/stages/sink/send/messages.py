@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgert.clock import Clock
 from edgert.runtime import json_form
 from edgert.runtime.records import Detections, Result
 from edgert.stages.zones.rules import Events
+
+if TYPE_CHECKING:
+    from edgert.stages.sink.send.snapshot import Snapshots
 
 VERSION = 1
 Send = Literal["results", "events", "changes"]
@@ -23,11 +26,13 @@ class Choice:
         send: every result, every event, or results whose objects are others than before.
         only: the stages whose records are sent; all where empty.
         every_ns: of each stream, at most one result in this time.
+        attach: an image that goes along: the frame, or the object of an event.
     """
 
     send: Send = "results"
     only: tuple[str, ...] = ()
     every_ns: int = 0
+    attach: Literal["frame", "crop"] | None = None
 
 
 class Writer:
@@ -44,6 +49,11 @@ class Writer:
             json_form.encoded({"schema": VERSION, "kind": kind, "pipeline": pipeline})[:-1] + b","
             for kind in ("result", "event")
         )
+        self._snapshots: Snapshots | None = None
+        if choice.attach is not None:
+            from edgert.stages.sink.send.snapshot import Snapshots
+
+            self._snapshots = Snapshots(choice.attach)
         self._sent_ns: dict[str, int] = {}
         self._objects: dict[str, frozenset[tuple[int, int]]] = {}
 
@@ -55,21 +65,24 @@ class Writer:
             for event in found.events if found is not None else ():
                 about = json_form.plain_result(result.without(result.outputs.keys()), self._clock)
                 del about["outputs"]
-                yield (
-                    "event",
-                    stream,
-                    event.rule,
-                    self._event + json_form.encoded({**about, "event": event.to_json()})[1:],
-                )
+                about["event"] = event.to_json()
+                if self._snapshots is not None and event.phase != "end":
+                    about["image"] = self._snapshots.of(result, event.box)
+                yield "event", stream, event.rule, self._event + json_form.encoded(about)[1:]
         elif self._is_wanted(result, stream):
-            if self._choice.only:
-                result = result.without(result.outputs.keys() - set(self._choice.only))
-            yield (
-                "result",
-                stream,
-                "",
-                self._result + json_form.encoded(json_form.plain_result(result, self._clock))[1:],
-            )
+            about = json_form.plain_result(self._shortened(result), self._clock)
+            if self._snapshots is not None:
+                about["image"] = self._snapshots.of(result)
+            yield "result", stream, "", self._result + json_form.encoded(about)[1:]
+
+    def close(self) -> None:
+        """Gives image buffers back."""
+        if self._snapshots is not None:
+            self._snapshots.close()
+
+    def _shortened(self, result: Result) -> Result:
+        only = self._choice.only
+        return result.without(result.outputs.keys() - set(only)) if only else result
 
     def _is_wanted(self, result: Result, stream: str) -> bool:
         now_ns = result.frame.timestamp_ns
@@ -108,6 +121,17 @@ def schema() -> dict[str, Any]:
         "timestamp_ns": {**whole, "description": "the same, by the machine's monotonic clock"},
         "media_s": {**number, "description": "position in the stream"},
         "file": {**text, "description": "name of the image file, where the source is one of those"},
+        "image": {
+            "type": "object",
+            "description": "with attach: the frame, or the event's object",
+            "properties": {
+                "type": {"const": "image/jpeg"},
+                "width": whole,
+                "height": whole,
+                "data": {**text, "contentEncoding": "base64", "contentMediaType": "image/jpeg"},
+            },
+            "required": ["type", "width", "height", "data"],
+        },
     }
     event = {
         "id": {**text, "description": "of the event, in all its phases"},
@@ -132,7 +156,7 @@ def schema() -> dict[str, Any]:
         "title": "edgert message",
         "type": "object",
         "properties": common,
-        "required": [key for key in common if key != "file"],
+        "required": [key for key in common if key not in ("file", "image")],
         "oneOf": [
             {"properties": {"kind": {"const": "result"}, "outputs": outputs}, "required": ["outputs"]},
             {

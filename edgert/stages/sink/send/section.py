@@ -69,7 +69,7 @@ _TLS = WithJsonSchema(
 class _Sends(section.SinkStage):
     """What sinks that send have in common; see [sending](sending.md)."""
 
-    takes_images: ClassVar[bool] = False
+    takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = False
     schemes: ClassVar[tuple[str, ...]]
     extra: ClassVar[tuple[str, str]] = ("", "")
@@ -89,6 +89,11 @@ class _Sends(section.SinkStage):
     )
     only: Names = Field(default=(), description="the stages whose records are sent; all by default")
     every: Seconds = Field(default=0.0, description="at most one result of a camera in this time")
+    attach: Literal["frame", "crop"] | None = Field(
+        default=None,
+        description="a JPEG of at most 640 pixels that goes along: the frame, with what was drawn on it, or, with "
+        "send: events, the object",
+    )
     spool: OutputPath | None = Field(
         default=None,
         description="the file in which waits what cannot be sent; by default one of this machine's state folder",
@@ -112,7 +117,14 @@ class _Sends(section.SinkStage):
             raise ValueError(f"tls: has no meaning without {self.schemes[-1]}://")
         if self.send == "events" and (self.only or self.every):
             raise ValueError("send: events sends events, of which only: and every: leave nothing out")
+        if self.attach == "crop" and self.send != "events":
+            raise ValueError("attach: crop shows the object of an event; add send: events, or attach: frame")
         return self
+
+    @property
+    def reads_images(self) -> bool:
+        """Only those that go along."""
+        return self.attach is not None
 
     def check(self, name: str, stages: Any, where: Any) -> None:
         """Raises ConfigError for stages under ``only`` that are not before it, and events that nobody makes."""
@@ -157,7 +169,7 @@ class _Sends(section.SinkStage):
         if module and find_spec(module) is None:
             what = f"sink {self.sink!r} needs the package {module.partition('.')[0]}"
             raise ConfigError(what, where=f"stages.{name}", fix=installation.command(extra))
-        choice = Choice(self.send, self.only, round(1e9 * self.every))
+        choice = Choice(self.send, self.only, round(1e9 * self.every), self.attach)
         path = self.spool or spool_path(context.pipeline, name, context.directory)
         return SendSink(
             name,

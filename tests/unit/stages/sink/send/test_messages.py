@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from dataclasses import replace
 from typing import Any
 
+import cv2
 import jsonschema
+import numpy as np
 import pytest
 
 from edgert.clock import REAL
 from edgert.runtime import Result
+from edgert.stages.sink.send import snapshot
 from edgert.stages.sink.send.messages import Choice, Writer, schema
 from edgert.stages.zones.areas import Area, ZonesStage
 from edgert.stages.zones.rules import EventsStage, Rule
+from edgert.testing import sample
 from tests.helpers.moving import Scene
 
 YARD = Area("yard", ((0.5, 0), (1, 0), (1, 1), (0.5, 1)))
@@ -58,6 +64,41 @@ def test_every_event_by_itself() -> None:
     found = sent(one, *[events.process(zones.process(scene.at(feet))) for feet in ({}, {1: (70, 20), 2: (80, 20)}, {})])
     assert [event["event"]["track"] for event in found] == [1, 2] and found[0]["frame"] == 1
     assert "outputs" not in found[0] and found[0]["event"]["phase"] == "begin"
+
+
+def image_of(message: dict[str, Any]) -> Any:
+    found = message["image"]
+    data = cv2.imdecode(np.frombuffer(base64.b64decode(found["data"]), np.uint8), cv2.IMREAD_COLOR)
+    assert data is not None and data.shape == (found["height"], found["width"], 3)
+    return data
+
+
+def test_a_frame_goes_along_as_it_was_drawn() -> None:
+    drawn = np.zeros((100, 1280, 3), np.uint8)
+    drawn[:, 640:] = 200
+    (plain,) = sent(writer(attach="frame"), Scene().at({1: (20, 20)}))
+    assert image_of(plain).shape[1] <= 640
+    image = image_of(sent(writer(attach="frame"), replace(Scene().at({}), image=drawn))[0])
+    assert image.shape == (50, 640, 3) and image[:, :300].max() < 20 and image[:, 340:].min() > 180
+
+
+def test_the_object_of_an_event_goes_along_and_no_image_when_it_ends() -> None:
+    zones, events = ZonesStage("areas", [YARD], []), EventsStage("alarm", [Rule("in", zones=("yard",))], REAL)
+    scene, one = Scene("gate"), writer(send="events", attach="crop")
+    feet: list[dict[int, tuple[float, float]]] = [{}, {1: (56, 30)}, {}, *[{}] * 40]
+    found = sent(one, *[events.process(zones.process(scene.at(places))) for places in feet])
+    begin, end = found[0], found[-1]
+    assert (begin["event"]["phase"], end["event"]["phase"]) == ("begin", "end") and "image" not in end
+    height, width = image_of(begin).shape[:2]
+    assert 8 < width < 20 and 16 < height < 30  # the box is 8 x 16
+    one.close()
+
+
+@pytest.mark.parametrize("box", [(-50.0, -50.0, -20.0, -20.0), (5.0, 5.0, 5.0, 5.0), (-10.0, -10.0, 500.0, 500.0)])
+def test_a_box_that_is_not_within_the_frame(box: tuple[float, float, float, float]) -> None:
+    result = sample(0)
+    made = snapshot.Snapshots("crop").of(result, box)
+    assert image_of({"image": made}).shape[:2] == (result.frame.height, result.frame.width)
 
 
 @pytest.mark.parametrize("wrong", [{}, {"kind": "event"}, {"schema": 2}, {"event": {"id": "a", "colour": "red"}}])
