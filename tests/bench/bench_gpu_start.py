@@ -49,6 +49,7 @@ with edgert.Pipeline(sys.argv[1], strict=True) as pipeline:
 def once(file: Path, cache: Path) -> dict[str, float]:
     """Seconds of one process until its first answer. Raises RuntimeError with the end of what it wrote, if it fails."""
     environment = {**os.environ, "EDGERT_CACHE": str(cache)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # of a container's; every start would compile Python's modules
     root = str(Path(__file__).parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     began = time.time()
