@@ -146,7 +146,7 @@ def runner(engine: Engine) -> Callable[[], Run]:
     return make
 
 
-def _judged(task: TaskConfig, by_boxes: bool, by_class: bool) -> TaskConfig:
+def _judged(task: TaskConfig, by_boxes: bool, by_class: bool = False) -> TaskConfig:
     if isinstance(task, (DetectTask, KeypointsTask)) and by_boxes:
         most = {"score": min(task.score, LOWEST_SCORE), "limit": max(task.limit, LEAST_BOXES)}
         return task.model_copy(update=most)

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cv2
 import numpy as np
 
 from edgert.dataset import labels
 from edgert.errors import ConfigError
 from edgert.evaluation import coco_metric, track_metric
-from edgert.runtime import Classification, Detections, Embedding, Record, Segmentation
+from edgert.runtime import Classification, Detections, Embedding, Record, Segmentation, Text
+from edgert.runtime.records import AnomalyMap, Attributes, DepthMap, OutputImage
 from edgert.stages.bytetrack import ByteTrack
 from edgert.stages.kinds import ByteTrackStage
 
@@ -259,8 +261,9 @@ class Agreement:
     """``agreement``, 0 to 1, mean over images; for vectors ``cosine``.
 
     Detections and keypoints: twice the boxes that both found (of one class, overlapping by :data:`SAME_IOU` or more,
-    each counted once) over all boxes of both; 1 where neither found any. Classes: whether the best one is the same.
-    Masks: the part of pixels of one class.
+    each counted once) over all boxes of both; 1 where neither found any. Classes, those of every head, and texts:
+    whether the best one is the same. Masks: the part of pixels of one class. Depth, anomalies and images count as
+    vectors: of a small copy, less its mean.
     """
 
     metrics: tuple[str, ...] = ("agreement", "cosine")
@@ -275,10 +278,16 @@ class Agreement:
             return Packed(zlib.compress(record.mask.tobytes(), 1), record.mask.shape)
         if isinstance(record, Embedding):
             return record.vector
+        if isinstance(record, Text):
+            return record.text
+        if isinstance(record, Attributes):
+            return tuple(int(one.classes[0]) for one in record.heads.values() if isinstance(one, Classification))
+        if isinstance(record, (DepthMap, AnomalyMap, OutputImage)):
+            return _small(record)
         raise ConfigError(
             f"nothing is known about comparing two {type(record).__name__}",
             why="a task: python made them",
-            fix="let it return one of edgert's records: Detections, Classification, Segmentation, Keypoints, Embedding",
+            fix="let it return one of edgert's records, such as Detections, Classification, Segmentation or Embedding",
         )
 
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
@@ -287,6 +296,13 @@ class Agreement:
         if isinstance(notes[0], np.ndarray):
             return {"cosine": cosine(unit(np.asarray(notes, np.float64)), reference)}
         return {"agreement": mean_of([_same(*pair) for pair in zip(notes, reference, strict=True)])}
+
+
+def _small(record: DepthMap | AnomalyMap | OutputImage) -> Any:
+    """A map or image of 64 x 64, less its mean, in a row."""
+    name = {DepthMap: "depth", AnomalyMap: "scores", OutputImage: "pixels"}[type(record)]
+    copy = cv2.resize(getattr(record, name).astype(np.float32), (64, 64), interpolation=cv2.INTER_AREA)
+    return (copy - copy.mean()).reshape(-1)
 
 
 def _same(one: Note, other: Note) -> float:
