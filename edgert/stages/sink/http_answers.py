@@ -133,4 +133,5 @@ def event(source: Source, path: str) -> Answer | None:
     """The image of an event; None for any other address."""
     found = re.fullmatch(r"/events/([0-9a-f]{1,64})\.jpg", path)
     image = source.events.image(found[1]) if found else None
-    return None if image is None else (HTTPStatus.OK, "image/jpeg", image, {})
+    lasting = {"Cache-Control": "private, max-age=86400, immutable"}
+    return None if image is None else (HTTPStatus.OK, "image/jpeg", image, lasting)

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import cv2
@@ -15,7 +16,7 @@ from edgert.stages.sink import http_live
 from edgert.stages.zones.rules import Event, Events
 
 _LOG = logging.getLogger(__name__)
-_REMEMBERED = 100
+_SHOWN, _REMEMBERED = 100, 200  # images of those that were shown a moment ago are still asked for
 _WAITING = 4
 """Images that may wait to be made; each holds a frame."""
 _SIZE_PX = 320, 200
@@ -62,7 +63,9 @@ class EventLog:
     def newest_first(self) -> list[dict[str, Any]]:
         """Events as ``sink: jsonl`` writes them, with ``ended``, and whether there is an ``image``."""
         with self._lock:
-            return [{**one.about, "image": one.image is not None} for one in reversed(self._shown.values())]
+            return [
+                {**one.about, "image": one.image is not None} for one in islice(reversed(self._shown.values()), _SHOWN)
+            ]
 
     def image(self, number: str) -> bytes | None:
         """JPEG of an event's beginning; None where there is none."""

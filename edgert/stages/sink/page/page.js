@@ -3,7 +3,7 @@
 const HISTORY = 80, WINDOW = 5;
 const at = (id) => document.getElementById(id);
 const history = { fps: [], drops: [], p50: [], p99: [] };
-const seen = [];
+const seen = [], listed = new Map();
 
 function make(name, text) {
   const element = document.createElement(name);
@@ -147,7 +147,11 @@ function judge(stats, fresh) {
 
 function showEvents(events) {
   at("happened").hidden = !events.length;
+  const known = new Set(events.map((event) => event.id));
+  for (const id of listed.keys()) if (!known.has(id)) listed.delete(id);
   at("events").replaceChildren(...events.map((event) => {
+    const text = JSON.stringify(event);
+    if (listed.get(event.id)?.text === text) return listed.get(event.id).item;
     const item = make("li"), open = make("button"), what = [event.label, event.place, event.way].filter(Boolean);
     const image = make(event.image ? "img" : "i"), when = new Date(event.time);
     if (event.image) {
@@ -169,6 +173,7 @@ function showEvents(events) {
       clip.addEventListener("click", (click) => play(click, event.clip));
       item.append(clip);
     }
+    listed.set(event.id, { text, item });
     return item;
   }));
 }
