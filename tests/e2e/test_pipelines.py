@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import av
 import cv2
+import numpy as np
+import numpy.typing as npt
 import pytest
 
+from pipelines.conveyor import Conveyor
+from tests.helpers.clips import write_clip
 from tests.helpers.command import ROOT, edgert, environment, in_process
+from tests.integration.test_sink_record import packets
 
 PIPELINES = sorted(path.stem for path in (ROOT / "pipelines").glob("*.yaml"))
-NEEDS_HARDWARE = {"usb-camera": "a camera", "rtsp": "a network camera", "csi": "a Jetson's camera"}
+NEEDS_HARDWARE = {
+    "usb-camera": "a camera",
+    "rtsp": "a network camera",
+    "clips": "a network camera",
+    "csi": "a Jetson's camera",
+}
 SOURCES = {
     "hello": ["belt"],
     "cascade": ["belt"],
@@ -112,6 +123,34 @@ def test_what_is_private_is_never_recorded_and_models_rest_while_nothing_moves(t
     images = [cv2.imread(str(path)) for path in sorted((tmp_path / "out").glob("*.png"))]
     assert len(images) == 120 and all((image[:, :104] == 0).all() for image in images)
     assert images[50][120, 115].tolist() == [250, 250, 250]
+
+
+def shown(count: int) -> Iterator[npt.NDArray[np.uint8]]:
+    """Images of the demo's scene."""
+    belt, image = Conveyor(640, 480, 30.0, 7), np.empty((480, 640, 3), np.uint8)
+    for index in range(count):
+        belt.render(index, image)
+        yield image
+
+
+@pytest.mark.slow
+def test_clips_are_the_recording_s_own_packets(tmp_path: Path) -> None:
+    """The demo's scene as a video file, in the place of the camera."""
+    belt = write_clip(tmp_path / "belt.mp4", shown(300), size=(640, 480))
+    options = f"--set=stages.camera.source={belt}", "--set=stages.clips.clips={before: 1s, after: 1s}"
+    done = edgert("run", "clips", *options, cwd=tmp_path, env=CAMERA)
+    assert done.returncode == 0, done.stderr
+    whole = [json.loads(line) for line in (tmp_path / "out" / "film" / "everything.jsonl").read_text().splitlines()]
+    assert sum(one["images"] for one in whole) == 300
+    own, wanted = packets(belt), set[str]()
+    for clip in map(json.loads, (tmp_path / "out" / "clips" / "clips.jsonl").read_text().splitlines()):
+        found = packets(tmp_path / "out" / "clips" / clip["path"])
+        start = own.index(found[0])
+        assert found == own[start : start + len(found)] and 30 <= len(found) == clip["images"]
+        wanted |= {event["id"] for event in clip["events"]}
+    lines = [json.loads(line) for line in (tmp_path / "out" / "clips.jsonl").read_text().splitlines()]
+    events = [event for line in lines for event in line["outputs"].get("alarm", {"events": []})["events"]]
+    assert wanted == {event["id"] for event in events if event["phase"] == "begin"} and wanted
 
 
 def test_a_camera_that_is_not_there(tmp_path: Path) -> None:
