@@ -293,3 +293,35 @@ def test_streams_do_not_share_a_file_and_clips_need_events(tmp_path: Path) -> No
     pipeline(tmp_path, head + two + hidden % ", annotated: only")
     unsaid = f"{head}{two}  film: {{sink: record, from: a, path: a.mp4, clips: {{}}}}\n"
     assert "no stage before it makes any" in str(refused(tmp_path, unsaid))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("hevc.mp4", "libx265"),
+        ("hevc.mkv", "libx265"),
+        ("vp9.webm", "libvpx-vp9"),
+        ("mjpeg.avi", "mjpeg"),
+        ("mpeg4.avi", "mpeg4"),
+        ("h264.flv", "libx264"),
+        ("h264.ts", "libx264"),
+        ("raw.h264", ""),
+    ],
+)
+def test_every_codec_in_every_container(name: str, codec: str, suffix: str, tmp_path: Path) -> None:
+    """Also of a file without any times, and of those whose units are between start codes."""
+    origin, size = tmp_path / name, (256, 64)
+    if codec:
+        options = {"x265-params": "log-level=error"} if codec == "libx265" else {}
+        pixels = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        write_clip(origin, 100, size=size, codec=codec, pix_fmt=pixels, options=options)
+    else:
+        origin.write_bytes(b"".join(h264_units(100, size=size)))
+    source = source_of(str(origin))
+    recorded(source, sink_of(source, tmp_path, path=tmp_path / f"film.{suffix}"))
+    (line,) = index(tmp_path)
+    assert line["images"] == decoded(tmp_path / f"film.{suffix}") == 100 and line["seconds"] == pytest.approx(100 / 30, abs=0.05)
+    same = packets(tmp_path / f"film.{suffix}") == packets(origin)
+    assert same is (name not in ("h264.ts", "raw.h264"))

@@ -198,7 +198,7 @@ class Tap:
         self._inboxes: tuple[Inbox, ...] = ()
         self._format: Format | None = None
         self._last: Sample | None = None
-        self._untimed = deque[tuple["Packet[Any]", int]](maxlen=_UNTIMED)
+        self._untimed = deque[tuple["Packet[Any]", int]]()
         self._shift_ns: int | None = None
         self._stretches = deque[tuple[int, int]](maxlen=64)  # since when, and what is added to the stream's own time
 
@@ -225,6 +225,8 @@ class Tap:
                     self._format = Format.of_stream(stream)
                 self._put(packet, self._clock.now_ns())
             yield packet
+        if own == self._connection:
+            self._put_untimed(None)
 
     def place(self, timestamp_ns: int, media_ns: int) -> int:
         """The position, as packets have it, of a frame that the source gave at that time. From any thread."""
@@ -240,14 +242,22 @@ class Tap:
         if pts is None or dts is None:
             if self._last is None or self._shift_ns is None:
                 self._untimed.append((packet, now_ns))  # of a connection's first packets FFmpeg may not know the time
+                if len(self._untimed) > _UNTIMED:  # nor of any: it is a file of nothing but images
+                    self._put_untimed(None)
                 return
             pts = dts = self._last.dts + max(self._last.duration, 1)
-        while self._untimed:  # one after another, and the last of them right before this one
-            earlier, then_ns = self._untimed.popleft()
-            at = dts - (len(self._untimed) + 1) * max(earlier.duration or 0, 1)
-            at = max(at, 0) if dts > 0 else at  # times of a network stream begin with its first packet
-            self._add(earlier, at, at, then_ns)
+        self._put_untimed(dts)
         self._add(packet, pts, dts, now_ns)
+
+    def _put_untimed(self, dts: int | None) -> None:
+        """Those whose time is not known come one after another, the last of them right before ``dts``."""
+        lengths = [max(packet.duration or 0, 1) for packet, _ in self._untimed]
+        at = 0 if dts is None else dts - sum(lengths)
+        at = max(at, 0) if dts is None or dts > 0 else at  # times of a network stream begin with its first packet
+        for (packet, now_ns), length in zip(self._untimed, lengths, strict=True):
+            self._add(packet, at, at, now_ns)
+            at += length
+        self._untimed.clear()
 
     def _add(self, packet: Packet[Any], pts: int, dts: int, now_ns: int) -> None:
         format, last, duration, is_key = self._format, self._last, packet.duration or 0, packet.is_keyframe

@@ -68,6 +68,15 @@ def test_the_first_packet_of_a_network_stream_has_no_time(clock: VirtualClock) -
     assert [one.is_key for one in found] == [True, False, False, False]
 
 
+def test_a_file_without_any_times(clock: VirtualClock) -> None:
+    """As a file of nothing but images is: one follows the other."""
+    tap = Tap(clock, MediaClock(False), live=False, waits=True)
+    inbox = listened(tap)
+    for total in (5, 200):
+        found = passed(tap, inbox, *(packet(None, number == 0) for number in range(total)))
+        assert [one.dts for one in found] == [number * HZ // 10 for number in range(total)]
+
+
 def test_b_frames_keep_their_times(clock: VirtualClock) -> None:
     tap = Tap(clock, MediaClock(False), live=False, waits=True)
     given = (packet(0.0, True, -0.2), packet(0.4, False, -0.1), packet(0.2, False, 0.0), packet(0.1, False, 0.1))
