@@ -29,7 +29,8 @@ from typer.main import get_command
 from edgert.bundle.manifest import NAME
 from edgert.cli import app, machine_commands
 from edgert.config import json_schema
-from edgert.dataset.labeled import class_numbers, read_annotations
+from edgert.dataset.coco_file import read_annotations
+from edgert.dataset.labeled import class_numbers
 from edgert.errors import EdgertError
 from edgert.installation import data_folder
 from edgert.quantization.lowering.trt_form import parse_cache
