@@ -170,7 +170,24 @@ def build_engine(
     tuning, builder = backends.Tuning(**config.tuning.model_dump()), builder_settings(config)
     spans = open_spans(model, config, batch)
     options = backends.EngineOptions(threads, profiles, spans, precision, store=store, tuning=tuning, builder=builder)
-    return chosen.compile(model, options)
+    made = chosen.compile(model, options)
+    made.info = {"precision": own_precision(model), **made.info}
+    return made
+
+
+def own_precision(model: Model) -> str:
+    """What a model's file computes in: ``int8`` with nodes of integers, ``fp16`` with such weights, else ``fp32``."""
+    if any(
+        node.op_type in ("QuantizeLinear", "DequantizeLinear")
+        or "Integer" in node.op_type
+        or node.op_type.startswith("QLinear")
+        for node in model.proto.graph.node
+    ):
+        return "int8"
+    return "fp16" if any(one.data_type == _FLOAT16 for one in model.proto.graph.initializer) else "fp32"
+
+
+_FLOAT16 = 10  # of onnx.TensorProto, whose package is not imported for it
 
 
 def builder_settings(config: ModelConfig) -> BuilderSettings:

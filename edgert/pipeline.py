@@ -144,6 +144,10 @@ class Pipeline:
             self.file, self._footprint = fitted(file, has_engines=environment.engines is not None)
         self._assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
         self._assembly.hooks.stats = self._detailed
+        precision = {name: engine.info.get("precision") for name, engine in self._assembly.engines.items()}
+        left = [name for name, model in self.file.config.models.items() if model.precision == "auto"]
+        if chosen := [f"{name} {precision[name]}" for name in left if precision.get(name)]:
+            _LOG.info("precision: auto is %s", ", ".join(chosen))
         # Asked for every frame.
         self._fed = {node.name: node.work for node in self._assembly.nodes if isinstance(node.work, ApiSource)}
         self._environment = environment

@@ -61,7 +61,15 @@ def validate(pipeline: option.PipelineArgument, overrides: option.Set = None, de
 
 def check(
     pipeline: option.PipelineArgument,
-    images: Annotated[list[str], option.Photos],
+    images: Annotated[list[str] | None, option.Photos] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="Labeled images instead, as edgert eval takes them: settings are ranked by what they score.",
+        ),
+    ] = None,
     model: option.Model = None,
     output: Annotated[Path | None, option.output("It shows the first image with the best answer drawn on it.")] = None,
     every: option.All = False,
@@ -73,14 +81,16 @@ def check(
 
     Color order, scale, resize, decoder: each is tried, and ranked by how well the answers hang together: confirmed by
     the mirrored image, absent from noise of the same colors, and matching the statistics that the model stores of its
-    training (the column fit). No labels are needed. Exit code 0 also when a line looks wrong; the verdict is in the
-    JSON.
+    training (the column fit). No labels are needed, but where there are some they settle it. Exit code 0 also when a
+    line looks wrong; the verdict is in the JSON.
 
     Examples:
 
         edgert check pipeline.yaml --images photo.jpg
 
         edgert check pipeline.yaml --images photos/ --model parts -o best.png --json check.json
+
+        edgert check pipeline.yaml --data dataset/data.yaml
     """
     from edgert.wiring.check import check as check_wiring
     from edgert.wiring.photos import save_image
@@ -88,7 +98,9 @@ def check(
     screen = terminal.console(json)
     with counting_bar(screen, rate_of="") as bar:
         progress = partial(bar, "trying settings")
-        report = check_wiring(pipeline, images, model=model, overrides=overrides or (), progress=progress)
+        report = check_wiring(
+            pipeline, images or (), data=data, model=model, overrides=overrides or (), progress=progress
+        )
     print_report(screen, report, None if every else _SHOWN)
     if output is not None:
         save_image(report, output)

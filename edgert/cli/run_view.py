@@ -239,6 +239,8 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
         counted = f", {threads} thread{'s' if threads > 1 else ''}" if threads else ""
         made = "from the cache" if engine.get("cached") else "compiled now"
         backend = " ".join(filter(None, (engine.get(part) for part in ("backend", "version", "precision"))))
+        asked = getattr(file.config.models.get(name), "precision", "")
+        backend += " (precision: auto)" if asked == "auto" and engine.get("precision") else ""
         graph = f", CUDA graph: {engine['graph']}" if "graph" in engine else ""
         batch = f", batches: {engine['batch']}" if "batch" in engine else ""
         layout = f", layout: {engine['layout']}" if "layout" in engine else ""

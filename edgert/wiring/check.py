@@ -1,17 +1,19 @@
 """``check``: is a model of a pipeline file wired right?"""
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
-from edgert.config import PipelineFile, load_pipeline
+from edgert.config import ModelConfig, PipelineFile, load_pipeline
 from edgert.config.model_section import PythonTask, value_of, verb_of
+from edgert.engine import one_image
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.graph import load
 from edgert.stages.decode.kinds import labels_of
 from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, described, yaml_value
-from edgert.wiring.judge import Judgment, alike, judge, kind_of_photo, lead_of, same_answers
+from edgert.wiring.judge import Judgment, judge, kind_of_photo, lead_of, same_answers
 from edgert.wiring.photos import read_photos
 from edgert.wiring.prior import Prior, Told, prior_of, told_of
 from edgert.wiring.search import CLEAR, SAME, Progress, Ranking, Search, Subject, Tally, subject
@@ -23,8 +25,9 @@ _NAMED = 4  # settings of a tie that are named
 
 def check(
     pipeline: str | Path | PipelineFile,
-    images: Sequence[str | Path],
+    images: Sequence[str | Path] = (),
     *,
+    data: str | Path | None = None,
     model: str | None = None,
     overrides: Iterable[str] = (),
     progress: Progress | None = None,
@@ -33,25 +36,31 @@ def check(
 
     What the file, its exporter and the family's own code say (:mod:`~edgert.wiring.prior`) stands until photos speak
     against it by that knowledge's margin. The written setting is right where no setting with other answers comes within
-    two standard errors of it, and wrong where another is two ahead; otherwise photos cannot tell. Blocks for four to
-    six runs of the engine per way to feed the model and photo.
+    two standard errors of it, and wrong where another is two ahead; otherwise photos cannot tell. Labeled images can:
+    settings are then ranked by what they score. Blocks for four to six runs of the engine per way to feed the model and
+    photo, for one with labels.
 
     Args:
         pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
         images: photos or folders of them, showing what the model knows; at most 16 are used.
+        data: labeled images instead, as :func:`edgert.evaluate` takes them; at most 64 are used.
         model: its name in the file; may be left out when there is only one.
         overrides: ``key.path=value``, as given to ``--set``.
         progress: called with runs made and most runs to come.
 
     Raises:
-        ConfigError: no such model, or a photo that cannot be read.
+        ConfigError: no such model, neither images nor data, a photo that cannot be read, labels that are missing or do
+            not fit the model.
         ModelError: the model does not take one image, or nothing can read its outputs.
         BuildError: the backend refuses the model.
     """
+    if (not images) == (data is None):
+        fix = "--images photo.jpg, or --data FOLDER where there are labels"
+        raise ConfigError("check needs either images or labeled data", why="both" if images else "neither", fix=fix)
     file = load_pipeline(pipeline, overrides)
     name = _chosen(file, model)
     config, where = file.config.models[name], file.where("models", name)
-    photos = read_photos(images)
+    photos = [] if data is not None else read_photos(images)
     try:
         labels = labels_of(config, where)
         found = subject(config, labels, where)
@@ -62,18 +71,34 @@ def check(
     base = Setting(config.input, tasks[0])
     prior = prior_for(found, base, told_of(load(config.onnx)))
     favored = Setting(prior.applied(base.input), base.task)
-    search = Search(found, photos, verb_of(tasks[0]), progress)
+    verb = verb_of(tasks[0])
+    search = Search(found, photos, verb, progress) if data is None else labeled(found, data, config, labels, progress)
     with np.errstate(over="ignore", invalid="ignore"):  # boxes of a wrong setting may be too large for float32
         search.explore(favored, tasks, base)
-    return report_of(file, name, written, search, prior, favored, labels)
+    report = report_of(file, name, written, search, prior, favored, labels)
+    return report if data is None else search.worded(report)
+
+
+def labeled(
+    found: Subject, data: str | Path, config: ModelConfig, labels: tuple[str, ...], progress: Progress | None
+) -> Search:
+    """The search on labeled images; what it needs is imported for it alone."""
+    from edgert.dataset import open_dataset
+    from edgert.wiring.labeled import MOST_IMAGES, LabeledSearch
+
+    opened = open_dataset(data, config.task, labels, limit=MOST_IMAGES, where=found.where)
+    return LabeledSearch(found, opened, verb_of(config.task), progress)
 
 
 def prior_for(found: Subject, base: Setting, told: Told) -> Prior:
     """What is known of a subject's input when it is read as ``base`` has it."""
     if isinstance(base.task, PythonTask):
         return Prior(told)
-    names = [[tensor.name for tensor in tensors] for tensors in (found.engine.inputs, found.engine.outputs)]
-    return prior_of(told, base.task, *names).taken(base.input, found.dtype)
+    inputs, outputs = ([tensor.name for tensor in ends] for ends in (found.engine.inputs, found.engine.outputs))
+    shapes = one_image(found.engine)
+    length = prod(size or 0 for size in shapes[0]) if len(shapes) == 1 else 0
+    tall = found.network[1] == 2 * found.network[0]
+    return prior_of(told, base.task, inputs, outputs, length, tall).taken(base.input, found.dtype)
 
 
 def _chosen(file: PipelineFile, model: str | None) -> str:
@@ -107,7 +132,7 @@ def report_of(
     verdict: Verdict = "unclear"
     if as_written is None or (judgment.finds and _is_wrong(judgment, as_written)):
         verdict = "wrong"  # without a tally, the written decoder cannot read the outputs
-    elif judgment.settled and (as_written is chosen or alike(chosen, as_written)):
+    elif judgment.settled and (as_written is chosen or judgment.as_good(as_written)):
         verdict = "fine"
     doubtful = verdict == "wrong" or (verdict == "unclear" and judgment.finds and as_written is not chosen)
     findings = _findings(file, name, written, chosen.setting, search, prior) if doubtful else ()
@@ -135,7 +160,7 @@ def _is_wrong(judgment: Judgment, as_written: Tally) -> bool:
     if as_written is judgment.chosen or judgment.behind(as_written) < CLEAR:
         return False
     groups = [group for group in GROUPS if differs(judgment.chosen.setting, as_written.setting, group)]
-    return groups != ["placement"] or not alike(judgment.chosen, as_written)
+    return groups != ["placement"] or not judgment.as_good(as_written)
 
 
 def rows_of(ranking: Ranking, written: Setting | None) -> tuple[Row, ...]:

@@ -92,6 +92,7 @@ class CheckReport:
         rows: all settings that were tried, the best first.
         runs: how often the engine ran.
         best: the best setting itself; ``written`` the file's; not part of the JSON.
+        metric: what settings were ranked by, where the images have labels; empty otherwise.
         record, image: of the first photo with the best setting; not part of the JSON.
     """
 
@@ -109,10 +110,11 @@ class CheckReport:
     written: Setting
     record: Record
     image: U8
+    metric: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        names = ("model", "photos", "verdict", "summary", "ties", "known", "more_photos", "runs")
+        names = ("model", "photos", "verdict", "summary", "ties", "known", "more_photos", "runs", "metric")
         lists = {"findings": [asdict(one) for one in self.findings], "rows": [asdict(one) for one in self.rows]}
         return {**{name: _plain(getattr(self, name)) for name in names}, **_plain(lists)}
 

@@ -27,6 +27,7 @@ class Family:
         producer: the exporter's name in the file, or how it begins.
         takes: names of inputs, of which the image's must be one.
         gives: parts of names of outputs, in lower case; each must be in one.
+        lengths: numbers that its one output may hold; any where there are none.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Family:
     producer: str = ""
     takes: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
 
     @property
     def is_marked(self) -> bool:
@@ -56,7 +58,7 @@ _SIGNED = {"color": "rgb", "mean": (127.5,), "std": (127.5,)}
 _RAW_BGR = {"color": "bgr", "mean": (0.0,), "std": (1.0,)}
 _CAFFE = {"color": "bgr", "mean": (104.0, 117.0, 123.0), "std": (1.0,)}
 _PADDLE = {"color": "bgr", "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
-"""PaddleOCR reads images as OpenCV does, and takes red's mean from blue."""
+"""PaddleOCR reads images as OpenCV does, and takes red's mean from blue (``img_mode: BGR`` of its configurations)."""
 
 _ULTRALYTICS = "https://docs.ultralytics.com/modes/export"
 _ULTRALYTICS_TASKS = {
@@ -104,8 +106,16 @@ FAMILIES = (
     Family(
         "NanoDet",
         ("detect: nanodet",),
-        _IMAGENET_BGR,
+        {"resize": "letterbox", "anchor": "center", "pad": 0, **_IMAGENET_BGR},
         "https://github.com/RangiLyu/nanodet/blob/main/config/legacy_v0.x_configs/nanodet-m.yml",
+        "python tools/export_onnx.py --cfg_path CONFIG.yml --model_path MODEL.ckpt",
+        gives=("cls_pred", "dis_pred"),
+    ),
+    Family(
+        "NanoDet-Plus",
+        ("detect: nanodet",),
+        {**_STRETCH, **_IMAGENET_BGR},
+        "https://github.com/RangiLyu/nanodet/blob/main/config/nanodet-plus-m_320.yml",
         "python tools/export_onnx.py --cfg_path CONFIG.yml --model_path MODEL.ckpt",
     ),
     Family(
@@ -151,7 +161,7 @@ FAMILIES = (
     ),
     Family(
         "TAO DetectNet_v2 (PeopleNet)",
-        (),
+        ("detect: detectnet",),
         {**_STRETCH, **_UNIT},
         "https://docs.nvidia.com/tao/tao-toolkit/text/ds_tao/detectnet_v2_ds.html",
         "tao model detectnet_v2 export -m MODEL -k KEY -o MODEL.onnx",
@@ -159,7 +169,7 @@ FAMILIES = (
     ),
     Family(
         "SCRFD (InsightFace)",
-        (),
+        ("detect: scrfd",),
         {"resize": "letterbox", "anchor": "top_left", "pad": 0, "color": "rgb", "mean": (127.5,), "std": (128.0,)},
         "https://github.com/deepinsight/insightface/blob/master/python-package/insightface/model_zoo/scrfd.py",
         "python tools/scrfd2onnx.py CONFIG.py MODEL.pth --output-file scrfd.onnx",
@@ -167,7 +177,7 @@ FAMILIES = (
     ),
     Family(
         "YuNet",
-        (),
+        ("detect: yunet",),
         {**_STRETCH, **_RAW_BGR},
         "https://github.com/ShiqiYu/libfacedetection.train/blob/master/README.md",
         "python tools/yunet2onnx.py configs/yunet_n.py MODEL.pth",
@@ -175,7 +185,7 @@ FAMILIES = (
     ),
     Family(
         "RTMPose",
-        (),
+        ("keypoints: simcc",),
         {"resize": "letterbox", "anchor": "center", "pad": 0, **_IMAGENET},
         "https://github.com/open-mmlab/mmpose/tree/main/projects/rtmpose",
         "python tools/deploy.py configs/mmpose/pose-detection_simcc_onnxruntime_dynamic.py CONFIG.py MODEL.pth a.jpg",
@@ -183,7 +193,7 @@ FAMILIES = (
     ),
     Family(
         "PaddleOCR, text detection",
-        ("segment: threshold",),
+        ("detect: db", "segment: threshold"),
         _PADDLE,
         "https://github.com/PaddlePaddle/PaddleOCR/blob/main/configs/det/PP-OCRv4/PP-OCRv4_mobile_det.yml",
         "paddle2onnx --model_dir DIR --model_filename inference.pdmodel --save_file det.onnx",
@@ -192,7 +202,7 @@ FAMILIES = (
     ),
     Family(
         "PaddleOCR, text recognition",
-        (),
+        ("text: ctc",),
         {"resize": "letterbox", "anchor": "top_left", "pad": 0, "color": "bgr", "mean": (127.5,), "std": (127.5,)},
         "https://github.com/PaddlePaddle/PaddleOCR/blob/main/configs/rec/PP-OCRv4/PP-OCRv4_mobile_rec.yml",
         "paddle2onnx --model_dir DIR --model_filename inference.pdmodel --save_file rec.onnx",
@@ -249,3 +259,21 @@ FAMILIES = (
     ),
 )
 """Rows that outputs alone show come after rows that more shows; of rows that fit equally the first is taken."""
+
+PLACED = (
+    Family(
+        "ImageNet classifiers",
+        ("classify: auto",),
+        _CROP,
+        "https://pytorch.org/vision/stable/models.html",
+        lengths=(1000, 1001),
+    ),
+    Family(
+        "person embedders",
+        ("embed: l2",),
+        _STRETCH,
+        "https://github.com/KaiyangZhou/deep-person-reid/blob/master/torchreid/data/transforms.py",
+        lengths=(256, 512, 1024, 2048),
+    ),
+)
+"""Kinds of models that all are placed alike, whoever published them."""

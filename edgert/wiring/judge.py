@@ -54,6 +54,10 @@ class Judgment:
         """Standard errors by which a setting is behind the chosen one, what is known beforehand included."""
         return lead_of(self.ranking, self.prior, self.chosen, other)
 
+    def as_good(self, other: Tally) -> bool:
+        """Whether it does not matter whether a setting or the chosen one is used."""
+        return alike(self.chosen, other) or self.ranking.as_good(other, self.chosen)
+
     @property
     def more_photos(self) -> int | None:
         """How many photos more may settle it; None where it is settled, or more will not do it."""
@@ -87,7 +91,8 @@ def judge(ranking: Ranking, prior: Prior, favored: Tally) -> Judgment:
             chosen = step
         else:
             break
-    rivals = [one for one in tallies if one is not chosen and not alike(chosen, one)]
+    others = [one for one in tallies if one is not chosen]
+    rivals = [one for one in others if not alike(chosen, one) and not ranking.as_good(chosen, one)]
     leads = [lead_of(ranking, prior, chosen, one) for one in rivals]
     place = int(np.argmin(leads)) if leads else -1
     found = ranking.answers(chosen) >= SOMETHING or max(ranking.fits(chosen), default=0.0) >= FITTING

@@ -14,7 +14,7 @@ from edgert.config import InputConfig, TaskConfig
 from edgert.config.model_section import value_of, verb_of
 from edgert.graph import Model
 from edgert.graph.metadata import class_names, literal, metadata_of
-from edgert.wiring.families import FAMILIES, Family
+from edgert.wiring.families import FAMILIES, PLACED, Family
 from edgert.wiring.settings import GROUPS, Setting, differs
 
 FILE, FAMILY, USUAL = 5.0, 3.0, 1.0
@@ -53,6 +53,7 @@ class Prior:
         family: whose code is known; None where none fits.
         input: keys of ``input:`` that are known.
         margin: standard errors by which photos must speak against it.
+        placed: the same for how images are placed, where that is firmer.
         source: why, in words.
     """
 
@@ -60,6 +61,7 @@ class Prior:
     family: Family | None = None
     input: Mapping[str, object] = field(default_factory=dict)
     margin: float = 0.0
+    placed: float = 0.0
     source: str = ""
 
     def applied(self, base: InputConfig) -> InputConfig:
@@ -70,7 +72,8 @@ class Prior:
         """Standard errors that stand against a setting: the margin for each of color, scale and placement in which it
         is not what is known."""
         expected = Setting(self.applied(setting.input), setting.task)
-        return self.margin * sum(differs(setting, expected, group) for group in GROUPS)
+        margins = {"placement": max(self.margin, self.placed)}
+        return sum(margins.get(group, self.margin) for group in GROUPS if differs(setting, expected, group))
 
     def taken(self, base: InputConfig, dtype: str) -> "Prior":
         """What of it holds for an input like this: gray has no order of colors, integers have scales of their own."""
@@ -103,12 +106,27 @@ def told_task(told: Told) -> str:
     return "detect: yolov10" if decoder == "detect: yolov8" and is_final is True else decoder
 
 
-def prior_of(told: Told, task: TaskConfig, inputs: Sequence[str], outputs: Sequence[str]) -> Prior:
+def prior_of(
+    told: Told, task: TaskConfig, inputs: Sequence[str], outputs: Sequence[str], length: int = 0, tall: bool = False
+) -> Prior:
     """What is known of a model that is read by a task.
 
     Args:
         inputs, outputs: their names.
+        length: how many numbers its one output holds for an image; 0 where there are more outputs or that is open.
+        tall: whether its input is twice as high as wide, as people are.
     """
+    found = _of_family(told, task, inputs, outputs)
+    for family in PLACED:
+        fits = _decoder(task) in family.reads and length in family.lengths and (tall or "embed: l2" not in family.reads)
+        if fits and found.margin < FAMILY and "resize" not in told.input:
+            known = {**found.input, **family.input}
+            source = found.source or f"it is one of the {family.name}, placed as in {family.source}"
+            return replace(found, input=known, placed=FAMILY, source=source)
+    return found
+
+
+def _of_family(told: Told, task: TaskConfig, inputs: Sequence[str], outputs: Sequence[str]) -> Prior:
     decoder, ranked = _decoder(task), list[tuple[float, bool, int, Family | None]]()
     names = " ".join(outputs).lower()
     for place, family in enumerate(FAMILIES):
@@ -123,11 +141,11 @@ def prior_of(told: Told, task: TaskConfig, inputs: Sequence[str], outputs: Seque
     margin, *_, best = max(ranked, default=(0.0, False, 0, None), key=lambda one: one[:3])
     known = {**(best.input if best else {}), **told.input}
     if told.input:
-        return Prior(told, best, _valid(known), FILE, told.source)
+        return Prior(told, best, _valid(known), FILE, source=told.source)
     if best is None:
         return Prior(told)
     said = {FILE: "the file is one of", FAMILY: "its outputs are those of", USUAL: "its exporter is the usual one of"}
-    return Prior(told, best, known, margin, f"{said[margin]} {best.name}, fed as in {best.source}")
+    return Prior(told, best, known, margin, source=f"{said[margin]} {best.name}, fed as in {best.source}")
 
 
 def _by_metadata(family: Family, told: Told) -> bool:

@@ -18,6 +18,7 @@ from edgert.runtime import Record
 from edgert.runtime.frame import U8
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.preprocess import layout_of
+from edgert.wiring.check_report import CheckReport
 from edgert.wiring.evidence import Answers, Evidence, relative, weigh
 from edgert.wiring.photos import Photo, scrambled, with_views
 from edgert.wiring.settings import Setting, colors_and_scales, for_checking, placements
@@ -115,6 +116,10 @@ class Ranking:
         error = math.hypot(math.sqrt(squares / (PRIOR_PHOTOS + count - 1) / count), SYSTEMATIC)
         return Gap(mean, mean / error)
 
+    def as_good(self, first: Tally, second: Tally) -> bool:
+        """Whether the second of two settings is known to be no better, whatever its answers are."""
+        return False
+
     def values(self, tally: Tally, photos: Sequence[int]) -> F64:
         """One value per photo: answers plus memory."""
         answers = np.array(self._relative(tally, photos))
@@ -198,7 +203,7 @@ class Search:
         self, subject: Subject, photos: Sequence[tuple[Path, U8]], verb: str, progress: Progress | None = None
     ) -> None:
         self.subject, self.photos = subject, photos
-        self.ranking = Ranking(subject.memories)
+        self.ranking: Ranking = Ranking(subject.memories)
         self.runs, self._planned = 0, 0
 
         def ran() -> None:
@@ -227,6 +232,10 @@ class Search:
         best = self.ranking.best().setting
         ways = [base, *others, *(Setting(config, best.task) for config in placements(best.input, verb_of(best.task)))]
         self.gather(ways, always)
+
+    def worded(self, report: CheckReport) -> CheckReport:
+        """A report of this search, in the words of what it saw."""
+        return report
 
     def plan(self, inputs: int) -> None:
         """Tells the progress how many more ways to feed the model will be tried."""

@@ -53,7 +53,7 @@ RECIPES = {
     "fastestdet": ("detect: fastestdet", "resize: stretch, interpolation: area, color: bgr, std: 255", "coco"),
     "ultraface_rfb_320": ("detect: ssd", "resize: stretch, color: rgb, mean: 127, std: 128", "people"),
     "deeplab_v3_mnv2_05": ("segment: argmax", "resize: stretch, color: rgb, mean: 127.5, std: 127.5", "people"),
-    "ppocr_mobile_v2_det_ch": ("segment: threshold", f"size: 320x320, resize: stretch, color: rgb, {IMAGENET}", "coco"),
+    "ppocr_mobile_v2_det_ch": ("segment: threshold", f"size: 320x320, resize: stretch, color: bgr, {IMAGENET}", "coco"),
     "osnet_x0_25_msmt17": ("embed: l2", f"resize: stretch, color: rgb, {IMAGENET}", "people"),
 }
 _TALL = 0.6  # of the image's height: a person whose face a face detector can find

@@ -72,7 +72,7 @@ def test_the_documented_color_and_scale_win_or_tie_on_eight_photos(tmp_path: Pat
     ("model", "count", "recipe"),
     [
         ("fastestdet", 8, "resize: stretch, color: rgb, std: 255"),
-        pytest.param("yolox_nano_416", 16, "resize: letterbox, color: rgb", marks=pytest.mark.slow),
+        pytest.param("yolox_nano_416", 16, "resize: letterbox, anchor: top_left, color: rgb", marks=pytest.mark.slow),
     ],
 )
 def test_rgb_for_bgr_is_told_by_line_and_value(tmp_path: Path, model: str, count: int, recipe: str) -> None:
@@ -247,3 +247,51 @@ def test_outputs_that_nothing_can_read_say_what_was_tried(tmp_path: Path) -> Non
         check(file, [scene(tmp_path / "a.png")])
     assert "detect: yolox" in caught.value.why and "python: module:function" in caught.value.fix
     assert caught.value.where.startswith(f"{tmp_path / 'p.yaml'}:2")
+
+
+PRIMARY = (("blue", (255, 0, 0)), ("green", (0, 255, 0)), ("red", (0, 0, 255)))  # as OpenCV writes them
+
+
+def colors(folder: Path, count: int) -> Path:
+    """A folder per class, of images of one color each."""
+    import cv2
+
+    random = np.random.default_rng(0)
+    for name, color in PRIMARY:
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            image = random.integers(0, 60, (24, 32, 3)) + np.array(color) // 2
+            cv2.imwrite(str(folder / name / f"{name}{number}.png"), image.astype(np.uint8))
+    return folder
+
+
+def of_colors(folder: Path, color: str) -> Path:
+    """A classifier of the mean color, blue, green or red, and a pipeline that feeds it one order of colors."""
+    path = tiny_model(folder / "colors.onnx", outputs=(1, 3))
+    model = onnx.load(path)
+    weights = next(one for one in model.graph.initializer if one.name == "weights")
+    weights.CopyFrom(numpy_helper.from_array(np.eye(3, dtype=np.float32)[::-1].copy() / 50, "weights"))
+    onnx.save(model, path)
+    (folder / "names.txt").write_text("blue\ngreen\nred\n")
+    task = f"{{classify: auto, labels: {folder / 'names.txt'}}}"
+    return pipeline(folder, f"  net: {{onnx: {path}, task: {task}, input: {{resize: stretch, color: {color}}}}}\n")
+
+
+@pytest.mark.parametrize(("color", "verdict", "score"), [("rgb", "fine", "1.000"), ("bgr", "wrong", "0.333")])
+def test_labels_settle_it(tmp_path: Path, color: str, verdict: str, score: str) -> None:
+    report = check(of_colors(tmp_path, color), data=colors(tmp_path / "data", 6))
+    assert (report.verdict, report.metric, len(report.photos)) == (verdict, "top1", 18)
+    assert f"top1 {score}" in report.summary and report.to_json()["metric"] == "top1"
+    assert [one.key for one in report.findings] == (["input.color"] if verdict == "wrong" else [])
+
+
+def test_labels_that_are_missing_or_of_other_classes_are_refused(tmp_path: Path) -> None:
+    path, data = of_colors(tmp_path, "rgb"), colors(tmp_path / "data", 1)
+    with pytest.raises(ConfigError, match="has no labels"):
+        check(path, data=data / "red")
+    (data / "red").rename(data / "crimson")
+    with pytest.raises(ConfigError, match="crimson"):
+        check(path, data=data)
+    for shown in ((), [data]):
+        with pytest.raises(ConfigError, match="either images or labeled data"):
+            check(path, shown, data=data if shown else None)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from edgert.backend import Span
 from edgert.config import EmbedTask, InputConfig, ModelConfig
-from edgert.engine import check_open, default_profile, open_spans
+from edgert.engine import check_open, default_profile, open_spans, own_precision
 from edgert.errors import ModelError
+from edgert.graph.model import from_proto
 from tests.helpers.models import Dims, conv
 
 OPEN: Dims = ("n", 3, "h", "w")
@@ -61,3 +63,12 @@ def test_an_open_dimension_that_nothing_names_is_told() -> None:
     with pytest.raises(ModelError, match="input 'x' has dynamic dimensions") as caught:
         default_profile(conv(OPEN), section(shape={"H": 48}))
     assert "input: {size: WIDTHxHEIGHT}" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("op", "kind", "precision"), [("Relu", 1, "fp32"), ("Relu", 10, "fp16"), ("ConvInteger", 1, "int8")]
+)
+def test_the_precision_of_a_file_is_that_of_its_numbers(op: str, kind: int, precision: str) -> None:
+    weights = onnx.TensorProto(name="w", data_type=kind)
+    proto = onnx.ModelProto(graph=onnx.GraphProto(node=[onnx.NodeProto(op_type=op)], initializer=[weights]))
+    assert own_precision(from_proto(proto)) == precision

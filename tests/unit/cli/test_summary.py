@@ -91,3 +91,14 @@ def test_models_on_several_gpus_name_them(tmp_path: Path, capsys: pytest.Capture
     shown = capsys.readouterr().out
     assert "model parts: tensorrt 10.3.0 on GPUs 0 and 1, compiled now" in shown
     assert "model plates: tensorrt 10.3.0 on GPU 1, compiled now" in shown
+
+
+def test_the_precision_that_auto_chose_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engines = {"parts": {"backend": "ort", "version": "1.20", "precision": "fp32"}}
+    summary = summarize([], 4_000_000_000, Counts(), 1 << 20, engines)
+    for asked, words in (
+        ("auto", "ort 1.20 fp32 (precision: auto), compiled now"),
+        ("fp32", "ort 1.20 fp32, compiled"),
+    ):
+        print_summary(load_pipeline("hello", [f"models.parts.precision={asked}"]), summary)
+        assert words in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,134 @@
+"""``check --data``: what each way to feed and read a model scores on labeled images. A few dozen settle it."""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from edgert import dataset
+from edgert.config import ClassifyTask, DetectTask, TaskConfig
+from edgert.errors import ConfigError
+from edgert.evaluation import evaluate_model, score
+from edgert.stages.decode.decoder import Decoder
+from edgert.wiring.check_report import CheckReport
+from edgert.wiring.evidence import NOTHING
+from edgert.wiring.photos import View
+from edgert.wiring.search import F64, Gap, Progress, Ranking, Search, Subject, Tally
+from edgert.wiring.settings import Setting, for_checking
+from edgert.wiring.trial import decoder_of
+
+MOST_IMAGES = 64
+"""More change little; the first so many of a dataset are a sample of it."""
+POINT = 0.01
+"""A difference of the metric from which on it matters."""
+_STEADY = 0.03
+"""Standard error of a difference above which "no better" would say little."""
+_RESAMPLES = 200
+_LEAST_CLASSES = 5
+
+
+class Scores(Ranking):
+    """Settings by what they score. A standard error is that of images drawn with replacement (Efron and Tibshirani, "An
+    Introduction to the Bootstrap", 1993)."""
+
+    def __init__(self, scorer: score.Scorer, images: int) -> None:
+        super().__init__(())
+        self.scorer, self.metric = scorer, scorer.metrics[0]
+        self.notes: dict[Tally, list[score.Note]] = {}
+        self._weights: F64 = (
+            np.random.default_rng(0).multinomial(images, [1 / images] * images, _RESAMPLES).astype(float)
+        )
+        self._known: dict[Tally, tuple[float, F64]] = {}
+
+    def answers(self, tally: Tally) -> float:
+        """The metric, 0 to 1."""
+        return self._score(tally)[0]
+
+    def mean(self, tally: Tally) -> float:
+        """The metric, 0 to 1."""
+        return self._score(tally)[0] if tally.evidence else -math.inf
+
+    def gap(self, first: Tally, second: Tally) -> Gap:
+        """How much more ``first`` scores."""
+        mean = self.answers(first) - self.answers(second)
+        return Gap(mean, mean / math.hypot(self._error(first, second), POINT / 2))
+
+    def as_good(self, first: Tally, second: Tally) -> bool:
+        """Whether ``second`` scores no point more than ``first``, by enough images to say so."""
+        return self.answers(second) - self.answers(first) <= POINT and self._error(first, second) <= _STEADY
+
+    def _error(self, first: Tally, second: Tally) -> float:
+        return float(np.std(self._score(first)[1] - self._score(second)[1]))
+
+    def _score(self, tally: Tally) -> tuple[float, F64]:
+        if tally not in self._known:
+            made = self.scorer.scores(self.notes[tally], None)[self.metric]
+            self._known[tally] = made.value, np.nan_to_num(made.values(self._weights))
+        return self._known[tally]
+
+
+class LabeledSearch(Search):
+    """The scores of one model's settings."""
+
+    def __init__(self, subject: Subject, data: dataset.LabeledDataset, verb: str, progress: Progress | None) -> None:
+        if data.ground_truth is None:
+            raise ConfigError(f"{data.path} has no labels", why=data.notes[0] if data.notes else "", fix="--images")
+        self._images, count = data.images, len(data.images)
+        first = self._images.frame(0).planes[0].copy()
+        super().__init__(subject, [(Path(self._images.name(number)), first) for number in range(count)], verb, progress)
+        self.ranking: Scores = Scores(score.scorer_for(data.ground_truth), count)
+
+    def plan(self, inputs: int) -> None:
+        """Tells the progress how many more ways to feed the model will be tried."""
+        self._planned += inputs * len(self._images)
+
+    def gather(self, settings: Sequence[Setting], always: Collection[str] = (), keep_all: bool = False) -> None:
+        """Tries settings on every image."""
+        tallies = [one for one in dict.fromkeys(map(self.ranking.add, settings)) if not one.evidence]
+        for number in range(len(self._images)):
+            view = View(self._images.frame(number))
+            for tally in tallies:
+                self._judge(tally, number, view)
+            self._trial.forget()
+
+    def worded(self, report: CheckReport) -> CheckReport:
+        """The report with a summary of what settings score."""
+        ranking, count = self.ranking, len(self.photos)
+        best, written = ranking.find(report.best), ranking.find(report.written)
+        on = f"on {count} labeled image{'' if count == 1 else 's'}"
+        scores = [None if one is None else f"{ranking.metric} {ranking.answers(one):.3f}" for one in (written, best)]
+        if report.verdict == "fine":
+            text = f"{report.model} is wired right: {scores[0]} {on}, and nothing that was tried does better by a point"
+        elif report.verdict == "wrong":
+            lines = f"{len(report.findings)} line{'' if len(report.findings) == 1 else 's'} to change"
+            text = f"{report.model} is wired wrong: {lines}; {scores[0] or 'nothing'}, {scores[1]} if changed, {on}"
+        else:
+            more = f"about {report.more_photos} more" if report.more_photos else "more, or labels that fit the model"
+            text = f"cannot tell {on}: {scores[0] or 'nothing'} as written, {scores[1]} at best; take {more}"
+        return replace(report, summary=text, metric=ranking.metric)
+
+    def _judge(self, tally: Tally, number: int, view: View) -> None:
+        outputs, geometry = self._trial.answer(tally.setting.input, view)
+        task = tally.setting.task
+        with np.errstate(all="ignore"):  # a setting that is wrong gives numbers beyond all bounds
+            record, shown = (
+                self._decoder(one)(list(outputs), geometry) for one in (for_scoring(task), for_checking(task))
+            )
+        self.ranking.notes.setdefault(tally, []).append(self.ranking.scorer.note(number, record))
+        tally.evidence[number], tally.records[number], tally.looks[number] = NOTHING, shown, ()
+
+    def _decoder(self, task: TaskConfig) -> Decoder:
+        if repr(task) not in self._decoders:
+            found = self.subject
+            self._decoders[repr(task)] = decoder_of(task, found.labels, found.engine, found.network)
+        return self._decoders[repr(task)]
+
+
+def for_scoring(task: TaskConfig) -> TaskConfig:
+    """The task with the thresholds that metrics are taken at."""
+    if isinstance(task, DetectTask):
+        most = {"score": evaluate_model.LOWEST_SCORE, "limit": max(task.limit, evaluate_model.LEAST_BOXES)}
+        return task.model_copy(update=most)
+    return task.model_copy(update={"top": max(task.top, _LEAST_CLASSES)}) if isinstance(task, ClassifyTask) else task
