@@ -4,11 +4,9 @@
 
 It runs in an environment of its own, which is no part of edgert and from which only the exported files are kept: some
 of these packages are under the AGPL. Whatever is installed there is used, what is missing is named, and files that are
-there already stay. FOLDER/zoo.json lists each file with its package and the task and decoder that are right for it:
-
-    python3.11 -m venv authors && authors/bin/pip install torch torchvision timm transformers onnx onnxscript
-    authors/bin/pip install segmentation-models-pytorch facenet-pytorch python-doctr ultralytics
-    authors/bin/pip install --no-deps rfdetr yolov5 torchreid effdet rapidocr_onnxruntime
+there already stay. Beside each is a JSON file with its package, and the task and decoder that are right for it.
+``scripts/zoo`` makes the environment; further packages are used where they are installed there: facenet-pytorch,
+python-doctr, rfdetr, yolov5, torchreid, effdet.
 
 Where torchvision's own operators were built for another torch than this one, their names are stood in for, as no export
 of this list runs them.
@@ -55,7 +53,9 @@ def written(network, path, size, outputs=("output",), inputs=("images",), channe
 
 
 @author("ultralytics", "detect: yolov8", "yolov8n", "yolo11n", "yolo12n", "yolov9t", "yolov5nu", "yolov3-tinyu")
-@author("ultralytics", "detect: yolov10", "yolov10n", "yolo26n")
+@author(
+    "ultralytics", "detect: yolov8", "yolov10n", "yolo26n"
+)  # exported with ``end2end: False``, as their metadata say
 @author("ultralytics", "detect: yolov8-seg", "yolov8n-seg", "yolo11n-seg")
 @author("ultralytics", "detect: yolov8-obb", "yolov8n-obb", "yolo11n-obb")
 @author("ultralytics", "keypoints: yolo-pose", "yolov8n-pose", "yolo11n-pose")
@@ -89,7 +89,7 @@ def yolov5(name, path):
 
 @author(
     "torchvision", "classify: auto",
-    "resnet18", "mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1", "shufflenet_v2_x0_5", "vit_b_32",
+    "resnet18", "mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1", "shufflenet_v2_x0_5", "regnet_y_400mf",
 )  # fmt: skip
 def torchvision_classifier(name, path):
     """As its documentation exports one."""
@@ -309,8 +309,6 @@ def main():
     parser.add_argument("--again", action="store_true", help="replace files that are there")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    listing = options.folder / "zoo.json"
-    rows = json.loads(listing.read_text()) if listing.exists() else {}
     warnings.simplefilter("ignore")
     try:
         import torchvision  # noqa: F401
@@ -318,17 +316,17 @@ def main():
         stand_in()
     for name, (package, task, function) in ZOO.items():
         path = options.folder.absolute() / f"{name}.onnx"
-        if (options.only and name not in options.only) or (path.exists() and not options.again):
+        if options.only and name not in options.only:
             continue
         try:
             version = importlib.metadata.version(package)
-            function(name, path)
+            if options.again or not path.exists():
+                function(name, path)
         except Exception as error:  # noqa: BLE001 - of whatever kind: it is said, and the next one is tried
             print(f"missing {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
             path.unlink(missing_ok=True)
             continue
-        rows[name] = {"package": f"{package} {version}", "task": task}
-        listing.write_text(json.dumps(rows, indent=1) + "\n")
+        path.with_suffix(".json").write_text(json.dumps({"package": f"{package} {version}", "task": task}) + "\n")
         print(f"{name}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
 
 

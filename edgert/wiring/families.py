@@ -27,6 +27,7 @@ class Family:
         producer: the exporter's name in the file, or how it begins.
         takes: names of inputs, of which the image's must be one.
         gives: parts of names of outputs, in lower case; each must be in one.
+        size: usual width and height, where the model leaves both open.
         lengths: numbers that its one output may hold; any where there are none.
     """
 
@@ -40,6 +41,7 @@ class Family:
     producer: str = ""
     takes: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
+    size: tuple[int, int] | None = None
     lengths: tuple[int, ...] = ()
 
     @property
@@ -208,6 +210,7 @@ FAMILIES = (
         "paddle2onnx --model_dir DIR --model_filename inference.pdmodel --save_file rec.onnx",
         takes=("x",),
         gives=("softmax",),
+        size=(320, 48),
     ),
     Family(
         "Caffe and Caffe2 model zoo",

@@ -12,7 +12,7 @@ from edgert.wiring.check import prior_for, rows_of, ties_of
 from edgert.wiring.check_report import Row
 from edgert.wiring.judge import judge, kind_of_photo
 from edgert.wiring.photos import read_photos
-from edgert.wiring.prior import FAMILY, Prior, Told, told_of, told_task
+from edgert.wiring.prior import FAMILY, Prior, Told, named_family, told_of, told_task
 from edgert.wiring.search import Progress, Search, Subject, subject
 from edgert.wiring.settings import SCALES, Setting
 from edgert.wiring.trial import guesses, readings, task_of
@@ -98,7 +98,8 @@ def infer(
     height, width = spec.shape[1:3] if spec.shape[3] in (1, 3) else spec.shape[2:]
     size = None
     if not isinstance(height, int) or not isinstance(width, int):  # else the model fixes it
-        usual = told.size or (_USUAL_SIZE, _USUAL_SIZE)
+        family = named_family([spec.name], [one.name for one in model.proto.graph.output])
+        usual = told.size or (family.size if family else None) or (_USUAL_SIZE, _USUAL_SIZE)
         size = (width if isinstance(width, int) else usual[0], height if isinstance(height, int) else usual[1])
     gray = 1 in (spec.shape[1], spec.shape[3]) and 3 not in (spec.shape[1], spec.shape[3])
     blank = InputConfig(color="gray" if gray else "rgb").model_copy(update={"size": size})

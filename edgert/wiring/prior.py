@@ -106,6 +106,16 @@ def told_task(told: Told) -> str:
     return "detect: yolov10" if decoder == "detect: yolov8" and is_final is True else decoder
 
 
+def named_family(inputs: Sequence[str], outputs: Sequence[str]) -> Family | None:
+    """The family whose exporter names inputs and outputs so."""
+    names = " ".join(outputs).lower()
+    for family in FAMILIES:
+        is_named = family.gives and not set(family.takes).isdisjoint(inputs)
+        if is_named and family.reads and all(part in names for part in family.gives):
+            return family
+    return None
+
+
 def prior_of(
     told: Told, task: TaskConfig, inputs: Sequence[str], outputs: Sequence[str], length: int = 0, tall: bool = False
 ) -> Prior:

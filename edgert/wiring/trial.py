@@ -13,10 +13,11 @@ from edgert.errors import ConfigError, EdgertError, ModelError
 from edgert.runtime import Frame
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, CheckedDecoder, Shapes, Size
-from edgert.stages.decode.guess import Guess, guess
+from edgert.stages.decode.guess import Guess, guess, network_size
 from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.preprocess import Placement, Preprocessor, Resampler, place
 from edgert.wiring.photos import View
+from edgert.wiring.prior import named_family
 from edgert.wiring.settings import variants
 
 
@@ -30,6 +31,21 @@ def guesses(engine: Engine, label_count: int | None = None, told: str = "") -> l
     (image,) = engine.inputs
     names = [tensor.name for tensor in engine.outputs]
     looks = guess(one_image(engine), names, image.shape[1:], label_count)
+    family = named_family([image.name], names)
+    decoder = family.reads[0] if family else ""
+    if family and decoder not in map(str, looks):  # of another size than is usual, where it can be read so at all
+        verb, _, kind = decoder.partition(": ")
+        network = network_size(image.shape[1:])
+        if network and _why_not(task_of(Guess(verb, kind, "", 1)), tuple(one_image(engine)), network) is None:
+            looks.append(Guess(verb, kind, f"{family.name} can have such outputs", 1))
+    better = [
+        replace(
+            one, weight=one.weight + _NAMED, reason=f"{one.reason}, and its ends are named as {family.name} names them"
+        )
+        for one in looks
+        if family and str(one) == decoder
+    ]
+    looks = sorted([*better, *(one for one in looks if str(one) != decoder)], key=lambda one: -one.weight)
     if not told:
         return looks
     verb, _, decoder = told.partition(": ")
@@ -37,8 +53,8 @@ def guesses(engine: Engine, label_count: int | None = None, told: str = "") -> l
     return [known, *(look for look in looks if str(look) != told)]
 
 
-_TOLD = 9
-"""Weight of a guess that is none."""
+_TOLD, _NAMED = 9, 3
+"""Weight of a guess that is none, and of what names show that no shape does: text for masks."""
 
 
 def readings(

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from edgert.config import InputConfig, TaskConfig
 from edgert.graph import load
 from edgert.wiring.families import FAMILIES, IMAGENET_MEAN, IMAGENET_STD
-from edgert.wiring.prior import FAMILY, FILE, USUAL, Told, prior_of, told_of, told_task
+from edgert.wiring.prior import FAMILY, FILE, USUAL, Told, named_family, prior_of, told_of, told_task
 from edgert.wiring.settings import Setting, differs
 from edgert.wiring.starter import starter
 
@@ -155,6 +155,31 @@ def test_families_are_known_by_what_is_theirs(
 
 def test_nothing_is_known_of_outputs_that_anybody_could_have_made() -> None:
     assert prior_of(Told(producer="mine"), task(classify="auto"), ["x"], ["y"]).margin == 0
+
+
+def test_conventions_of_placement_hold_whoever_exported_the_model() -> None:
+    prior = prior_of(Told(producer="mine"), task(classify="auto"), ["x"], ["y"], 1000)
+    assert (prior.margin, prior.placed, prior.input) == (0, FAMILY, {"resize": "center_crop", "crop": 0.875})
+    stretched = Setting(InputConfig(resize="stretch"), task(classify="auto"))
+    assert prior.against(stretched) == FAMILY
+    caffe = prior_of(Told(producer="onnx-caffe2"), task(classify="auto"), ["x"], ["y"], 1000)
+    assert (caffe.margin, caffe.placed, caffe.input["color"]) == (USUAL, FAMILY, "bgr")
+    assert prior_of(Told(), task(classify="auto"), ["x"], ["y"], 12).placed == 0
+    assert prior_of(Told(), task(embed="l2"), ["x"], ["y"], 512).placed == 0  # faces are cut out in other ways
+    assert prior_of(Told(), task(embed="l2"), ["x"], ["y"], 512, tall=True).input == {"resize": "stretch"}
+
+
+def test_names_of_inputs_and_outputs_show_what_shapes_do_not(tmp_path: Path) -> None:
+    named = [(["x"], ["sigmoid_0.tmp_0"]), (["x"], ["softmax_11.tmp_0"]), (["pixel_values"], ["logits", "pred_boxes"])]
+    found = [family.reads[0] for ends in named if (family := named_family(*ends)) is not None]
+    assert found == ["detect: db", "text: ctc", "detect: detr"]
+    assert named_family(["images"], ["sigmoid_0.tmp_0"]) is None
+    path = saved(tmp_path / "m.onnx", (1, 3, 64, 64), (1, 1, 64, 64))
+    model = onnx.load(path)
+    model.graph.input[0].name = model.graph.node[0].input[0] = "x"
+    model.graph.output[0].name = model.graph.node[2].output[0] = "sigmoid_0.tmp_0"
+    onnx.save(model, path)
+    assert "detect: db" in starter(path, directory=tmp_path).text
 
 
 def test_the_task_of_the_metadata() -> None:
