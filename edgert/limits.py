@@ -18,6 +18,8 @@ PAGE_VIEWERS = 8
 PAGE_STREAMS = 64
 PAGE_HEAD_S = 5.0
 PAGE_HEAD_BYTES = 1 << 14
+WEBRTC_VIEWERS = 16
+WHEP_BYTES = 1 << 16
 
 
 def _power(count: int) -> str:
@@ -65,6 +67,8 @@ TABLE = (
     ),
     ("cameras on the live page", f"{PAGE_STREAMS}", "a frame of each is held"),
     ("request to the page", f"{PAGE_HEAD_BYTES >> 10} KiB", "it is held in memory"),
+    ("viewers by WebRTC", f"{WEBRTC_VIEWERS}", "each is sent, and encrypted, a copy of its own"),
+    ("offer of a viewer by WebRTC", f"{WHEP_BYTES >> 10} KiB", "it is held in memory"),
     ("time to send a request to the page", f"{PAGE_HEAD_S:g} s", "slow clients would hold the connections"),
 )
 """What, at most how much, and why."""

@@ -408,6 +408,7 @@ SINKS: dict[str, str | type[SinkStage]] = {
     "http": Http,
     "display": Display,
     "rtsp": f"{_STREAM}:Rtsp",
+    "webrtc": f"{_STREAM}:Webrtc",
     "callback": Callback,
     "null": Null,
     "mqtt": f"{_SEND}:Mqtt",

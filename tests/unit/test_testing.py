@@ -37,6 +37,7 @@ SINK_KEYS: dict[str, dict[str, Any]] = {
     "webhook": {"server": "http://127.0.0.1:9/", "spool": "spool.db"},
     "record": {"path": "a.mp4", "annotated": True},
     "rtsp": {"port": 0},
+    "webrtc": {"port": 0},
 }
 CELLS = 64 + 16 + 4  # of strides 8, 16, 32 in 64x64
 SHAPES: dict[str, dict[str, list[tuple[int, ...]]]] = {
@@ -91,8 +92,9 @@ class TestSinks(SinkSuite):
     def _chosen(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(self), "name", name, raising=False)
         monkeypatch.setattr(type(self), "keys", SINK_KEYS[name])
-        if name == "rtsp":
-            pytest.importorskip("gi", reason="PyGObject (python3-gi) is not installed")
+        for kind, module in (("rtsp", "gi"), ("webrtc", "aiortc")):
+            if name == kind:
+                pytest.importorskip(module, reason=f"{module} is not installed")
         monkeypatch.setattr(viewers, "working", lambda *_, **__: ("cat", {}))  # no test opens a window
         monkeypatch.setattr(viewers, "command", lambda *_, **__: ["cat"])
 

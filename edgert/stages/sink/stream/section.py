@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, WithJsonSchema, model_validator
 
 from edgert.config import stages as section
+from edgert.stages.kinds import PageTls
+from edgert.stages.sink.http_request import Access, is_loopback
 
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
@@ -17,13 +18,8 @@ if TYPE_CHECKING:
     from edgert.stages.sink.stream.broadcast import Wanted
 
 _PATH = re.compile(r"(/([A-Za-z0-9._~-]|\{stream\})+)+")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+_FILE = {"type": "string"}
+_TOKEN = re.compile(r"[!-~]{16,256}")
 
 
 class _Streams(section.SinkStage):
@@ -69,7 +65,7 @@ class Rtsp(_Streams):
             raise ValueError("path: expected letters, digits and {stream} behind a slash, like /cameras/{stream}")
         if bool(self.user) != bool(self.password):
             raise ValueError("user: and password: go together")
-        if not self.user and not _is_loopback(self.host):
+        if not self.user and not is_loopback(self.host):
             raise ValueError(f"host: {self.host} is reached by others; add user: and password:, or host: 127.0.0.1")
         return self
 
@@ -89,3 +85,37 @@ class Rtsp(_Streams):
 
         login = self.user, self.password
         return RtspSink(name, (self.host, self.port), self.path, login, self.choice(name), self.wanted(context))
+
+
+class Webrtc(_Streams):
+    """A page with every stream for browsers, as it happens; and WHEP, for other players."""
+
+    port: int = Field(default=8889, ge=0, le=65535, description="0 picks a free one, which is logged")
+    token: str = Field(default="", repr=False, description="as of `sink: http`")
+    tls: Annotated[
+        PageTls | None,
+        WithJsonSchema({"type": "object", "properties": {"cert": _FILE, "key": _FILE}, "additionalProperties": False}),
+    ] = Field(default=None, description="as of `sink: http`")
+
+    @model_validator(mode="after")
+    def _is_closed(self) -> Webrtc:
+        if "token" in self.model_fields_set and not _TOKEN.fullmatch(self.token):
+            raise ValueError("token: expected 16 to 256 letters, digits or signs without spaces")
+        if not self.token and not is_loopback(self.host):
+            raise ValueError(f"host: {self.host} is reached by others; add token:, or host: 127.0.0.1")
+        return self
+
+    def make(self, name: str, context: Context) -> Stage:
+        """Raises ConfigError where aiortc is not installed."""
+        from importlib.util import find_spec
+
+        from edgert import installation
+        from edgert.errors import ConfigError
+
+        if find_spec("aiortc") is None:
+            what = "sink 'webrtc' needs the package aiortc"
+            raise ConfigError(what, where=f"stages.{name}", fix=installation.command("webrtc"))
+        from edgert.stages.sink.stream.whep import WebrtcSink
+
+        access = Access(self.token, self.tls.context() if self.tls is not None else None)
+        return WebrtcSink(name, (self.host, self.port), access, self.choice(name), self.wanted(context))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from edgert.errors import ConfigError, DeviceError
 from edgert.stages.context import Context, made
 from edgert.stages.sink import encoders
 from edgert.stages.sink.encoder_choice import Choice
+from edgert.stages.sink.stream.webrtc import _HIDDEN, _Viewer
 
 
 def section(**keys: Any) -> Any:
@@ -34,6 +37,10 @@ def section(**keys: Any) -> Any:
         ({"bitrate": 0}, "bitrate"),
         ({"fps": 0}, "fps"),
         ({"width": 8}, "width"),
+        ({"sink": "webrtc", "host": "0.0.0.0"}, "is reached by others; add token:"),
+        ({"sink": "webrtc", "token": "short"}, "token: expected 16"),
+        ({"sink": "webrtc", "tls": {"cert": "a.pem", "key": "b.pem"}}, "there is no file"),
+        ({"sink": "webrtc", "path": "/x"}, "path"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, keys: dict[str, Any], words: str) -> None:
@@ -70,3 +77,32 @@ def test_a_player_is_not_given_mpeg4(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError, match="no video encoder") as caught:
         Choice("stages.out", "h264", "auto", live=True).check()
     assert "libx264" in caught.value.why and "mpeg4" not in caught.value.why
+
+
+def test_webrtc_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs the package aiortc") as caught:
+        made(section(sink="webrtc"), "out", Context())
+    assert "[webrtc]" in caught.value.fix and caught.value.where == "stages.out"
+
+
+def test_names_that_browsers_hide_their_addresses_behind_are_left_out() -> None:
+    shown = "a=candidate:1 1 udp 2113937151 192.0.2.7 35477 typ host\r\n"
+    hidden = "a=candidate:2 1 udp 2113937151 bfa10c15-bff5.local 35477 typ host generation 0\r\n"
+    offer = f"a=mid:0\r\n{hidden}{shown}a=end-of-candidates\r\na=rtcp-mux\r\n"
+    assert _HIDDEN.sub("", offer) == f"a=mid:0\r\n{shown}a=rtcp-mux\r\n"
+
+
+def test_a_connection_that_takes_nothing_goes_on_with_an_image_that_stands_alone() -> None:
+    asked = list[int]()
+
+    async def watch() -> list[int]:
+        viewer = _Viewer(lambda: asked.append(1), lambda: None)
+        for number in range(80):
+            viewer._put(encoders.Unit(b"", number, number in (0, 60)))
+        taken = [(await viewer.next()) for _ in range(len(viewer._units))]
+        viewer.stop()
+        assert await viewer.next() is None
+        return [one.tick for one in taken if one]
+
+    assert asyncio.run(watch()) == list(range(60, 80)) and asked

@@ -1,0 +1,85 @@
+"use strict";
+// Every stream of the server, each in a video of its own, played with no delay that is not the network's.
+
+const players = document.getElementById("players");
+const note = document.getElementById("note");
+const shown = new Set();
+const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+function figure(name) {
+  const box = document.createElement("figure");
+  const video = document.createElement("video");
+  Object.assign(video, { muted: true, autoplay: true, playsInline: true, controls: true });
+  video.dataset.stream = name;
+  const caption = document.createElement("figcaption");
+  const label = document.createElement("b");
+  const state = document.createElement("span");
+  label.textContent = name;
+  caption.append(label, state);
+  box.append(video, caption);
+  players.append(box);
+  return { video, state };
+}
+
+async function watch(name, video, state) {
+  const connection = new RTCPeerConnection();
+  const { receiver } = connection.addTransceiver("video", { direction: "recvonly" });
+  if ("jitterBufferTarget" in receiver) receiver.jitterBufferTarget = 0;
+  connection.ontrack = ({ track }) => { video.srcObject = new MediaStream([track]); };
+  const over = new Promise((resolve) => {
+    connection.onconnectionstatechange = () => {
+      state.textContent = connection.connectionState === "connected" ? "" : connection.connectionState;
+      if (["failed", "closed", "disconnected"].includes(connection.connectionState)) resolve();
+    };
+  });
+  let session = null;
+  const leave = () => { if (session) fetch(session, { method: "DELETE", keepalive: true }).catch(() => {}); };
+  addEventListener("pagehide", leave);
+  try {
+    await connection.setLocalDescription();
+    const headers = { "Content-Type": "application/sdp" };
+    const body = connection.localDescription.sdp;
+    const answer = await fetch(`/whep/${encodeURIComponent(name)}`, { method: "POST", headers, body });
+    const text = await answer.text();
+    if (!answer.ok) throw new Error(text.trim() || answer.statusText);
+    session = answer.headers.get("Location");
+    await connection.setRemoteDescription({ type: "answer", sdp: text });
+    await over;
+  } finally {
+    leave();
+    removeEventListener("pagehide", leave);
+    connection.close();
+  }
+}
+
+async function keep(name) {
+  const { video, state } = figure(name);
+  for (;;) {
+    try {
+      await watch(name, video, state);
+      state.textContent = "ended";
+    } catch (error) {
+      state.textContent = error.message;
+    }
+    video.classList.add("lost");
+    await wait(2000);
+    video.classList.remove("lost");
+  }
+}
+
+async function look() {
+  for (;;) {
+    try {
+      const names = await (await fetch("/streams.json")).json();
+      for (const name of names) if (!shown.has(name)) { shown.add(name); keep(name); }
+      note.textContent = "No stream has begun yet.";
+      note.hidden = names.length > 0;
+    } catch (error) {
+      note.textContent = "The server does not answer.";
+      note.hidden = false;
+    }
+    await wait(2000);
+  }
+}
+
+look();

@@ -1,0 +1,192 @@
+"""Those who watch by WebRTC: connections of aiortc's, which take the images as they were encoded.
+
+WHEP (https://www.ietf.org/archive/id/draft-ietf-wish-whep-03.html) has the viewer make an offer; it is answered whole,
+with all our addresses, so nothing is trickled. No server of anybody else's is asked for addresses.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Any
+
+from edgert import limits
+from edgert.stages.sink.encoders import TICKS_HZ, Unit
+from edgert.stages.sink.stream.broadcast import Broadcast
+
+log = logging.getLogger("edgert.sink")
+
+_MOST_BEHIND = 30
+"""Images that wait for a connection; it then goes on with the newest that stands alone."""
+_CONNECTED_S = 15.0
+# Browsers hide their addresses behind names for multicast DNS. They reach us, so theirs need not be found out.
+_HIDDEN = re.compile(r"^a=(candidate:\S+ \d+ \S+ \d+ \S+\.local .*|end-of-candidates)\r?\n", re.MULTILINE)
+
+
+class RefusedError(Exception):
+    """An offer that cannot be answered, with the reason."""
+
+
+class FullError(Exception):
+    """As many watch as may."""
+
+
+class Sessions:
+    """The connections of one sink. For the thread of its event loop.
+
+    Args:
+        address: of this machine's, from which video goes out; all of them where it is none in particular.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = "" if ip_address(address).is_unspecified else address
+        self._all: dict[str, tuple[Any, Broadcast, _Viewer]] = {}
+
+    async def begin(self, broadcast: Broadcast, offer: str) -> tuple[str, str]:
+        """The session's id, and the answer. Raises RefusedError, and FullError."""
+        import aiortc
+
+        if len(self._all) >= limits.WEBRTC_VIEWERS:
+            raise FullError(f"{limits.WEBRTC_VIEWERS} are watching")
+        number, connection = secrets.token_urlsafe(16), aiortc.RTCPeerConnection(aiortc.RTCConfiguration([]))
+        viewer = _Viewer(broadcast.refresh, lambda: self._end_soon(number))
+        self._all[number] = connection, broadcast, viewer
+        try:
+            answer = await self._answered(connection, viewer, offer)
+        except Exception as error:  # aiortc reads what strangers sent, and raises whatever comes of it
+            await self.end(number)
+            raise RefusedError(str(error) or type(error).__name__) from error
+
+        def changed() -> None:
+            if connection.connectionState == "connected":
+                broadcast.join(viewer)
+            elif connection.connectionState in ("failed", "closed"):
+                self._end_soon(number)
+
+        connection.on("connectionstatechange", changed)
+        asyncio.get_running_loop().call_later(_CONNECTED_S, self._give_up, number)
+        return number, answer
+
+    async def end(self, number: str) -> bool:
+        """Ends a session; whether there was one."""
+        connection, broadcast, viewer = self._all.pop(number, (None, None, None))
+        if connection is None or broadcast is None or viewer is None:
+            return False
+        broadcast.leave(viewer)
+        viewer.stop()
+        await connection.close()
+        return True
+
+    async def close(self) -> None:
+        """Ends all of them."""
+        await asyncio.gather(*(self.end(number) for number in list(self._all)))
+
+    async def _answered(self, connection: Any, viewer: "_Viewer", offer: str) -> str:
+        import aiortc
+
+        sender = connection.addTrack(_track()(viewer))
+        sender._send_keyframe = viewer.refresh  # what aiortc does where a viewer lost images; it encodes nothing here
+        (transceiver,) = connection.getTransceivers()
+        codecs = aiortc.RTCRtpSender.getCapabilities("video").codecs
+        transceiver.setCodecPreferences([one for one in codecs if one.mimeType in ("video/H264", "video/rtx")])
+        await connection.setRemoteDescription(aiortc.RTCSessionDescription(_HIDDEN.sub("", offer), "offer"))
+        if transceiver.mid is None:
+            raise RefusedError("the offer asks for no video")
+        ice = sender.transport.transport.iceGatherer._connection
+        if self._address:
+            ice.get_component_candidates = _from(self._address, ice.get_component_candidates)
+        await connection.setLocalDescription(await connection.createAnswer())
+        return str(connection.localDescription.sdp)
+
+    def _give_up(self, number: str) -> None:
+        """Who has not connected by now never will."""
+        if number in self._all and self._all[number][0].connectionState != "connected":
+            self._end_soon(number)
+
+    def _end_soon(self, number: str) -> None:
+        task = asyncio.ensure_future(self.end(number))
+        self._ending = task  # a task that nobody holds may go before it is done
+
+
+def _from(address: str, gather: Callable[..., Any]) -> Callable[..., Any]:
+    """aioice asks for addresses of all interfaces but loopback; a sink sends from the one that it listens on."""
+
+    def own(*arguments: Any, **options: Any) -> Any:
+        return gather(*arguments, **{**options, "addresses": [address]})
+
+    return own
+
+
+class _Viewer:
+    """One connection's images. Given in the thread of the stream, taken in that of the event loop."""
+
+    def __init__(self, refresh: Callable[[], None], ended: Callable[[], None]) -> None:
+        self.refresh, self._ended = refresh, ended
+        self._loop = asyncio.get_running_loop()
+        self._units, self._some, self._lost = deque[Unit](), asyncio.Event(), False
+        self.stopped = False
+
+    def give(self, unit: Unit) -> None:
+        with suppress(RuntimeError):  # the event loop has ended
+            self._loop.call_soon_threadsafe(self._put, unit)
+
+    def end(self) -> None:
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._ended)
+
+    def stop(self) -> None:
+        """There will be no more."""
+        self.stopped = True
+        self._some.set()
+
+    async def next(self) -> Unit | None:
+        """Waits for the next image; None at the end."""
+        while not self._units and not self.stopped:
+            self._some.clear()
+            await self._some.wait()
+        return None if self.stopped else self._units.popleft()
+
+    def _put(self, unit: Unit) -> None:
+        if len(self._units) >= _MOST_BEHIND:
+            self._units.clear()
+            self._lost = True
+            self.refresh()
+        if self._lost and not unit.is_key:
+            return
+        self._lost = False
+        self._units.append(unit)
+        self._some.set()
+
+
+@lru_cache(maxsize=1)
+def _track() -> Any:
+    """The class of tracks, whose base is aiortc's."""
+    from fractions import Fraction
+
+    import aiortc
+    import av
+    from aiortc.mediastreams import MediaStreamError
+
+    base: Any = aiortc.MediaStreamTrack
+
+    class Track(base):  # type: ignore[misc]
+        kind = "video"
+
+        def __init__(self, viewer: _Viewer) -> None:
+            super().__init__()
+            self._viewer = viewer
+
+        async def recv(self) -> Any:
+            unit = await self._viewer.next()
+            if unit is None:
+                raise MediaStreamError
+            packet = av.Packet(unit.data)
+            packet.pts, packet.time_base = unit.tick, Fraction(1, TICKS_HZ)
+            return packet
+
+    return Track
