@@ -2,7 +2,7 @@
 
 python pipelines/control_loop.py [FRAMES]
 
-The pipeline is the demo's, whose source this program takes the place of. Its files are written to out/ as ever.
+The pipeline is arm.yaml, whose source this program is. Its file is written to out/.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from conveyor import Conveyor
 import edgert
 
 WIDTH, HEIGHT = 640, 480
-OURS = ["stages.belt={source: api}", "models.parts.precision=fp32", "models.parts.replicas=1"]
-"""Frames of this program; the model as it is; and, on a processor, all threads for the one frame that there is."""
 
 
 def steer(result: edgert.Result) -> float:
@@ -28,7 +26,7 @@ def steer(result: edgert.Result) -> float:
 def main(count: int) -> None:
     """Runs the loop."""
     belt, slowest_ms, turned = Conveyor(WIDTH, HEIGHT, fps=30, seed=7), 0.0, 0.0
-    with edgert.Pipeline("hello", overrides=OURS) as pipeline:
+    with edgert.Pipeline("arm") as pipeline:
         for index in range(count):
             with pipeline.buffer((WIDTH, HEIGHT)) as buffer:  # a GPU reads it as it lies
                 belt.render(index, buffer.array)  # here a camera would write

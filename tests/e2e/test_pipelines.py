@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,17 +18,23 @@ import numpy.typing as npt
 import pytest
 
 from pipelines.conveyor import Conveyor
+from tests.helpers import brokers
 from tests.helpers.clips import write_clip
 from tests.helpers.command import ROOT, edgert, environment, in_process
 from tests.integration.test_sink_record import packets
 
 PIPELINES = sorted(path.stem for path in (ROOT / "pipelines").glob("*.yaml"))
-NEEDS_HARDWARE = {
+NEEDS = {
     "usb-camera": "a camera",
     "rtsp": "a network camera",
     "clips": "a network camera",
     "csi": "a Jetson's camera",
+    "four-cameras": "network cameras",
+    "alarm": "a broker",
+    "arm": "a program that pushes images",
 }
+JOBS = ("usb-camera", "four-cameras", "cascade", "counting", "arm", "alarm")
+"""What users want first: a camera on a page, cameras into a file, a model on crops, counting, control, an alarm."""
 SOURCES = {
     "hello": ["belt"],
     "cascade": ["belt"],
@@ -46,7 +54,7 @@ def test_validates(name: str, tmp_path: Path) -> None:
     assert CAMERA["CAMERA_PASSWORD"] not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in PIPELINES if name not in NEEDS_HARDWARE])
+@pytest.mark.parametrize("name", [name for name in PIPELINES if name not in NEEDS])
 def test_runs_and_leaves_whole_files(name: str, tmp_path: Path) -> None:
     limits = [f"--set=stages.{source}.limit={FRAMES}" for source in SOURCES[name]]
     done = edgert("run", name, *limits, "--json", "summary.json", cwd=tmp_path)
@@ -168,4 +176,48 @@ def test_a_control_loop_calls_the_demo(tmp_path: Path) -> None:
     done = subprocess.run(program, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("12 results, 0 dropped, ") and "turned 0.00" not in done.stdout
-    assert len((tmp_path / "out" / "hello.jsonl").read_text().splitlines()) == 12
+    assert len((tmp_path / "out" / "arm.jsonl").read_text().splitlines()) == 12
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_takes_fifteen_lines(name: str) -> None:
+    lines = (ROOT / "pipelines" / f"{name}.yaml").read_text().splitlines()
+    assert sum(bool(line.strip()) and not line.startswith("#") for line in lines) <= 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "cameras"), [("usb-camera", ["camera"]), ("four-cameras", ["north", "east", "south", "west"])]
+)
+def test_jobs_of_cameras_run_on_drawn_ones(name: str, cameras: list[str], tmp_path: Path) -> None:
+    keys = {"source": "python:conveyor:Conveyor", "size": "640x480", "fps": "30", "limit": str(FRAMES)}
+    options = [f"--set=stages.{camera}.{key}={value}" for camera in cameras for key, value in keys.items()]
+    if name == "usb-camera":
+        options.append("--set=stages.page.port=0")
+    done = edgert("run", name, *options, cwd=tmp_path, env=CAMERA)
+    assert done.returncode == 0, done.stderr
+    files = sorted((tmp_path / "out").glob("*.jsonl"))
+    assert len(files) == len(cameras)
+    for path in files:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert lines and 1 <= max(len(one["outputs"]["track"]["objects"]) for one in lines) < 20
+
+
+@pytest.mark.slow
+def test_an_alarm_reaches_the_broker_with_a_picture(tmp_path: Path) -> None:
+    with brokers.mosquitto(tmp_path) as broker:
+        listener = brokers.MqttListener(broker.port)
+        own = {"BROKER": f"127.0.0.1:{broker.port}", "XDG_STATE_HOME": str(tmp_path / "state")}
+        done = edgert("run", "alarm", "--set=stages.belt.limit=120", cwd=tmp_path, env=own, timeout_s=600)
+        assert done.returncode == 0, done.stderr
+        wanted = (tmp_path / "out" / "alarm.jsonl").read_text().count('"rule":"gear"')
+        end = time.monotonic() + brokers.PATIENCE_S
+        while len(listener.of_kind("event")) < wanted and time.monotonic() < end:
+            time.sleep(0.05)
+        listener.close()
+    events = listener.of_kind("event")
+    assert 0 < len(events) == wanted < 30 and {one["event"]["rule"] for one in events} == {"gear"}
+    begun = next(one for one in events if one["event"]["phase"] == "begin")
+    image = cv2.imdecode(np.frombuffer(base64.b64decode(begun["image"]["data"]), np.uint8), cv2.IMREAD_COLOR)
+    assert image is not None and 20 < min(image.shape[:2]) < 300
+    cv2.imwrite(str(tmp_path / "gear.jpg"), image)
