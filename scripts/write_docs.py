@@ -331,37 +331,20 @@ def models_page() -> str:
     })  # fmt: skip
 
 
-MEASURED_MODEL = (
-    "model",
-    "family",
-    "FP32",
-    "INT8",
-    "95 %",
-    "n",
-    "signal to noise",
-    "in FP32",
-    "DLA of Orin",
-    "of Xavier",
-)
+MEASURED_MODEL = ("model", "family", "FP32", "INT8", "95 %, points", "outputs", "in FP32", "DLA of Orin", "of Xavier")
 
 
 def measured_row(family: str, one: Measured) -> tuple[str, ...]:
     """A model of configs/models.json."""
-    numbers = ("", "", "", "")
-    if one.loss is not None and one.fp32 is not None and one.int8 is not None:
-        change = f"{0 - round(one.loss, 1):+.1f} {one.metric}"
-        numbers = (
-            f"{one.fp32:.3f}",
-            change,
-            f"{0 - round(one.high or 0, 1):+.1f} to {0 - round(one.low or 0, 1):+.1f}",
-            str(one.images),
-        )
+    before, interval = "" if one.fp32 is None else f"{one.fp32:.3f}", ""
+    if one.low is not None and one.high is not None:
+        interval = f"{0 - round(one.high, 1):+.1f} to {0 - round(one.low, 1):+.1f}"
     signal = "" if one.signal_db is None else f"{one.signal_db:.0f} dB"
     kept = f"{one.kept} of {one.layers}" if one.layers else one.refused
     shares = [
         f"{100 * one.dla[number].share:.0f} % in {one.dla[number].segments}" if one.dla else "" for number in (2, 1)
     ]
-    return (one.model, family, *numbers, signal, kept, *shares)
+    return (one.model, family, before, one.cost, interval, signal, kept, *shares)
 
 
 def simulate_page() -> str:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 HEADINGS = ("family", "decoder", "INT8", "DLA of Orin", "DLA of Xavier")
 LEGEND = (
-    "INT8: points gained or lost beside FP32, on ONNX Runtime, or signal to noise of the outputs; DLA: share of the "
-    "multiply-adds after rewrites, by the published rules; ? was not measured."
+    "INT8 on ONNX Runtime: points gained or lost, agreement with FP32, or signal to noise of outputs; DLA: share of "
+    "the multiply-adds after rewrites, by the published rules; ? was not measured."
 )
 
 

@@ -62,14 +62,20 @@ class Measured:
     dla: Mapping[int, DlaShare] | None = None
 
     @property
-    def int8_text(self) -> str:
+    def cost(self) -> str:
         """What INT8 costs, in a few words; empty where it was not measured."""
         if self.refused or not self.layers:
             return ""
-        if self.loss is None:
+        if self.loss is None or self.int8 is None:
             return "its outputs are equal" if self.signal_db is None else f"{self.signal_db:.0f} dB"
-        text = f"{0 - round(self.loss, 1):+.1f} {self.metric} (n={self.images})".replace("-", "−")
-        return f"{text}, {self.kept} of {self.layers} layers in FP32" if self.kept else text
+        if self.metric in ("agreement", "cosine"):
+            return f"{self.metric} {self.int8:.3f} (n={self.images})"
+        return f"{0 - round(self.loss, 1):+.1f} points {self.metric} (n={self.images})".replace("-", "−")
+
+    @property
+    def int8_text(self) -> str:
+        """:attr:`cost`, and the layers that stayed in higher precision for it."""
+        return f"{self.cost}, {self.kept} of {self.layers} layers in FP32" if self.cost and self.kept else self.cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ faster) on 32 images for ONNX Runtime, and scored on others beside FP32: classif
 detectors of COCO on 64 of its validation set, others by how far they agree with FP32 on 24 photographs. Of models whose
 records cannot be compared (text, images) there is the signal to noise of the outputs alone, which all have: the lowest
 of any output, over four images. The figure of a model is the loss that is sure, in points: the lower end of a 95 %
-paired bootstrap. Bar: 0.5, or a warning that says so. A model whose outputs are less than half signal (3 dB) without
-a warning has collapsed silently; the bar is none.
+paired bootstrap. Bar, with labels: 0.5, or a warning that says so; agreement is reported. A model whose outputs
+have half as much noise as signal (3 dB), without a warning, has collapsed silently; the bar is none.
 
 --exports adds the ONNX files of a folder, of random weights as well, fed as edgert infers it and calibrated on 16
 images, for their signal to noise; no bar but that of the collapse. The share of a DLA is of the multiply-adds after all
@@ -51,6 +51,7 @@ from edgert.wiring.inferred import infer
 
 CALIBRATED, EXPORTED, LABELED, AGREED = 32, 16, 125, 24
 BAR, COLLAPSED_DB = 0.5, 3.0
+LABELED_BY = ("map", "top1")
 OTHERS = {
     "person_reid_retail_0288": ("embed: l2", "resize: stretch, color: bgr", "people"),
     "yunet_120x160": ("detect: yunet", "resize: stretch, color: rgb", "people"),
@@ -113,7 +114,7 @@ def loss(config: ModelConfig, made: QuantizationResult, scored: LabeledDataset) 
     assert before is not None
     after = evaluate(made.model, setup, name="int8", reference=before)
     assert after is not None
-    metric = next((name for name in ("map", "top1") if name in after.values), None)
+    metric = next((name for name in LABELED_BY if name in after.values), None)
     found = compare(before, after, metric)
     points = {"fp32": found.reference, "int8": found.other, "loss": 100 * found.drop}
     interval = {"low": 100 * found.low, "high": 100 * found.high}
@@ -147,7 +148,9 @@ def facts(name: str, config: ModelConfig, photos: FileDataset, scored: LabeledDa
         if scored is not None and is_compared(config.task):
             known |= loss(config, made, scored)
     except EdgertError as error:
-        known["refused"] = error.what.replace(f"'{config.onnx}'", "it").replace(str(config.onnx), "it")
+        known["refused"] = (
+            error.what.replace(f"'{config.onnx}'", "it").replace(str(config.onnx), "it").removeprefix("model ")
+        )
     try:
         known["dla"] = on_dla(load(config.onnx), config)
     except EdgertError as error:
@@ -164,7 +167,7 @@ def figures(name: str, known: dict[str, Any]) -> Iterator[Figure]:
         return
     reported = bool(known["warnings"]) or known["kept"] > 0
     if "loss" in known:
-        bar = None if known["warnings"] else BAR
+        bar = BAR if known["metric"] in LABELED_BY and not known["warnings"] else None
         yield Figure(f"{name}: {known['metric']} surely lost by INT8", known["low"], "points", bar,
                      n=known["images"], detail=plain)  # fmt: skip
     signal = known["signal_db"]

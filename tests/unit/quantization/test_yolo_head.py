@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from edgert import quantize
 from edgert.backend.ort import Function
@@ -21,7 +21,8 @@ FLOAT = TensorProto.FLOAT
 
 def yolov8_like(seed: int = 0) -> Model:
     """``output0`` [1, 4 + 3, 84]: center, size in pixels and class scores past their sigmoid, of three levels."""
-    random, weights, nodes = np.random.default_rng(seed), dict[str, np.ndarray](), []
+    random, weights = np.random.default_rng(seed), dict[str, np.ndarray]()
+    nodes: list[NodeProto] = []
 
     def node(op: str, *inputs: str, **attributes: object) -> str:
         nodes.append(helper.make_node(op, inputs, [f"t{len(nodes)}"], name=f"{op}_{len(nodes)}", **attributes))

@@ -57,8 +57,9 @@ def test_an_unknown_family_names_the_nearest() -> None:
 
 def test_what_int8_costs_in_words() -> None:
     one = Measured("m", "t", "map", 64, 0.3, 0.29, 1.0, -1, 3, 20, 8, 100)
-    assert one.int8_text == "−1.0 map (n=64), 8 of 100 layers in FP32"
-    assert Measured("m", "t", signal_db=21.4, layers=9).int8_text == "21 dB"
+    assert one.int8_text == "−1.0 points map (n=64), 8 of 100 layers in FP32"
+    assert Measured("m", "t", "cosine", 24, 1, 0.99, 1.0, 0, 2, 20, 0, 9).int8_text == "cosine 0.990 (n=24)"
+    assert Measured("m", "t", signal_db=21.4, layers=9, kept=2).int8_text == "21 dB, 2 of 9 layers in FP32"
     assert Measured("m", "t", refused="it is INT8").int8_text == Measured("m", "t").int8_text == ""
 
 
