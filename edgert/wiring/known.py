@@ -39,7 +39,7 @@ class Measured:
         loss: of INT8, in points; below 0 it gained.
         low, high: its 95 % interval.
         signal_db: lowest signal to noise of the INT8 model's outputs; None where they are equal.
-        kept, layers: how many layers stayed in higher precision for accuracy's sake, of how many.
+        kept, layers: how many layers stayed in higher precision, for whatever reason, of how many.
         warnings: what quantizing reported.
         refused: why there is no INT8 model; empty where there is one.
         dla: generation of a DLA → what it takes.
@@ -74,7 +74,7 @@ class Measured:
 
     @property
     def int8_text(self) -> str:
-        """:attr:`cost`, and the layers that stayed in higher precision for it."""
+        """:attr:`cost`, and the layers that stayed in higher precision."""
         return f"{self.cost}, {self.kept} of {self.layers} layers in FP32" if self.cost and self.kept else self.cost
 
 
