@@ -116,7 +116,7 @@ def deliver(name: str, count: int) -> Iterator[Figure]:
         sender, kills, arrivals = subprocess.Popen(command), {"server": 0, "sender": 0}, Arrivals(count)
         moments = sorted(random.uniform(0.02, 0.95, SERVER_KILLS + SENDER_KILLS) * count)
         whom = random.permutation(["server"] * SERVER_KILLS + ["sender"] * SENDER_KILLS).tolist()
-        in_flight, news, seen = set[int](), time.monotonic(), 0
+        in_flight, news, seen, killed = set[int](), time.monotonic(), 0, list[tuple[int, str]]()
         with (folder / "at").open("r+b") as file, mmap.mmap(file.fileno(), 24) as at:
             while seen < count and time.monotonic() - news < _IDLE_S:
                 time.sleep(0.02)
@@ -129,6 +129,7 @@ def deliver(name: str, count: int) -> Iterator[Figure]:
                     continue
                 moments.pop(0)
                 kills[victim := whom.pop(0)] += 1
+                killed.append((arrivals.last, victim))
                 if victim == "server":
                     server.kill()
                     server.start()
@@ -142,7 +143,11 @@ def deliver(name: str, count: int) -> Iterator[Figure]:
         sender.kill()
         sender.wait()
     lost = set(np.flatnonzero(~arrivals.seen).tolist()) - in_flight
-    detail: dict[str, float] = {f"kills of the {who}": times for who, times in kills.items()}
+    by_server = sum(
+        min(killed, key=lambda kill: abs(kill[0] - number), default=(0, ""))[1] == "server" for number in lost
+    )
+    detail: dict[str, float] = {"lost beside a kill of the server": by_server}
+    detail |= {f"kills of the {who}": times for who, times in kills.items()}
     detail |= {"doubles": arrivals.doubles, "per second": count / seconds, "in flight at a kill": len(in_flight)}
     yield Figure(f"{name}: lost", len(lost), f"of {count:,}", 0, n=count, detail=detail)
     yield Figure(f"{name}: out of order", arrivals.out_of_order, f"of {count:,}", 0, n=count)
