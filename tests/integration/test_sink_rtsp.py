@@ -27,6 +27,7 @@ from edgert.stages.sink.encoder_choice import Choice
 from edgert.stages.sink.stream import rtsp_server
 from edgert.stages.sink.stream.broadcast import Wanted
 from edgert.stages.sink.stream.rtsp_server import RtspSink
+from edgert.stages.source import gst
 from tests.helpers.frames import frame_of
 
 WHY = "gst-rtsp-server for this Python: sudo apt install python3-gi gir1.2-gst-rtsp-server-1.0"
@@ -132,7 +133,7 @@ def test_without_the_library_it_is_named(monkeypatch: pytest.MonkeyPatch, broken
 
     if broken != "gi":
         pytest.importorskip("gi", reason=WHY)
-    rtsp_server.gst._modules.cache_clear()
+    gst._modules.cache_clear()
     monkeypatch.setattr(importlib, "import_module", load)
     with pytest.raises(DeviceError) as caught:
         sink_of().open()
