@@ -8,11 +8,14 @@ stills, and onto a live page that one viewer watches and that is asked for its s
 early and judges what there is. Each minute FILE is written anew, so that a run can be judged whose machine went away.
 
 Slopes are of Theil and Sen: the median of those between all pairs of minutes, after the first ten (or a sixth of a
-shorter run), so that no single sample decides. Exits 1 if four hours would add more than 1 MB of resident memory, the
-last quarter has a file or a thread more than the first, a frame takes 1.1 times the processor time, or the 99th
-percentile of latency of the last hour (a third of a shorter run) is over 1.1 times that of the first. Where others were
-at work, so that threads waited longer for a processor than they worked or than before, that percentile is reported and
-not judged.
+shorter run), so that no single sample decides. Memory of a run of four hours is judged over all of that. A shorter one
+is extrapolated from its second half, and the slope of all of it printed beside: in the first half the arenas of the C
+library, one for each thread, grow to the most that was ever in use at once, and CPython's cache of attributes fills,
+which keeps names that C libraries make anew for each look, up to 4096; what grows for ever grows in the second half,
+too. Exits 1 if four hours would add more than 1 MB of resident memory, the last quarter has a file or a thread more
+than the first, a frame takes 1.1 times the processor time, or the 99th percentile of latency of the last hour (a third
+of a shorter run) is over 1.1 times that of the first. Where others were at work, so that threads waited longer for a
+processor than they worked or than before, that percentile is reported and not judged.
 """
 
 from __future__ import annotations
@@ -153,10 +156,12 @@ class Process:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a soak showed; what is per four hours is extrapolated. ``judged_s`` is without the warm-up."""
+    """What a soak showed; what is per four hours is extrapolated. ``judged_s`` is without the warm-up;
+    ``rss_all_bytes`` is of all that, where the other bytes may be of the second half."""
 
     judged_s: float
     frames: int
+    rss_all_bytes: float
     rss_bytes: float
     rss_low_bytes: float
     rss_high_bytes: float
@@ -194,7 +199,8 @@ class Verdict:
         cpu, p99, delay = (f"{first:.2f} then {last:.2f} ms" for first, last in pairs)
         return [
             f"{self.judged_s / HOUR_S:.2f} hours after the warm-up, {self.frames} frames; in {BAR_HOURS:g} hours:",
-            f"  RSS {rss:+.3f} MB (95 %: {low:+.3f} to {high:+.3f})",
+            f"  RSS {rss:+.3f} MB (95 %: {low:+.3f} to {high:+.3f}); "
+            f"by all after the warm-up {self.rss_all_bytes * mb:+.3f}",
             f"  PSS {self.pss_bytes * mb:+.3f} MB, USS {self.uss_bytes * mb:+.3f} MB",
             f"  files {self.files:+d}, threads {self.threads:+d} (most of the last quarter beside the first)",
             f"  processor time of a frame {cpu}; waited for processors {delay} a frame",
@@ -213,9 +219,11 @@ def judge(samples: list[Sample]) -> Verdict:
     first = [one for one in late if one.at_s <= warm_s + window_s]
     last = [one for one in late if one.at_s >= span_s - window_s]
 
-    def slopes(name: str) -> tuple[float, float, float]:
+    settled_s = warm_s if span_s >= BAR_HOURS * HOUR_S - 60 else span_s / 2
+
+    def slopes(name: str, from_s: float = settled_s) -> tuple[float, float, float]:
         minutes: dict[int, list[Sample]] = {}
-        for one in late:
+        for one in (one for one in late if one.at_s >= from_s):
             minutes.setdefault(int(one.at_s // min(60.0, max(SAMPLE_S, span_s / 60))), []).append(one)
         x = [statistics.mean(one.at_s for one in group) for group in minutes.values()]
         y = [statistics.median(getattr(one, name) for one in group) for group in minutes.values()]
@@ -238,6 +246,7 @@ def judge(samples: list[Sample]) -> Verdict:
     return Verdict(
         judged_s=late[-1].at_s - late[0].at_s,
         frames=late[-1].frames - late[0].frames,
+        rss_all_bytes=slopes("rss_bytes", warm_s)[0],
         rss_bytes=rss,
         rss_low_bytes=low,
         rss_high_bytes=high,

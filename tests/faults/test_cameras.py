@@ -203,7 +203,8 @@ def test_a_camera_that_opens_and_stays_silent_was_waited_for_while_it_opened(say
     """So it is reported after its time-out, not after twice that; and one that gives frames late is not."""
     with RtspServer(units) as server:
         server.is_stalled, server.is_reporting = says != "frames", says == "reports"
-        config = SourceStage(source=server.url, timeout="400ms")  # type: ignore[arg-type]
+        timeout = "30s" if says == "frames" else "400ms"
+        config = SourceStage(source=server.url, timeout=timeout)  # type: ignore[arg-type]
         stream = Stream("cam", config, Counter(), REAL)
         opened_ns, packets = REAL.now_ns(), stream._packets()
         if says == "frames":

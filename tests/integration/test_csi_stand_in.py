@@ -20,10 +20,15 @@ from tests.helpers.command import ROOT
 
 gi = pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi")
 _HEADERS = ["pkg-config", "--exists", "gstreamer-video-1.0"]
-pytestmark = pytest.mark.skipif(
-    not shutil.which("gcc") or not shutil.which("pkg-config") or bool(subprocess.run(_HEADERS, check=False).returncode),
-    reason="no C compiler, or no headers of GStreamer: sudo apt install gcc libgstreamer-plugins-base1.0-dev",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not shutil.which("gcc")
+        or not shutil.which("pkg-config")
+        or bool(subprocess.run(_HEADERS, check=False).returncode),
+        reason="no C compiler, or no headers of GStreamer: sudo apt install gcc libgstreamer-plugins-base1.0-dev",
+    ),
+]
 _FRAMES = 12
 
 

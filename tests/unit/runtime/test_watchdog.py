@@ -12,6 +12,7 @@ from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime import Node, Result, Runner, runner, summarize, watchdog
 from edgert.runtime.recovery import Care
+from edgert.runtime.worker import Worker
 from tests.helpers.stages import Does, Numbers, chain, link
 
 SOON_S = 0.05
@@ -107,8 +108,8 @@ def test_others_go_on_while_one_hangs_that_they_do_not_need(on_error: str) -> No
 
 
 def test_it_looks_where_the_threads_began_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = runner.Worker.start
-    monkeypatch.setattr(runner.Worker, "start", lambda worker: time.sleep(0.1) or begin(worker))
+    begin = Worker.start
+    monkeypatch.setattr(Worker, "start", lambda worker: time.sleep(0.1) or begin(worker))
     hangs = Hangs()
     running, nodes, _ = hanging(hangs, Care(watchdog_s=SOON_S))
     until(lambda: nodes[1].stuck_s)
