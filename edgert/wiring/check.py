@@ -87,7 +87,7 @@ def labeled(
     from edgert.wiring.labeled import MOST_IMAGES, LabeledSearch
 
     opened = open_dataset(data, config.task, labels, limit=MOST_IMAGES, where=found.where)
-    return LabeledSearch(found, opened, verb_of(config.task), progress)
+    return LabeledSearch(found, opened, config.task, progress)
 
 
 def prior_for(found: Subject, base: Setting, told: Told) -> Prior:

@@ -9,8 +9,9 @@ import numpy as np
 
 from edgert import dataset
 from edgert.config import ClassifyTask, DetectTask, TaskConfig
+from edgert.config.model_section import verb_of
 from edgert.errors import ConfigError
-from edgert.evaluation import evaluate_model, score
+from edgert.evaluation import evaluate_model, score, task_scores
 from edgert.stages.decode.decoder import Decoder
 from edgert.wiring.check_report import CheckReport
 from edgert.wiring.evidence import NOTHING
@@ -33,7 +34,7 @@ class Scores(Ranking):
     """Settings by what they score. A standard error is that of images drawn with replacement (Efron and Tibshirani, "An
     Introduction to the Bootstrap", 1993)."""
 
-    def __init__(self, scorer: score.Scorer, images: int) -> None:
+    def __init__(self, scorer: task_scores.Scorer, images: int) -> None:
         super().__init__(())
         self.scorer, self.metric = scorer, scorer.metrics[0]
         self.notes: dict[Tally, list[score.Note]] = {}
@@ -72,13 +73,17 @@ class Scores(Ranking):
 class LabeledSearch(Search):
     """The scores of one model's settings."""
 
-    def __init__(self, subject: Subject, data: dataset.LabeledDataset, verb: str, progress: Progress | None) -> None:
+    def __init__(
+        self, subject: Subject, data: dataset.LabeledDataset, task: TaskConfig, progress: Progress | None
+    ) -> None:
         if data.ground_truth is None:
             raise ConfigError(f"{data.path} has no labels", why=data.notes[0] if data.notes else "", fix="--images")
         self._images, count = data.images, len(data.images)
         first = self._images.frame(0).planes[0].copy()
-        super().__init__(subject, [(Path(self._images.name(number)), first) for number in range(count)], verb, progress)
-        self.ranking: Scores = Scores(score.scorer_for(data.ground_truth), count)
+        super().__init__(
+            subject, [(Path(self._images.name(number)), first) for number in range(count)], verb_of(task), progress
+        )
+        self.ranking: Scores = Scores(task_scores.scorer_for(data.ground_truth, task), count)
 
     def plan(self, inputs: int) -> None:
         """Tells the progress how many more ways to feed the model will be tried."""
