@@ -99,6 +99,24 @@ def kernel_rows(runs: Sequence[Run]) -> list[Row]:
     ]
 
 
+def of_zoo(folder: Path) -> dict[str, list[str]]:
+    """Name → lines of the table of bench_zoo.py: a row for each package and task, then what was wrong."""
+    figures = json.loads((folder / "zoo.json").read_text(encoding="utf-8"))["figures"]
+    models = [one for one in figures if "package" in one["detail"]]
+    cells: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for one in models:
+        cells[one["detail"]["package"], one["detail"]["right"].replace("|", " or ")].append(one)
+    rows = []
+    for (package, task), found in sorted(cells.items()):
+        wrong = [f"{one['name']}: {one['detail']['found']}" for one in found if not one["value"]]
+        right = sum(one["value"] for one in found)
+        names = ", ".join(one["name"] for one in found)
+        rows.append((package, task, names, f"{right:.0f} of {len(found)}", ", ".join(wrong) or "–"))
+    rights = sum(one["value"] for one in models)
+    total = ("all", "", f"{len(models)} models", f"{rights:.0f} of {len(models)}", "")
+    return {"zoo": lines(("package", "what is right", "models", "written right", "written instead"), [*rows, total])}
+
+
 def by_gpu(runs: Sequence[Run], rows_of: Callable[[Sequence[Run]], list[Row]]) -> list[str]:
     """A table for each kind of GPU; the first row is its heading."""
     found = []

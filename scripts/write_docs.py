@@ -301,8 +301,9 @@ def dla_page() -> str:
 
 
 def benchmarks_page() -> str:
-    """The tables of races on GPUs are of the runs that tests/bench/measured has."""
-    return with_tables("benchmarks.md", {**measured_tables.of_races(MEASURED), **measured_tables.of_cameras(MEASURED)})
+    """Its tables are of the runs that tests/bench/measured has."""
+    gpus = {**measured_tables.of_races(MEASURED), **measured_tables.of_cameras(MEASURED)}
+    return with_tables("benchmarks.md", {**gpus, **measured_tables.of_zoo(MEASURED)})
 
 
 def gpu_page() -> str:

@@ -3,7 +3,8 @@
     python tests/bench/bench_zoo.py FOLDER [--photo IMAGE] [--json FILE]
 
 FOLDER is what scripts/zoo_exports.py filled, in an environment of its own; that script says what is right for each. A
-model that nothing here reads is right where ``new`` refuses it.
+model that nothing here reads is right where ``new`` refuses it. What is kept, tests/bench/measured/zoo.json, is a table
+of docs/benchmarks.md.
 """
 
 from __future__ import annotations
