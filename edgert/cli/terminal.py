@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -67,7 +67,12 @@ def console(json: Path | None = None, *, stderr: bool = False, tables: bool = Tr
     """
     from rich.console import Console
 
-    made = Console(stderr=stderr or is_stdout(json), highlight=False)
+    class Safe(Console):
+        def render_str(self, text: str, *arguments: Any, **options: Any) -> Text:
+            """What files say does not steer the terminal."""
+            return super().render_str(printable(text), *arguments, **options)
+
+    made = Safe(stderr=stderr or is_stdout(json), highlight=False)
     if made.stderr:  # whoever reads the log may go away: rich would end the thread that logs, as by sys.exit
         made.on_broken_pipe = partial(setattr, made, "quiet", True)  # type: ignore[method-assign]
     if tables and not made.is_terminal:
