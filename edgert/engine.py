@@ -19,7 +19,7 @@ from edgert.board.host import core_count
 from edgert.config import ModelConfig
 from edgert.errors import ModelError, nearest
 from edgert.files import FileStore, cache_folder
-from edgert.graph import Model, TensorSpec, inputs, load
+from edgert.graph import Model, TensorSpec, inputs, load, operators
 from edgert.stages.preprocess import layout_of
 
 Array = npt.NDArray[Any]
@@ -177,12 +177,7 @@ def build_engine(
 
 def own_precision(model: Model) -> str:
     """What a model's file computes in: ``int8`` with nodes of integers, ``fp16`` with such weights, else ``fp32``."""
-    if any(
-        node.op_type in ("QuantizeLinear", "DequantizeLinear")
-        or "Integer" in node.op_type
-        or node.op_type.startswith("QLinear")
-        for node in model.proto.graph.node
-    ):
+    if any(node.op_type in operators.QDQ or operators.is_integer(node.op_type) for node in model.proto.graph.node):
         return "int8"
     return "fp16" if any(one.data_type == _FLOAT16 for one in model.proto.graph.initializer) else "fp32"
 
