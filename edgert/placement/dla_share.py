@@ -1,6 +1,6 @@
 """What part of a network a DLA can run: verdicts, segments, shares, and what would change them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -25,6 +25,7 @@ class Survey:
         macs: multiply-adds per node.
         regions: segments of what is sure, each a loadable.
         hoped: segments if every ``verify`` turns out to run; those of doubtful nodes alone are left out.
+        stranded: places of nodes that would run there, and stay on the GPU with all around them.
         summary: the same in numbers.
     """
 
@@ -34,6 +35,7 @@ class Survey:
     macs: tuple[int, ...]
     regions: tuple[Region, ...]
     hoped: tuple[Region, ...]
+    stranded: frozenset[int]
     summary: Summary
 
     @property
@@ -48,9 +50,9 @@ class Survey:
 
     @property
     def allowed(self) -> frozenset[str]:
-        """Names of the nodes that surely run on the DLA, in one of the segments."""
+        """Names of the nodes that surely run on the DLA, and not between those of the GPU alone."""
         sure = (place for place, verdict in enumerate(self.verdicts) if verdict.answer == "yes")
-        return frozenset(self.nodes[place].name for place in sure if place in self._segments)
+        return frozenset(self.nodes[place].name for place in sure if place not in self.stranded)
 
     @property
     def fixes(self) -> tuple[str, ...]:
@@ -128,11 +130,17 @@ def survey(
     work = multiply_adds(graph) if macs is None else dict(macs)
     verdicts = check_graph(nodes, target, scaled)
 
-    grown = partial(regions, nodes, verdicts, target, macs=work, outputs=graph.output_names, stranded=False)
-    sure, maybe = grown(), grown(answers=_HOPED)
+    grown = partial(regions, nodes, verdicts, target, macs=work, outputs=graph.output_names)
+    sure, maybe = grown(stranded=False), grown(answers=_HOPED, stranded=False)
+    stranded = _places(grown()) - _places(sure)
     hoped = tuple(region for region in maybe if any(verdicts[place].answer == "yes" for place in region.places))
     counted = tuple(work.get(node.name, 0) for node in nodes)
-    return Survey(target, nodes, verdicts, counted, sure, hoped, summarize(nodes, verdicts, sure, hoped, work))
+    summary = summarize(nodes, verdicts, sure, hoped, work)
+    return Survey(target, nodes, verdicts, counted, sure, hoped, stranded, summary)
+
+
+def _places(found: Iterable[Region]) -> frozenset[int]:
+    return frozenset(place for region in found for place in region.places)
 
 
 _COMPARED = (
