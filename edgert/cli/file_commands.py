@@ -62,14 +62,7 @@ def validate(pipeline: option.PipelineArgument, overrides: option.Set = None, de
 def check(
     pipeline: option.PipelineArgument,
     images: Annotated[list[str] | None, option.Photos] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            metavar="PATH",
-            help="Labeled images instead, as edgert eval takes them: settings are ranked by what they score.",
-        ),
-    ] = None,
+    data: Annotated[str | None, option.data("Instead of --images: settings are ranked by what they score.")] = None,
     model: option.Model = None,
     output: Annotated[Path | None, option.output("It shows the first image with the best answer drawn on it.")] = None,
     every: option.All = False,

@@ -96,16 +96,6 @@ Ranges = Annotated[
         "--ranges", metavar="FILE", help="Read the ranges that edgert calibrate wrote, instead of measuring them."
     ),
 ]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="PATH",
-        help="Labeled images to evaluate on: COCO .json, YOLO folder or data.yaml, Pascal VOC, MOT sequence, .csv of "
-        "file,label_index, a folder per class, images/ and masks/, or images without labels. The pipeline's accuracy: "
-        "dataset when left out.",
-    ),
-]
 Metric = Annotated[
     str | None,
     typer.Option(
@@ -148,9 +138,16 @@ trt = _shared("TensorRT version to build engines for, such as 10.3.", "VERSION",
 model = _shared("Name of the pipeline's model to work on.", "NAME", "--model")
 output = _shared("Path of the file or folder to write.", "PATH", "--output", "-o")
 images = _shared("Typical images, in a folder or a file.", "PATH", "--images")
+data = _shared(
+    "Labeled images: COCO .json, YOLO folder or data.yaml, Pascal VOC, MOT sequence, .csv of file,label_index, a "
+    "folder per class, or images/ and masks/.",
+    "PATH",
+    "--data",
+)
 limit = _shared("Use at most this many images.", "N", "--limit", min=1)
 target = _shared("Engine to make the INT8 model for: ort, gpu or dla.", "NAME", "--target")
 precision = _shared("Precision of the model: int8 or fp16.", "NAME", "--precision")
+Data = Annotated[str | None, data("Images without labels do, too. The pipeline's accuracy: dataset when left out.")]
 Model = Annotated[str | None, model("Needed where the pipeline has several.")]
 Board = Annotated[str | None, board("The pipeline's own when left out.")]
 Trt = Annotated[str | None, trt("The one of the board's JetPack when left out.")]

@@ -166,7 +166,7 @@ def test_no_verb_prints_what_a_model_says_to_the_terminal(place: str, folder: Pa
     verbs = {verb.split()[0] for verb in VERBS}
     asked = {info.callback.__name__ for info in app.registered_commands if info.callback} - {"job", "schema"}
     assert (
-        verbs | {"doctor", "boards", "top", "bench", "evaluate", "import_model"} == asked
+        verbs | {"doctor", "boards", "top", "bench", "evaluate", "import_model", "models", "gallery"} == asked
     )  # these print no names of it
     for number, text in enumerate(HOSTILE.values()):
         model = seeds.plain_model()

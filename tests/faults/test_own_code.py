@@ -92,8 +92,10 @@ VERBS = (
     ("bench", "p.yaml", "--minutes", "0.01"),
     ("new", "model.onnx", "-o", "made.yaml", "--images", "photos/0.png"),
     ("import", "brought:work", "-o", "made.onnx"),
+    ("gallery", "p.yaml"),
+    ("gallery", "p.yaml", "--add", "anna", "--images", "photos/0.png"),
 )
-NO_FILE = {"boards", "doctor", "schema", "top"}
+NO_FILE = {"boards", "doctor", "models", "schema", "top"}
 """Verbs that take no file of anybody's."""
 
 

@@ -13,14 +13,14 @@ from edgert.report.dla_page import cautions, headline, render_survey, save_surve
 from tests.unit.graph.graphs import make, node, weights
 
 
-def surveyed(count: int = 3, target: Target | None = None, prefix: str = "") -> Survey:
+def surveyed(count: int = 3, target: Target | None = None, prefix: str = "", first: str = "Relu") -> Survey:
     nodes, name = [], "x"
     for place in range(count):
-        op = ("Relu", "Neg", "Sin")[place % 3]
-        nodes.append(node(op, [name], [f"t{place}"], name=f"{prefix}{op}_{place}"))
+        op = (first, "Neg", "Sin")[place % 3]
+        nodes.append(node(op, [name, "k"] if op == "Conv" else [name], [f"t{place}"], name=f"{prefix}{op}_{place}"))
         name = f"t{place}"
     nodes.append(node("Conv", [name, "w"], ["y"], name="conv"))
-    model = make(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 8, 8]}, {"w": weights(4, 3, 1, 1)})
+    model = make(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 8, 8]}, {"w": weights(4, 3, 1, 1), "k": weights(3, 3, 1, 1)})
     return survey(read(model), target or Target(2, "10.3", "int8"))
 
 
@@ -51,7 +51,7 @@ def test_headline_and_cautions() -> None:
     assert "Nothing" in headline(none, "X") and "11.1" in headline(none, "X")
     late = surveyed(target=Target(2, "11.4.1", "int8"))
     assert any("AGX Orin" in text for text in cautions(late))
-    many = surveyed(60)
+    many = surveyed(60, first="Conv")
     assert any(f"{many.loadables} loadables" in text for text in cautions(many))
 
 
