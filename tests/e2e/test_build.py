@@ -35,6 +35,7 @@ def env(folder: Path) -> dict[str, str]:
     return {"EDGERT_CACHE": str(folder / "cache")}
 
 
+@pytest.mark.slow
 def test_a_board_that_edgert_does_not_run_on_gets_what_can_be_done_there(home: Path) -> None:
     done = edgert("build", "hello", "--board", "xavier-nx-16gb", "-o", "xavier.edgert", cwd=home, env=env(home))
     text = " ".join(done.stdout.split())

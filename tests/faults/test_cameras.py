@@ -126,7 +126,7 @@ def test_the_others_run_while_one_is_absent_and_the_page_says_which(
         before = frames(running, "there")
         absent.start()
         assert wait(lambda: state(running, "absent").up) <= 2.0
-        assert ask(port, "/readyz") == (200, "ok\n")
+        wait(lambda: ask(port, "/readyz") == (200, "ok\n"))
         assert state(running, "absent").reconnects == 0 and state(running, "absent").reason == ""
         wait(lambda: frames(running, "there") > before)
         assert (state(running, "there").frame_age_s or 0) < 1

@@ -106,6 +106,7 @@ def test_a_recording_that_is_worked_on_again_gives_the_same_files(tmp_path: Path
         assert len(list((tmp_path / "images").iterdir())) == 20
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_nothing_is_lost(tmp_path: Path) -> None:
     program = """
 import sys

@@ -23,6 +23,7 @@ def check(pipeline: str, folder: Path, points: int) -> None:
         assert bundle.manifest.board == "orin-nx-16gb"
 
 
+@pytest.mark.slow
 def test_a_small_build_killed_at_two_points(tmp_path: Path) -> None:
     check(str(small_pipeline(tmp_path / "pipeline")), tmp_path, 2)
 

@@ -54,6 +54,7 @@ def check(folder: Path, points: int) -> None:
     assert len(found) == points and any(path.endswith(".plan") for path in wanted)
 
 
+@pytest.mark.slow
 def test_finishing_killed_at_two_points(tmp_path: Path) -> None:
     check(tmp_path, 2)
 

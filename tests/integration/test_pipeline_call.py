@@ -454,7 +454,7 @@ def use(pipeline: edgert.Pipeline, index: int, image: Any) -> None:
 @pytest.mark.parametrize(
     ("where", "count", "most_mib"),
     [
-        ("processor", 60, 1),
+        ("processor", 20, 1),
         pytest.param("processor", 200, 2, marks=pytest.mark.slow),
         ("gpu's double", 60, 2),
     ],

@@ -127,7 +127,7 @@ def cosine(first: Array, second: Array) -> float:
 
 
 @networks
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ["dla", *(pytest.param(one, marks=pytest.mark.slow) for one in ("ort", "gpu"))])
 def test_every_form_is_valid_and_close_to_float(name: str, target: Target) -> None:
     net = network(name)
     model = net.lowered(target)

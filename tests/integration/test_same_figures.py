@@ -18,7 +18,9 @@ NEAR = 0.05
 SECONDS = 4.0
 
 
-@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize(
+    "board", ["orin-nano-8gb", *(pytest.param(one, marks=pytest.mark.slow) for one in list(BOARDS)[1:])]
+)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_plan_and_a_simulation(name: str, board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = shipped(name, tmp_path, 240, monkeypatch)

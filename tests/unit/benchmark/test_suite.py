@@ -34,6 +34,7 @@ def test_only_exact_figures_are_judged(
     assert ("✗" in done.stderr) == bool(code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("counts", "kept"), [((7, 7, 8, 8), 0), ((7, 9, 8, 9), 0), ((7, 8, 9, 11), 1)])
 def test_what_is_kept_is_what_grows_in_every_round(
     counts: tuple[int, ...], kept: int, monkeypatch: pytest.MonkeyPatch

@@ -94,6 +94,7 @@ def test_a_power_budget_that_the_gpu_breaks_is_kept_on_the_dla_without_losing_a_
     assert played.busy["dla0"] > 5 * played.busy["gpu"]
 
 
+@pytest.mark.slow
 def test_a_governor_moves_the_work_to_the_dla_when_the_board_gets_hot(tmp_path: Path) -> None:
     file = pipeline(tmp_path, "power: 30W", fps=240)
     (row,) = plan(file, mode=MODE).boards[0].rows

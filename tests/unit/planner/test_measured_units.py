@@ -201,6 +201,7 @@ def test_a_sister_is_corrected_by_them_and_says_so(tmp_path: Path, board: str, m
     assert to_json(fed)["boards"][0]["rows"][0]["models"][0]["measured"].startswith("gpu ×")
 
 
+@pytest.mark.slow
 def test_of_all_boards_only_those_of_the_chip_are_corrected(tmp_path: Path) -> None:
     file = planned(tmp_path)
     path = of_this_file(file, finished(tmp_path, ALL_GPU, precision="fp16"))

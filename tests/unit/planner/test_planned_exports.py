@@ -86,6 +86,7 @@ def test_integer_operators_are_refused_by_name_for_tensorrt(tmp_path: Path) -> N
     assert "float model is wanted" in caught.value.fix and "models.net" in caught.value.where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_exports_are_planned_on_every_board(name: str, tmp_path: Path) -> None:
     check(planned(exports.EXPORTS[name](tmp_path / "net.onnx"), "all"), len(boards()))

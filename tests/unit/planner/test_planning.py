@@ -260,6 +260,7 @@ def test_budgets_that_nothing_keeps_say_what_comes_closest(tmp_path: Path) -> No
     assert "latency" in made.boards[0].advice[0]
 
 
+@pytest.mark.slow
 def test_all_boards_have_a_verdict_and_the_smallest_that_fits_is_named(tmp_path: Path) -> None:
     made = plan(pipeline(tmp_path, fps=5), board="all", objective="energy")
     titles = [board.board for board in made.boards]

@@ -260,6 +260,7 @@ def test_many_tracks_outgrow_the_first_room() -> None:
     assert ids.tolist() == list(range(1, 301))
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded_over_ten_thousand_frames_of_churn() -> None:
     tracker, last = byte_track(), 0
     frames = list(_churn(500, seed=7, objects=5))

@@ -56,7 +56,7 @@ def test_oriented_boxes(kernels: Kernels, boxes: int, classes: int, limit: int, 
     assert not len(like_the_host(kernels, GpuOriented, Detector(YoloV8Obb(), 1.0, iou), values * np.float16(0.5))[0])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float16"])
 @pytest.mark.parametrize(("masks", "size"), [(32, (24, 40)), (3, (48, 80)), (33, (6, 20))])
 def test_masks_of_objects(kernels: Kernels, masks: int, size: tuple[int, int], dtype: Any) -> None:
     """Numbers of which every sum is exact, whatever the order, and often 0."""

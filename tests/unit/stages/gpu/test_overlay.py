@@ -76,7 +76,7 @@ def overlays(elements: tuple[str, ...] = ELEMENTS) -> tuple[Overlay, Overlay]:
 
 
 @pytest.mark.parametrize("form", ["i420", "nv12", "yuyv", "bgr", "rgb", "gray"])
-@pytest.mark.parametrize("width", [None, 160, 61])
+@pytest.mark.parametrize("width", [pytest.param(None, marks=pytest.mark.slow), 160, 61])
 def test_frames_of_every_format_and_size_are_converted_as_on_the_host(
     painter: GpuPainter, form: Any, width: int | None
 ) -> None:
