@@ -148,14 +148,17 @@ def facts(name: str, config: ModelConfig, photos: FileDataset, scored: LabeledDa
         if scored is not None and is_compared(config.task):
             known |= loss(config, made, scored)
     except EdgertError as error:
-        known["refused"] = (
-            error.what.replace(f"'{config.onnx}'", "it").replace(str(config.onnx), "it").removeprefix("model ")
-        )
+        known["refused"] = about_it(error.what, config)
     try:
         known["dla"] = on_dla(load(config.onnx), config)
     except EdgertError as error:
-        known["dla_refused"] = error.what
+        known["dla_refused"] = about_it(error.what, config)
     return known
+
+
+def about_it(what: str, config: ModelConfig) -> str:
+    """An error without the path of the model's file."""
+    return what.replace(f"'{config.onnx}'", "it").replace(str(config.onnx), "it").removeprefix("model ")
 
 
 def figures(name: str, known: dict[str, Any]) -> Iterator[Figure]:

@@ -1,4 +1,4 @@
-"""Part M, bar 3: what recording a camera costs, and whether recordings are the camera's own packets.
+"""What recording a camera costs, and whether recordings are the camera's own packets.
 
     python tests/bench/bench_record.py [--cameras 8] [--seconds 10] [--rounds 5] [--json FILE]
 
