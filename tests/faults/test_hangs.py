@@ -229,7 +229,10 @@ def test_a_callback_that_hangs_is_named_by_close(tmp_path: Path, monkeypatch: py
 def test_ctrl_c_ends_a_model_that_hangs_in_its_first_run(tmp_path: Path) -> None:
     path = write(tmp_path, "model")
     (tmp_path / "long.onnx").write_bytes(endless(at_once=True))
-    with subprocess.Popen([sys.executable, "-m", "edgert", "run", str(path)], cwd=tmp_path, stderr=-1) as run:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background, and inherited
+    run = subprocess.Popen([sys.executable, "-m", "edgert", "run", str(path)], cwd=tmp_path, stderr=-1)
+    signal.signal(signal.SIGINT, before)
+    with run:
         time.sleep(4)
         assert run.poll() is None
         run.send_signal(signal.SIGINT)
