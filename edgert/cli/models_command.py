@@ -71,8 +71,8 @@ def _show(screen: terminal.Console, known: KnownFamily) -> None:
     for one in known.measured:
         shares = [f"DLA of {name} {100 * one.dla[number].share:.0f} % in {one.dla[number].segments}"
                   for number, name in ((2, "Orin"), (1, "Xavier")) if one.dla and number in one.dla]  # fmt: skip
-        told = [f"INT8 {one.int8_text}" if one.int8_text else one.refused, *shares, *one.warnings]
-        screen.print(f"• {one.model}, {one.task}: {'; '.join(filter(None, told))}", markup=False)
+        parts = [f"INT8 {one.int8_text}" if one.int8_text else one.refused, *shares, *one.warnings]
+        screen.print(f"• {one.model}, {one.task}: {'; '.join(filter(None, parts))}", markup=False)
     if not known.measured:
         screen.print("• nothing was measured of a model of it", style="dim")
     screen.print()

@@ -153,5 +153,5 @@ def test_it_reads_what_the_model_writes() -> None:
     outputs = [array[0] for array in (found if isinstance(found, tuple) else (found,))]
     record = decode(outputs, Geometry(1, 1, 0, 0, NETWORK, (0, 0, *NETWORK)))
     assert len(record.boxes) == len(record.scores) == len(record.classes)
-    # To be filled in: a photograph instead of noise, and what is on it.
+    # To be filled in: a photo instead of noise, and what is on it.
 '''

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -103,6 +103,19 @@ def _gives_way(clients: Mapping[_Client, None]) -> _Client:
     return next(one for one in clients if one.address == most)
 
 
+def run_to_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """Runs a loop of this thread's own until the work is done; ends what else runs in it, and closes it."""
+    try:
+        loop.run_until_complete(work)
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks))
+        loop.close()
+
+
 class LiveServer:
     """Serves one :class:`Live` from now on, until :meth:`stop`.
 
@@ -139,15 +152,7 @@ class LiveServer:
 
     def _run(self) -> None:
         self._loop.set_exception_handler(lambda _, about: self.failed(about.get("exception") or RuntimeError(about)))
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            tasks = asyncio.all_tasks(self._loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                self._loop.run_until_complete(asyncio.wait(tasks))
-            self._loop.close()
+        run_to_end(self._loop, self._serve())
 
     async def _serve(self) -> None:
         timeout_s = _HEAD_S if self._access.tls else None

@@ -148,7 +148,7 @@ function nearestEdge({ points, kind }, point) {
   return far.indexOf(Math.min(...far)) + 1;
 }
 
-// What a zones stage would refuse, it is told here.
+// What a zones stage would refuse, it says here.
 function crosses(points) {
   const side = ([a, b], [c, d], [e, f]) => Math.sign((c - a) * (f - b) - (d - b) * (e - a));
   const edges = points.map((one, n) => [one, points[(n + 1) % points.length]]);

@@ -17,6 +17,7 @@ from edgert.runtime.records import Result
 from edgert.stages.sink import http_answers as answers
 from edgert.stages.sink import http_request as asked
 from edgert.stages.sink.encoder_choice import Choice
+from edgert.stages.sink.http_server import run_to_end
 from edgert.stages.sink.stream import webrtc
 from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
 
@@ -104,15 +105,7 @@ class WebrtcSink:
 
     def _run(self) -> None:
         self._loop.set_exception_handler(lambda _, about: log.debug("%s: %s", self.name, about))
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            tasks = asyncio.all_tasks(self._loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                self._loop.run_until_complete(asyncio.wait(tasks))
-            self._loop.close()
+        run_to_end(self._loop, self._serve())
 
     async def _serve(self) -> None:
         tls, timeout_s = self._access.tls, limits.PAGE_HEAD_S if self._access.tls else None
