@@ -7,6 +7,7 @@ import random
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -21,7 +22,7 @@ log = logging.getLogger("edgert.send")
 BATCH = 256
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _REMIND_S = 300.0
-_SECURE_S, _TRIM_S = 1.0, 5.0
+_IDLE_S, _SECURE_S, _TRIM_S = 0.5, 1.0, 5.0
 _END_S = 3.0
 """How long the end of a run waits for what is still to be sent; the rest waits in the spool."""
 
@@ -39,13 +40,15 @@ class Door(Protocol):
 
     name: str
     """The server, without credentials, for people."""
+    settle_s: float
+    """How long the server may still lose what it has acknowledged, when it is killed."""
 
     def connect(self) -> None:
         """Raises OSError when nobody answers there, or it does not let us in."""
         ...
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Sends them in order and waits until all are acknowledged.
+        """Sends them in order and waits until all are acknowledged. With none, only tells of a connection that is gone.
 
         Raises:
             OSError: the connection is gone; which of them arrived is not known.
@@ -61,6 +64,9 @@ class Door(Protocol):
 class Courier:
     """Sends a spool's messages through a door, from a thread of its own, which closes both in the end.
 
+    What was acknowledged stays in the spool until the connection has stood for ``settle_s`` more. If it breaks before,
+    or this process is killed, all of that is sent again, from the oldest on, so that order is kept.
+
     Trouble is logged when it begins and every few minutes while it lasts, with its present reason, and when it is over.
     """
 
@@ -70,6 +76,7 @@ class Courier:
         self._is_open, self._down_since, self._reminded = False, 0.0, 0.0
         self._secured = self._trimmed = time.monotonic()
         self._refused, self._is_spool_odd = 0, False
+        self._sent, self._settling = -1, deque[tuple[float, Message]]()
         self._thread = threading.Thread(target=self._run, name=f"edgert-{name}", daemon=True)
         self._thread.start()
 
@@ -83,24 +90,25 @@ class Courier:
         is not waited for any longer: the thread ends when it has given it up."""
         self._ends.set()
         self._news.set()
-        self._thread.join(_END_S + 0.5)
+        self._thread.join(_END_S + self._door.settle_s + 0.5)
 
     def _run(self) -> None:
         wait_s, deadline = _FIRST_WAIT_S, float("inf")
         while True:
             if self._ends.is_set():
-                deadline = min(deadline, time.monotonic() + _END_S)
+                deadline = min(deadline, time.monotonic() + _END_S + self._door.settle_s)
             if time.monotonic() > deadline or (self._ends.is_set() and not self._spool.count):
                 break
             try:
                 if not self._step():
-                    self._news.wait(_SECURE_S / 2)
+                    self._news.wait(_IDLE_S)
                     self._news.clear()
                 wait_s = _FIRST_WAIT_S
             except Exception as error:  # of whatever package does the protocol; the next try may go well
                 is_known = isinstance(error, OSError) and str(error)
                 log.debug("%s: %s", self._name, self._door.name, exc_info=error)
-                self._is_open = False
+                self._is_open, self._sent = False, -1
+                self._settling.clear()
                 self._close_door()
                 self._report(printable(str(error) if is_known else f"{type(error).__name__}: {error}"))
                 if self._ends.is_set():
@@ -112,8 +120,8 @@ class Courier:
 
     def _step(self) -> bool:
         """Sends some; False where there is nothing to send."""
-        messages = self._spool.oldest(BATCH)
-        if not messages:
+        messages = self._spool.oldest(BATCH, self._sent)
+        if not messages and not self._settling:
             return False
         if not self._is_open:
             self._door.connect()
@@ -125,11 +133,20 @@ class Courier:
                 log.warning("%s: %s refuses a message, which is dropped: %s", self._name, self._door.name, error)
             self._refused += 1
             messages = messages[: messages.index(error.message) + 1]
-        self._spool.remove(messages)
-        if self._down_since:
+        self._settle(messages)
+        if messages and self._down_since:
             log.info("%s: %s takes messages again; %d wait", self._name, self._door.name, self._spool.count)
             self._down_since = 0.0
-        return True
+        return bool(messages)
+
+    def _settle(self, messages: Sequence[Message]) -> None:
+        """Some more were acknowledged; the spool forgets those for which that was long enough ago."""
+        now = time.monotonic()
+        if messages:
+            self._sent = messages[-1].number
+            self._settling.append((now + self._door.settle_s, messages[-1]))
+        while self._settling and self._settling[0][0] <= now:
+            self._spool.remove([self._settling.popleft()[1]])
 
     def _report(self, why: str) -> None:
         now = time.monotonic()
@@ -153,7 +170,7 @@ class Courier:
         try:
             if now - self._secured > _SECURE_S:
                 self._secured = now
-                self._spool.secure()
+                self._spool.secure(self._sent)
             if now - self._trimmed > _TRIM_S:
                 self._trimmed = now
                 self._spool.trim()

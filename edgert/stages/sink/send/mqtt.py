@@ -17,6 +17,8 @@ from edgert.stages.sink.send.spool import Message
 PORT, TLS_PORT = 1883, 8883
 _KEEPALIVE_S = 30
 _POLL_S = 0.05
+_SETTLE_S = 2.0
+"""Brokers acknowledge before they have delivered or saved: mosquitto saves at the end of a turn of its loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class MqttDoor:
         self._server, self._topics, self._pipeline, self._qos, self._retain = server, topics, pipeline, qos, retain
         self._port = server.port(TLS_PORT if server.scheme == "mqtts" else PORT)
         self.name = server.name(self._port)
+        self.settle_s = _SETTLE_S if qos else 0.0
         self._status = filled(topics.status, pipeline, "", "status", "")
         self._client: Any = None
         self._announced: set[tuple[str, str]] = set()
@@ -50,7 +53,9 @@ class MqttDoor:
         from paho.mqtt.client import Client
         from paho.mqtt.enums import CallbackAPIVersion
 
-        client: Any = Client(CallbackAPIVersion.VERSION2, client_id=f"edgert-{uuid.uuid4().hex[:12]}")
+        name = f"edgert-{uuid.uuid4().hex[:12]}"
+        # By itself it would connect again unseen, and nobody would send again what had not settled.
+        client: Any = Client(CallbackAPIVersion.VERSION2, client_id=name, reconnect_on_failure=False)
         if self._server.user:
             client.username_pw_set(self._server.user, self._server.password or None)
         if self._server.scheme == "mqtts":
@@ -97,6 +102,8 @@ class MqttDoor:
 
     def _published(self, sent: Sequence[Any]) -> None:
         """Waits until all are acknowledged, but not for a broker that is gone."""
+        if not self._client.is_connected():
+            raise OSError("the broker has gone")
         end = time.monotonic() + TIMEOUT_S
         for one in sent:
             while one.rc == 0 and not one.is_published():

@@ -98,30 +98,32 @@ class Spool:
                     return
             self.count, self.bytes = self.count + 1, self.bytes + len(body) + _ROW_BYTES
 
-    def oldest(self, count: int) -> list[Message]:
-        """The first messages; they stay until :meth:`remove`."""
+    def oldest(self, count: int, after: int = -1) -> list[Message]:
+        """The first messages after a number; they stay until :meth:`remove`."""
         with self._lock:
             rows: list[tuple[int, str, str, str, bytes]] = []
             if self._stored:
                 rows = self._database.execute(
                     "SELECT number, kind, stream, rule, body FROM messages WHERE number > ? ORDER BY number LIMIT ?",
-                    (self._gone, count),
+                    (max(after, self._gone), count),
                 ).fetchall()
-            for number, _, kind, stream, rule, body in islice(self._journal.rows, count - len(rows)):
+            newer = (row for row in self._journal.rows if row[0] > after)
+            for number, _, kind, stream, rule, body in islice(newer, count - len(rows)):
                 rows.append((number, kind, stream, rule, body))
         return [self._message(*row) for row in rows]
 
     def remove(self, messages: Sequence[Message]) -> None:
-        """Forgets messages, from the first on, that were acknowledged."""
+        """Forgets all messages up to the last of these: they arrived."""
         if messages:
             self._forget(messages[-1].number)
 
     def trim(self) -> None:
         """Drops what is too old or too much. Raises sqlite3.Error where the disk is full."""
         with self._lock:
-            self._move()
-            since = (time.time() - self._age_s,)
-            (last,) = self._database.execute("SELECT max(number) FROM messages WHERE time < ?", since).fetchone()
+            since = time.time() - self._age_s
+            if self._journal.rows and self._journal.rows[0][1] < since:
+                self._move()
+            (last,) = self._database.execute("SELECT max(number) FROM messages WHERE time < ?", (since,)).fetchone()
         if last is not None and last > self._gone:
             self._lost(self._forget(last), f"nobody took them for {self._age_s:g} s")
         while self.bytes > self._limit_bytes:
@@ -134,14 +136,19 @@ class Spool:
                 ).fetchone()
             self._lost(self._forget(last), f"the spool holds {self._limit_bytes} bytes at most")
 
-    def secure(self) -> None:
+    def secure(self, acknowledged: int = -1) -> None:
         """Has everything put so far survive a power cut. Waits for the disk; whoever puts goes on meanwhile.
+
+        Args:
+            acknowledged: the last number that a server has. Where nothing else waits, nothing is written, as flash
+                wears out.
 
         Raises:
             sqlite3.Error: the disk is full, say; everything stays where it was.
         """
         with self._lock:
-            self._move()
+            if self._next - 1 > acknowledged:
+                self._move()
             was_dirty, self._is_dirty = self._is_dirty, False
         if self.path is not None and was_dirty:
             try:

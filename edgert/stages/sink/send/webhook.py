@@ -29,7 +29,7 @@ class WebhookDoor:
     def __init__(self, server: Server, pipeline: str, headers: Mapping[str, str], secret: str) -> None:
         self._server, self._pipeline, self._headers, self._secret = server, pipeline, headers, _key(secret)
         self._port = server.port(443 if server.scheme == "https" else 80)
-        self.name = server.name(self._port)
+        self.name, self.settle_s = server.name(self._port), 0.0
         parts = urlsplit(server.url)
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._connection: http.client.HTTPConnection | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 import sqlite3
 import threading
 import time
@@ -26,7 +27,7 @@ PATIENCE_S = 30.0
 class Server:
     """A door to a server that breaks as a test says."""
 
-    name = "test://server"
+    name, settle_s = "test://server", 0.0
 
     def __init__(self) -> None:
         self.got: list[int] = []
@@ -138,6 +139,88 @@ def test_a_connection_that_breaks_costs_doubles_and_no_message(tmp_path: Path) -
     spool.close()
 
 
+class Forgetful(Server):
+    """It acknowledges before anything is safe: killed, it forgets the last messages."""
+
+    settle_s = 0.4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_gone = False
+
+    def connect(self) -> None:
+        super().connect()
+        self.is_gone = False
+
+    def send(self, messages: Sequence[Message]) -> None:
+        if self.is_gone:
+            raise OSError("the connection is gone")
+        super().send(messages)
+
+    def forget(self, count: int) -> None:
+        self.is_gone = True
+        del self.got[-count:]
+
+
+def test_what_a_server_acknowledged_and_forgot_is_sent_again(tmp_path: Path) -> None:
+    server = Forgetful()
+    spool, one = started(tmp_path / "a.db", server)
+    put(spool, range(20), one)
+    until(lambda: len(server.got) == 20)
+    server.forget(7)  # while nothing more comes
+    until(lambda: server.connects == 2 and server.got[-1] == 19)
+    assert server.got == [*range(13), *range(20)]
+    put(spool, range(20, 30), one)
+    until(lambda: server.got[-1] == 29)
+    server.forget(10)
+    put(spool, [30], one)
+    until(lambda: server.got[-1] == 30)
+    assert list(dict.fromkeys(server.got)) == list(range(31))
+    until(lambda: not spool.count)
+    server.is_gone = True  # what has settled is not sent again
+    put(spool, [31], one)
+    until(lambda: server.got[-1] == 31)
+    assert server.got[-2:] == [30, 31]
+    one.close()
+
+
+def test_what_has_not_settled_survives_the_process(tmp_path: Path) -> None:
+    server = Forgetful()
+    server.settle_s = 600.0
+    spool, one = started(tmp_path / "a.db", server)
+    put(spool, range(5), one)
+    until(lambda: len(server.got) == 5 and len(one._settling) > 0)
+    killed = tmp_path / "killed"
+    shutil.copytree(tmp_path, killed)
+    again = Spool(killed / "a.db", 1 << 30, 1e6, "stages.out")
+    assert [json.loads(message.body)["n"] for message in again.oldest(9)] == list(range(5))
+    again.close()
+    server.is_gone = True
+    one.close()
+
+
+def test_the_end_of_a_run_lets_messages_settle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = Forgetful()
+    spool, one = started(tmp_path / "a.db", server)
+    put(spool, range(5), one)
+    until(lambda: len(server.got) == 5)
+    one.close()
+    assert not spool.count and server.got == list(range(5)) and "were not sent" not in caplog.text
+
+
+def test_a_server_that_is_killed_as_the_run_ends_gets_them_in_the_next(tmp_path: Path) -> None:
+    server = Forgetful()
+    spool, one = started(tmp_path / "a.db", server)
+    put(spool, range(5), one)
+    until(lambda: len(server.got) == 5)
+    server.forget(2)
+    one.close()
+    spool, one = started(tmp_path / "a.db", server)
+    until(lambda: not spool.count)
+    one.close()
+    assert server.got == [0, 1, 2, *range(5)]
+
+
 def test_a_message_that_is_refused_holds_up_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     server.refuses = {3, 5}
@@ -178,7 +261,7 @@ def test_what_waits_for_a_server_is_secured_meanwhile(tmp_path: Path, monkeypatc
     server, secured = Server(), list[int]()
     server.is_down = True
     spool, one = started(tmp_path / "a.db", server)
-    monkeypatch.setattr(spool, "secure", lambda: secured.append(spool.count))
+    monkeypatch.setattr(spool, "secure", lambda _: secured.append(spool.count))
     put(spool, range(3), one)
     until(lambda: secured.count(3) > 3)
     one.close()
@@ -191,7 +274,7 @@ def test_a_full_disk_stops_no_sending(
     monkeypatch.setattr(courier, "_SECURE_S", 0.02)
     server, tries = Server(), list[int]()
 
-    def secure() -> None:
+    def secure(_: int) -> None:
         tries.append(1)
         raise sqlite3.OperationalError("database or disk is full")
 

@@ -34,6 +34,13 @@ def held(one: Spool, count: int = 1000) -> list[int]:
     return [json.loads(message.body)["n"] for message in one.oldest(count)]
 
 
+def stored(path: Path) -> int:
+    """How many messages the database has."""
+    with closing(sqlite3.connect(path)) as database:
+        (count,) = database.execute("SELECT count(*) FROM messages").fetchone()
+    return int(count)
+
+
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_messages_come_in_order_until_they_are_removed(tmp_path: Path, in_memory: bool) -> None:
     one = spool(None if in_memory else tmp_path / "new" / "a.db")
@@ -43,6 +50,34 @@ def test_messages_come_in_order_until_they_are_removed(tmp_path: Path, in_memory
     one.remove(first[:3])
     one.remove([])
     assert held(one) == list(range(3, 10)) and one.count == 7
+    one.close()
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_what_comes_after_a_number(tmp_path: Path, secured: bool) -> None:
+    one = spool(tmp_path / "a.db")
+    put(one, *range(4))
+    if secured:
+        one.secure()
+    put(one, *range(4, 8))
+    for count in (2, 6):
+        after = one.oldest(count)[-1].number
+        assert [json.loads(message.body)["n"] for message in one.oldest(9, after)] == list(range(count, 8))
+        assert len(one.oldest(1, after)) == 1
+    assert not one.oldest(9, one.oldest(8)[-1].number) and one.count == 8
+    one.close()
+
+
+def test_what_was_acknowledged_is_not_written_to_the_database(tmp_path: Path) -> None:
+    one = spool(tmp_path / "a.db")
+    put(one, *range(4))
+    last = one.oldest(4)[-1].number
+    one.secure(last)
+    one.trim()
+    assert stored(tmp_path / "a.db") == 0 and held(one) == [0, 1, 2, 3]
+    put(one, 4)
+    one.secure(last)
+    assert stored(tmp_path / "a.db") == 5 and held(one) == [0, 1, 2, 3, 4]
     one.close()
 
 
@@ -219,8 +254,7 @@ def test_securing_it_waits_for_nobody(tmp_path: Path) -> None:
     one = spool(tmp_path / "a.db")
     put(one, *range(100))
     one.secure()
-    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
-        assert database.execute("SELECT count(*) FROM messages").fetchone() == (100,)
+    assert stored(tmp_path / "a.db") == 100
     put(one, 100)
     assert one.count == 101
     one.close()
