@@ -2,7 +2,6 @@
 
 import ast
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from dla import ORIN, USUAL_RELEASE
 from edgert import limits
+from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.board.detect import detect
 from edgert.board.record import Board, boards, find_board
@@ -23,6 +23,7 @@ from edgert.errors import ConfigError, ModelError
 from edgert.files import replace_bytes
 from edgert.graph import Change, Model, ModelSummary, clean, inputs, load, read, to_bytes, with_shapes
 from edgert.graph import inspect as summarize
+from edgert.graph.count import peak_bytes
 from edgert.graph.dla_rewrites import Cut, Proof, cut_head, fit_model, prove, ready, without
 from edgert.placement.dla_share import Difference, Survey, compare, survey, target_of
 from edgert.stages.decode.guess import Guess, guess
@@ -221,18 +222,26 @@ def _rewritten(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[
     after = survey(graph, before.target)
     proof = None
     if changes:
-        random, feed = np.random.default_rng(0), {}
-        for spec in inputs(begun):
-            shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
-            if (count := math.prod(shape)) > limits.COMPARED_ELEMENTS:
-                most = f"at most {limits.COMPARED_ELEMENTS:,}"
-                why = f"it has {count:.3g} elements, and both models are run once on noise; {most}"
-                raise ModelError(f"input {spec.name!r} is too large to compare models", why=why, where=str(loaded.path),
-                                 fix="leave out --explain and --rewritten")  # fmt: skip
-            feed[spec.name] = random.standard_normal(shape, np.float32).astype(spec.dtype)
+        feed = _noise(begun, loaded)
         proof = prove(begun, made, [feed], lambda model, feeds: list(Function(model)(feeds).values()))
     cut = cut_head(graph, lambda node: node.name in after.allowed) if after.allowed else None
     return Rewritten(made, tuple(changes), tuple(compare(before, after)), proof, cut, after)
+
+
+def _noise(model: Model, loaded: Model) -> dict[str, Array]:
+    """Inputs to compare two forms of it with."""
+    what, fix = "cannot be run to compare it with its rewritten form", "leave out --explain and --rewritten"
+    if (size_bytes := peak_bytes(read(model))) > limits.COMPARED_BYTES:
+        why = f"its tensors take {size_bytes / 2**20:,.0f} MiB at once; at most {limits.COMPARED_BYTES >> 20}"
+        raise ModelError(f"model {str(loaded.path)!r} {what}", why=why, fix=fix)
+    if unknown := [spec.name for spec in inputs(model) if spec.dtype == "unknown"]:
+        why = f"input {unknown[0]!r} has a type that NumPy does not know"
+        raise ModelError(f"model {str(loaded.path)!r} {what}", why=why, fix=fix)
+    random = np.random.default_rng(0)
+    shapes = {spec.name: tuple(dim for dim in spec.shape if isinstance(dim, int)) for spec in inputs(model)}
+    return {
+        spec.name: random.standard_normal(shapes[spec.name], np.float32).astype(spec.dtype) for spec in inputs(model)
+    }
 
 
 def _guesses(summary: ModelSummary) -> list[Guess]:

@@ -8,10 +8,10 @@ numbers alone, and run, in turn; medians of the runs are compared. The processor
 machines have no meter.
 
 Virtual machines share a processor's clock and caches with others, so one network of none of the pipelines is timed
-before and after every run: what was foretold is for a machine that is as much slower as that network is then. A run
-counts only if others took less than a tenth of a core meanwhile and both times agree to 15 %. Pipelines of which fewer
-than three runs count are run more often, at most fifteen times, and skipped then. Where others were busy while it
-measured, it skips everything.
+twice a second during every run, by a process of the lowest priority (pace.py): what was foretold is for a machine that
+is as much slower as that network is then. A run counts only if others took less than a tenth of a core meanwhile.
+Pipelines of which fewer than three runs count are run more often, at most fifteen times, and skipped then. Where others
+were busy while it measured, it skips everything.
 
 python tests/bench/bench_unseen.py [--json FILE]      # some ten minutes
 EDGERT_BENCH_ROUNDS=1 EDGERT_BENCH_BUSY=1 python tests/bench/bench_unseen.py      # quickly, however busy the machine is
@@ -27,18 +27,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pace import Pace
 from report import main, needs
 from zoo import rounds
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench_cpu_stages import SIZES
-from unseen import REFERENCE, Bench, Case, Machine, boxes, camera, film, input_mp, measured, run, scene, static
+from unseen import Case, Machine, boxes, camera, film, input_mp, measured, run, scene, static
 
 from edgert.benchmark import core_profile
 from edgert.benchmark.measure import Figure
 from edgert.board import HOST
-from edgert.board.host import core_accelerators, pinned
+from edgert.board.host import core_accelerators
 from edgert.config import InferStage, PipelineFile, SourceStage, StageConfig, load_pipeline
 from edgert.config.stages import DrawStage, SinkStage, TrackStage
 from edgert.graph import read
@@ -57,9 +58,7 @@ from scripts.fitting import host
 NEAR, FAR = 0.15, 0.25
 """Bars: of frames a second and the median; of p99 and of the processor's time."""
 SECONDS, ROUNDS, FEWEST, MOST = 10.0, 5, 3, 15
-QUIET_CORES, STEADY = 0.10, 1.15
-PACE_RUNS = 31
-"""Of the reference, on each core."""
+QUIET_CORES = 0.10
 FILM, FILM_SIZE = "unseen.mp4", "960x540"
 CASES = (
     Case(
@@ -195,29 +194,15 @@ def kind_of(stage: StageConfig) -> str:
 
 
 class Watch:
-    """Whether others leave the machine alone, and how fast it is now."""
+    """Whether others leave the machine alone."""
 
     def __init__(self) -> None:
-        self._bench = Bench(REFERENCE)
         self._began = self._now()
 
-    def begin(self) -> None:
-        """Of what is watched."""
-        self._began = self._now()
-
-    @property
-    def others(self) -> float:
-        """Cores that others took since then."""
+    def others(self, allowed_s: float = 0.0) -> float:
+        """Cores that others took since this was made, without what a child was allowed."""
         taken, mine, wall = (now - before for now, before in zip(self._now(), self._began, strict=True))
-        return max(taken - mine, 0.0) / wall
-
-    def pace(self, reference_ms: float) -> float:
-        """How many times as long as that the reference takes, over all cores."""
-        found = []
-        for core in core_accelerators().values():
-            with pinned(core):
-                found.append(self._bench.now_ms(PACE_RUNS))
-        return statistics.fmean(found) / reference_ms
+        return max(taken - mine - allowed_s, 0.0) / wall
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
@@ -235,9 +220,8 @@ def measure() -> Iterator[Figure]:
     with scene(PREPARED) as folder:
         film(folder, FILM, FILM_SIZE)
         watch = Watch()
-        watch.begin()
         machine = measured(folder, rounds(3))
-        busy = watch.others
+        busy = watch.others()
         describe(machine, busy)
         if busy > QUIET_CORES and not counts_all:
             print("  skipped: others were busy while this machine was measured; EDGERT_BENCH_BUSY=1 goes on")
@@ -247,17 +231,16 @@ def measure() -> Iterator[Figure]:
         for number in range(MOST):
             few = [case for case in cases if len(real[case.name]) < FEWEST]
             for case in cases if number < rounds(ROUNDS) else few if not counts_all else ():
-                before = watch.pace(machine.reference_ms)
-                watch.begin()
-                found = run(folder, case)
-                others, after = watch.others, watch.pace(machine.reference_ms)
-                if counts_all or (others <= QUIET_CORES and max(before, after) <= STEADY * min(before, after)):
-                    file, now = load_pipeline(folder / "p.yaml"), machine.paced((before + after) / 2)
+                with Pace() as pace:
+                    watch = Watch()
+                    found = run(folder, case)
+                    others = watch.others(pace.used_s())
+                if pace.median_ms and (counts_all or others <= QUIET_CORES):
+                    file, now = load_pipeline(folder / "p.yaml"), machine.paced(pace.median_ms / machine.reference_ms)
                     real[case.name].append(found)
                     told[case.name].append(foretold(case, file, now, number))
                 else:
-                    paces = f"{before:.2f} x as slow before it, {after:.2f} x after it"
-                    print(f"  not counted: {case.name}, others took {others:.2f} cores, {paces}")
+                    print(f"  not counted: {case.name}, others took {others:.2f} cores")
     for case in cases:
         if len(real[case.name]) < (1 if counts_all else FEWEST):
             print(f"  skipped: {case.name}, the machine was too busy; {len(real[case.name])} runs counted")

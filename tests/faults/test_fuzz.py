@@ -54,7 +54,7 @@ def test_a_case_is_the_same_wherever_it_is_made() -> None:
 def test_a_worker_reports_failures_by_their_place(tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(json.dumps({"stats": {}}).encode())
     result = fuzz("state", 0, 60.0, files=[tmp_path / "one"])
-    assert (result.cases, result.taken, dict(result.failures)) == (1, 1, {})
+    assert (result.cases, result.taken, result.failed) == (1, 1, {})
 
 
 @pytest.fixture(scope="module")
@@ -117,4 +117,8 @@ def test_a_campaign_goes_on_where_it_was_ended(tmp_path: Path) -> None:
     assert (again.counts["state"].cases, again.counts["labels"].cases) == (12, 0)
     assert again.run(3600.0, 1, tmp_path, lambda name, _: shown.append(name))
     assert (again.counts["state"].cases, again.counts["labels"].cases, shown) == (20, 5, [])
+    again.counts["state"].failed = {"somewhere": [3]}
+    again.run(3600.0, 1, tmp_path, lambda name, _: shown.append(name))
+    counts = Campaign(tmp_path / "state.json", 0, goals).counts
+    assert (counts["state"].failures, counts["state"].cases, shown) == (0, 20, []), "what failed was tried again"
     assert not Campaign(tmp_path / "state.json", 1, goals).counts["state"].cases, "another seed begins anew"

@@ -235,6 +235,14 @@ def absolute(text: str, directory: Path) -> Path:
     return beside(Path(text), directory).absolute()
 
 
+def _exists(path: Path) -> bool:
+    """False where a name is longer than names can be, too."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _rest(config: SourceStage) -> str:
     return config.source.partition(":")[2]
 
@@ -315,12 +323,13 @@ def kind_of(source: str, directory: Path = Path()) -> str:
     if source.startswith("csi:"):
         return "csi"
     scheme = _SCHEME.match(source)
-    if scheme is None or source.startswith("file://") or absolute(source, directory).exists():
+    if scheme is None or source.startswith("file://") or _exists(absolute(source, directory)):
         from edgert.stages.source.files import SUFFIXES
 
         path = absolute(source.removeprefix("file://"), directory)
-        is_glob = not path.exists() and any(letter in path.name for letter in "*?[")
-        return "images" if path.is_dir() or is_glob or path.suffix.lower() in SUFFIXES else "file"
+        is_there = _exists(path)
+        is_glob = not is_there and any(letter in path.name for letter in "*?[")
+        return "images" if (is_there and path.is_dir()) or is_glob or path.suffix.lower() in SUFFIXES else "file"
     if any(claim.name == scheme[1] for claim in SOURCES.foreign()):
         return scheme[1]
     return "network" if scheme[1].lower() in rtsp.SCHEMES and "://" in source else ""

@@ -19,7 +19,8 @@ _SLICE_CASES = 2000
 
 @dataclass
 class Count:
-    """What was done of a format. ``next``: number of the case that nobody has begun. ``cpu_s``: of the cases."""
+    """What was done of a format. ``next``: number of the case that nobody has begun. ``cpu_s``: of the cases.
+    ``failed``: place → numbers of cases that failed there and have not been right since."""
 
     next: int = 0
     cases: int = 0
@@ -27,7 +28,12 @@ class Count:
     cpu_s: float = 0.0
     slowest_s: float = 0.0
     most_bytes: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> int:
+        """Cases that failed."""
+        return sum(map(len, self.failed.values()))
 
     def add(self, result: Result) -> None:
         """Counts what a sitting did."""
@@ -35,8 +41,8 @@ class Count:
         self.cpu_s += result.cpu_s
         self.slowest_s = max(self.slowest_s, result.slowest_s)
         self.most_bytes = max(self.most_bytes, result.most_bytes)
-        for place, times in result.failures.items():
-            self.failures[place] = self.failures.get(place, 0) + times
+        for place, numbers in result.failed.items():
+            self.failed.setdefault(place, []).extend(numbers)
 
 
 class Campaign:
@@ -56,7 +62,8 @@ class Campaign:
         self._others = {name: one for name, one in counts.items() if name not in goals}
 
     def run(self, seconds: float, jobs: int, kept: Path, failed: Callable[[str, Result], None]) -> bool:
-        """Runs cases for a time, of the format that had the least of it; whether all goals are reached.
+        """Runs those again that failed, then others for a time, of the format that had the least of it; whether all
+        goals are reached.
 
         Args:
             jobs: processes at once.
@@ -64,6 +71,10 @@ class Campaign:
             failed: called with a format and what failed of it.
         """
         until = time.monotonic() + seconds
+        for name, count in self.counts.items():
+            again, count.failed = [one for numbers in count.failed.values() for one in numbers], {}
+            for number in again:
+                self._note(name, fuzz(name, self._seed, _SLICE_S, number + 1, first=number), kept, failed, is_new=False)
         with ThreadPoolExecutor(jobs) as pool:
             for done in [pool.submit(self._work, until, kept, failed) for _ in range(jobs)]:
                 done.result()
@@ -85,14 +96,20 @@ class Campaign:
                 first, count.next = count.next, min(count.next + _SLICE_CASES, self._goals[name])
                 last = count.next
             result = fuzz(name, self._seed, min(_SLICE_S, until - time.monotonic()), last, first=first)
-            keep(name, result, kept)
             with self._lock:
                 if count.next == last:  # time ended the slice: what is left of it is the next one's
                     count.next = first + result.cases
-                count.add(result)
-                self._write()
-            if result.failures:
-                failed(name, result)
+                self._note(name, result, kept, failed)
+
+    def _note(
+        self, name: str, result: Result, kept: Path, failed: Callable[[str, Result], None], is_new: bool = True
+    ) -> None:
+        keep(name, result, kept)
+        count = self.counts[name]
+        count.add(result if is_new else Result(failed=result.failed))
+        self._write()
+        if result.failed:
+            failed(name, result)
 
     def _write(self) -> None:
         formats = {**self._others, **{name: asdict(count) for name, count in self.counts.items()}}

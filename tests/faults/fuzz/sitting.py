@@ -5,7 +5,6 @@ a file outside of the case's folder, or an escape sequence that is printed. The
 smallest input of each place that fails is kept, named by its format and place.
 """
 
-import collections
 import hashlib
 import json
 import os
@@ -34,14 +33,14 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass
 class Result:
-    """What became of a format's cases. ``failures``: place → how many, and what it was."""
+    """What became of a format's cases. ``failed``: place → numbers of its cases; ``details``: what was said of one."""
 
     cases: int = 0
     taken: int = 0
     cpu_s: float = 0.0
     most_bytes: int = 0
     slowest_s: float = 0.0
-    failures: collections.Counter[str] = field(default_factory=collections.Counter)
+    failed: dict[str, list[int]] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
     inputs: dict[str, bytes] = field(default_factory=dict)
 
@@ -142,9 +141,9 @@ def _one_process(
         result.slowest_s, result.cpu_s = max(result.slowest_s, used_s), result.cpu_s + used_s
         at, where = None, str(line["where"])
         if where:
-            _fail(result, where, str(line["what"]), _content(Path(str(line["file"]))))
+            _fail(result, number, where, str(line["what"]), _content(Path(str(line["file"]))))
         elif used_s > CASE_S:
-            _fail(result, f"more than {CASE_S:g} s", "", _content(file))
+            _fail(result, number, f"more than {CASE_S:g} s", "", _content(file))
         number += 1
         if number >= last or now > until:
             break
@@ -154,7 +153,7 @@ def _one_process(
         code = worker.process.returncode
         sign = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         result.cases += 1
-        _fail(result, trouble or f"the process ended: {sign}", words, content)
+        _fail(result, number, trouble or f"the process ended: {sign}", words, content)
         return number + 1
     if number == first:
         raise RuntimeError(f"no case of {name} was run: {words}")
@@ -168,8 +167,8 @@ def _content(file: Path) -> bytes:
         return b""
 
 
-def _fail(result: Result, where: str, what: str, content: bytes) -> None:
-    result.failures[where] += 1
+def _fail(result: Result, number: int, where: str, what: str, content: bytes) -> None:
+    result.failed.setdefault(where, []).append(number)
     if where not in result.inputs or 0 < len(content) < len(result.inputs[where]):
         result.inputs[where], result.details[where] = content, what
 
