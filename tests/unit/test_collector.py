@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgert.collector import held, making_what_stays
+from edgert.collector import held, making_what_stays, runs_for_long
 
 
 class Circle:
@@ -19,9 +19,11 @@ class Circle:
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
     gc.collect()
+    before = gc.get_threshold()
     yield
     gc.unfreeze()
     gc.enable()
+    gc.set_threshold(*before)
 
 
 @pytest.mark.parametrize("context", [held, making_what_stays])
@@ -61,3 +63,12 @@ def test_what_a_program_keeps_out_of_all_passes_stays_out() -> None:
         "assert gc.get_freeze_count() >= before > 0"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_cycles_do_not_pile_up_in_a_program_that_runs_for_long() -> None:
+    gc.set_threshold(50_000)
+    stays = [Circle() for _ in range(1000)]
+    runs_for_long()
+    assert gc.get_freeze_count() > len(stays)
+    circles = [weakref.ref(Circle()) for _ in range(9000)]
+    assert sum(one() is not None for one in circles) < 5000
