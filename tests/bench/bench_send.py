@@ -4,9 +4,10 @@
 
 Results of five objects go through a sink to a server on this machine, as fast as they are made. On the way it is
 killed and started again 50 times, and the process that sends is killed 20 times; every time another goes on with the
-next number. A result counts as lost if the sink took it, and the listener never got it. The servers are mosquitto,
-nats-server, librdkafka's mock broker, and a stub over TLS (send_partners.py). Then, in one process, the time that a
-stage's thread takes for a result, with a broker and without one.
+next number. A result counts as lost if the sink took the next one, and the listener never got it. The servers are
+mosquitto, nats-server, librdkafka's mock broker, and a stub over TLS (send_partners.py). Before that, in one process,
+the time that a stage's thread takes for a result, 30 times a second as behind a camera, with a broker and without one;
+and how fast the demo runs, with a sender whose broker is gone and without a sender, by turns.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.benchmark.measure import Figure
 from edgert.config import SinkStage
+from edgert.pipeline import Pipeline
 from edgert.runtime import Result
 from edgert.stages.context import Context, made
-from edgert.stages.sink.send.courier import SendSink
+from edgert.stages.sink.send.sink import SendSink
 from tests.helpers.brokers import free_port, mosquitto
 from tests.helpers.moving import Scene
 
+ROOT = Path(__file__).parents[2]
 SERVER_KILLS, SENDER_KILLS = 50, 20
-BAR_US = 60.0
+BAR_US, BAR_SPEED = 60.0, 0.99
+PERIOD_S = 1 / 30
 OBJECTS = {number: (10.0 * number, 50.0) for number in range(1, 6)}
 _IDLE_S = 120.0
 """Without another message for so long, what has not come is lost."""
@@ -65,7 +69,7 @@ def numbered(result: Result, number: int) -> Result:
 
 def send(folder: Path, keys: dict[str, Any], count: int, ahead: int) -> None:
     """Goes on where the last one was killed. The file ``at`` has the numbers of results that were begun, that were
-    taken, and that came."""
+    in the spool, and that came."""
     sink, result = sink_of(folder, keys), Scene("gate").at(OBJECTS)
     sink.open()
     spool = sink._spool
@@ -76,7 +80,7 @@ def send(folder: Path, keys: dict[str, Any], count: int, ahead: int) -> None:
                 time.sleep(0.005)
             at[:8] = struct.pack("q", number + 1)
             sink.process(numbered(result, number))
-            at[8:16] = struct.pack("q", number + 1)
+            at[8:16] = struct.pack("q", number)  # those before it are in the spool
     while spool.count:
         time.sleep(0.05)
     sink.close()
@@ -156,7 +160,7 @@ def deliver(name: str, count: int) -> Iterator[Figure]:
     )
 
 
-def cost(results: int = 3000) -> Iterator[Figure]:
+def cost(results: int = 600) -> Iterator[Figure]:
     """Of a stage's thread: processor time of a result, with a broker that takes it and with none."""
     result = Scene("gate").at(OBJECTS)
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
@@ -169,21 +173,60 @@ def cost(results: int = 3000) -> Iterator[Figure]:
 def _cost(name: str, folder: Path, port: int, result: Result, count: int) -> Figure:
     sink, taken = sink_of(folder, {"sink": "mqtt", "server": f"mqtt://127.0.0.1:{port}"}), list[float]()
     sink.open()
+    begun = time.process_time()
     for number in range(count):
         one = numbered(result, number)
         began = time.thread_time_ns()
         sink.process(one)
         taken.append((time.thread_time_ns() - began) / 1e3)
-        time.sleep(0.001)
+        time.sleep(PERIOD_S)
+    detail = {"p99": float(np.percentile(taken, 99)), "all threads": 1e6 * (time.process_time() - begun) / count}
     sink.close()
-    detail = {"p99": float(np.percentile(taken, 99))}
     return Figure(f"a result, {name}", statistics.median(taken), "us", BAR_US, n=count, detail=detail)
+
+
+# A pipeline whose broker is gone.
+
+DEMO = """
+schema: 1
+name: bench
+models:
+  parts: {{onnx: "{root}/pipelines/assets/parts.onnx", task: {{detect: yolox, score: 0.4, iou: 0.5}},
+    input: {{resize: letterbox, color: rgb, mean: 0, std: 255}}}}
+stages:
+  belt: {{source: "python:pipelines.conveyor:Conveyor", size: 640x480, fps: 30, seed: 7, limit: {frames}}}
+  find: {{infer: parts, from: belt}}
+  track: {{track: bytetrack, from: find}}
+  out: {{sink: null, from: track}}
+"""
+TELL = "  tell: {{sink: mqtt, from: track, server: 'mqtt://127.0.0.1:{port}', spool: '{folder}/spool.db'}}\n"
+
+
+def undisturbed(rounds: int, frames: int = 200) -> Iterator[Figure]:
+    """How fast the demo runs, as fast as it can."""
+    ways, speeds = {"without": DEMO, "with": DEMO + TELL}, {"without": list[float](), "with": list[float]()}
+    with tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        file, port = Path(name) / "p.yaml", free_port()
+        for number in range(rounds + 1):
+            for way in list(ways)[:: 1 if number % 2 else -1]:
+                file.write_text(ways[way].format(root=ROOT, folder=name, port=port, frames=frames))
+                with Pipeline(file) as pipeline:
+                    speed = pipeline.run().fps
+                if number:  # the first warm up
+                    speeds[way].append(speed)
+    detail = {f"fps {way}": statistics.median(found) for way, found in speeds.items()}
+    pairs = [one / other for one, other in zip(speeds["with"], speeds["without"], strict=True)]
+    detail["median of pairs"] = statistics.median(pairs)
+    ratio = detail["fps with"] / detail["fps without"]
+    yield Figure("fps while the broker is gone", ratio, "of fps alone", BAR_SPEED, "higher", rounds, detail=detail)
 
 
 def measure(arguments: Any) -> Iterator[Figure]:
     """All of it."""
     logging.disable(logging.WARNING)
     yield from cost()
+    if arguments.rounds:
+        yield from undisturbed(arguments.rounds)
     for name in arguments.to:
         yield from deliver(name, arguments.results)
 
@@ -191,6 +234,7 @@ def measure(arguments: Any) -> Iterator[Figure]:
 def options(parser: argparse.ArgumentParser) -> None:
     """Of this benchmark."""
     parser.add_argument("--results", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=15, help="of the demo with a sender and without")
     parser.add_argument("--to", nargs="*", default=["mqtt", "nats", "kafka", "webhook"])
 
 

@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from edgert.errors import printable
-from edgert.runtime.records import Result, Together
-from edgert.stages.context import SimpleStage
-from edgert.stages.sink.send.messages import Writer
 from edgert.stages.sink.send.spool import Message, Spool
 
 log = logging.getLogger("edgert.send")
@@ -195,38 +192,3 @@ class Courier:
             log.warning("%s: %d messages were not sent; they wait %s", self._name, spool.count, place)
         if spool.dropped or self._refused:
             log.warning("%s: %d messages were dropped, %d refused", self._name, spool.dropped, self._refused)
-
-
-class SendSink(SimpleStage):
-    """Puts what is to be sent into the spool, in the stage's thread; a courier does the rest."""
-
-    def __init__(self, name: str, writer: Writer, spool: SpoolOf, door: Door) -> None:
-        self.name, self._writer, self._spool_of, self._door = name, writer, spool, door
-        self._spool: Spool | None = None
-        self._courier: Courier | None = None
-
-    def open(self) -> None:
-        """Raises StageError when another process has the spool."""
-        self._spool = self._spool_of()
-        self._courier = Courier(f"stages.{self.name}", self._spool, self._door)
-
-    def process(self, result: Result) -> None:
-        assert self._spool is not None and self._courier is not None, "open() comes first"
-        for one in result.results if isinstance(result, Together) else (result,):
-            for message in self._writer.messages(one):
-                self._spool.put(*message)
-        self._courier.notify()
-
-    def close(self) -> None:
-        self._writer.close()
-        if self._courier is not None:
-            self._courier.close()
-            self._courier = self._spool = None
-
-
-class SpoolOf(Protocol):
-    """Opens the spool."""
-
-    def __call__(self) -> Spool:
-        """Raises StageError when another process has it."""
-        ...

@@ -75,6 +75,11 @@ class Writer:
                 about["image"] = self._snapshots.of(result)
             yield "result", stream, "", self._result + json_form.encoded(about)[1:]
 
+    @property
+    def needs_frames(self) -> bool:
+        """Whether messages are made of a frame's pixels, too."""
+        return self._snapshots is not None
+
     def close(self) -> None:
         """Gives image buffers back."""
         if self._snapshots is not None:

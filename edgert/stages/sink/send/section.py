@@ -161,8 +161,8 @@ class _Sends(section.SinkStage):
 
         from edgert import installation
         from edgert.errors import ConfigError
-        from edgert.stages.sink.send.courier import SendSink
         from edgert.stages.sink.send.messages import Choice, Writer
+        from edgert.stages.sink.send.sink import SendSink
         from edgert.stages.sink.send.spool import Spool
 
         module, extra = self.extra

@@ -14,12 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from edgert.clock import REAL
 from edgert.stages.sink.send import courier
-from edgert.stages.sink.send.courier import Courier, RefusedError, SendSink
-from edgert.stages.sink.send.messages import Choice, Writer
+from edgert.stages.sink.send.courier import Courier, RefusedError
 from edgert.stages.sink.send.spool import Message, Spool
-from tests.helpers.moving import Scene
 
 PATIENCE_S = 30.0
 
@@ -322,19 +319,3 @@ def test_trouble_is_reminded_of_and_not_more(
     assert re.search(r"takes nothing for \d+ s: nobody answers", caplog.text)
     one.close()
     spool.close()
-
-
-def test_the_sink_sends_what_its_writer_makes(tmp_path: Path) -> None:
-    server, bodies = Server(), list[dict[str, object]]()
-    server.send = lambda messages: bodies.extend(json.loads(one.body) for one in messages)  # type: ignore[method-assign]
-    sink = SendSink(
-        "out", Writer(Choice(), "yard", REAL), lambda: Spool(tmp_path / "a.db", 1 << 30, 1e6, "stages.out"), server
-    )
-    assert not list(tmp_path.iterdir())
-    sink.open()
-    scene = Scene("gate")
-    for _ in range(3):
-        sink.process(scene.at({1: (20, 20)}))
-    sink.close()
-    assert [one["frame"] for one in bodies] == [0, 1, 2] and bodies[0]["pipeline"] == "yard"
-    sink.close()

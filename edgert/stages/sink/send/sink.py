@@ -1,0 +1,86 @@
+"""The sink that sends: what it is given goes into a spool, from which a courier takes it."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from typing import Protocol
+
+from edgert.runtime.records import Result, Together
+from edgert.stages.context import SimpleStage
+from edgert.stages.sink.send.courier import Courier, Door
+from edgert.stages.sink.send.messages import Writer
+from edgert.stages.sink.send.spool import Spool
+
+
+class SendSink(SimpleStage):
+    """Hands each result over to a thread that writes its messages and puts them into the spool.
+
+    Whoever calls it may be a control loop, and writing takes several times as long as handing over. The next result is
+    taken when the one before is in the spool. Where images go along they are made at once, as long as there are frames.
+    """
+
+    def __init__(self, name: str, writer: Writer, spool: SpoolOf, door: Door) -> None:
+        self.name, self._writer, self._spool_of, self._door = name, writer, spool, door
+        self._spool: Spool | None = None
+        self._courier: Courier | None = None
+        self._handed, self._written = SimpleQueue[Result | None](), SimpleQueue[Exception | None]()
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Raises StageError when another process has the spool."""
+        self._spool = self._spool_of()
+        self._courier = Courier(f"stages.{self.name}", self._spool, self._door)
+        if not self._writer.needs_frames:
+            self._thread = threading.Thread(target=self._write_all, name=f"edgert-{self.name}-write", daemon=True)
+            self._thread.start()
+            self._written.put(None)
+
+    def process(self, result: Result) -> None:
+        """Raises StageError for a record that has no JSON form; of the result before, where a thread writes it."""
+        if self._thread is None:
+            self._write(result)
+            return
+        error = self._written.get()
+        if error is not None:
+            self._written.put(None)
+            raise error
+        self._handed.put(result)
+
+    def close(self) -> None:
+        """Raises the error of the last result."""
+        error, thread, self._thread = None, self._thread, None
+        if thread is not None:
+            error = self._written.get()
+            self._handed.put(None)
+            thread.join()
+        self._writer.close()
+        if self._courier is not None:
+            self._courier.close()
+            self._courier = self._spool = None
+        if error is not None:
+            raise error
+
+    def _write_all(self) -> None:
+        while (result := self._handed.get()) is not None:
+            try:
+                self._write(result)
+            except Exception as error:  # noqa: BLE001 - the stage's own thread raises it
+                self._written.put(error)
+            else:
+                self._written.put(None)
+
+    def _write(self, result: Result) -> None:
+        assert self._spool is not None and self._courier is not None, "open() comes first"
+        for one in result.results if isinstance(result, Together) else (result,):
+            for message in self._writer.messages(one):
+                self._spool.put(*message)
+        self._courier.notify()
+
+
+class SpoolOf(Protocol):
+    """Opens the spool."""
+
+    def __call__(self) -> Spool:
+        """Raises StageError when another process has it."""
+        ...

@@ -1,0 +1,96 @@
+"""The sink: what it took is in the spool before it takes more, and what cannot be written is its error."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from edgert.clock import REAL
+from edgert.errors import StageError
+from edgert.stages.sink.send.messages import Choice, Writer
+from edgert.stages.sink.send.sink import SendSink
+from edgert.stages.sink.send.spool import Message, Spool
+from edgert.testing import sample
+
+PATIENCE_S = 30.0
+
+
+class Server:
+    """A door to a server that takes everything."""
+
+    name, settle_s = "test://server", 0.0
+
+    def __init__(self) -> None:
+        self.got: list[dict[str, object]] = []
+
+    def connect(self) -> None: ...
+
+    def send(self, messages: Sequence[Message]) -> None:
+        self.got += [json.loads(message.body) for message in messages]
+
+    def close(self) -> None: ...
+
+
+def sink(folder: Path, choice: Choice = Choice()) -> tuple[SendSink, Server]:  # noqa: B008 - frozen
+    server, writer = Server(), Writer(choice, "yard", REAL)
+    return SendSink("out", writer, lambda: Spool(folder / "a.db", 1 << 30, 1e6, "stages.out"), server), server
+
+
+def test_it_sends_what_its_writer_makes(tmp_path: Path) -> None:
+    one, server = sink(tmp_path)
+    assert not list(tmp_path.iterdir())
+    for run in (0, 3):  # it can be opened again
+        one.open()
+        for number in range(run, run + 3):
+            one.process(sample(number))
+        one.close()
+        assert [each["frame"] for each in server.got] == list(range(run + 3)) and server.got[0]["pipeline"] == "yard"
+    one.close()
+
+
+def test_the_next_is_taken_when_the_one_before_is_in_the_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _ = sink(tmp_path)
+    one.open()
+    may, put = threading.Event(), list[bytes]()
+
+    def slow(kind: str, stream: str, rule: str, body: bytes) -> None:
+        assert may.wait(PATIENCE_S)
+        put.append(body)
+
+    assert one._spool is not None
+    monkeypatch.setattr(one._spool, "put", slow)
+    one.process(sample(0))  # returns, and nothing is written yet
+    assert not put
+    threading.Timer(0.2, may.set).start()
+    one.process(sample(1))
+    assert len(put) >= 1
+    one.close()
+    assert len(put) == 2
+
+
+def test_what_cannot_be_written_is_an_error_of_the_next_call(tmp_path: Path) -> None:
+    one, server = sink(tmp_path)
+    one.open()
+    one.process(sample(2).with_output("odd", object()))
+    with pytest.raises(StageError, match=r"cannot write a builtins\.object as JSON") as caught:
+        one.process(sample(3))
+    assert caught.value.where == "stages.odd"
+    one.process(sample(4))  # where the pipeline goes on
+    one.process(sample(5).with_output("odd", object()))
+    with pytest.raises(StageError, match="cannot write"):
+        one.close()
+    assert [each["frame"] for each in server.got] == [4]
+    one.close()
+
+
+def test_images_are_made_while_there_is_a_frame(tmp_path: Path) -> None:
+    one, server = sink(tmp_path, Choice(attach="frame"))
+    one.open()
+    one.process(sample())
+    assert one._spool is not None and (one._spool.count or server.got)  # no other thread has the frame
+    one.close()
+    assert "image" in server.got[0]
