@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from edgert.clock import REAL, rfc3339
+from edgert.errors import StageError
 from edgert.runtime import Classification, Crops, Result
 from edgert.stages.zones.areas import Area, ZonesStage
 from edgert.stages.zones.rules import Event, Events, EventsStage, Rule
@@ -134,6 +135,23 @@ def test_what_a_second_model_found_in_an_object() -> None:
     (one,) = house.events(result.with_output("helmet", crops))
     assert one.track == 2
     assert house.at({1: IN, 2: IN}) == []  # not looked at in this frame
+
+
+def test_a_class_that_the_detector_does_not_have_is_an_error() -> None:
+    with pytest.raises(StageError, match=r"no class 'persn'; did you mean 'person'") as caught:
+        House(Rule("seen", classes=("persn",))).at({1: IN})
+    assert caught.value.where == "stages.alarm"
+    assert House(Rule("seen", classes=("0",))).phases(1, {1: IN}) == ["seen:begin"]
+
+
+def test_all_that_is_written_must_hold() -> None:
+    """A class, for a time, once per object, and not too often."""
+    rule = Rule("late", zones=("yard",), classes=("person",), hold_ns=S, once=True, every_ns=60 * S)
+    house = House(rule)
+    assert house.phases(10, {1: IN, 2: IN, 3: OUT}, classes=(0, 1, 0)) == []
+    assert house.phases(1, {1: IN, 2: IN, 3: IN}, classes=(0, 1, 0)) == ["late:begin"]
+    assert house.phases(590, {3: IN}) == ["late:end"]  # object 3 has to wait
+    assert house.phases(20, {1: IN, 3: IN}) == ["late:begin"]  # and object 1 had its event
 
 
 def test_cameras_do_not_mix() -> None:

@@ -9,6 +9,10 @@ import pytest
 
 from edgert.config import load_pipeline
 from edgert.errors import ConfigError
+from edgert.stages.context import Context
+from edgert.stages.zones.rules import EventsStage, Rule
+from edgert.stages.zones.schedule import parse_hours
+from edgert.stages.zones.section import EventsSection
 
 FILE = """schema: 1
 models:
@@ -48,6 +52,26 @@ def test_rules(rule: str, tmp_path: Path) -> None:
     load(tmp_path, rule)
 
 
+def test_a_rule_is_made_as_it_is_written() -> None:
+    keys = {
+        "zone": ["yard", "cars"], "classes": "car", "score": 0.5, "attributes": {"helmet": ["no", "torn"]}, "for": "3s",
+        "gap": "500ms", "once": True, "every": "1m", "update": "5s", "during": "mon-fri 08:00-18:00",
+    }  # fmt: skip
+    rules = {"a": keys, "b": {"line": "door", "way": "in"}, "c": {"absent": "10s"}, "d": {"count": 4, "for": "2s"}}
+    section = EventsSection.model_validate({"stage": "events", "from": "areas", "rules": rules})
+    made = section.make("alarm", Context())
+    assert isinstance(made, EventsStage)
+    assert made._rules == [
+        Rule(
+            "a", ("yard", "cars"), (), None, ("car",), 0.5, {"helmet": ("no", "torn")}, None, False, 3 * 10**9,
+            10**9 // 2, True, 60 * 10**9, 5 * 10**9, (parse_hours("mon-fri 08:00-18:00"),),
+        ),
+        Rule("b", lines=("door",), way="in"),
+        Rule("c", absent=True, hold_ns=10 * 10**9),
+        Rule("d", count=4, hold_ns=2 * 10**9),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("rule", "what"),
     [
@@ -65,6 +89,15 @@ def test_rules(rule: str, tmp_path: Path) -> None:
         ("{attributes: {helmt: 'no'}}", r"no stage before it that looks at crops; did you mean 'helmet'"),
         ("{attributes: {find: 'no'}}", "no stage before it that looks at crops"),
         ("{zone: yard, during: weekdays}", "expected days and hours"),
+        ("{zone: yard, for: soon}", "'soon'"),
+        ("{zone: yard, every: -1s}", "every"),
+        ("{absent: [3s]}", "absent"),
+        ("{zone: yard, count: 0}", "count"),
+        ("{zone: yard, score: 1.5}", "score"),
+        ("{zone: yard, once: sometimes}", "once"),
+        ("{line: door, way: sideways}", "expected in or out"),
+        ("{zone: yard, attributes: helmet}", "attributes"),
+        ("zone yard and person", "odd"),
         ("{zone: yard, zzone: 1}", "unknown key 'zzone'"),
     ],
 )
