@@ -8,8 +8,10 @@ feed_of(images, model, config) → ImageFeed: the images as the model's input te
 from edgert.dataset.image_feed import ImageFeed, feed_of
 from edgert.dataset.images import ArrayDataset, FileDataset, ImageDataset, VideoDataset, fair_order, open_images
 from edgert.dataset.labeled import LabeledDataset, open_dataset
+from edgert.dataset.layouts import LOOKED_FOR
 
 __all__ = [
+    "LOOKED_FOR",
     "ArrayDataset",
     "FileDataset",
     "ImageDataset",

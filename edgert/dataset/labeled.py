@@ -196,7 +196,8 @@ def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tu
     """Category id → the model's class index, and how that was found out, in a sentence.
 
     By name where the model's labels are known, and categories that it has no label for are left out; otherwise ids
-    from 0 are class indices, and others are counted off in the order of the ids, as COCO's own 1 to 90 are.
+    from 0 are class indices, and others are counted off in the order of the ids, as COCO's own 1 to 90 are. Numbers
+    that nothing names, as in folders of YOLO's without a data.yaml, are class indices, too.
 
     Raises:
         ConfigError: none of the names is a label.
@@ -209,6 +210,8 @@ def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tu
     places = {_plain(label): n for n, label in reversed(list(enumerate(labels)))}
     found = {number: places[_plain(name)] for number, name in names.items() if _plain(name) in places}
     missing = [name for number, name in names.items() if number not in found]
+    if not found and all(name == str(number) for number, name in names.items()) and max(names, default=0) < len(labels):
+        return {number: number for number in names}, "nothing names the categories: their numbers are class indices"
     if not found:
         first = missing[0] if missing else ""
         raise ConfigError(

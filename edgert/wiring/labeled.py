@@ -77,7 +77,8 @@ class LabeledSearch(Search):
         self, subject: Subject, data: dataset.LabeledDataset, task: TaskConfig, progress: Progress | None
     ) -> None:
         if data.ground_truth is None:
-            raise ConfigError(f"{data.path} has no labels", why=data.notes[0] if data.notes else "", fix="--images")
+            fix = "give labels in one of these layouts, or check by photos alone: --images instead of --data"
+            raise ConfigError(f"{data.path} has no labels", why=f"looked for {dataset.LOOKED_FOR}", fix=fix)
         self._images, count = data.images, len(data.images)
         first = self._images.frame(0).planes[0].copy()
         super().__init__(

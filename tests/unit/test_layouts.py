@@ -81,6 +81,13 @@ def test_folders_of_images_and_labels_without_a_file(tmp_path: Path) -> None:
     assert boxes(open_dataset(yolo(tmp_path), DETECT)) == [pytest.approx(row) for row in A_AND_B]
 
 
+def test_numbers_without_names_are_class_indices_where_there_are_so_many(tmp_path: Path) -> None:
+    found = open_dataset(yolo(tmp_path), DETECT, ("cat", "dog"))
+    assert boxes(found) == [pytest.approx(row) for row in A_AND_B] and "class indices" in found.notes[0]
+    with pytest.raises(ConfigError, match="is a label of the model"):  # class 1 of one
+        open_dataset(tmp_path, DETECT, ("cat",))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
