@@ -84,9 +84,14 @@ def weigh(answers: Answers, photo: Photo) -> Evidence:
     return NOTHING
 
 
+def counts(verb: str) -> bool:
+    """Whether evidence of such a task counts things, and is weighed as a part of the best of all settings."""
+    return verb in _COUNTED
+
+
 def relative(values: Sequence[float], verb: str) -> list[float]:
     """One photo's values of all settings, as parts of the best; of a whole unit where the best is less."""
-    if verb not in _COUNTED:
+    if not counts(verb):
         return list(values)
     best = max([_COUNTED[verb], *values])
     return [value / best for value in values]

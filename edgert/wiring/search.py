@@ -19,7 +19,7 @@ from edgert.runtime.frame import U8
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.preprocess import layout_of
 from edgert.wiring.check_report import CheckReport
-from edgert.wiring.evidence import Answers, Evidence, relative, weigh
+from edgert.wiring.evidence import Answers, Evidence, counts, relative, weigh
 from edgert.wiring.photos import Photo, scrambled, with_views
 from edgert.wiring.settings import Setting, colors_and_scales, for_checking, placements
 from edgert.wiring.training import Memory, memories
@@ -71,17 +71,21 @@ class Ranking:
 
     def __init__(self, memories: Sequence[Memory]) -> None:
         self.memories = memories
-        self.tallies: list[Tally] = []
+        self._by_key: dict[str, Tally] = {}
+        self._remembered: dict[tuple[Tally, tuple[int, ...]], list[F64]] = {}
+
+    @property
+    def tallies(self) -> Collection[Tally]:
+        """All of them, in the order they came."""
+        return self._by_key.values()
 
     def find(self, setting: Setting) -> Tally | None:
         """The tally of an equal setting."""
-        return next((tally for tally in self.tallies if tally.setting.key == setting.key), None)
+        return self._by_key.get(setting.key)
 
     def add(self, setting: Setting) -> Tally:
         """The tally of a setting, new where there is none."""
-        if (found := self.find(setting)) is None:
-            self.tallies.append(found := Tally(setting))
-        return found
+        return self._by_key.setdefault(setting.key, Tally(setting))
 
     def best(self) -> Tally:
         """The setting with the highest mean, of those that were tried on most photos."""
@@ -123,17 +127,20 @@ class Ranking:
     def values(self, tally: Tally, photos: Sequence[int]) -> F64:
         """One value per photo: answers plus memory."""
         answers = np.array(self._relative(tally, photos))
-        memory = [_pseudo_values(m, [tally.looks[photo][n] for photo in photos]) for n, m in enumerate(self.memories)]
-        total: F64 = np.sum([answers, *memory], axis=0)
+        key = tally, tuple(photos)
+        if key not in self._remembered:  # what a photo looks like to a memory stays as it is
+            looks = ([tally.looks[photo][n] for photo in photos] for n in range(len(self.memories)))
+            self._remembered[key] = [_pseudo_values(*pair) for pair in zip(self.memories, looks, strict=True)]
+        total: F64 = np.sum([answers, *self._remembered[key]], axis=0)
         return total
 
     def _relative(self, tally: Tally, photos: Sequence[int]) -> list[float]:
         """A setting's evidence on each of the photos, as a part of the best of all settings there."""
-        values, verb = [], verb_of(tally.setting.task)
-        for photo in photos:
-            every = [other.evidence[photo].value for other in self.tallies if photo in other.evidence]
-            values.append(relative([tally.evidence[photo].value, *every], verb)[0])
-        return values
+        own, verb = [tally.evidence[photo].value for photo in photos], verb_of(tally.setting.task)
+        if not counts(verb):
+            return own
+        every = ([one.evidence[photo].value for one in self.tallies if photo in one.evidence] for photo in photos)
+        return [relative([value, *others], verb)[0] for value, others in zip(own, every, strict=True)]
 
 
 def _pseudo_values(memory: Memory, looks: Sequence[F64]) -> F64:

@@ -96,7 +96,12 @@ class TrainingStatistics:
     source = "the batch statistics stored in the model"
 
     def __init__(self, layers: Sequence[Layer], session: Session) -> None:
-        self._layers, self._trial = layers, Trial(session, [True] * len(layers), self.source, lambda: None)
+        self._trial = Trial(session, [True] * len(layers), self.source, lambda: None)
+        self._mean, self._variance = (
+            np.concatenate([getattr(layer, key) for layer in layers]) for key in ("mean", "variance")
+        )
+        fired = [layer.variance > _WEAK * np.median(layer.variance) for layer in layers]
+        self._weights = np.concatenate([one / (one.sum() * len(layers)) for one in fired])  # every layer's mean counts
 
     def look(self, config: InputConfig, view: View) -> F64:
         """(2, all channels) mean and mean square of every channel in front of its normalization."""
@@ -108,17 +113,10 @@ class TrainingStatistics:
 
     def fit(self, looks: Sequence[F64]) -> float:
         """exp of minus the mean divergence: half the symmetric Kullback-Leibler divergence of two Gaussians."""
-        mean, square = np.mean(looks, axis=0)
-        variance = np.maximum(square - mean * mean, 1e-9)
-        start, parts = 0, []
-        for layer in self._layers:
-            end = start + len(layer.mean)
-            own, apart = variance[start:end], (mean[start:end] - layer.mean) ** 2
-            both = ((own + apart) / layer.variance + (layer.variance + apart) / own) / 2 - 1
-            fired = layer.variance > _WEAK * np.median(layer.variance)
-            parts.append(float(np.minimum(both[fired] / 2, 50).mean()))
-            start = end
-        return float(np.exp(-np.mean(parts)))
+        mean, square = sum(looks, np.zeros(())) / len(looks)
+        own, apart = np.maximum(square - mean * mean, 1e-9), (mean - self._mean) ** 2
+        both = ((own + apart) / self._variance + (self._variance + apart) / own) / 2 - 1
+        return float(np.exp(-(self._weights @ np.minimum(both / 2, 50))))
 
 
 def _calibrated_span(graph: Graph) -> tuple[float, float] | None:

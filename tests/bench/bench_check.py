@@ -93,6 +93,7 @@ class Remembered:
     def __init__(self) -> None:
         self.subjects: dict[Any, Any] = {}
         self.images: dict[Any, Any] = {}
+        self.views: dict[Any, Any] = {}
         self.seen: dict[Any, Any] = {}
 
     def patched(self) -> Iterator[Any]:
@@ -112,18 +113,21 @@ class Remembered:
                     self.images[path] = read([path])[0]
             return [self.images[path] for path in paths]
 
+        def views_of(path: Path, image: Any, many: bool) -> Any:
+            if (path, many) not in self.views:
+                self.views[path, many] = with_views(path, image, scrambled(image), many)
+            return self.views[path, many]
+
         def remembered_see(search: Any, tally: Any, number: int, photo: Any) -> None:
             key = (search.photos[number][0], tally.setting.key)
             if key not in self.seen:
-                path, image = search.photos[number]
-                see(search, tally, number, with_views(path, image, scrambled(image), search._many))
-                search._trial.forget()
+                see(search, tally, number, views_of(*photo))
                 self.seen[key] = tally.evidence[number], tally.records[number], tally.looks[number]
             tally.evidence[number], tally.records[number], tally.looks[number] = self.seen[key]
 
         yield mock.patch.object(searching.Search, "_see", remembered_see)
-        yield mock.patch.object(searching, "with_views", lambda *_: None)  # seen by what is remembered
-        yield mock.patch.object(searching, "scrambled", lambda image: image)
+        yield mock.patch.object(searching, "with_views", lambda path, image, _, many: (path, image, many))
+        yield mock.patch.object(searching, "scrambled", lambda image: image)  # made with the views, where one is new
         yield mock.patch.object(checking, "subject", remembered_subject)
         yield mock.patch.object(checking, "read_photos", remembered_photos)
 
@@ -196,7 +200,7 @@ def measure(model: str, counts: list[int], trials: int, pool_size: int, memory: 
             path = folder / f"bench_check_{os.getpid()}.yaml"
             path.write_text(text)
             try:
-                return checking.check(load_pipeline(path), photos)
+                return checking.check(load_pipeline(path, ["models.net.threads=1"]), photos)
             finally:
                 path.unlink()
 
