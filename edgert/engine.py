@@ -6,7 +6,7 @@ edgert.load_engine("m.onnx")(array)
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -270,15 +270,37 @@ def one_image(engine: Shaped) -> list[tuple[int, ...]]:
     return [t.shape[1:] if batched else t.shape for t, batched in zip(engine.outputs, engine.batched, strict=True)]
 
 
+_PROMPTS = ("prompt", "text", "txt", "token", "input_ids", "caption", "attention_mask", "point_", "query_embed")
+"""Parts of the names that exporters give to inputs for what is asked of an image."""
+
+
+def not_one_image(shapes: Mapping[str, Sequence[object]], path: str) -> ModelError:
+    """The error for a model that takes other things than one image.
+
+    Args:
+        shapes: name of an input → its sizes.
+    """
+    prompt = next((name for name in shapes if any(word in name.lower() for word in _PROMPTS)), None)
+    shown = ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in shapes.items()) or "nothing"
+    if prompt is not None and len(shapes) > 1:
+        return ModelError(
+            f"this model wants a prompt beside the image, and no encoder makes one: input {prompt!r}",
+            why=f"it takes {shown}; what is asked for comes from another model, which is not in this file",
+            where=path,
+            fix="set what it shall find before the export, so that it is part of the file (YOLO-World and YOLOE: "
+            "model.set_classes([...])), or feed it yourself through edgert.load_engine",
+        )
+    return ModelError(
+        "a pipeline feeds a model one image and nothing else",
+        why=f"this model takes {shown}",
+        where=path,
+        fix="export the model with the image as its only input, or use edgert.load_engine",
+    )
+
+
 def image_input(session_inputs: Mapping[str, Any], path: str) -> str:
     """The one input that takes the image. Raises ModelError if there is none, or others besides it."""
     images = [name for name, array in session_inputs.items() if array.ndim == 4]
     if len(images) != 1 or len(session_inputs) != 1:
-        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in session_inputs.items())
-        raise ModelError(
-            "a pipeline feeds a model one image and nothing else",
-            why=f"this model's inputs: {shapes}",
-            where=path,
-            fix="export the model with the image as its only input, or use edgert.load_engine",
-        )
+        raise not_one_image({name: array.shape for name, array in session_inputs.items()}, path)
     return images[0]

@@ -8,8 +8,8 @@ import numpy.typing as npt
 from edgert.backend import DEFAULT_PROFILE
 from edgert.config import InputConfig, ModelConfig
 from edgert.dataset.images import ImageDataset
-from edgert.engine import default_profile
-from edgert.errors import EdgertError, ModelError
+from edgert.engine import default_profile, not_one_image
+from edgert.errors import EdgertError
 from edgert.graph import Model, inputs
 from edgert.memory.buffer import aligned_empty
 from edgert.stages.crop import Geometry
@@ -102,12 +102,7 @@ def feed_of(images: ImageDataset, model: Model, config: ModelConfig) -> ImageFee
     """
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:
-        raise ModelError(
-            "images can be fed to models that take one image and nothing else",
-            why=f"this model takes {', '.join(map(str, specs)) or 'nothing'}",
-            where=str(model.path),
-            fix="export the model with the image as its only input",
-        )
+        raise not_one_image({one.name: [size or "?" for size in one.shape] for one in specs}, str(model.path))
     (spec,) = specs
     profiles = config.profiles or default_profile(model, config)
     shapes = profiles.get(DEFAULT_PROFILE) or next(iter(profiles.values()), {})

@@ -72,10 +72,9 @@ def _check_types(model: Model) -> None:
     narrow += [spec.name for spec in graph.inputs if spec.dtype in _16_BITS]
     if integer is not None:
         what, why = "is already quantized", f"node {integer.name!r} is a {integer.op}"
-        fix = (
-            "give the float32 model that it was made from; run this one as it is: precision: fp32; or take the "
-            "scales of its Q/DQ nodes to a DLA: edgert quantize --target cache, or --target dla"
-        )
+        fix = "the float model is wanted, from which it was made; or run this one as it is: precision: fp32"
+        if not any(is_integer(node.op) for node in graph.nodes):
+            fix += "; or take the scales of its Q/DQ nodes to a DLA: edgert quantize --target cache, or --target dla"
     elif narrow:
         what = "is a float16 model"
         why = f"tensor {narrow[0]!r} is stored or fed in 16 bits; ranges are measured in float32"

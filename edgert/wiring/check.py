@@ -1,6 +1,8 @@
 """``check``: is a model of a pipeline file wired right?"""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -9,9 +11,10 @@ import numpy as np
 from edgert.config import ModelConfig, PipelineFile, load_pipeline
 from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.engine import one_image
-from edgert.errors import ConfigError, EdgertError, nearest
+from edgert.errors import ConfigError, EdgertError, ModelError, nearest
 from edgert.graph import load
-from edgert.stages.decode.kinds import labels_of
+from edgert.stages.decode.kinds import fitting_decoder, labels_of
+from edgert.wiring.against import contradictions
 from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, described, yaml_value
 from edgert.wiring.judge import Judgment, judge, kind_of_photo, lead_of, same_answers
 from edgert.wiring.photos import read_photos
@@ -50,7 +53,7 @@ def check(
 
     Raises:
         ConfigError: no such model, neither images nor data, a photo that cannot be read, labels that are missing or do
-            not fit the model.
+            not fit the model: fewer names than classes, or of other things than the data.
         ModelError: the model does not take one image, or nothing can read its outputs.
         BuildError: the backend refuses the model.
     """
@@ -65,17 +68,23 @@ def check(
         labels = labels_of(config, where)
         found = subject(config, labels, where)
         tasks = readings(config.task, found.engine, labels, found.network)
+        with suppress(ModelError):  # of a decoder that reads other outputs, which is a finding
+            fitting_decoder(config, labels, tuple(one_image(found.engine)), found.network, where)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     written = Setting(config.input, config.task)
     base = Setting(config.input, tasks[0])
-    prior = prior_for(found, base, told_of(load(config.onnx)))
+    model_file = load(config.onnx)
+    told = told_of(model_file)
+    prior = prior_for(found, base, told)
+    against = contradictions(told, model_file, found)
     favored = Setting(prior.applied(base.input), base.task)
     verb = verb_of(tasks[0])
     search = Search(found, photos, verb, progress) if data is None else labeled(found, data, config, labels, progress)
     with np.errstate(over="ignore", invalid="ignore"):  # boxes of a wrong setting may be too large for float32
         search.explore(favored, tasks, base)
     report = report_of(file, name, written, search, prior, favored, labels)
+    report = replace(report, known="; ".join(filter(None, (report.known, *against))))
     return report if data is None else search.worded(report)
 
 

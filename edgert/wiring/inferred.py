@@ -6,8 +6,10 @@ from pathlib import Path
 
 from edgert.config import InputConfig, ModelConfig, TaskConfig
 from edgert.config.model_section import PythonTask, value_of, verb_of
+from edgert.engine import not_one_image
 from edgert.errors import ModelError
 from edgert.graph import TensorSpec, inputs, load
+from edgert.wiring.against import contradictions, integers
 from edgert.wiring.check import prior_for, rows_of, ties_of
 from edgert.wiring.check_report import Row
 from edgert.wiring.judge import judge, kind_of_photo
@@ -88,12 +90,7 @@ def infer(
     model = load(path)
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:
-        raise ModelError(
-            "a pipeline feeds a model one image and nothing else",
-            why=f"this model takes {', '.join(map(str, specs)) or 'nothing'}",
-            where=str(path),
-            fix="export the model with the image as its only input, or use edgert.load_engine",
-        )
+        raise not_one_image({one.name: [size or "?" for size in one.shape] for one in specs}, str(path))
     (spec,), told = specs, told_of(model)
     height, width = spec.shape[1:3] if spec.shape[3] in (1, 3) else spec.shape[2:]
     size = None
@@ -105,9 +102,10 @@ def infer(
     blank = InputConfig(color="gray" if gray else "rgb").model_copy(update={"size": size})
     config = {"onnx": path.absolute(), "task": {"embed": "none"}, "input": blank}
     found = subject(ModelConfig.model_validate(config), told.labels, str(path))
+    notes = (*contradictions(told, model, found), *integers(model))
     if own is not None and (is_own or not _is_read(found, told)):
-        return _guessed(found, blank, told, size, spec, own(found))
-    made = _guessed(found, blank, told, size, spec, task)
+        return _guessed(found, blank, told, size, spec, own(found), notes)
+    made = _guessed(found, blank, told, size, spec, task, notes)
     return _tried(made, images, progress) if images else made
 
 
@@ -125,6 +123,7 @@ def _guessed(
     size: tuple[int, int] | None,
     spec: TensorSpec,
     task: TaskConfig | None,
+    warnings: tuple[str, ...],
 ) -> Inferred:
     meant = told_task(told)
     looks = guesses(found.engine, len(told.labels) or None, meant)
@@ -134,10 +133,9 @@ def _guessed(
         reason = next(look.reason for look in looks if task_of(look) == read)
         notes = (f"{verb_of(read)}: {value_of(read)}, because {reason}",)
         others = [str(look) for look in looks if task_of(look) != read]
-        if meant and others and meant != f"{verb_of(read)}: {value_of(read)}":
-            notes += (f"its metadata mean {meant}, which contradicts its outputs and is left out",)
-        elif others and not meant:
+        if others and not meant:
             notes += (f"it could also be {', '.join(others)}",)
+    notes += warnings
     usual = dict(_DEFAULT_INPUTS[verb_of(read)])
     if found.dtype in ("uint8", "int8"):
         usual |= {"mean": (0.0,) if found.dtype == "uint8" else (128.0,), "std": (1.0,)}

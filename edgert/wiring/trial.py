@@ -13,7 +13,7 @@ from edgert.errors import ConfigError, EdgertError, ModelError
 from edgert.runtime import Frame
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, CheckedDecoder, Shapes, Size
-from edgert.stages.decode.guess import Guess, guess, network_size
+from edgert.stages.decode.guess import Guess, guess, network_size, own_decoder
 from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.preprocess import Placement, Preprocessor, Resampler, place
 from edgert.wiring.photos import View
@@ -91,7 +91,7 @@ def readings(
             why=f"tried {tried}" if tried else "they look like nothing that edgert knows",
             fix=f"they look like {others}"
             if others
-            else "task: {python: module:function}, a decoder of your own: edgert new writes one to be filled in",
+            else f"task: {{python: module:function}}, a decoder of your own: {own_decoder(shapes, network)}",
         )
     distinct: list[tuple[TaskConfig, object]] = []  # the first of those that make equal decoders
     for task in (variant for one in fitting for variant in variants(one)):
@@ -115,6 +115,12 @@ def task_of(found: Guess) -> TaskConfig:
     """The section ``task:`` that a guess means."""
     task: TaskConfig = TypeAdapter(TaskConfig).validate_python({found.task: found.decoder})
     return task
+
+
+def reads(decoder: str, engine: Engine, network: Size) -> bool:
+    """Whether a decoder, as a task writes it, like ``detect: yolov8``, can read the outputs."""
+    verb, _, kind = decoder.partition(": ")
+    return _why_not(task_of(Guess(verb, kind, "", 1)), tuple(one_image(engine)), network) is None
 
 
 def _why_not(task: TaskConfig, shapes: Shapes, network: Size) -> str | None:

@@ -249,6 +249,22 @@ def test_outputs_that_nothing_can_read_say_what_was_tried(tmp_path: Path) -> Non
     assert caught.value.where.startswith(f"{tmp_path / 'p.yaml'}:2")
 
 
+def test_names_that_are_too_few_are_refused_and_what_the_file_says_against_its_graph_is_told(tmp_path: Path) -> None:
+    onnx_path = tiny_model(tmp_path / "ten.onnx", outputs=(1, 10))
+    (tmp_path / "names.txt").write_text("a\nb\n")
+    task = f"{{classify: auto, labels: {tmp_path / 'names.txt'}}}"
+    with pytest.raises(ConfigError, match="2 labels for 10 classes") as caught:
+        check(pipeline(tmp_path, f"  net: {{onnx: {onnx_path}, task: {task}}}\n"), [scene(tmp_path / "a.png")])
+    assert caught.value.where.startswith(f"{tmp_path / 'p.yaml'}:2")
+    model = onnx.load(onnx_path)
+    for key, value in {"author": "Ultralytics", "task": "detect", "imgsz": "[640, 480]"}.items():
+        model.metadata_props.add(key=key, value=value)
+    onnx.save(model, onnx_path)
+    path = pipeline(tmp_path, f"  net: {{onnx: {onnx_path}, task: {{classify: auto}}}}\n")
+    known = check(path, [tmp_path / "a.png"]).known
+    assert "mean detect: yolov8, which contradicts its outputs" in known and "say 480x640" in known
+
+
 PRIMARY = (("blue", (255, 0, 0)), ("green", (0, 255, 0)), ("red", (0, 0, 255)))  # as OpenCV writes them
 
 

@@ -1,6 +1,6 @@
 """What a model's outputs look like by their shapes and names, and which decoders report that they can read them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from edgert.errors import ConfigError, ModelError
@@ -176,8 +176,42 @@ def wrong_shapes(decoder: str, reads: str, shapes: Shapes, network: Size) -> Mod
     return ModelError(
         f"decoder '{decoder}' cannot read the model's outputs",
         why=f"it reads {reads}; got {got} from a {width}x{height} input (batch dimension left out)",
-        fix=f"these look like '{likely[0]}': {likely[0].reason}" if likely else _OWN,
+        fix=f"these look like '{likely[0]}': {likely[0].reason}" if likely else own_decoder(shapes, network),
     )
+
+
+def own_decoder(shapes: Shapes, network: Size) -> str:
+    """What to do about outputs that no decoder reads, with the families that are nearest to them."""
+    found = ", ".join(f"'{one}' ({what})" for one, what in nearest_heads(shapes, network))
+    return f"nearest: {found}; {_OWN}" if found else _OWN
+
+
+def nearest_heads(shapes: Shapes, network: Size) -> tuple[tuple[Guess, str], ...]:
+    """Decoders that would read the outputs if one thing about them were different, and what; the likeliest first."""
+    found: dict[str, tuple[Guess, str]] = {}
+    shapes = tuple(map(tuple, shapes))
+    for what, others, size in _changed(shapes, network):
+        if (others, size) == (shapes, network):
+            continue
+        for one in guess(others, (), (3, size[1], size[0]), None):
+            if one.weight >= _LIKELY:
+                found.setdefault(str(one), (one, what))
+    return tuple(sorted(found.values(), key=lambda pair: -pair[0].weight)[:_MOST_NEAR])
+
+
+_LIKELY, _MOST_NEAR = 2, 3
+_SIZES = (224, 256, 320, 352, 384, 416, 512, 576, 640, 768, 960, 1024, 1280)
+"""Sides of the square inputs that detectors are published with."""
+
+
+def _changed(shapes: Shapes, network: Size) -> Iterator[tuple[str, Shapes, Size]]:
+    """The outputs with one thing different, in words, and the input they would be of."""
+    yield "with the last two dimensions swapped", tuple((*one[:-2], *one[:-3:-1]) for one in shapes), network
+    yield "without dimensions of 1", tuple(tuple(size for size in one if size != 1) for one in shapes), network
+    for place in range(len(shapes) if len(shapes) > 1 else 0):
+        yield f"without output {place + 1}", tuple(one for n, one in enumerate(shapes) if n != place), network
+    for side in _SIZES:
+        yield f"of a {side}x{side} input", shapes, (side, side)
 
 
 def check_labels(class_count: int, labels: tuple[str, ...], where: str = "") -> None:

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 from pydantic import TypeAdapter
 
 from edgert.config import InputConfig, TaskConfig
+from edgert.errors import ModelError
 from edgert.graph import load
 from edgert.wiring.families import FAMILIES, IMAGENET_MEAN, IMAGENET_STD
 from edgert.wiring.prior import FAMILY, FILE, USUAL, Told, named_family, prior_of, told_of, told_task
@@ -76,6 +77,34 @@ def test_metadata_that_contradict_the_graph_are_named_and_left_out(tmp_path: Pat
     made = starter(path, directory=tmp_path)
     assert "detect: yolov8" in made.text
     assert any("contradicts its outputs" in note for note in made.notes)
+
+
+def test_a_model_of_integers_is_told_to_be_none_for_tensorrt(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.onnx", (1, 3, 8, 8), (1, 5))
+    model = onnx.load(path)
+    node = onnx.NodeProto(op_type="DynamicQuantizeLinear", input=["images"], output=["q", "s", "z"])
+    model.graph.node.insert(0, node)
+    onnx.save(model, path)
+    notes = starter(path, directory=tmp_path).notes
+    assert any("TensorRT has no DynamicQuantizeLinear" in note and "float model is wanted" in note for note in notes)
+
+
+@pytest.mark.parametrize("name", ["text_features", "prompt", "point_coords"])
+def test_a_prompt_without_its_encoder_is_named(name: str, tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.onnx", (1, 3, 8, 8), (1, 5))
+    model = onnx.load(path)
+    prompt = model.graph.input.add()
+    prompt.CopyFrom(model.graph.input[0])
+    prompt.name = name
+    del prompt.type.tensor_type.shape.dim[2:]
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match=f"no encoder makes one: input '{name}'") as caught:
+        starter(path, directory=tmp_path)
+    assert f"{name} [1, 3]" in caught.value.why and "set_classes" in caught.value.fix
+    model.graph.input[1].name = "scale"
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match="one image and nothing else"):
+        starter(path, directory=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.stages.decode.guess import guess, network_size
+from edgert.stages.decode.guess import guess, network_size, own_decoder
 
 NANODET = [(1600, 80), (400, 80), (100, 80), (1600, 32), (400, 32), (100, 32)]
 MODELS = [
@@ -69,3 +69,23 @@ def test_the_network_s_size_is_read_from_either_layout() -> None:
     assert network_size((240, 320, 3)) == (320, 240)
     assert network_size((3, None, None)) is None
     assert network_size((10,)) is None
+
+
+@pytest.mark.parametrize(
+    ("shapes", "side", "nearest"),
+    [
+        ([(3549, 85)], 640, "'detect: yolox' (of a 416x416 input)"),
+        ([(84, 8400, 1)], 640, "'detect: yolov8' (without dimensions of 1)"),
+        ([(25200, 85), (3, 80, 80, 85)], 640, "'detect: yolov5' (without output 2)"),
+    ],
+)
+def test_heads_that_nothing_reads_name_the_nearest_families(
+    shapes: list[tuple[int, ...]], side: int, nearest: str
+) -> None:
+    told = own_decoder(shapes, (side, side))
+    assert told.startswith(f"nearest: {nearest}") and "edgert new writes one" in told
+
+
+def test_heads_that_are_near_to_nothing_name_no_family() -> None:
+    told = own_decoder([(2, 3, 5, 7)], (64, 64))
+    assert "nearest" not in told and "edgert new writes one" in told

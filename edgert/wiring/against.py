@@ -1,0 +1,31 @@
+"""What in a model's file speaks against its graph, or against running it on a Jetson."""
+
+from collections.abc import Iterator
+
+from edgert.graph import Model, inputs
+from edgert.graph.operators import is_integer
+from edgert.wiring.prior import Told, told_task
+from edgert.wiring.search import Subject
+from edgert.wiring.trial import reads
+
+
+def contradictions(told: Told, model: Model, found: Subject) -> tuple[str, ...]:
+    """A sentence for everything that a file says of itself and its graph does not bear out; the graph counts."""
+    return tuple(_contradictions(told, model, found))
+
+
+def _contradictions(told: Told, model: Model, found: Subject) -> Iterator[str]:
+    if (meant := told_task(told)) and not reads(meant, found.engine, found.network):
+        yield f"its metadata mean {meant}, which contradicts its outputs and is left out"
+    sizes = {size for spec in inputs(model) for size in spec.shape[1:]}
+    if told.size and not set(told.size) <= sizes and all(isinstance(size, int) for size in sizes):
+        (width, height), network = told.size, found.network
+        yield f"its metadata say {width}x{height}, which contradicts its input of {network[0]}x{network[1]}"
+
+
+def integers(model: Model) -> tuple[str, ...]:
+    """A sentence where TensorRT takes none of such a model; nothing otherwise."""
+    found = next((node.op_type for node in model.proto.graph.node if is_integer(node.op_type)), "")
+    if not found:
+        return ()
+    return (f"it was quantized for ONNX Runtime: TensorRT has no {found}; on a GPU or DLA, the float model is wanted",)
