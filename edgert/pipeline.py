@@ -37,7 +37,7 @@ from edgert.runtime.worker import works_for
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.sink.output_files import fixed_folder
 from edgert.stages.sink.results import CallbackSink
-from edgert.stages.source.api import ApiSource
+from edgert.stages.source.api import ApiSource, are_several
 from edgert.stages.source.user_memory import Buffer
 
 if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile; most pipelines have no budgets
@@ -226,8 +226,8 @@ class Pipeline:
         nothing is ever dropped; where a budget leaves no room for the frame yet, it waits.
 
         Args:
-            frame: see :meth:`submit`; or a list of them, which run together where a model has ``batch:``, and else one
-                after the other.
+            frame: see :meth:`submit`; or a batch, as one array or a list of frames, which run together where a model
+                has ``batch:``, and else one after the other.
             options: ``format``, ``timestamp_ns`` and ``copy`` of
                 :meth:`~edgert.stages.source.api.ApiSource.submit`, for all of them.
 
@@ -241,19 +241,20 @@ class Pipeline:
                 or it has ended.
             EdgertError: the first error of any stage, which ends the pipeline.
         """
-        many = isinstance(frame, list)
-        results = self._called()(frame if many else [frame], options)
-        return results if many else results[0]
+        called, is_list = self._called(), isinstance(frame, list)
+        results = called(frame if is_list else [frame], options)
+        is_many = is_list or len(results) > 1 or are_several(frame, options.get("format"))
+        return results if is_many else results[0]
 
     def buffer(self, shape: Sequence[int], *, stage: str | None = None, **options: Any) -> Buffer:
-        """Lends memory for one image of a ``source: api`` stage: to be filled, and then submitted or called with.
+        """Lends memory for an image of a ``source: api`` stage, or a batch: to fill, and then submit or call with.
 
         A model on a GPU reads it without a copy by the host. Without a GPU it is ordinary aligned memory.
 
         Args:
             shape: (width, height) in pixels, or the array's: (height, width, channels).
             stage: which source, where there are several.
-            options: ``format`` and ``timeout_s``; see :meth:`edgert.stages.source.api.ApiSource.buffer`.
+            options: ``format``, ``batch`` and ``timeout_s``; see :meth:`edgert.stages.source.api.ApiSource.buffer`.
 
         Returns:
             A :class:`~edgert.stages.source.user_memory.Buffer`: fill its ``array``. It goes back when the frame is let
@@ -384,11 +385,11 @@ class Pipeline:
             self._assembly.settle(self._taps)
 
     def submit(self, array: Any, stage: str | None = None, **options: Any) -> None:
-        """Pushes an image into a ``source: api`` stage, without copying it.
+        """Pushes an image, or a batch of them, into a ``source: api`` stage, without copying it.
 
         Args:
-            array: (height, width, 3) uint8, or anything with ``__array_interface__`` or DLPack. It belongs to the
-                pipeline until its results are out: do not change it before.
+            array: (height, width, 3) uint8, or anything with ``__array_interface__`` or DLPack; (number, height, width,
+                3) is a batch. It belongs to the pipeline until its results are out: do not change it before.
             stage: which source, where there are several.
             options: see :meth:`edgert.stages.source.api.ApiSource.submit`.
 

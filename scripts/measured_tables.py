@@ -18,9 +18,11 @@ CAMERAS = re.compile(r"(\S+) (\S+): (?:frames of )?(\d+) cameras(?:, p99 / one c
 """``yolov8s tensorrt: 8 cameras, p99 / one camera's, run 1 of 5``, or how many frames of so many cameras were lost."""
 SIDES = {
     "edgert-rtx": "edgert on TensorRT-RTX, submitted frames",
+    "batch-rtx": "edgert on TensorRT-RTX, submitted batches",
     "file-rtx": "edgert on TensorRT-RTX, a source in pinned memory",
     "call-rtx": "edgert on TensorRT-RTX, called",
     "edgert-ort": "edgert on ONNX Runtime, submitted frames",
+    "batch-ort": "edgert on ONNX Runtime, submitted batches",
     "file-ort": "edgert on ONNX Runtime, a source in pinned memory",
     "call-ort": "edgert on ONNX Runtime, called",
     "careful": "careful PyTorch",

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from edgert.stages.gpu.infer_gpu import Collect
 from edgert.stages.infer import InferBatch, Pinned
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource, give_back
+from edgert.stages.source.timeline import Image
 
 _HANGS_S, _END_S, _LOOK_S = 3.0, 1.0, 0.1
 """Whoever closes a pipeline waits for a call under way, but no longer than that for one stage: then that is ended, and
@@ -177,21 +178,21 @@ class Calling:
             raise StageError(f"a pipeline was {done} by one of its own stages", why=why)
 
     def _results(self, arrays: Sequence[Any], options: dict[str, Any]) -> list[Result]:
-        images = list[tuple[Any, Any]]()
+        given = list[tuple[Any, list[Image]]]()
         try:
             for array in arrays:
-                images.append((array, self._source.image(array, **options)))
+                given.append((array, self._source.images(array, **options)))
         except EdgertError:
-            for pair in images:
+            for pair in given:
                 give_back(*pair)
             raise
         self._release()
-        left = iter(images)
+        left = iter(given)
         try:
             if not self._is_open:
                 self._in_place.open()
                 self._is_open = True
-            results = self._in_place.run(partial(self._source.put, *pair) for pair in left)
+            results = self._in_place.run(self._brought(left))
         except BaseException as error:
             for pair in left:
                 give_back(*pair)
@@ -202,6 +203,13 @@ class Calling:
             raise
         self._lent = [result.frame for result in results]
         return [self._downloader.with_image(result) for result in results]
+
+    def _brought(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[Callable[[], object]]:
+        """For each frame, what has the source give it next: the first of a batch brings the others."""
+        for array, images in given:
+            count = len(images)
+            yield partial(self._source.put, array, images)
+            yield from [bool] * (count - 1)
 
     def _release(self) -> None:
         lent, self._lent = self._lent, []

@@ -9,6 +9,7 @@ from edgert.memory.buffer import (
     GrowingPool,
     Lease,
     Pool,
+    address_of,
     aligned_empty,
     lend,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "GrowingPool",
     "Lease",
     "Pool",
+    "address_of",
     "aligned_empty",
     "lend",
 ]

@@ -7,6 +7,7 @@ buffer back. Memory that is owned elsewhere (a decoder's frame, a mapped camera 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import queue
 import sys
@@ -104,6 +105,17 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[A
     return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
+_BYTE: Any = ctypes.c_char  # its types know no buffers
+
+
+def address_of(array: U8) -> int:
+    """Of an array's first byte."""
+    try:
+        return ctypes.addressof(_BYTE.from_buffer(array))  # a tenth of what NumPy's own ways take
+    except (BufferError, TypeError, ValueError):  # rows with gaps between, or nobody may write there
+        return int(array.__array_interface__["data"][0])
+
+
 class Lease:
     """The right to look at some bytes until it is released. Starts with one holder.
 
@@ -131,10 +143,10 @@ class Lease:
             self._holders += holders
         return self
 
-    def release(self) -> None:
-        """Ends one holder's use. Raises StageError when released more often than retained."""
+    def release(self, holders: int = 1) -> None:
+        """Ends the use of one holder, or of so many. Raises StageError when released more often than retained."""
         with self._lock:
-            self._holders -= 1
+            self._holders -= holders
             left = self._holders
         if left == 0:
             # Forgotten at once: a lease that somebody keeps must not keep the buffer from being lent again.
@@ -156,7 +168,7 @@ class EndedLease(Lease):
         """Holds nothing."""
         return self
 
-    def release(self) -> None:
+    def release(self, holders: int = 1) -> None:
         """Gives nothing back."""
 
 

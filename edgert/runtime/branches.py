@@ -12,7 +12,7 @@ from itertools import count, pairwise
 from edgert.policy import Dispatcher, Drop, Reads, ReorderBuffer
 from edgert.runtime.node import Node
 from edgert.runtime.records import Result
-from edgert.runtime.stage import Stage
+from edgert.runtime.stage import Gathering, Stage
 
 
 def connect(
@@ -27,6 +27,9 @@ def connect(
     """
     channel = consumer.inlet.connect(capacity, drop)
     channel.only = streams if is_part else None
+    channels = consumer.inlet.channels
+    takes_several = isinstance(consumer.work, Gathering) and drop == "never"  # nothing is dropped by the batch
+    channels[0].together = takes_several and len(channels) == 1
     consumer.carried.append(streams)
     consumer.producers.append(producer)
     producer.outlets = (*producer.outlets, channel)

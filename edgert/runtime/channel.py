@@ -35,10 +35,10 @@ class Arrivals:
         self._is_awaited, self._enough = False, 1
         self._owed: list[queue.SimpleQueue[None]] = []
 
-    def announce(self, edge: int) -> None:
-        """A producer: there is one more on an edge; or, of its complement, no more."""
+    def announce(self, edge: int, results: int = 1) -> None:
+        """A producer: there is one more on an edge, of so many results; or, of its complement, no more."""
         self.ready.append((edge, _now_ns()))
-        if len(self.ready) >= self._enough or edge < 0:
+        if len(self.ready) >= self._enough or edge < 0 or results > 1:
             self.ring()
 
     def ring(self) -> None:
@@ -131,30 +131,38 @@ class Channel(BoundedQueue[Result]):
             bare = result.let_go()
             result.frame.lease.release()
             result = bare
+        count = len(result.each)
         if self.work is not None and not self._abandoned:
-            self.count += len(result.results) if isinstance(result, Together) else 1
+            self.count += count
             self.work(result)
             return
         if self.waits and len(self.items) >= self.capacity:
             self.has_room()
         if self._abandoned:
-            self.count += 1
+            self.count += count
             self.lose(result)
             return
         if self.waits:
-            self.count += 1
+            self.count += count
             self.items.append(result)
-        elif self.offer(result) != "added":
-            return
-        self._announce()
+        else:
+            self.count += count - 1
+            if self.offer(result) != "added":
+                return
+        self._announce(count)
 
     def wait_in(self, room: queue.SimpleQueue[None]) -> None:
         """See :meth:`Inlet.wait_in`."""
         self._room = room
 
-    def has_room(self, timeout_s: float | None = None) -> bool:
-        """Whether the producer, who asks, may put a result without waiting for room; waits for that."""
-        items, capacity = self.items, self.capacity
+    def has_room(self, timeout_s: float | None = None, results: int = 1) -> bool:
+        """Whether the producer, who asks, may put a result without waiting for room; waits for that.
+
+        Args:
+            timeout_s: longest wait.
+            results: that it is made of, as are those that wait; one is taken however many it has.
+        """
+        items, capacity = self.items, max(self.capacity // results, 1) if self.together else self.capacity
         while self.waits and len(items) >= capacity and self.work is None and not self._abandoned:
             self._is_awaited = True
             if len(items) < capacity:  # meanwhile; the consumer may have missed who waits
@@ -174,8 +182,8 @@ class Channel(BoundedQueue[Result]):
         if is_so:
             self._room.put(None)  # wakes a blocked producer
 
-    def _announce(self) -> None:
-        self._arrivals.announce(self._edge)
+    def _announce(self, results: int) -> None:
+        self._arrivals.announce(self._edge, results)
         if self._abandoned:  # meanwhile: what was just put may have been too late to be dropped with the rest
             self._drain()
 
@@ -188,6 +196,13 @@ class Channel(BoundedQueue[Result]):
         self._abandoned = True
         self._room.put(None)  # wakes a blocked producer
         self._drain()
+
+    def is_next_together(self) -> bool:
+        """Whether what :meth:`take` gives is several results; asked by the consumer."""
+        try:
+            return isinstance(self.items[0], Together)
+        except IndexError:  # all was dropped
+            return False
 
     def take(self) -> Result | None:
         """The oldest result, after the inlet saw this edge become ready; None if the channel was abandoned."""
@@ -202,9 +217,10 @@ class Channel(BoundedQueue[Result]):
 
     def lose(self, result: Result) -> None:
         """Counts it and gives its hold back."""
-        self.dropped += 1
-        key = result.frame.stream, "end" if self._abandoned else "queue"
-        self.losses[key] = self.losses.get(key, 0) + 1
+        for one in result.each:
+            self.dropped += 1
+            key = one.frame.stream, "end" if self._abandoned else "queue"
+            self.losses[key] = self.losses.get(key, 0) + 1
         result.frame.lease.release()
 
     def _drain(self) -> None:
@@ -264,9 +280,10 @@ class Inlet:
         return None
 
     def more(self, most: int) -> list[Result]:
-        """What else is there already, in order, of an inlet with one edge; each with one hold on its lease."""
+        """What else is there already, in order, of an inlet with one edge, up to those that came as one; each with one
+        hold on its lease."""
         ready, channel, found = self.arrivals.ready, self.channels[0], list[Result]()
-        while len(found) < most and ready and ready[0][0] == 0:
+        while len(found) < most and ready and ready[0][0] == 0 and not channel.is_next_together():
             ready.popleft()
             if (result := channel.take()) is not None:
                 found.append(result)

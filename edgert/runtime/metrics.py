@@ -57,13 +57,13 @@ class LatencyHistogram:
     def __init__(self) -> None:
         self._buckets = array("q", bytes(8 * _BUCKETS_PER_OCTAVE * _OCTAVES))
 
-    def add(self, duration_ns: int) -> None:
-        """Counts one duration."""
+    def add(self, duration_ns: int, times: int = 1) -> None:
+        """Counts one duration, so many times."""
         if duration_ns > 1:
             bucket = int(log2(duration_ns) * _BUCKETS_PER_OCTAVE)
-            self._buckets[bucket if bucket < _LAST_BUCKET else _LAST_BUCKET] += 1
+            self._buckets[bucket if bucket < _LAST_BUCKET else _LAST_BUCKET] += times
         else:
-            self._buckets[0] += 1
+            self._buckets[0] += times
 
     def percentiles(self, *others: LatencyHistogram) -> Percentiles:
         """Of this and other histograms together; zeros when empty."""
@@ -145,14 +145,14 @@ class StageMeter:
         self.losses: Losses = {}
         self.streams: dict[str, array[int]] = {}
 
-    def done(self, stream: str, latency_ns: int) -> None:
-        """Counts a result that the stage passed on, or took where it is the last, so long after its capture."""
+    def done(self, stream: str, latency_ns: int, results: int = 1) -> None:
+        """Counts results that the stage passed on, or took where it is the last, so long after their capture."""
         try:
             counts = self.streams[stream]
         except KeyError:
             counts = array("q", bytes(8 * (len(BOUNDS_NS) + 1)))
             self.streams = {**self.streams, stream: counts}
-        counts[bisect_left(BOUNDS_NS, latency_ns)] += 1
+        counts[bisect_left(BOUNDS_NS, latency_ns)] += results
 
 
 RESULTS = 8192

@@ -169,6 +169,20 @@ class Station:
         self.hand_over(Result(frame))
         meter.results_out += 1
 
+    def give_several(self, frames: Sequence[Frame], made_ns: int, worked_ns: int) -> None:
+        """The same of frames that a source has at once; as one where the node behind takes them so."""
+        node, meter, count = self.node, self.node.meter, len(frames)
+        meter.results_in += count
+        meter.busy_ns += worked_ns
+        node.timing.worked(worked_ns, count)
+        node.timing.passed_on(made_ns)
+        results = [Result(frame) for frame in frames]
+        self._count_done(results, made_ns)
+        is_one = node.branch is None and len(node.outlets) == 1 and node.outlets[0].together
+        for result in (Together.of(results, {}),) if is_one else results:
+            self.hand_over(result)
+        meter.results_out += count
+
     def joined(self, edge: int, result: Result) -> Result | None:
         """What came on an edge, together with what belongs to it from others; None until all of that is there."""
         if self.join is None:
@@ -202,13 +216,11 @@ class Station:
             node.since_ns = 0
             worked_ns = done - started
             meter.busy_ns += worked_ns
-            count = len(result.results) if isinstance(result, Together) else 1
+            count = len(result.each)
             meter.results_in += count
             timing.worked(worked_ns, count)
             if self._is_end:
-                for one in result.results if isinstance(result, Together) else (result,):
-                    meter.latency.add(done - one.frame.timestamp_ns)
-                    meter.done(one.frame.stream, done - one.frame.timestamp_ns)
+                self._count_done(result.each, done, is_end=True)
             if out is None:
                 timing.passed_on(done)
                 return False
@@ -221,7 +233,7 @@ class Station:
             held = self._held()
             if not self.outlives(error):
                 raise
-            self._lose((*(result.results if isinstance(result, Together) else (result,)), *held))
+            self._lose((*result.each, *held))
             if node.reorders and lease is not _NONE:
                 self.send(result.lost())
             return False
@@ -285,15 +297,27 @@ class Station:
         if len(outlets) == 1 and outlets[0].together and isinstance(out, list) and len(out) > 1:
             out = Together.of(out, {})
         for result in (out,) if isinstance(out, Result) else out if isinstance(out, list) else self._made(out):
-            for one in result.results if isinstance(result, Together) else (result,):
-                count += 1
-                if not self._is_end:  # it was counted when it came
-                    meter.done(one.frame.stream, done_ns - one.frame.timestamp_ns)
+            count += len(result.each)
+            if not self._is_end:  # else it was counted when it came
+                self._count_done(result.each, done_ns)
             self.send(result)
         meter.results_out += count
         if count:
             self.node.timing.passed_on(done_ns)
         return count
+
+    def _count_done(self, results: Sequence[Result], done_ns: int, is_end: bool = False) -> None:
+        """Counts results that it is done with; those in a row of one stream and time at once."""
+        meter, at, last = self.node.meter, 0, len(results)
+        while at < last:
+            first, start = results[at].frame, at
+            stream, timestamp_ns = first.stream, first.timestamp_ns
+            at += 1
+            while at < last and (one := results[at].frame).timestamp_ns == timestamp_ns and one.stream == stream:
+                at += 1
+            meter.done(stream, done_ns - timestamp_ns, at - start)
+            if is_end:
+                meter.latency.add(done_ns - timestamp_ns, at - start)
 
     def _made(self, out: Iterable[Result]) -> Iterator[Result]:
         """Results of a stage that makes each when it is asked for it: that is a call of it, too."""

@@ -6,6 +6,7 @@ convention and owned by the record.
 
 from __future__ import annotations
 
+from collections import Counter as CountOf
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -231,6 +232,11 @@ class Result:
     ticket: int = 0
 
     @property
+    def each(self) -> tuple[Result, ...]:
+        """This result; of a :class:`Together`, those that it is made of."""
+        return (self,)
+
+    @property
     def timestamp_ns(self) -> int:
         """Monotonic clock at capture."""
         return self.frame.timestamp_ns
@@ -290,11 +296,17 @@ class Together(Result):
 
     results: tuple[Result, ...] = ()
 
+    @property
+    def each(self) -> tuple[Result, ...]:
+        """All that it is made of."""
+        return self.results
+
     @classmethod
     def of(cls, results: Sequence[Result], outputs: Mapping[str, Record]) -> Together:
         """All of them, as one; takes no hold on their frames."""
         first = results[0].frame
-        frame = first.moved(first.planes, _AllLeases([one.frame.lease for one in results], first.lease.counter))
+        leases = [one.frame.lease for one in results]
+        frame = first.moved(first.planes, _AllLeases(leases, first.lease.counter))
         return cls(frame, outputs, None, 0, tuple(results))
 
     def let_go(self) -> Together:
@@ -303,25 +315,25 @@ class Together(Result):
 
 
 class _AllLeases(Lease):
-    """Leases that are held together."""
+    """Leases that are held together; one that several frames have is held as often."""
 
     __slots__ = ("_leases",)
 
     def __init__(self, leases: Sequence[Lease], counter: Counter) -> None:
-        self._leases, self.counter = leases, counter
+        self._leases, self.counter = CountOf(leases), counter
 
     @property
     def alive(self) -> bool:
         return all(lease.alive for lease in self._leases)
 
     def retain(self, holders: int = 1) -> Lease:
-        for lease in self._leases:
-            lease.retain(holders)
+        for lease, times in self._leases.items():
+            lease.retain(times * holders)
         return self
 
-    def release(self) -> None:
-        for lease in self._leases:
-            lease.release()
+    def release(self, holders: int = 1) -> None:
+        for lease, times in self._leases.items():
+            lease.release(times * holders)
 
 
 _NO_DETECTIONS = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))

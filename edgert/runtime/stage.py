@@ -59,12 +59,13 @@ class Source(Protocol):
 class FrameTaker(Protocol):
     """Where a :class:`ServedSource` puts its frames. For one thread at a time."""
 
-    def has_room(self, timeout_s: float | None) -> bool:
-        """Whether :meth:`give` will not wait for room; waits for that, without a timeout as long as it takes."""
+    def has_room(self, timeout_s: float | None, frames: int = 1) -> bool:
+        """Whether :meth:`give` will not wait for room for the first of so many; waits for that, without a timeout as
+        long as it takes."""
         ...
 
-    def give(self, frame: Frame) -> None:
-        """Takes a frame over, with its lease. Only after :meth:`has_room`."""
+    def give(self, frames: Sequence[Frame]) -> None:
+        """Takes frames over, each with a hold on its lease. Only after :meth:`has_room`."""
         ...
 
 
@@ -119,7 +120,8 @@ class Batching(Stage, Protocol):
 
 @runtime_checkable
 class Gathering(Batching, Protocol):
-    """A batching stage that takes several results at once, as :class:`~edgert.runtime.records.Together`."""
+    """A batching stage that takes several results at once, as :class:`~edgert.runtime.records.Together`, however many
+    came as one."""
 
     def room(self) -> int:
         """How many it takes before it passes something on, at least one."""

@@ -15,6 +15,7 @@ from edgert.runtime.metrics import Lateness
 from edgert.runtime.node import Node, Station, merged
 from edgert.runtime.records import Result, Together
 from edgert.runtime.stage import Batching, Gathering, ServedSource, Source, Stage
+from edgert.runtime.throttle import SourceRateLimiter
 
 
 class _Work:
@@ -147,13 +148,13 @@ class _Taking:
         self._station, self._clock, self._stop_event = station, clock, stop
         self._began_ns = self._ended_ns = clock.now_ns()
 
-    def has_room(self, timeout_s: float | None) -> bool:
+    def has_room(self, timeout_s: float | None, frames: int = 1) -> bool:
         """See :class:`~edgert.runtime.stage.FrameTaker`."""
         meter, came_ns = self._station.node.meter, self._clock.now_ns()
         until_ns = None if timeout_s is None else came_ns + round(timeout_s * 1e9)
         for outlet in self._station.node.outlets:
             left_s = None if until_ns is None else max(until_ns - self._clock.now_ns(), 0) / 1e9
-            if not outlet.has_room(left_s):
+            if not outlet.has_room(left_s, frames):
                 found = False
                 break
         else:
@@ -164,14 +165,22 @@ class _Taking:
         self._ended_ns = self._began_ns
         return found
 
-    def give(self, frame: Frame) -> None:
+    def give(self, frames: Sequence[Frame]) -> None:
         """See :class:`~edgert.runtime.stage.FrameTaker`."""
         node, made_ns = self._station.node, self._clock.now_ns()
-        if node.limiter is not None and not node.limiter.passes(self._stop_event):
-            frame.lease.release()
-            return
-        self._station.give(frame, made_ns, made_ns - self._began_ns)
+        if node.limiter is not None:
+            frames = [frame for frame in frames if self._passes(node.limiter, frame)]
+        if len(frames) == 1:
+            self._station.give(frames[0], made_ns, made_ns - self._began_ns)
+        elif frames:
+            self._station.give_several(frames, made_ns, made_ns - self._began_ns)
         self._ended_ns = self._clock.now_ns()
+
+    def _passes(self, limiter: SourceRateLimiter, frame: Frame) -> bool:
+        if limiter.passes(self._stop_event):
+            return True
+        frame.lease.release()
+        return False
 
 
 _GRACE_S = 0.0005
@@ -203,6 +212,7 @@ class Worker(threading.Thread):
         self.is_left = False
         self._own, self._inline = _Work(node, clock, fail), [_Inline(one, clock, fail) for one in inline]
         self._lagging = [one for one in self._inline if one.node.lag]
+        self._comes_several = False  # whether whoever brings results brought several as one
         self._station = self._own.station
         self._spared = _Spared(self._own, clock) if node.is_spared else None
         if self._spared is not None:
@@ -276,8 +286,10 @@ class Worker(threading.Thread):
             with node.context or nullcontext():
                 for edge, result in arrivals:
                     joined = station.joined(edge, result)
-                    if gathering is not None and (more := node.inlet.more(gathering.room() - 1)):
-                        joined = Together.of([result, *more], {})
+                    self._comes_several = isinstance(result, Together)
+                    if gathering is not None and not self._comes_several:
+                        if more := node.inlet.more(gathering.room() - 1):
+                            joined = Together.of([result, *more], {})
                         del more
                     if joined is not None:
                         meter.wait_in_ns += now() - waiting
@@ -306,7 +318,8 @@ class Worker(threading.Thread):
                 wait_s = _GRACE_S if is_short else wait_s
             try:
                 # Where it is woken anyway before long, it is for a full batch.
-                enough = gathering.room() if gathering is not None and self._lagging and wait_s is not None else 1
+                waits = self._lagging and wait_s is not None and not self._comes_several
+                enough = gathering.room() if gathering is not None and waits else 1
                 arrived = inlet.get(wait_s, enough)
             except queue.Empty:
                 if is_short:

@@ -255,17 +255,23 @@ class InferBatch(SimpleStage):
         return self._batch.most - self._batch.rows if self._every == 1 else 1
 
     def process(self, result: Result) -> Result | Iterable[Result]:
-        """See :class:`~edgert.runtime.Stage`; nothing comes out until a batch is run."""
-        batch, now_ns = self._batch, self._clock.now_ns()
-        for one in result.results if isinstance(result, Together) else (result,):
+        """See :class:`~edgert.runtime.Stage`; nothing comes out until a batch is run, or several are."""
+        batch, now_ns, out = self._batch, self._clock.now_ns(), list[Iterable[Result]]()
+        for one in result.each:
             frame = one.frame
-            if batch.passes(frame.index):
-                return result  # it came alone
             frame.lease.retain()
+            if batch.passes(frame.index):
+                self._leaving.append((one, False))
+                out.append(self._in_order(1, iter(())))
+                continue
             row = batch.hold(one, frame.index, now_ns)
             if row is not None:
                 self._geometries.append(self._inference.fill(frame, row))
-        return self._run() if batch.is_due(self._clock.now_ns(), idle=False) else ()
+            if batch.rows == batch.most:
+                out.append(self._run())
+        if batch.is_due(self._clock.now_ns(), idle=False):
+            out.append(self._run())
+        return chain.from_iterable(out) if len(out) > 1 else out[0] if out else ()
 
     def due_ns(self) -> int | None:
         """See :class:`~edgert.runtime.Batching`; where the batch goes as soon as the engine is free, that is looked at
@@ -297,22 +303,23 @@ class InferBatch(SimpleStage):
         records = self._inference.run(*self._geometries)
         self._geometries = []
         held = self._batch.take()
-        if isinstance(records, PendingRecords) and len(held) > 1:
-            return self._together(held, records)
         self._leaving.extend(held)
-        return self._in_order(iter(records))
+        if isinstance(records, PendingRecords) and len(held) > 1:
+            return self._together(len(held), records)
+        return self._in_order(len(held), iter(records))
 
-    def _together(self, held: Sequence[tuple[Result, bool]], records: PendingRecords) -> Iterator[Result]:
+    def _together(self, count: int, records: PendingRecords) -> Iterator[Result]:
         """One for all, to the collector behind."""
+        held = [self._leaving.popleft() for _ in range(count)]
         outputs = {self.name: (records, [is_wanted for _, is_wanted in held])}
         results = [result for result, _ in held]
         yield Together.of(results, outputs)
         for result in results:
             result.frame.lease.release()
 
-    def _in_order(self, records: Iterator[Record]) -> Iterator[Result]:
+    def _in_order(self, count: int, records: Iterator[Record]) -> Iterator[Result]:
         leaving = self._leaving
-        while leaving:
+        for _ in range(count):
             result, is_wanted = leaving[0]
             out = result.with_output(self.name, next(records)) if is_wanted else result
             leaving.popleft()

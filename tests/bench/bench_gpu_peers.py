@@ -11,14 +11,15 @@ The sides:
 - bare-ort, bare-rtx: ONNX Runtime's and TensorRT-RTX's engine alone (gpu_bare.py): fixed shape, one CUDA graph
   replayed, no frames and no answers
 - edgert-ort, edgert-rtx: edgert.Pipeline with ``source: api``; the program submits a ``pipeline.buffer()`` for each
-  frame, and a callback takes results
-- call-ort, call-rtx: the same pipeline called, ``pipeline(buffer)`` or ``pipeline([buffer, …])``: nothing is in flight
+  frame, of which the pipeline makes batches, and a callback takes results
+- batch-ort, batch-rtx: the same with a ``pipeline.buffer(batch=…)`` for each batch
+- call-ort, call-rtx: the same pipeline called, ``pipeline(buffer)``: nothing is in flight
 - file-ort, file-rtx: the same over a source that writes into memory that the GPU reads, as decoders and cameras do
 
 What is fair:
 
 - The same bytes: 16 frames of coarse and fine patterns. Those of PyTorch lie in pinned memory, as edgert's do where its
-  sources write there; each frame is a buffer of its own.
+  sources write there; each frame is a buffer of its own, but for batches that are submitted as one.
 - The same network, in FP16 with its normalization fused, and the same answer: five classes, or boxes after suppression,
   on the host. Each side's answers to the 16 frames are compared with PyTorch's, edgert's with those to frames whose
   gray levels are whole, as edgert's are. The worst frame of the 16 counts. A class agrees when its score does, to a
@@ -59,7 +60,12 @@ from tests.bench.gpu_task import TASKS, scenes, worst
 from tests.bench.report import main
 
 ALONE, IDLE_S = 200, 30.0
-OURS = {"edgert": gpu_public.Submitted, "call": gpu_public.Called, "file": gpu_public.File}
+OURS = {
+    "edgert": gpu_public.Submitted,
+    "batch": gpu_public.SubmittedBatches,
+    "call": gpu_public.Called,
+    "file": gpu_public.File,
+}
 SIDES = ("careful", "bare-rtx", "bare-ort", *(f"{kind}-{engine}" for kind in OURS for engine in ENGINES), "compile")
 OVER_CAREFUL, OVER_COMPILE, OF_BARE, CPU_US, AGREEMENT = 1.15, 1.0, 0.95, 400.0, 0.8
 

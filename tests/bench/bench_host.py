@@ -4,9 +4,9 @@
 
 The GPU is a stand-in that does nothing, at once, and the records of frames are ready: what is left is the host's own
 work. Frames are 1080p NV12, in pinned memory or on the GPU; one at a time and eight; of a source that gives them as
-fast as they are taken, or of a program that submits lent buffers and has a callback. One camera of 30 frames per second
-shows what threads cost that sleep in between. What the calls of a real CUDA driver cost comes on top, so these are
-counted beside it. Needs no GPU.
+fast as they are taken, or of a program that submits lent buffers, of one frame or eight, and has a callback. One camera
+of 30 frames per second shows what threads cost that sleep in between. What the calls of a real CUDA driver cost comes
+on top, so these are counted beside it. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -296,14 +296,15 @@ def filmed(device: CudaDevice) -> Marks:
     return marks
 
 
-def submitted(device: CudaDevice, rows: int) -> tuple[float, float]:
-    """The same of a program that fills lent buffers, without writing them, and submits them."""
+def submitted(device: CudaDevice, rows: int, batch: int | None = None) -> tuple[float, float]:
+    """The same of a program that fills lent buffers, without writing them, and submits them: of an image each, or of a
+    batch."""
     marks = Marks(cast("IdleGpu", device.driver), COUNT)
     source = ApiSource("cam", SourceStage(source="api"), device.counter, REAL)
     source.read_by(device)
     with running(device, rows, source, marks) as runner:
-        for _ in range(COUNT):
-            source.submit(source.buffer((WIDTH, HEIGHT), format="nv12"))
+        for _ in range(COUNT // (batch or 1)):
+            source.submit(source.buffer((WIDTH, HEIGHT), format="nv12", batch=batch))
         source.finish()
         runner.wait()
     return marks.per_frame
@@ -345,10 +346,18 @@ def measure() -> Iterator[Figure]:
         taken = [submitted(device, rows) for _ in range(ROUNDS)]
         name, detail = f"buffers that a program submits, batch {rows}", {"driver_calls": taken[0][1]}
         yield Figure(name, statistics.median(one[0] for one in taken), "µs", None, "lower", ROUNDS, detail)
-    for kind, run in (("pinned frames", partial(piped, on_gpu=False)), ("buffers that a program submits", submitted)):
+    taken = [submitted(device, 8, 8) for _ in range(ROUNDS)]
+    name, detail = "batches of eight that a program submits", {"driver_calls": taken[0][1]}
+    yield Figure(name, statistics.median(one[0] for one in taken), "µs", None, "lower", ROUNDS, detail)
+    ways = (
+        ("pinned frames", partial(piped, rows=8, on_gpu=False)),
+        ("buffers that a program submits", partial(submitted, rows=8)),
+        ("batches that a program submits", partial(submitted, rows=8, batch=8)),
+    )
+    for kind, run in ways:
         gpus = [BusyGpu(BATCH_S) for _ in range(ROUNDS)]
         for each in gpus:
-            run(CudaDevice(each, 0, Counter()), 8)
+            run(CudaDevice(each, 0, Counter()))
         name = f"{kind}, batch 8: part of the time that a GPU works, of {BATCH_S * 1e6:g} µs a batch"
         under_way = statistics.median(count for each in gpus for count in each.waiting)
         busy = statistics.median(each.busy for each in gpus)

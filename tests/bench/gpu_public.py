@@ -23,6 +23,7 @@ import numpy as np
 
 import edgert
 from edgert.config import SourceStage
+from edgert.memory import address_of
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Frame, Result, SourceStats
 from tests.bench.gpu_race import WARM_S, Busy, InFlight, Watch
@@ -145,42 +146,45 @@ def settled(pipeline: edgert.Pipeline) -> None:
 
 
 class Filled:
-    """Buffers that a pipeline lends, each with a frame in it: written when it comes the first time, as by a camera, and
-    left as it is when it comes again."""
+    """Buffers that a pipeline lends, each with a frame in it, or a batch of ``rows``: written when it comes the first
+    time, as by a camera, and left as it is when it comes again."""
 
-    def __init__(self, pipeline: edgert.Pipeline, pixels: Sequence[Any]) -> None:
-        self._lend = partial(pipeline.buffer, (WIDTH, HEIGHT), format="nv12")
-        self._pixels, self._held = pixels, dict[int, int]()
+    def __init__(self, pipeline: edgert.Pipeline, pixels: Sequence[Any], rows: int) -> None:
+        batch = rows if rows > 1 else None
+        self._lend = partial(pipeline.buffer, (WIDTH, HEIGHT), format="nv12", batch=batch)
+        self._pixels, self._rows, self._held = pixels, rows, dict[int, int]()
 
     def any(self) -> Any:
-        """A buffer with some frame."""
+        """A buffer with some frames."""
         buffer = self._lend()
-        if buffer.array.__array_interface__["data"][0] not in self._held:
-            self._write(buffer, len(self._held))
+        if address_of(buffer.array) not in self._held:
+            self._write(buffer, len(self._held) * self._rows)
         return buffer
 
-    def frame(self, index: int) -> Any:
-        """A buffer with that frame."""
+    def frames(self, index: int) -> Any:
+        """A buffer with those from that one on."""
         buffer = self._lend()
         self._write(buffer, index)
         return buffer
 
     def _write(self, buffer: Any, index: int) -> None:
         index %= len(self._pixels)
-        array = buffer.array
-        address = array.__array_interface__["data"][0]
+        array, address = buffer.array, address_of(buffer.array)
         if self._held.get(address) != index:
-            np.copyto(array, self._pixels[index])
+            for row, image in enumerate(array if buffer.is_batch else (array,)):
+                np.copyto(image, self._pixels[(index + row) % len(self._pixels)])
             self._held[address] = index
 
 
 class Submitted(Public):
-    """The thread that measures submits one lent buffer after the other."""
+    """The thread that measures submits one lent buffer after the other, each with a frame."""
+
+    by_batches: ClassVar[bool] = False
 
     def __init__(self, subject: Subject, pixels: Sequence[Any]) -> None:
         super().__init__(subject, {"cam": "source: api"})
-        self._given = 0
-        self._filled = Filled(self._pipeline, pixels)
+        self._given, self._at_once = 0, self.rows if self.by_batches else 1
+        self._filled = Filled(self._pipeline, pixels, self._at_once)
         self.answers(self.rows)
         settled(self._pipeline)  # all is recorded before others make or record anything
         self.answers(TURNS * self.rows)
@@ -190,7 +194,7 @@ class Submitted(Public):
         until, submit, lend = time.perf_counter() + seconds, self._pipeline.submit, self._filled.any
         while time.perf_counter() < until:
             submit(lend())
-            self._given += 1
+            self._given += self._at_once
 
     def saturated(self, seconds: float) -> Busy:
         """See :class:`~tests.bench.gpu_race.Side`."""
@@ -204,7 +208,7 @@ class Submitted(Public):
         taken = []
         for _ in range(count):
             started = time.perf_counter()
-            self._batch([self._filled.any() for _ in range(self.rows)])
+            self._batch([self._filled.any() for _ in range(0, self.rows, self._at_once)])
             taken.append((time.perf_counter() - started) * 1e3)
         return taken
 
@@ -213,32 +217,38 @@ class Submitted(Public):
         return [
             answer_of(record)
             for index in range(0, count, self.rows)
-            for record in self._batch([self._filled.frame(index + row) for row in range(self.rows)])
+            for record in self._batch([self._filled.frames(index + row) for row in range(0, self.rows, self._at_once)])
         ]
 
     def _batch(self, buffers: Sequence[Any]) -> list[Any]:
         for buffer in buffers:
             self._pipeline.submit(buffer)
-        self._given += len(buffers)
-        return [self.next() for _ in buffers]
+        self._given += self.rows
+        return [self.next() for _ in range(self.rows)]
+
+
+class SubmittedBatches(Submitted):
+    """The same with a batch in each buffer."""
+
+    by_batches = True
 
 
 class Called(InFlight):
-    """A pipeline that is called with a frame, or a list of them, by the thread that measures."""
+    """A pipeline that is called with a frame, or a batch, by the thread that measures."""
 
     in_flight = 1
 
     def __init__(self, subject: Subject, pixels: Sequence[Any]) -> None:
         self.rows = subject.rows
         self._pipeline = edgert.Pipeline(subject.written({"cam": "source: api"}), strict=True)
-        self._filled = Filled(self._pipeline, pixels)
+        self._filled = Filled(self._pipeline, pixels, self.rows)
         self.answers(self.rows)
         settled(self._pipeline)
         self.answers(TURNS * self.rows)
 
     def submit(self, index: int) -> list[Any]:
         """See :class:`~tests.bench.gpu_race.InFlight`: its results are there when it returns."""
-        return self._pipeline([self._filled.any() for _ in range(self.rows)])
+        return self._pipeline([self._filled.any()])
 
     def wait(self, ticket: Any) -> list[Answer]:
         """See :class:`~tests.bench.gpu_race.InFlight`."""
@@ -246,8 +256,11 @@ class Called(InFlight):
 
     def answers(self, count: int) -> list[Answer]:
         """See :class:`~tests.bench.gpu_race.Side`."""
-        batches = [range(index, index + self.rows) for index in range(0, count, self.rows)]
-        return [one for batch in batches for one in self.wait(self._pipeline([self._filled.frame(at) for at in batch]))]
+        return [
+            one
+            for index in range(0, count, self.rows)
+            for one in self.wait(self._pipeline([self._filled.frames(index)]))
+        ]
 
     def close(self) -> None:
         """Ends the pipeline."""

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.bench import bench_gpu_cameras, bench_gpu_peers, bench_gpu_start, gpu_public
-from tests.bench.gpu_public import Called, Cameras, File, Subject, Submitted
+from tests.bench.gpu_public import Called, Cameras, File, Subject, Submitted, SubmittedBatches
 from tests.bench.gpu_race import IN_FLIGHT, InFlight, idle
 from tests.bench.gpu_task import TASKS, Answer, Task, agreement, scenes, worst
 
@@ -54,7 +54,7 @@ def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize("made", [Submitted, Called])
+@pytest.mark.parametrize("made", [Submitted, SubmittedBatches, Called])
 def test_frames_are_answered_in_order(tmp_path: Path, rows: int, made: Any) -> None:
     side = made(subject(tmp_path, rows), PIXELS)
     found = side.answers(8)

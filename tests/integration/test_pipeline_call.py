@@ -66,6 +66,17 @@ def started(path: Path, images: list[Any], stage: str) -> list[edgert.Result]:
     return found
 
 
+def test_a_call_with_a_batch_returns_a_result_for_each_of_its_frames(tmp_path: Path, images: list[Any]) -> None:
+    wanted = records(started(write(tmp_path), images, "track"))
+    with edgert.Pipeline(write(tmp_path)) as pipeline, pipeline.buffer((320, 240), batch=3) as buffer:
+        buffer.array[:] = images[5:8]
+        found = [*pipeline(np.stack(images[:5])), *pipeline(buffer), *pipeline([np.stack(images[8:])])]
+        assert records(found) == wanted
+        with pytest.raises(StageError, match="without images"):
+            pipeline(np.stack(images)[:0])
+        assert len(pipeline(images[0][None])) == 1 and not isinstance(pipeline(images[0]), list)
+
+
 def test_a_call_says_what_submit_and_results_say(tmp_path: Path, images: list[Any]) -> None:
     wanted = records(started(write(tmp_path), images, "track"))
     assert sum(len(outputs["find"]) for _, outputs, _ in wanted) > 10

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from edgert.errors import DeviceError
+from edgert.memory.buffer import address_of
 from edgert.units import format_bytes
 
 _INSTALL = (
@@ -152,8 +153,7 @@ def copy_up(driver: Any) -> Callable[[int, Any, Any], object]:
         function.argtypes = ctypes.c_ulonglong, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
 
     def copy(address: int, source: Any, stream: Any) -> None:
-        start = source.__array_interface__["data"][0]
-        if code := function(address, start, source.nbytes, int(stream.handle)):
+        if code := function(address, address_of(source), source.nbytes, int(stream.handle)):
             raise error_of(library, code, "cuMemcpyHtoDAsync")
 
     return copy

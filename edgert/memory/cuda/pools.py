@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary, finalize, ref
 
 import numpy as np
 
-from edgert.memory.buffer import U8, Counter, Lease, Pool
+from edgert.memory.buffer import U8, Counter, Lease, Pool, address_of
 from edgert.memory.cuda.device import Block, CudaDevice
 from edgert.memory.cuda.gpu_context import Context
 from edgert.memory.cuda.stream import Event, Stream
@@ -243,7 +243,7 @@ class SharedLease(StreamLease):
 
     def address_of(self, array: U8) -> int:
         """Where the GPU sees an array that lies in this memory."""
-        return int(array.__array_interface__["data"][0]) + self._offset
+        return address_of(array) + self._offset
 
 
 class SharedPool(Pool):

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgert.clock import REAL, Clock
 from edgert.runtime import json_form
-from edgert.runtime.records import Result, Together
+from edgert.runtime.records import Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.sink.output_file import OutputFile, cannot_write
 from edgert.stages.sink.output_files import REPLACED, Files, Rules, has_field
@@ -31,7 +31,7 @@ class CallbackSink(SimpleStage):
         self.name, self._function = name, function
 
     def process(self, result: Result) -> None:
-        for one in result.results if isinstance(result, Together) else (result,):
+        for one in result.each:
             self._function(one)
 
 

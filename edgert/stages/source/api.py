@@ -17,7 +17,16 @@ from edgert.memory.cuda import CudaDevice, foreign
 from edgert.runtime.frame import U8, Frame, PixelFormat
 from edgert.runtime.stage import FrameTaker, SourceStats
 from edgert.runtime.worker import works_for
-from edgert.stages.source.planes import CHANNELS, as_planes, checked_planes, parts_of, whole_planes
+from edgert.stages.source.planes import (
+    CHANNELS,
+    Planes,
+    array_of_host,
+    checked_planes,
+    images_of,
+    is_batch,
+    parts_of,
+    whole_planes,
+)
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 from edgert.stages.source.user_memory import Buffer, Buffers, Tensors
 
@@ -52,7 +61,12 @@ class ApiSource:
         self._device: CudaDevice | None = None
         self._tensors: Tensors | None = None
         self._buffers: Buffers | None = None
-        self.share = self._timeline.share
+        self._is_shared = False
+
+    def share(self, device: CudaDevice) -> None:
+        """See :class:`~edgert.assemble.pixels.SharingSource`."""
+        self._is_shared = True
+        self._timeline.share(device)
 
     def read_by(self, device: CudaDevice) -> None:
         """From now on, takes images that lie on this GPU as well, since a model reads them there. Ask before the
@@ -64,11 +78,11 @@ class ApiSource:
         array: Any,
         *,
         format: PixelFormat | None = None,
-        timestamp_ns: int | None = None,
+        timestamp_ns: int | Sequence[int] | None = None,
         timeout_s: float | None = None,
         copy: bool = False,
     ) -> int:
-        """Hands over one frame; blocks while the queue is full. Callable from any thread.
+        """Hands over one frame, or a batch of them; blocks while the queue is full. Callable from any thread.
 
         Args:
             array: uint8 pixels: bgr, rgb (height, width, 3), gray (height, width), yuyv (height, width, 2), nv12
@@ -77,73 +91,93 @@ class ApiSource:
                 ``__array_interface__`` or DLPack on the CPU (NumPy, PyTorch …); or, where a model reads frames on a
                 GPU, anything on that GPU with DLPack or ``__cuda_array_interface__``, which is read where it is once
                 the stream that its library names is through with it. It is kept alive as long as the frame.
+                With one dimension more before these, it is a batch: frames one after the other, let go together.
             format: bgr by default; of a buffer, its own.
-            timestamp_ns: when it was captured, by the monotonic clock; now by default.
-            timeout_s: longest wait for room; None waits until there is some.
+            timestamp_ns: when it was captured, by the monotonic clock; now by default. Of a batch one for all, or a
+                sequence with one for each.
+            timeout_s: longest wait for room, of a batch for its first frame; None waits until there is some.
             copy: take a copy (counted), so that the array may change at once; not of a GPU's memory.
 
         Returns:
-            How many frames were submitted before this one.
+            How many frames were submitted before this one, or before the first of the batch.
 
         Raises:
             StageError: wrong type, shape or memory layout; a buffer that was submitted or released; memory of a GPU
                 where no model reads frames on one; no room in time; or the pipeline has ended.
             DeviceError: memory of another GPU, or that was released; or its stream cannot be waited for.
         """
-        return self.put(array, self.image(array, format=format, timestamp_ns=timestamp_ns, copy=copy), timeout_s)
+        return self.put(array, self.images(array, format=format, timestamp_ns=timestamp_ns, copy=copy), timeout_s)
 
-    def image(
-        self, array: Any, *, format: PixelFormat | None = None, timestamp_ns: int | None = None, copy: bool = False
-    ) -> Image:
-        """The first half of :meth:`submit`; either :meth:`put` or :func:`give_back` follows."""
+    def images(
+        self,
+        array: Any,
+        *,
+        format: PixelFormat | None = None,
+        timestamp_ns: int | Sequence[int] | None = None,
+        copy: bool = False,
+    ) -> list[Image]:
+        """The first half of :meth:`submit`, for each frame; either :meth:`put` or :func:`give_back` follows."""
         own = array.format if isinstance(array, Buffer) else None
         if own is not None and format not in (None, own):
             what = f"a buffer of {own} pixels, submitted as {format}"
             raise StageError(what, where=self._where, fix=f"pipeline.buffer(…, format={format!r})")
         form: PixelFormat = format or own or "bgr"
-        planes, lease = self._pixels(array, form, copy)
-        now_ns = self._clock.now_ns() if timestamp_ns is None else timestamp_ns
-        self._first_ns = now_ns if self._first_ns is None else self._first_ns
-        return Image(form, planes, lease, now_ns, now_ns - self._first_ns)
-
-    def put(self, array: Any, image: Image, timeout_s: float | None = None) -> int:
-        """The second half of :meth:`submit`. Where it raises, the array is the caller's again."""
+        pictures, lease = self._pixels(array, form, copy)
         try:
-            number = self._put(image, timeout_s)
+            times = self._times(timestamp_ns, len(pictures))
+        except StageError:
+            if not (isinstance(array, Buffer) and array.submitted(lease, is_taken=False)):
+                lease.release()
+            raise
+        if len(pictures) > 1:
+            lease.retain(len(pictures) - 1)
+        self._first_ns = first_ns = times[0] if self._first_ns is None else self._first_ns
+        return [
+            Image(form, planes, lease, at_ns, at_ns - first_ns) for planes, at_ns in zip(pictures, times, strict=True)
+        ]
+
+    def put(self, array: Any, images: list[Image], timeout_s: float | None = None) -> int:
+        """The second half of :meth:`submit`, which empties the list. Where it raises, the array is the caller's again
+        unless some of its frames went on."""
+        lease = images[0].lease
+        try:
+            number = self._put(images, timeout_s)
         except BaseException:
-            give_back(array, image)
+            give_back(array, images)
             raise
         if isinstance(array, Buffer):
-            array.submitted(image.lease, is_taken=True)
+            array.submitted(lease, is_taken=True)
         return number
 
-    def buffer(self, shape: Sequence[int], *, format: PixelFormat = "bgr", timeout_s: float | None = None) -> Buffer:
-        """Lends memory for one image, which a GPU reads without a copy by the host; ordinary aligned memory where no
-        model reads frames on one. Callable from any thread.
+    def buffer(
+        self,
+        shape: Sequence[int],
+        *,
+        format: PixelFormat = "bgr",
+        batch: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Buffer:
+        """Lends memory for one image, or a batch, which a GPU reads without a copy by the host; ordinary aligned memory
+        where no model reads frames on one. Callable from any thread.
 
-        At most 48 of a size are lent at a time, those under way among them; then this waits for one to come back.
-        Memory of the four sizes used last is kept.
+        At most 48 of a size are lent at a time, those under way among them, and of batches 8, or more where these are
+        small; then this waits for one to come back. Memory of the four sizes used last is kept.
 
         Args:
             shape: (width, height) in pixels, or the array's: (height, width, channels).
             format: bgr, rgb, nv12 (the array is (height * 3 / 2, width)), gray or yuyv.
+            batch: for so many images: the array's first dimension; None: for one.
             timeout_s: longest wait; None waits until there is one.
 
         Raises:
-            StageError: no such shape or format, none came back in time, or the pipeline has ended.
+            StageError: no such shape, format or batch, none came back in time, or the pipeline has ended.
             DeviceError: too little memory.
         """
         whole = buffer_shape(tuple(shape), format, self._where)
-        with self._changed:
-            if self._is_over:
-                raise StageError("no buffer is lent any more", why="the pipeline has ended", where=self._where)
-            if self._buffers is None:
-                is_shared = (
-                    self._device is not None and self._device.traits.cached
-                )  # else the host reads past its caches
-                self._buffers = Buffers(self._device if is_shared else None, self._counter)
-            buffers = self._buffers
-        return buffers.lend(whole, format, timeout_s, self._where)
+        if batch is not None and batch < 1:
+            what = f"there is no buffer for a batch of {batch}"
+            raise StageError(what, where=self._where, fix="batch=8, or leave it out for one image")
+        return self._lender().lend(whole, format, timeout_s, self._where, batch or 0)
 
     def finish(self) -> None:
         """No more frames will come; those already submitted are still processed. May be called twice."""
@@ -209,13 +243,33 @@ class ApiSource:
         if tensors is not None:
             tensors.close()
 
-    def _put(self, image: Image, timeout_s: float | None) -> int:
-        # A thread of the pipeline itself makes the room that it would wait for, so its images wait.
-        number = self._keep(image, timeout_s) if self._taker is None or works_for(self._stop) else None
-        return self._give_now(image, timeout_s) if number is None else number
+    def _lender(self) -> Buffers:
+        with self._changed:
+            if self._is_over:
+                raise StageError("no buffer is lent any more", why="the pipeline has ended", where=self._where)
+            if self._buffers is None:
+                is_shared = self._device is not None and self._device.traits.cached  # else the host reads past caches
+                self._buffers = Buffers(self._device if is_shared else None, self._counter)
+            return self._buffers
 
-    def _keep(self, image: Image, timeout_s: float | None) -> int | None:
-        """Has the image wait, once there is room for it; None where somebody serves by then, and it need not.
+    def _times(self, timestamp_ns: int | Sequence[int] | None, count: int) -> Sequence[int]:
+        """When each of so many frames was captured."""
+        if timestamp_ns is None:
+            return [self._clock.now_ns()] * count
+        if not isinstance(timestamp_ns, Sequence):
+            return [timestamp_ns] * count
+        if len(timestamp_ns) != count:
+            what = f"{len(timestamp_ns)} times for {count} frame{'s' * (count > 1)}"
+            raise StageError(what, where=self._where, fix="timestamp_ns= one for all of them, or one for each")
+        return timestamp_ns
+
+    def _put(self, images: list[Image], timeout_s: float | None) -> int:
+        # A thread of the pipeline itself makes the room that it would wait for, so its images wait.
+        number = self._keep(images, timeout_s) if self._taker is None or works_for(self._stop) else None
+        return self._give_now(images, timeout_s) if number is None else number
+
+    def _keep(self, images: list[Image], timeout_s: float | None) -> int | None:
+        """Has the images wait, once there is room for one; None where somebody serves by then, and they need not.
 
         Returns:
             See :meth:`submit`.
@@ -227,12 +281,14 @@ class ApiSource:
             self._check_open()
             if self._taker is not None and not works_for(self._stop):
                 return None
-            self._waiting.append(image)
+            count = len(images)
+            self._waiting.extend(images)
+            images.clear()
             self._changed.notify_all()
-            return self._number()
+            return self._number(count)
 
-    def _give_now(self, image: Image, timeout_s: float | None) -> int:
-        """Gives the image's frame on, in this thread. Returns what :meth:`submit` does."""
+    def _give_now(self, images: list[Image], timeout_s: float | None) -> int:
+        """Gives the images' frames on, in this thread. Returns what :meth:`submit` does."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         if not self._turn.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
             raise self._no_room(timeout_s)
@@ -240,33 +296,46 @@ class ApiSource:
             self._check_open()
             taker = self._taker
             assert taker is not None  # as long as it is open
-            if not taker.has_room(None if until is None else max(until - time.monotonic(), 0.0)):
+            count = len(images)
+            if not taker.has_room(None if until is None else max(until - time.monotonic(), 0.0), count):
                 raise self._no_room(timeout_s)
             self._check_open()
-            self._give(image, taker)
-            return self._number()
+            self._give(images, taker)
+            return self._number(count)
         finally:
             self._turn.release()
 
-    def _number(self) -> int:
+    def _number(self, count: int) -> int:
         with self._changed:
-            self._submitted += 1
-            return self._submitted - 1
+            self._submitted += count
+            return self._submitted - count
 
     def _give_waiting(self, taker: FrameTaker) -> None:
         while self._waiting and not (self._is_over or self._stop.is_set()) and taker.has_room(None):
-            image = self._waiting.popleft()
+            images = [self._waiting.popleft()]
             try:
-                self._give(image, taker)
+                self._give(images, taker)
             except BaseException:
-                image.lease.release()
+                give_back(None, images)
                 raise
-            del image  # nothing here holds on to its memory while the next waits for room
 
-    def _give(self, image: Image, taker: FrameTaker) -> None:
-        frame = self._timeline.frame(image, self._stop)
-        if frame is not None:
-            taker.give(frame)
+    def _give(self, images: list[Image], taker: FrameTaker) -> None:
+        """Gives frames on, and empties the list: where it raises, of those that still have their image's lease."""
+        frames = list[Frame]()
+        try:
+            while images and not self._timeline.is_over:
+                frame = self._timeline.frame(images[0], self._stop)
+                del images[0]
+                if frame is not None:
+                    frames.append(frame)
+        except BaseException:
+            for frame in frames:
+                frame.lease.release()
+            raise
+        give_back(None, images)  # those beyond the limit
+        images.clear()
+        if frames:
+            taker.give(frames)
         if self._timeline.is_over:
             with self._changed:
                 self._is_over = True
@@ -289,20 +358,36 @@ class ApiSource:
             fix="submit less often, wait longer, or raise queue:",
         )
 
-    def _pixels(self, array: Any, format: PixelFormat, copy: bool) -> tuple[tuple[U8, ...], Lease]:
+    def _pixels(self, array: Any, format: PixelFormat, copy: bool) -> tuple[list[Planes], Lease]:
+        """The planes of each image, and the lease of all."""
         if isinstance(array, Buffer) and not copy:
             pixels, lease = array.hand_over()
-            return whole_planes(pixels, format, self._where), lease
+            return [whole_planes(one, format, self._where) for one in (pixels if array.is_batch else (pixels,))], lease
         array = array.array if isinstance(array, Buffer) else array
         parts = parts_of(array, format, self._where)
         if not isinstance(parts[0], np.ndarray) and foreign.is_on_gpu(parts[0]):
             return self._on_gpu(parts, format, copy)
-        planes = as_planes(array, format, self._where, copy=copy)
+        arrays = [array_of_host(part, self._where) for part in parts]
+        if len(arrays) == 1 and is_batch(arrays[0].shape, format):
+            return self._batch(arrays[0], format, copy)
+        planes = checked_planes(arrays, format, self._where, copy)
         if copy:
             self._counter.copied(sum(plane.nbytes for plane in planes))
-        return planes, lend(planes, self._counter)
+        return [planes], lend(planes, self._counter)
 
-    def _on_gpu(self, parts: Sequence[Any], format: PixelFormat, copy: bool) -> tuple[tuple[U8, ...], Lease]:
+    def _batch(self, array: U8, format: PixelFormat, copy: bool) -> tuple[list[Planes], Lease]:
+        """Images of the host in one array; in memory that the GPU reads, by one copy, where a model reads them there
+        and there is some."""
+        images = images_of(array, format, self._where)
+        lent = self._lender().acquire(array.shape, len(array)) if self._is_shared else None
+        if lent is None and not copy:
+            return images, lend(array, self._counter)
+        whole, lease = lent or (np.empty(array.shape, np.uint8), None)
+        np.copyto(whole, array)
+        self._counter.copied(array.nbytes)
+        return images_of(whole, format, self._where), lease or lend(whole, self._counter)
+
+    def _on_gpu(self, parts: Sequence[Any], format: PixelFormat, copy: bool) -> tuple[list[Planes], Lease]:
         what = f"a {type(parts[0]).__name__} on a GPU cannot be submitted"
         if self._device is None:
             raise StageError(
@@ -322,7 +407,9 @@ class ApiSource:
         except EdgertError as error:
             raise error.at(self._where)  # noqa: B904 - the same error, with its place
         try:
-            return checked_planes(views, format, self._where), lease
+            if len(views) == 1 and is_batch(views[0].shape, format):
+                return images_of(views[0], format, self._where), lease
+            return [checked_planes(views, format, self._where)], lease
         except StageError:
             lease.release()
             raise
@@ -347,10 +434,18 @@ class ApiSource:
             del image
 
 
-def give_back(array: Any, image: Image) -> None:
-    """Undoes what made an image of an array: a buffer is its holder's again, all else is let go."""
-    if not (isinstance(array, Buffer) and array.submitted(image.lease, is_taken=False)):
-        image.lease.release()
+def are_several(array: Any, format: PixelFormat | None) -> bool:
+    """Whether :meth:`ApiSource.submit` takes an array, or a :class:`Buffer`, as a batch of frames, even of one."""
+    return array.is_batch if isinstance(array, Buffer) else is_batch(getattr(array, "shape", ()), format or "bgr")
+
+
+def give_back(array: Any, images: Sequence[Image]) -> None:
+    """Undoes what made images of an array: a buffer is its holder's again, all else is let go."""
+    if images:
+        lease = images[0].lease
+        is_returned = isinstance(array, Buffer) and array.submitted(lease, is_taken=False)
+        if left := len(images) - is_returned:
+            lease.release(left)
 
 
 @lru_cache(maxsize=16)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from av.video.plane import VideoPlane
 
 
+Planes = tuple[U8, ...]
 CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
     "bgr": (3,),
     "rgb": (3,),
@@ -86,6 +87,7 @@ def media_ns(pts: int | None, time_base: Fraction | None) -> int | None:
 
 # Checks that arrays from outside are pixels in one of the layouts that a frame may have.
 
+_MOST_COLORS = 4
 _MOST_PITCH = 2**31 - 1
 """Bytes from one row to the next that a kernel can count."""
 
@@ -96,9 +98,7 @@ def as_planes(array: Any, format: PixelFormat, where: str, *, copy: bool = False
     Raises:
         StageError: unknown format, no array, not uint8, wrong shape, or pixels that do not lie side by side.
     """
-    return checked_planes(
-        [_as_array_of_host(part, where) for part in parts_of(array, format, where)], format, where, copy
-    )
+    return checked_planes([array_of_host(part, where) for part in parts_of(array, format, where)], format, where, copy)
 
 
 def parts_of(array: Any, format: PixelFormat, where: str) -> Sequence[Any]:
@@ -113,6 +113,24 @@ def parts_of(array: Any, format: PixelFormat, where: str) -> Sequence[Any]:
         fix = "or one array (height * 3 / 2, width)" if format == "nv12" else ""
         raise StageError(f"{format} takes a sequence of {count} planes", where=where, fix=fix)
     return array
+
+
+def is_batch(shape: Sequence[int], format: PixelFormat) -> bool:
+    """Whether an array has one dimension more than an image of the format in one array. Of gray ones, that is none
+    whose last dimension is that of colors."""
+    if format == "i420":
+        return False
+    own = 2 if format in ("nv12", "gray") else 3
+    return len(shape) == own + 1 and (own == 3 or shape[-1] > _MOST_COLORS)
+
+
+def images_of(batch: Any, format: PixelFormat, where: str) -> list[Planes]:
+    """The planes of each image of a batch, an array of the host or a view of a GPU's memory. Raises StageError."""
+    if not len(batch):
+        raise StageError("a batch without images was submitted", where=where, fix="submit at least one")
+    images = [batch[row] for row in range(len(batch))]
+    checked_planes(images[:1], format, where)  # they are alike
+    return [whole_planes(image, format, where) for image in images]
 
 
 def whole_planes(array: U8, format: PixelFormat, where: str) -> tuple[U8, ...]:
@@ -177,7 +195,8 @@ def _check_bytes(array: Any, where: str) -> None:
         )
 
 
-def _as_array_of_host(part: Any, where: str) -> npt.NDArray[Any]:
+def array_of_host(part: Any, where: str) -> npt.NDArray[Any]:
+    """An array on the same memory. Raises StageError."""
     if hasattr(part, "__array_interface__"):
         array: npt.NDArray[Any] = np.asarray(part)
     elif hasattr(part, "__dlpack__"):

@@ -69,20 +69,22 @@ def _let_go(held: dict[int, list[DeviceView]], free: list[int], slot: int) -> No
 
 
 class Buffer:
-    """Memory for one image, to be filled and then submitted, or given to a call of the pipeline.
+    """Memory for one image, or for a batch, to be filled and then submitted, or given to a call of the pipeline.
 
     It goes back when the frame that it became is let go; one that is never submitted when it is released, left by
     ``with``, or dropped.
 
     Attributes:
         format: how the pixels are read.
-        shape: of :attr:`array`: (height, width, 3) of bgr and rgb, (height * 3 / 2, width) of nv12.
+        shape: of :attr:`array`: (height, width, 3) of bgr and rgb, (height * 3 / 2, width) of nv12; of a batch, the
+            number of images before that.
+        is_batch: whether it is for a batch.
     """
 
-    def __init__(self, array: U8, lease: Lease, format: PixelFormat) -> None:
+    def __init__(self, array: U8, lease: Lease, format: PixelFormat, is_batch: bool = False) -> None:
         self._held: tuple[U8, Lease] | None = (array, lease)
         self._gone = ""
-        self.format, self.shape = format, array.shape
+        self.format, self.shape, self.is_batch = format, array.shape, is_batch
 
     @property
     def array(self) -> U8:
@@ -143,6 +145,7 @@ class Buffer:
         return self._held
 
 
+_MOST_BATCHES = 8
 _SIZES = 4
 """Sizes that memory is kept for."""
 _LOOK_S = 0.0005  # between two looks for a free one; only where all are lent
@@ -151,7 +154,7 @@ _LOOK_S = 0.0005  # between two looks for a free one; only where all are lent
 class Buffers:
     """Lends buffers that a GPU reads without a copy by the host, where there is one; else ordinary aligned memory.
 
-    At most :data:`~edgert.memory.SETTLED` of a size are lent at a time; memory of the four sizes used last is kept.
+    At most :func:`most_lent` of a size are lent at a time; memory of the four sizes used last is kept.
     From any thread.
 
     Args:
@@ -162,40 +165,57 @@ class Buffers:
         self._device, self._counter, self._turn = device, counter, threading.Lock()
         self._supplies: dict[int, GrowingPool] = {}
 
-    def lend(self, shape: tuple[int, ...], format: PixelFormat, timeout_s: float | None, where: str) -> Buffer:
-        """One for an image of that shape; waits until one comes back where all are lent.
+    def lend(
+        self, shape: tuple[int, ...], format: PixelFormat, timeout_s: float | None, where: str, batch: int = 0
+    ) -> Buffer:
+        """One for an image of that shape, or for a batch of so many; waits until one comes back where all are lent.
 
         Raises:
             StageError: none came back in time.
             DeviceError: too little memory.
         """
-        nbytes = math.prod(shape)
+        shape = (batch, *shape) if batch else shape
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        while (lent := self._acquired(nbytes)) is None:
+        while (lent := self.acquire(shape, batch)) is None:
             if until is not None and time.monotonic() >= until:
                 raise StageError(
                     f"no buffer came back within {timeout_s:g} s",
-                    why=f"{SETTLED} of this size are lent: they wait to be submitted, are under way, or arrays and "
-                    "results of them are kept",
+                    why=f"{most_lent(batch)} of this size are lent: they wait to be submitted, are under way, or "
+                    "arrays and results of them are kept",
                     where=where,
                     fix="submit, release or drop buffers, arrays and results; or ask with a longer timeout",
                 )
             time.sleep(_LOOK_S)
-        return Buffer(lent[0].reshape(shape), lent[1], format)
+        return Buffer(*lent, format, is_batch=batch > 0)
 
     def close(self) -> None:
         """Gives the memory back when the last buffer is gone."""
         self._supplies.clear()
 
-    def _acquired(self, nbytes: int) -> tuple[U8, Lease] | None:
+    def acquire(self, shape: tuple[int, ...], batch: int = 0) -> tuple[U8, Lease] | None:
+        """An array of that shape, of a batch of so many images, and its lease; None where all are lent.
+
+        Raises:
+            DeviceError: too little memory.
+        """
+        nbytes = math.prod(shape)
         with self._turn:
-            supply = self._supplies.pop(nbytes, None) or self._made(nbytes)
+            supply = self._supplies.pop(nbytes, None) or self._made(nbytes, most_lent(batch))
             self._supplies[nbytes] = supply  # the one used last comes last
             if len(self._supplies) > _SIZES:
                 del self._supplies[next(iter(self._supplies))]
-            return supply.acquire()
+            lent = supply.acquire()
+        return None if lent is None else (lent[0].reshape(shape), lent[1])
 
-    def _made(self, nbytes: int) -> GrowingPool:
+    def _made(self, nbytes: int, most: int) -> GrowingPool:
         if self._device is None:
-            return GrowingPool(nbytes, self._counter, count=1, most=SETTLED)
-        return shared_supply(self._device, nbytes, SETTLED)
+            return GrowingPool(nbytes, self._counter, count=1, most=most)
+        return shared_supply(self._device, nbytes, most)
+
+
+def most_lent(batch: int) -> int:
+    """Buffers of one size that are lent at a time, of batches of so many images.
+
+    About as much memory as of single ones, but enough for those that a GPU reads, that wait and that are filled.
+    """
+    return SETTLED if batch < 2 else max(SETTLED // batch, _MOST_BATCHES)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
 from edgert.clock import REAL
-from edgert.memory import Counts
+from edgert.config.stages import SourceStage
+from edgert.errors import StageError
+from edgert.memory import Counter, Counts
 from edgert.runtime import Node, Record, Result, Runner, summarize
 from edgert.runtime.branches import Branch, branch_nodes, let_go
 from edgert.runtime.records import Together
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.infer_gpu import Batch, Collect, Pending
 from edgert.stages.infer import InferBatch
+from edgert.stages.source.api import ApiSource
 from tests.helpers.stages import Does, Numbers, link, result
 
 GEOMETRY = Geometry(1, 1, 0, 0, (4, 4), (0.0, 0.0, 4.0, 4.0))
@@ -125,3 +131,78 @@ def test_a_pipeline_that_is_broken_off_gives_them_all_back() -> None:
     with pytest.raises(Exception, match="enough"):
         runner.wait(20)
     assert camera.is_full()
+
+
+LIMIT_S = 20.0
+
+
+class Batched:
+    """A running pipeline: a source, a model that takes batches of four, and whoever gets the results."""
+
+    def __init__(self, capacity: int = 8) -> None:
+        config = SourceStage(source="api", queue=16)
+        self.source, self.came = ApiSource("cam", config, Counter(), REAL), list[int]()
+        self.begin, self.entered = threading.Event(), threading.Event()
+        self.batches = list[int]()
+        inference = Slots()
+        self.infer = InferBatch("find", inference, 4, 10.0, REAL, fills=True)
+        self.nodes = [Node("cam", self.source), Node("find", self.infer), Node("end", Does(self._take))]
+        for before, after in zip(self.nodes, self.nodes[1:], strict=False):
+            link(before, after, capacity=capacity)
+        self.runner = Runner(self.nodes)
+
+    def _take(self, result: Any) -> None:
+        self.entered.set()
+        assert self.begin.wait(LIMIT_S)
+        if isinstance(result, Together):
+            self.batches.append(len(result.each))
+            records, _ = result.outputs["find"]
+            assert records.records() == [one.frame.index for one in result.each]
+        self.came += [one.frame.index for one in result.each]
+
+
+def test_a_running_model_takes_a_batch_as_one_and_larger_ones_in_parts() -> None:
+    served = Batched()
+    served.begin.set()
+    served.runner.start()
+    for count in (4, 4, 9, 3, 1, 2):
+        served.source.submit(np.zeros((count, 4, 6, 3), np.uint8), timeout_s=LIMIT_S)
+    served.source.finish()
+    assert served.runner.wait(LIMIT_S)
+    assert served.came == list(range(23)) and served.batches == [4, 4, 4, 4, 4, 3]
+    assert [node.meter.results_in for node in served.nodes] == [23, 23, 23]
+    assert served.nodes[1].inlet.channels[0].count == 23
+
+
+def test_a_queue_counts_the_frames_of_a_batch() -> None:
+    served = Batched(capacity=8)
+    channel = served.nodes[1].inlet.channels[0]
+    assert channel.together and not served.nodes[2].inlet.channels[0].together
+    served.runner.start()
+    with pytest.raises(StageError, match="no room"):
+        for _ in range(20):
+            served.source.submit(np.zeros((4, 4, 6, 3), np.uint8), timeout_s=0.05)
+    assert len(channel.items) == 2
+    served.begin.set()
+    served.source.finish()
+    assert served.runner.wait(LIMIT_S) and served.came == list(range(len(served.came)))
+
+
+def test_whoever_stops_with_batches_under_way_leaves_nothing_held() -> None:
+    served, leases = Batched(), list[Any]()
+    real = served.source.images
+
+    def images(*given: Any, **options: Any) -> Any:
+        found = real(*given, **options)
+        leases.append(found[0].lease)
+        return found
+
+    served.source.images = images  # type: ignore[method-assign]
+    served.runner.start()
+    for count in (4, 4, 3):
+        served.source.submit(np.zeros((count, 4, 6, 3), np.uint8))
+    assert served.entered.wait(LIMIT_S)
+    served.runner.stop()
+    served.begin.set()
+    assert served.runner.wait(LIMIT_S)
+    assert len(leases) == 3 and not any(lease.alive for lease in leases)

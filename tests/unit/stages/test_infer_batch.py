@@ -270,3 +270,37 @@ def test_every_frame_of_a_batch_that_fails_is_lost_and_counted_once(how: str, on
     assert inference.filled == {0: "a1", 1: "b1", 2: "c1"} and inference.runs[-1] == 3
     assert node.meter.lost == len(results) and node.meter.results_out == 3
     station.close()
+
+
+def test_several_that_came_as_one_are_run_in_as_many_batches_as_it_takes() -> None:
+    find, inference, _ = stage(most=3)
+    several = Together.of([of("a", index) for index in range(8)], {})
+    assert given(find.process(several)) == [f"a{index}" for index in range(6)] and inference.runs == [0, 3, 3]
+    assert given(find.flush(last=True)) == ["a6", "a7"]
+
+
+def test_several_that_came_as_one_keep_their_places_behind_what_the_model_leaves_out() -> None:
+    find, inference, _ = stage(most=2, every=2)
+    several = Together.of([of("a", index) for index in range(1, 7)], {})
+    found = [*given(find.process(several)), *given(find.flush(last=True))]
+    assert found == [None, "a2", None, "a4", None, "a6"] and inference.runs == [0, 2, 1]
+
+
+def test_when_a_later_run_of_several_fails_all_of_them_are_let_go() -> None:
+    find, inference, _ = stage(most=2)
+    results = [of("a", index) for index in range(4)]
+    run = inference.run
+
+    def once(*geometries: Geometry) -> list[Any]:
+        if len(inference.runs) == 2:
+            raise EdgertError("broken")
+        return run(*geometries)
+
+    inference.run = once  # type: ignore[method-assign]
+    with pytest.raises(EdgertError, match="broken"):
+        find.process(Together.of(results, {}))
+    for result in find.give_up():
+        result.frame.lease.release()
+    for result in results:
+        result.frame.lease.release()
+    assert not any(result.frame.lease.alive for result in results)

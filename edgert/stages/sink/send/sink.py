@@ -6,7 +6,7 @@ import threading
 from queue import SimpleQueue
 from typing import Protocol
 
-from edgert.runtime.records import Result, Together
+from edgert.runtime.records import Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.sink.send.courier import Courier, Door
 from edgert.stages.sink.send.messages import Writer
@@ -72,7 +72,7 @@ class SendSink(SimpleStage):
 
     def _write(self, result: Result) -> None:
         assert self._spool is not None and self._courier is not None, "open() comes first"
-        for one in result.results if isinstance(result, Together) else (result,):
+        for one in result.each:
             for message in self._writer.messages(one):
                 self._spool.put(*message)
         self._courier.notify()

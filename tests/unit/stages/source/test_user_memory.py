@@ -13,11 +13,11 @@ import pytest
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError, StageError
 from edgert.memory import SETTLED, Counter
-from edgert.memory.cuda import CudaDevice
+from edgert.memory.cuda import CudaDevice, SharedLease
 from edgert.runtime import Frame
 from edgert.stages.gpu.upload import is_shared
 from edgert.stages.source.api import ApiSource
-from edgert.stages.source.user_memory import Buffer, Buffers
+from edgert.stages.source.user_memory import Buffer, Buffers, most_lent
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.foreign_gpu import CaiArray, Driver, Tensor
 from tests.helpers.gpu_inference import bytes_at
@@ -354,3 +354,53 @@ class TestBuffers:
         assert memory() is not None and isinstance(buffer, Buffer)
         del buffer
         assert memory() is None
+
+
+def numbered() -> Any:
+    """Three images, each full of its number."""
+    return np.arange(3, dtype=np.uint8).reshape(3, 1, 1, 1) + np.zeros((4, 8, 3), np.uint8)
+
+
+def three(source: ApiSource) -> list[Frame]:
+    frames = source.frames(threading.Event())
+    return [next(frames) for _ in range(3)]
+
+
+class TestBatches:
+    @pytest.mark.parametrize("is_lent", [True, False])
+    def test_it_goes_up_by_one_copy(self, monkeypatch: pytest.MonkeyPatch, is_lent: bool) -> None:
+        rig = Rig(monkeypatch, queue=16)
+        source, device = rig.source, rig.device
+        array: Any = numbered()
+        if is_lent:
+            buffer = source.buffer((8, 4), batch=3)
+            buffer.array[:] = array
+            array = buffer
+        source.submit(array)
+        frames, stream = three(source), device.stream()
+        assert device.counter.read().copies == (0 if is_lent else 1)  # to pinned memory
+        for row, frame in enumerate(frames):
+            lease = frame.lease
+            assert isinstance(lease, SharedLease) and lease is frames[0].lease
+            lease.send(stream)
+            assert set(bytes_at(lease.address_of(frame.planes[0]), 96)) == {row}
+        assert device.counter.read().copies == (1 if is_lent else 2)
+
+    def test_without_such_memory_left_it_stays_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        source = Rig(monkeypatch, queue=16).source
+        held = [source.buffer((8, 4), batch=3) for _ in range(most_lent(3))]
+        source.submit(numbered())
+        assert [int(frame.planes[0][0, 0, 0]) for frame in three(source)] == [0, 1, 2] and held
+
+    def test_a_tensor_is_read_where_it_lies(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        rig = Rig(monkeypatch, queue=16)
+        source, device = rig.source, rig.device
+        tensor = Tensor(device, numbered(), rig.driver)
+        assert source.submit(tensor) == 0
+        frames = three(source)
+        addresses = [frame.planes[0].address for frame in frames]  # type: ignore[attr-defined]
+        assert addresses == [tensor.block.address + row * 96 for row in range(3)]
+        assert device.counter.read().copies == 0
+        for frame in frames:
+            frame.lease.release()
+        assert not frames[0].lease.alive
