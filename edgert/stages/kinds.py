@@ -258,9 +258,11 @@ class Http(SinkStage):
     def make(self, name: str, context: Context) -> Stage:
         from edgert.stages.sink.http import HttpSink
         from edgert.stages.sink.http_request import Access
+        from edgert.stages.sink.http_video import page_video
 
         access = Access(self.token, self.tls.context() if self.tls is not None else None)
-        return HttpSink(name, self.host, self.port, context.stats, access, self.clips)
+        video = page_video(name, context.rate_hz)
+        return HttpSink(name, self.host, self.port, context.stats, access, self.clips, video)
 
 
 class Display(SinkStage):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import ssl
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,10 @@ def test_https_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
         connection.request("GET", "/", headers={"Authorization": f"Bearer {TOKEN}"})
         assert connection.getresponse().status == 200
         connection.close()
+        for given, answer in (("wrong", 401), (TOKEN, 404 if find_spec("aiortc") else 501)):
+            connection.request("DELETE", "/whep/yard/1", headers={"Authorization": f"Bearer {given}"})
+            assert connection.getresponse().status == answer
+            connection.close()
         with pytest.raises((http.client.HTTPException, OSError)):  # whoever does not encrypt gets nothing
             status(sink, "/")
     finally:

@@ -1,24 +1,33 @@
-"""Live video in a browser, and the addresses of WHEP: a real server, aiortc's peer, headless Chromium."""
+"""Live video in a browser, and the addresses of WHEP: of the sink for it and of the live page, in headless Chromium."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
+import importlib.util
 import json
 import logging
+import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from edgert import limits
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
+from edgert.stages.context import Context
+from edgert.stages.kinds import Http
+from edgert.stages.sink import encoders, http_video
 from edgert.stages.sink.encoder_choice import Choice
+from edgert.stages.sink.http import HttpSink
 from edgert.stages.sink.http_request import Access
 from edgert.stages.sink.stream.broadcast import Wanted
 from edgert.stages.sink.stream.whep import WebrtcSink
@@ -28,6 +37,8 @@ from tests.helpers.frames import frame_of
 
 TOKEN = "a-token-of-sixteen"
 SIZE = (BITS * SIDE, 288)
+PLAYS = "document.querySelector('#view video').classList.contains('plays')"
+IMAGE = "document.querySelector('#view img').getAttribute('src')"
 pytest.importorskip("aiortc", reason="aiortc (extra 'webrtc') is not installed")
 
 
@@ -65,8 +76,10 @@ def wait(until: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def ask(sink: WebrtcSink, method: str, path: str, body: str = "", **headers: str) -> tuple[int, dict[str, str], str]:
-    connection = http.client.HTTPConnection("127.0.0.1", sink._port, timeout=30)
+def ask(
+    sink: WebrtcSink | HttpSink, method: str, path: str, body: str = "", **headers: str
+) -> tuple[int, dict[str, str], str]:
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(sink.url).port, timeout=30)
     connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()
     found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
@@ -232,3 +245,151 @@ def test_a_stream_that_ends_ends_in_the_browser_and_a_new_one_is_found(tmp_path:
         again.start()
         assert frames(page, "yard", 5)
         again.end()
+
+
+@contextmanager
+def page_of(*streams: str, **keys: Any) -> Iterator[HttpSink]:
+    """A live page of these cameras."""
+    section = Http.model_validate({"sink": "http", "from": "x", "port": 0, **keys})
+    stats = {"name": "north", "frames_out": 9, "dropped": 0, "stages": {}}
+    sink = section.make("page", Context(stats=lambda: stats))
+    assert isinstance(sink, HttpSink)
+    sink.open()
+    camera = Camera(sink.process, 15, SIZE, streams)
+    camera.start()
+    try:
+        yield sink
+    finally:
+        camera.end()
+        sink.close()
+
+
+def watchers(sink: HttpSink) -> dict[str, int]:
+    assert sink._video is not None
+    return {name: one.viewers for name, one in sink._video._streams.items() if one.viewers}
+
+
+def test_what_the_live_page_gives_and_refuses() -> None:
+    sdp = {"Content_Type": "application/sdp"}
+    with page_of("yard") as sink:
+        wait(lambda: json.loads(ask(sink, "GET", "/stats.json")[2])["streams"])
+        assert json.loads(ask(sink, "GET", "/stats.json")[2])["video"] is True
+        status, _, text = ask(sink, "POST", "/whep/barn", "v=0", **sdp)
+        assert status == 404 and "known: yard" in text
+        assert ask(sink, "POST", "/whep/yard", "v=0")[0] == 415
+        status, _, text = ask(sink, "POST", "/whep/yard", "v=0\r\nm=video x\r\n", **sdp)
+        assert status == 406 and "cannot be agreed upon" in text
+        assert ask(sink, "POST", "/whep/yard", "x", Content_Length=str(limits.WHEP_BYTES + 1), **sdp)[0] == 413
+        assert ask(sink, "POST", "/whep/yard", "x", Content_Length="many", **sdp)[0] == 400
+        assert ask(sink, "GET", "/whep/yard")[0] == 405 and ask(sink, "DELETE", "/whep/yard/1")[0] == 404
+        assert ask(sink, "POST", "/whep/yard", "v=0", Host="evil.example", **sdp)[0] == 403
+        assert ask(sink, "POST", "/", "v=0", **sdp)[0] == ask(sink, "DELETE", "/stats.json")[0] == 501
+        assert sink._video is not None and sink._video._streams["yard"].encoded == 0
+
+
+def test_an_offer_that_does_not_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PAGE_HEAD_S", 0.2)
+    with page_of("yard") as sink:
+        assert ask(sink, "POST", "/whep/yard", "v=0", Content_Length="9", Content_Type="application/sdp")[0] == 408
+
+
+def test_only_who_knows_the_token_of_the_live_page_may_watch() -> None:
+    with page_of("yard", token=TOKEN) as sink:
+        for given in ({}, {"Authorization": "Bearer wrong"}):
+            assert ask(sink, "POST", "/whep/yard", "v=0", **given)[0] == 401
+            assert ask(sink, "DELETE", "/whep/yard/1", **given)[0] == 401
+        assert ask(sink, "DELETE", "/whep/yard/1", Authorization=f"Bearer {TOKEN}")[0] == 404
+
+
+def test_there_are_images_only_without_aiortc_and_without_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "aiortc" else found(name))
+    assert http_video.page_video("page", 30.0) is None
+    with page_of("yard") as sink:
+        assert json.loads(ask(sink, "GET", "/stats.json")[2])["video"] is False
+        assert ask(sink, "POST", "/whep/yard", "v=0", Content_Type="application/sdp")[0] == 501
+    monkeypatch.undo()
+    monkeypatch.setattr(encoders, "has_encoder", lambda name: False)
+    assert http_video.page_video("page", 30.0) is None
+
+
+def test_no_more_cameras_than_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PAGE_STREAMS", 1)
+    with page_of("yard", "gate") as sink:
+        wait(lambda: json.loads(ask(sink, "GET", "/stats.json")[2])["streams"])
+        assert sink._video is not None and list(sink._video._streams) == ["yard"]
+
+
+def test_scripts_of_one_page_name_nothing_twice() -> None:
+    folder = Path(http_video.__file__).parent / "page"
+    for html in ("page.html", "player.html"):
+        scripts = re.findall(r'<script src="/?([\w.]+)">', (folder / html).read_text())
+        text = "\n".join((folder / name).read_text() for name in scripts)
+        names = re.findall(r"^(?:async )?function (\w+)", text, re.MULTILINE)
+        assert len(scripts) > 1 and len(names) == len(set(names)), "the last one would take the place of the first"
+
+
+def enter(page: Page, address: str) -> None:
+    """Opens the page as somebody who gave the token."""
+    given = base64.b64encode(f"me:{TOKEN}".encode()).decode()
+    page.call("Network.setExtraHTTPHeaders", headers={"Authorization": f"Basic {given}"})
+    page.open(address, 1200)
+
+
+@pytest.mark.slow
+def test_one_camera_alone_plays_as_video_and_is_let_go_when_it_is_left(tmp_path: Path) -> None:
+    with page_of("yard", "gate") as sink, browser(tmp_path) as page:
+        page.open(sink.url, 1200)
+        wait(lambda: page.evaluate("document.querySelectorAll('.tile').length") == 2)
+        assert watchers(sink) == {}, "the wall is images"
+        page.evaluate("enlarge('yard')")
+        wait(lambda: page.evaluate(PLAYS))
+        assert page.evaluate("document.querySelector('#view video').videoWidth") == SIZE[0]
+        wait(lambda: page.evaluate(IMAGE) is None)
+        assert watchers(sink) == {"yard": 1}
+        page.press("ArrowRight")
+        wait(lambda: page.evaluate(PLAYS) and watchers(sink) == {"gate": 1})
+        page.press("Escape")
+        wait(lambda: watchers(sink) == {} and not sink._video._sessions._all)  # type: ignore[union-attr]
+        assert not page.evaluate(PLAYS) and page.evaluate("!document.querySelector('#wall').hidden")
+        wait(lambda: not any(one._encoder for one in sink._video._streams.values()))  # type: ignore[union-attr]
+        counts = [one.encoded for one in sink._video._streams.values()]  # type: ignore[union-attr]
+        time.sleep(0.5)
+        assert counts == [one.encoded for one in sink._video._streams.values()]  # type: ignore[union-attr]
+        assert page.errors == []
+
+
+@pytest.mark.slow
+def test_images_are_shown_where_video_does_not_connect(tmp_path: Path) -> None:
+    with page_of("yard") as sink, browser(tmp_path) as page:
+        nowhere = "RTCPeerConnection.prototype.setRemoteDescription = () => new Promise(() => undefined)"
+        page.call("Page.addScriptToEvaluateOnNewDocument", source=nowhere)
+        page.open(sink.url, 1200)
+        wait(lambda: page.evaluate("document.querySelector('#view img').naturalWidth") == SIZE[0])
+        wait(lambda: sink._video._thread and sink._video._sessions._all)  # type: ignore[union-attr]
+        time.sleep(1)
+        assert not page.evaluate(PLAYS) and page.evaluate(IMAGE) and watchers(sink) == {}
+
+
+@pytest.mark.slow
+def test_images_are_shown_where_as_many_watch_as_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WEBRTC_VIEWERS", 0)
+    with page_of("yard") as sink, browser(tmp_path) as page:
+        page.open(sink.url, 1200)
+        wait(lambda: page.evaluate("document.querySelector('#view img').naturalWidth") == SIZE[0])
+        wait(lambda: page.evaluate("refused") == "yard")
+        asked = sum("/whep/" in one for one in page.requests)
+        time.sleep(1.5)
+        assert asked == sum("/whep/" in one for one in page.requests) == 1, "it asks once, until another is looked at"
+        assert page.evaluate(IMAGE)
+
+
+@pytest.mark.slow
+def test_it_plays_for_who_gave_the_token(tmp_path: Path) -> None:
+    with page_of("yard", token=TOKEN) as sink, browser(tmp_path) as page:
+        enter(page, sink.url)
+        wait(lambda: page.evaluate(PLAYS))
+        assert watchers(sink) == {"yard": 1}
+        page.call("Page.navigate", url="about:blank")
+        wait(lambda: watchers(sink) == {})
+    assert not [one for one in threading.enumerate() if one.name in ("edgert:http-video", "edgert:page:yard")]

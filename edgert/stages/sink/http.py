@@ -1,9 +1,12 @@
 """A live page in the browser: every camera with its boxes, what happened, and how the pipeline is doing."""
 
+from __future__ import annotations
+
 import errno
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgert.errors import DeviceError, cause
 from edgert.runtime.records import Result
@@ -14,13 +17,16 @@ from edgert.stages.sink.http_live import Live
 from edgert.stages.sink.http_request import Access, is_loopback
 from edgert.stages.sink.http_server import LiveServer, Worker
 
+if TYPE_CHECKING:
+    from edgert.stages.sink.http_video import PageVideo
+
 _LOG = logging.getLogger(__name__)
 _OPEN = Access()
 
 
 class HttpSink:
     """Serves ``/`` (the page), ``/wall``, ``/stream.mjpg``, ``/snapshot.jpg``, ``/stats.json``, ``/events.json``,
-    ``/metrics``, ``/healthz`` and ``/readyz``.
+    ``/metrics``, ``/healthz``, ``/readyz`` and, for players of WHEP, ``/whep/STREAM``.
 
     Images are encoded only while somebody looks, in a thread of their own, and only the newest. Without a draw stage
     before it, boxes, labels, masks, keypoints and zones are painted here. It holds on to one frame of each camera, the
@@ -35,6 +41,7 @@ class HttpSink:
             ``totals`` and ``folders``; the page shows ``name fps frames_out dropped recent stages{name: {source}}``.
         access: who may ask, and by HTTP or HTTPS.
         clips: index of recordings that it plays; it gives nothing else from the disk.
+        video: of cameras that are looked at alone; None: they are shown as images.
     """
 
     def __init__(
@@ -45,9 +52,10 @@ class HttpSink:
         stats: Callable[[], Mapping[str, object]],
         access: Access = _OPEN,
         clips: Path | None = None,
+        video: PageVideo | None = None,
     ) -> None:
         self.name, self._host, self._port, self._stats, self._access = name, host, port, stats, access
-        self._clips = clips
+        self._clips, self._video = clips, video
         self._live = Live()
         self._worker: Worker | None = None
         self._server: LiveServer | None = None
@@ -66,7 +74,8 @@ class HttpSink:
         self._live.begin()
         worker = Worker("edgert:http-images")
         events = EventLog(self._live, worker.do)
-        source = Source(self._live, self._stats, events, Clips(self._clips) if self._clips is not None else None)
+        clips = Clips(self._clips) if self._clips is not None else None
+        source = Source(self._live, self._stats, events, clips, self._video)
         try:
             self._server = LiveServer(self._host, self._port, source, self._access, worker)
         except OSError as error:
@@ -86,17 +95,21 @@ class HttpSink:
     def process(self, result: Result) -> None:
         """Shows the result to whoever looks; never waits for anybody."""
         self._live.show(result)
+        if self._video is not None:
+            self._video.show(result)
         if self._events is not None:
             self._events.note(result)
 
     def close(self) -> None:
-        """Ends all connections and threads, within half a second."""
+        """Ends all connections and threads, within a second."""
         self._live.close()
         if self._server is not None:
             self._server.stop()
         if self._worker is not None:
             self._worker.stop()
             self._worker.join(_GOODBYE_S)
+        if self._video is not None:
+            self._video.close()
         self._server = self._worker = self._events = None
 
     def _warn(self) -> None:

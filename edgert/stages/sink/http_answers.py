@@ -1,5 +1,6 @@
 """What the addresses of the live page give."""
 
+import asyncio
 import base64
 import hashlib
 import importlib.resources
@@ -9,13 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from edgert.runtime import health
 from edgert.runtime.json_form import plain
 from edgert.stages.sink.http_clips import Clips
 from edgert.stages.sink.http_events import EventLog
 from edgert.stages.sink.http_live import Live
+from edgert.stages.sink.http_request import Request
 from edgert.stages.sink.prometheus import CONTENT_TYPE, metrics_text
 
 Answer = tuple[HTTPStatus, str, bytes, Mapping[str, str]]
@@ -31,14 +33,28 @@ _SAFETY = {
 }
 
 
+class Video(Protocol):
+    """Whoever answers those who want video, by WHEP."""
+
+    async def answer(self, request: Request, reader: asyncio.StreamReader, address: str) -> Answer:
+        """What an address of WHEP gives.
+
+        Args:
+            reader: gives the request's body.
+            address: of this machine's, from which video goes out.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What there is to show: images, the state of the run, events, and recordings of them."""
+    """What there is to show: images, the state of the run, events, recordings of them, and live video."""
 
     live: Live
     stats: Callable[[], Mapping[str, Any]]
     events: EventLog
     clips: Clips | None = None
+    video: Video | None = None
 
 
 def text(status: HTTPStatus, line: str) -> Answer:
@@ -100,7 +116,8 @@ def _state(source: Source, stream: str) -> Answer:
     if source.clips is not None:
         source.clips.look()
         changes += source.clips.count
-    return _json({"stats": shown, "latest": live.table(stream), "streams": live.streams(), "events": changes})
+    about = {"streams": live.streams(), "events": changes, "video": source.video is not None}
+    return _json({"stats": shown, "latest": live.table(stream), **about})
 
 
 def _metrics(source: Source, stream: str) -> Answer:

@@ -19,7 +19,8 @@ from edgert.stages.zones.areas import Zones
 
 LARGE_PX, TILE_PX, SMALL_PX = 1280, 640, 480
 """The most that images are wide: of one camera, and beside few and many others on the wall."""
-_ELEMENTS = ("boxes", "labels", "masks", "keypoints", "zones")  # drawn here when no draw stage did
+ELEMENTS = ("boxes", "labels", "masks", "keypoints", "zones")
+"""What is drawn for viewers when no draw stage did."""
 _QUALITY = {LARGE_PX: 80, TILE_PX: 70, SMALL_PX: 70}
 _TABLE_ROWS = 50
 _LOG = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class Live:
         self._lock, self._encoding = threading.Lock(), threading.RLock()
         self._cameras: dict[str, _Camera] = {}
         self._newest, self._number, self._closed, self._is_full = "", 0, False, False
-        self._overlay, self._images = Overlay(_ELEMENTS), {width: Images() for width in _QUALITY}
+        self._overlay, self._images = Overlay(ELEMENTS), {width: Images() for width in _QUALITY}
 
     def begin(self) -> None:
         """Results may come, also after it was closed."""

@@ -1,7 +1,7 @@
 """The server of the live page: one thread that never waits for a client, and two that make what is asked for.
 
-Read only. A connection is one request; it costs no thread, has a deadline, and gives way where its address has more
-than its share.
+Read only, but for those who come to watch video and leave. A connection is one request; it costs no thread, has a
+deadline, and gives way where its address has more than its share.
 """
 
 import asyncio
@@ -45,6 +45,7 @@ _IMAGE_HZ, _TILES_HZ = 30.0, 80.0
 _FEW = 6  # cameras whose tiles are larger
 _SEND_BUFFER_BYTES = 1 << 18  # a few images: what a slow viewer may lag behind
 _BOUNDARY = b"edgert-image"
+_WHEP = "/whep/"
 
 
 class Worker(threading.Thread):
@@ -134,7 +135,7 @@ class LiveServer:
         self._made = dict[str, tuple[float, "asyncio.Task[answers.Answer]"]]()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-        self.port = int(self._socket.getsockname()[1])
+        self._address, self.port = self._socket.getsockname()[:2]
         self._loop, self._over = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="edgert:http", daemon=True)
         self._thread.start()
@@ -177,7 +178,7 @@ class LiveServer:
             with client.within(_HEAD_S):
                 head = await read_head(reader)
             if head:
-                await self._answered(client, head)
+                await self._answered(client, head, reader)
             with client.within(_IO_TIMEOUT_S):
                 writer.close()
                 await writer.wait_closed()
@@ -188,7 +189,7 @@ class LiveServer:
             self._viewers.pop(client, None)
             client.end()
 
-    async def _answered(self, client: _Client, head: bytes) -> None:
+    async def _answered(self, client: _Client, head: bytes, reader: asyncio.StreamReader) -> None:
         try:
             request = parsed(head)
         except ValueError:
@@ -198,6 +199,9 @@ class LiveServer:
             found = self._refused(request)
             if found is None and request.path in ("/stream.mjpg", "/wall"):
                 found = await self._watched(client, request)
+            elif found is None and self._source.video is not None and request.path.startswith(_WHEP):
+                with client.within(_HEAD_S + _IO_TIMEOUT_S):
+                    found = await self._source.video.answer(request, reader, self._address)
             elif found is None and self._source.clips is not None and request.path.startswith("/clips/"):
                 found = await self._played(client, request, self._source.clips)
             elif found is None:
@@ -215,7 +219,8 @@ class LiveServer:
 
     def _refused(self, request: Request) -> answers.Answer | None:
         """Why a request is not answered."""
-        if request.method not in ("GET", "HEAD"):
+        is_offer = self._source.video is not None and request.path.startswith(_WHEP)
+        if request.method not in ("GET", "HEAD") and not is_offer:
             return answers.text(HTTPStatus.NOT_IMPLEMENTED, "read only")
         if self._hosts and name_of(request.headers.get("host", "")) not in self._hosts:
             # A page of a stranger's that points its own name at this machine (DNS rebinding) gets nothing. Only names

@@ -9,7 +9,7 @@ async function fetched(path) {
   return answer.json();
 }
 
-async function update({ stats, latest, streams, events }) {
+async function update({ stats, latest, streams, events, video: has }) {
   const now = performance.now(), recent = stats.recent || {}, stages = stats.stages || {}, count = Object.keys(streams).length;
   showNumbers(stats, now);
   showStages(stages, recent.stages || {});
@@ -20,6 +20,7 @@ async function update({ stats, latest, streams, events }) {
   showObjects(latest.objects);
   places = latest.places;
   size = streams[chosen]?.size || size;
+  hasVideo = has && typeof RTCPeerConnection === "function";
   const state = `${latest.stream} ${latest.frame}`;
   if (state !== lastFrame) [lastFrame, lastChange] = [state, now];
   at("stream").textContent = latest.stream === null ? "" : chosen ? `${latest.stream} · frame ${latest.frame}` : `${count} cameras`;
@@ -37,6 +38,7 @@ async function poll() {
   } catch (error) {
     showState("lost", error.message === "401" ? "token wanted" : "connection lost");
     image.removeAttribute("src");  // opened again with the next answer
+    refused = "";
     seen.length = 0;
   }
   setTimeout(poll, document.hidden ? 5000 : names.length > 4 ? PERIOD_OF_MANY_MS : PERIOD_MS);

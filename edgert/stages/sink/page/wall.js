@@ -1,6 +1,6 @@
 "use strict";
-// The wall: every camera by itself, all of them by one connection; and one of them alone, large.
-const image = document.querySelector("#view img"), tiles = new Map(), AGAIN_MS = 2000;
+// The wall: every camera by itself, all of them by one connection; and which of them is shown alone.
+const tiles = new Map(), AGAIN_MS = 2000;
 let chosen = "", names = [], watching = null;
 
 function enlarge(name) {
@@ -67,10 +67,7 @@ function arrange(returns = false) {
 // Opens and ends what brings images: nothing where nobody sees them.
 function look() {
   const seen = !document.hidden, wall = seen && !at("wall").hidden;
-  if (seen && chosen && !image.getAttribute("src")) {
-    image.src = `/stream.mjpg?stream=${encodeURIComponent(chosen)}&${Date.now()}`;
-  }
-  if (!seen || !chosen) image.removeAttribute("src");
+  showLarge(seen ? chosen : "");
   if (wall && !watching) {
     watching = new AbortController();
     watch(watching.signal).catch(() => undefined).finally(() => {
@@ -145,6 +142,5 @@ document.addEventListener("keydown", (event) => {
   }
 });
 at("back").addEventListener("click", () => enlarge(""));
-image.addEventListener("error", () => image.removeAttribute("src"));
 addEventListener("hashchange", () => arrange(true));
 document.addEventListener("visibilitychange", look);

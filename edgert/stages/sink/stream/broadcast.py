@@ -15,10 +15,10 @@ from edgert.errors import DeviceError, EdgertError
 from edgert.runtime.records import Result
 from edgert.stages.draw import Images, Overlay
 from edgert.stages.sink import encoder_choice, encoders
+from edgert.stages.sink.http_live import ELEMENTS
 
 log = logging.getLogger("edgert.sink")
 
-_ELEMENTS = ("boxes", "labels", "masks", "keypoints")  # drawn here when no draw stage did, as on the live page
 _REFRESH_TICKS = encoders.TICKS_HZ // 2
 """Between images that decoding can begin with, whoever asks for them: each takes the bits of many others."""
 _NAL = re.compile(rb"\x00\x00\x01(.)", re.DOTALL)
@@ -96,7 +96,7 @@ class Broadcast:
         self._waiting, self._watching = list[Viewer](), list[Viewer]()
         self._asked = self._closed = False
         self._pace = Pace(wanted.rate)
-        self._images, self._overlay = Images(), Overlay(_ELEMENTS)
+        self._images, self._overlay = Images(), Overlay(ELEMENTS)
         self._encoder: encoders.Encoder | None = None
         self._format: encoders.VideoFormat | None = None
         self._head, self._begin_ns, self._tick, self._key_tick = b"", 0, -1, -_REFRESH_TICKS

@@ -9,7 +9,6 @@ import socket
 import threading
 from contextlib import suppress
 from http import HTTPStatus
-from urllib.parse import unquote
 
 from edgert import limits
 from edgert.errors import DeviceError, cause
@@ -18,12 +17,11 @@ from edgert.stages.sink import http_answers as answers
 from edgert.stages.sink import http_request as asked
 from edgert.stages.sink.encoder_choice import Choice
 from edgert.stages.sink.http_server import run_to_end
-from edgert.stages.sink.stream import webrtc
+from edgert.stages.sink.stream import offers, webrtc
 from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
 
 log = logging.getLogger("edgert.sink")
 
-_SDP = "application/sdp"
 _GOODBYE_S = 1.0
 _IO_S = 10.0
 _POLICY = (
@@ -33,6 +31,7 @@ _POLICY = (
 _FILES = {
     "/": ("player.html", "text/html; charset=utf-8"),
     "/player.js": ("player.js", "text/javascript; charset=utf-8"),
+    "/receive.js": ("receive.js", "text/javascript; charset=utf-8"),
     "/player.css": ("player.css", "text/css; charset=utf-8"),
 }
 
@@ -134,18 +133,17 @@ class WebrtcSink:
         head = await asyncio.wait_for(asked.read_head(reader), limits.PAGE_HEAD_S)
         try:
             request = asked.parsed(head)
-            length = int(request.headers.get("content-length", "0"))
         except ValueError:
             return answers.text(HTTPStatus.BAD_REQUEST, "no such request")
         if self._hosts and asked.name_of(request.headers.get("host", "")) not in self._hosts:
             return answers.text(HTTPStatus.FORBIDDEN, "unknown Host header")
         if not self._access.allows(request.headers.get("authorization", "")):
             return answers.UNKNOWN
-        if request.path.startswith("/whep/"):
-            if not 0 <= length <= limits.WHEP_BYTES:
-                return answers.text(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {limits.WHEP_BYTES} bytes")
-            body = await asyncio.wait_for(reader.readexactly(length), limits.PAGE_HEAD_S)
-            return await self._whep(request, body.decode("utf-8", "replace"))
+        if request.path.startswith(offers.PATH):
+            offer = await offers.body_of(request, reader)
+            if not isinstance(offer, str):
+                return offer
+            return await offers.answered(self._streams, self._sessions, request, offer)
         if request.method not in ("GET", "HEAD"):
             return answers.text(HTTPStatus.NOT_IMPLEMENTED, "read only")
         if request.path == "/streams.json":
@@ -153,25 +151,5 @@ class WebrtcSink:
         if request.path not in _FILES:
             return answers.text(HTTPStatus.NOT_FOUND, "not found")
         name, kind = _FILES[request.path]
-        body = importlib.resources.files("edgert.stages.sink.stream").joinpath(name).read_bytes()
+        body = importlib.resources.files("edgert.stages.sink").joinpath("page").joinpath(name).read_bytes()
         return HTTPStatus.OK, kind, body, {"Content-Security-Policy": _POLICY}
-
-    async def _whep(self, request: asked.Request, body: str) -> answers.Answer:
-        stream, _, number = unquote(request.path.removeprefix("/whep/")).partition("/")
-        if request.method == "DELETE" and number:
-            ended = await self._sessions.end(number)
-            return answers.text(HTTPStatus.OK if ended else HTTPStatus.NOT_FOUND, "ended" if ended else "no session")
-        if request.method != "POST" or number:
-            return *answers.text(HTTPStatus.METHOD_NOT_ALLOWED, "POST an offer")[:3], {"Allow": "POST, DELETE"}
-        if stream not in self._streams:
-            known = ", ".join(sorted(self._streams)) or "none yet"
-            return answers.text(HTTPStatus.NOT_FOUND, f"no such stream; known: {known}")
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _SDP:
-            return answers.text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected {_SDP}")
-        try:
-            number, answer = await self._sessions.begin(self._streams[stream], body)
-        except webrtc.FullError as error:
-            return *answers.text(HTTPStatus.SERVICE_UNAVAILABLE, str(error))[:3], {"Retry-After": "10"}
-        except webrtc.RefusedError as error:
-            return answers.text(HTTPStatus.NOT_ACCEPTABLE, f"H.264 cannot be agreed upon: {error}")
-        return HTTPStatus.CREATED, _SDP, answer.encode(), {"Location": f"/whep/{stream}/{number}"}

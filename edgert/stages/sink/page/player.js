@@ -21,42 +21,11 @@ function figure(name) {
   return { video, state };
 }
 
-async function watch(name, video, state) {
-  const connection = new RTCPeerConnection();
-  const { receiver } = connection.addTransceiver("video", { direction: "recvonly" });
-  if ("jitterBufferTarget" in receiver) receiver.jitterBufferTarget = 0;
-  connection.ontrack = ({ track }) => { video.srcObject = new MediaStream([track]); };
-  const over = new Promise((resolve) => {
-    connection.onconnectionstatechange = () => {
-      state.textContent = connection.connectionState === "connected" ? "" : connection.connectionState;
-      if (["failed", "closed", "disconnected"].includes(connection.connectionState)) resolve();
-    };
-  });
-  let session = null;
-  const leave = () => { if (session) fetch(session, { method: "DELETE", keepalive: true }).catch(() => {}); };
-  addEventListener("pagehide", leave);
-  try {
-    await connection.setLocalDescription();
-    const headers = { "Content-Type": "application/sdp" };
-    const body = connection.localDescription.sdp;
-    const answer = await fetch(`/whep/${encodeURIComponent(name)}`, { method: "POST", headers, body });
-    const text = await answer.text();
-    if (!answer.ok) throw new Error(text.trim() || answer.statusText);
-    session = answer.headers.get("Location");
-    await connection.setRemoteDescription({ type: "answer", sdp: text });
-    await over;
-  } finally {
-    leave();
-    removeEventListener("pagehide", leave);
-    connection.close();
-  }
-}
-
 async function keep(name) {
   const { video, state } = figure(name);
   for (;;) {
     try {
-      await watch(name, video, state);
+      await receive(name, video, (now) => { state.textContent = now === "connected" ? "" : now; });
       state.textContent = "ended";
     } catch (error) {
       state.textContent = error.message;
