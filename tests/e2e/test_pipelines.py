@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import av
 import cv2
@@ -33,12 +34,13 @@ NEEDS = {
     "alarm": "a broker",
     "arm": "a program that pushes images",
 }
-JOBS = ("usb-camera", "four-cameras", "cascade", "counting", "arm", "alarm")
-"""What users want first: a camera on a page, cameras into a file, a model on crops, counting, control, an alarm."""
+JOBS = ("usb-camera", "four-cameras", "cascade", "embedding", "counting", "arm", "alarm")
+"""What users want first: a camera on a page, cameras into a file, crops, names, counting, control, an alarm."""
 SOURCES = {
     "hello": ["belt"],
     "cascade": ["belt"],
     "counting": ["belt"],
+    "embedding": ["belt"],
     "multi-camera": ["north", "south"],
     "my-model": ["camera"],
 }
@@ -201,6 +203,52 @@ def test_jobs_of_cameras_run_on_drawn_ones(name: str, cameras: list[str], tmp_pa
     for path in files:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         assert lines and 1 <= max(len(one["outputs"]["track"]["objects"]) for one in lines) < 20
+
+
+def ran(name: str, folder: Path) -> list[dict[str, Any]]:
+    """The outputs of every frame of a pipeline that runs as it stands."""
+    done = edgert("run", name, cwd=folder, timeout_s=600)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line)["outputs"] for line in (folder / "out" / f"{name}.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_parts_are_counted_and_gears_reported(tmp_path: Path) -> None:
+    frames = ran("counting", tmp_path)
+    assert len(frames) == 300
+    events = [event for outputs in frames for event in outputs.get("alarm", {"events": []})["events"]]
+    begun = [event for event in events if event["phase"] == "begin"]
+    places = {(event["place"], event["label"]) for event in events}
+    assert begun and places == {("packing", "gear")}
+    assert len({event["track"] for event in begun}) == len(begun)  # once each
+    assert all(event["seconds"] >= 0.5 for event in begun)
+
+
+@pytest.mark.slow
+def test_a_second_model_looks_at_every_part(tmp_path: Path) -> None:
+    frames = ran("cascade", tmp_path)
+    assert len(frames) == 120
+    agrees = list[bool]()
+    for outputs in frames:
+        parts, looks = outputs["track"]["objects"], outputs["look"]["items"]
+        assert len(looks) == min(4, len(parts))
+        for look in looks:
+            found = {one["label"] for one in look["record"]["objects"]}
+            agrees.append(parts[look["row"]]["label"] in found)
+    assert sum(agrees) > len(agrees) / 2  # the same detector, of parts four times as large as it was trained on
+
+
+@pytest.mark.slow
+def test_parts_are_named_by_a_gallery(tmp_path: Path) -> None:
+    frames = ran("embedding", tmp_path)
+    assert len(frames) == 300
+    pairs = [
+        (look["record"]["name"], outputs["track"]["objects"][look["row"]]["label"])
+        for outputs in frames
+        for look in outputs["who"]["items"]
+    ]
+    assert len(pairs) > 3000
+    assert sum(name == label for name, label in pairs) > 0.93 * len(pairs)
 
 
 @pytest.mark.slow
