@@ -119,6 +119,20 @@ def of_zoo(folder: Path) -> dict[str, list[str]]:
     return {"zoo": lines(("package", "what is right", "models", "written right", "written instead"), [*rows, total])}
 
 
+def of_check(folder: Path) -> dict[str, list[str]]:
+    """Name → lines of the table of bench_check.py: a row for each model, then all of them."""
+    data = json.loads((folder / "check.json").read_text(encoding="utf-8"))
+    rows = {**data["models"], f"all {len(data['models'])}": data["all"]}
+    counts = sorted(map(int, data["all"]))
+    named = (f"{count} photo{'' if count == 1 else 's'}: {what}" for count in counts for what in ("right", "named"))
+    pairs = [(str(count), *pair) for count in counts for pair in (("true", "said"), ("named", "wrong"))]
+    cells = [
+        (name, *(f"{row[count][part]} of {row[count][whole]}" for count, part, whole in pairs))
+        for name, row in rows.items()
+    ]
+    return {"check": lines(("model", *named), cells)}
+
+
 def by_gpu(runs: Sequence[Run], rows_of: Callable[[Sequence[Run]], list[Row]]) -> list[str]:
     """A table for each kind of GPU; the first row is its heading."""
     found = []

@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -204,7 +203,6 @@ def measure(model: str, counts: list[int], trials: int, pool_size: int, memory: 
             finally:
                 path.unlink()
 
-        started = time.perf_counter()
         right = ask(pipeline_text(model, task, recipe), pool).written
         subject = next(iter(memory.subjects.values()))
         own = memory.records(subject, right, pool)
@@ -243,7 +241,7 @@ def measure(model: str, counts: list[int], trials: int, pool_size: int, memory: 
                     if not named:
                         key = f"{group} {report.verdict} {yaml_value(described(setting)['input'])}"
                         missed[key] = missed.get(key, 0) + 1
-            results[count] = {**tally, "missed": missed, "seconds": time.perf_counter() - started}
+            results[count] = {**tally, "missed": missed}
     return results
 
 
@@ -280,10 +278,11 @@ def main() -> None:
             for key, value in row.items():
                 if isinstance(value, int):
                     totals[count][key] = totals[count].get(key, 0) + value
+        if options.json:  # after every model: a run that is ended early keeps what it has
+            run = {"trials": options.trials, "pool": options.pool}
+            options.json.write_text(json.dumps({**run, "models": results, "all": totals}, indent=2) + "\n")
     for count, row in totals.items():
         print(f"{'all':<24}{count:>7}{line(row)}{row['asked']:>8}")
-    if options.json:
-        options.json.write_text(json.dumps({"models": results, "all": totals}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
