@@ -133,6 +133,18 @@ def of_check(folder: Path) -> dict[str, list[str]]:
     return {"check": lines(("model", *named), cells)}
 
 
+def of_streams(folder: Path) -> dict[str, list[str]]:
+    """Name → lines of the table of bench_stream.py: how old images are when they are seen."""
+    figures = json.loads((folder / "stream.json").read_text(encoding="utf-8"))["figures"]
+    rows = []
+    for one in figures:
+        if "p95_ms" in (detail := one["detail"]):
+            late = [f"{ms:.0f} ms" for ms in (one["value"], detail["p95_ms"])]
+            busy = [f"{detail[name]:g}" for name in ("shown_hz", "load")]
+            rows.append((*one["name"].split(": ", 1), *late, str(one["n"]), *busy))
+    return {"streams": lines(("", "seen by", "median", "95 % below", "n", "shown a second", "load"), rows)}
+
+
 def by_gpu(runs: Sequence[Run], rows_of: Callable[[Sequence[Run]], list[Row]]) -> list[str]:
     """A table for each kind of GPU; the first row is its heading."""
     found = []

@@ -312,6 +312,11 @@ def gpu_page() -> str:
     return with_tables("gpu.md", measured_tables.of_kernels(MEASURED))
 
 
+def streaming_page() -> str:
+    """Its table is of the run of bench_stream.py that tests/bench/measured has."""
+    return with_tables("streaming.md", measured_tables.of_streams(MEASURED))
+
+
 def costs_page() -> str:
     """Its tables are of the coefficients themselves, and of kept runs of bench_costs.py and bench_decisions.py."""
     chips = sorted((DOCS.parent / "configs/costs").glob("tegra*.yaml"))
@@ -394,6 +399,7 @@ PAGES = {
     "costs.md": costs_page,
     "dla.md": dla_page,
     "gpu.md": gpu_page,
+    "streaming.md": streaming_page,
     "models.md": models_page,
     "pipeline-file.md": pipeline_page,
     "results.md": results_page,
