@@ -6,7 +6,6 @@ convention and owned by the record.
 
 from __future__ import annotations
 
-from collections import Counter as CountOf
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -320,7 +319,9 @@ class _AllLeases(Lease):
     __slots__ = ("_leases",)
 
     def __init__(self, leases: Sequence[Lease], counter: Counter) -> None:
-        self._leases, self.counter = CountOf(leases), counter
+        self._leases, self.counter = dict[Lease, int](), counter
+        for lease in leases:
+            self._leases[lease] = self._leases.get(lease, 0) + 1
 
     @property
     def alive(self) -> bool:

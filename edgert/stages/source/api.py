@@ -21,6 +21,7 @@ from edgert.stages.source.planes import (
     CHANNELS,
     Planes,
     array_of_host,
+    batch_planes,
     checked_planes,
     images_of,
     is_batch,
@@ -362,7 +363,9 @@ class ApiSource:
         """The planes of each image, and the lease of all."""
         if isinstance(array, Buffer) and not copy:
             pixels, lease = array.hand_over()
-            return [whole_planes(one, format, self._where) for one in (pixels if array.is_batch else (pixels,))], lease
+            if array.is_batch:
+                return batch_planes(pixels, format, self._where), lease
+            return [whole_planes(pixels, format, self._where)], lease
         array = array.array if isinstance(array, Buffer) else array
         parts = parts_of(array, format, self._where)
         if not isinstance(parts[0], np.ndarray) and foreign.is_on_gpu(parts[0]):
@@ -385,7 +388,7 @@ class ApiSource:
         whole, lease = lent or (np.empty(array.shape, np.uint8), None)
         np.copyto(whole, array)
         self._counter.copied(array.nbytes)
-        return images_of(whole, format, self._where), lease or lend(whole, self._counter)
+        return batch_planes(whole, format, self._where), lease or lend(whole, self._counter)
 
     def _on_gpu(self, parts: Sequence[Any], format: PixelFormat, copy: bool) -> tuple[list[Planes], Lease]:
         what = f"a {type(parts[0]).__name__} on a GPU cannot be submitted"

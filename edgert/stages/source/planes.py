@@ -128,9 +128,17 @@ def images_of(batch: Any, format: PixelFormat, where: str) -> list[Planes]:
     """The planes of each image of a batch, an array of the host or a view of a GPU's memory. Raises StageError."""
     if not len(batch):
         raise StageError("a batch without images was submitted", where=where, fix="submit at least one")
-    images = [batch[row] for row in range(len(batch))]
-    checked_planes(images[:1], format, where)  # they are alike
-    return [whole_planes(image, format, where) for image in images]
+    checked_planes([batch[0]], format, where)  # they are alike
+    return batch_planes(batch, format, where)
+
+
+def batch_planes(batch: Any, format: PixelFormat, where: str) -> list[Planes]:
+    """The same of a batch of the right shape, which is not checked."""
+    if format != "nv12" or isinstance(batch, DeviceView):
+        return [whole_planes(batch[row], format, where) for row in range(len(batch))]
+    count, rows, width = batch.shape
+    luma, chroma = batch[:, : rows // 3 * 2], batch[:, rows // 3 * 2 :]
+    return list(zip(luma, chroma.reshape(count, rows // 3, width // 2, 2), strict=True))
 
 
 def whole_planes(array: U8, format: PixelFormat, where: str) -> tuple[U8, ...]:
