@@ -183,6 +183,15 @@ def replace_bytes(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def exists(path: Path) -> bool:
+    """Whether something is there. False in a folder that may not be looked into, and of a name longer than names can
+    be, for which ``Path.exists`` raises: whoever opens it says so."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """An empty file to write and read, which takes the place of the one at ``path`` when the block ends without error.

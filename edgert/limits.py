@@ -5,6 +5,7 @@ YAML_LEVELS = 32
 YAML_VALUES = 100_000
 MODEL_NODES = 1_000_000
 OPERATOR_SET = 10_000
+DIMENSION = 2**31 - 1
 INPUT_ELEMENTS = 1 << 27
 COMPARED_BYTES = 1 << 29
 RESIZED_SIDE = 1 << 16
@@ -40,6 +41,7 @@ TABLE = (
         "functions that call each other double with every level; large networks have thousands",
     ),
     ("version of an operator set", f"{OPERATOR_SET:,}", "onnx holds 32 bits and has counted to 26"),
+    ("dimension of a tensor", f"{DIMENSION:,}", "what TensorRT counts to; arithmetic on more overflows"),
     (
         "input of a model that is run",
         f"{_power(INPUT_ELEMENTS)} elements",

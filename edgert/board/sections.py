@@ -14,8 +14,8 @@ assumed."""
 
 Count = Annotated[int, Field(ge=0)]
 Some = Annotated[int, Field(ge=1)]
-Mhz = Annotated[float, Field(gt=0)]
-Rate = Annotated[float, Field(gt=0)]
+Mhz = Annotated[float, Field(ge=1, le=1e5)]  # without ends of a range, times become infinite
+Rate = Annotated[float, Field(ge=1, le=1e9)]
 Text = Annotated[str, Field(min_length=1)]
 Words = Annotated[tuple[Text, ...], Field(min_length=1, strict=False)]  # YAML has lists only
 Numbers = Annotated[tuple[int, ...], Field(min_length=1, strict=False)]
@@ -94,7 +94,7 @@ class Memory(Sourced):
     """
 
     bytes: Bytes
-    usable_bytes: Annotated[int | None, BeforeValidator(_bytes_or_unknown), Field(gt=0)] = None
+    usable_bytes: Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_bytes_or_unknown)] = None
     type: Text
     bus_bits: Some
     emc_max_mhz: Mhz
@@ -203,7 +203,7 @@ class Advertised(Sourced):
     tops: Rate
 
 
-Watts = Annotated[float, Field(gt=0)]
+Watts = Annotated[float, Field(ge=1e-3, le=1e5)]
 
 
 class Idle(Sourced):

@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from edgert import installation, units
 from edgert.errors import ConfigError, nearest
+from edgert.files import exists
 from edgert.kinds import PAGE, Registry
 
 # What a value should have been, in words for the writer of a pipeline file instead of pydantic's.
@@ -114,7 +115,7 @@ def _resolve(value: object, info: pydantic.ValidationInfo) -> Path:
 def _labels(value: object, info: pydantic.ValidationInfo) -> Path:
     """A file, or the name of a list that comes with edgert."""
     path = _resolve(value, info)
-    return installation.labels_named(str(value)) or path if not _exists(path) else path
+    return installation.labels_named(str(value)) or path if not exists(path) else path
 
 
 def _images(value: object, info: pydantic.ValidationInfo) -> object:
@@ -133,14 +134,7 @@ def beside(path: Path, directory: Path) -> Path:
     """
     path = path.expanduser()
     there = directory / path
-    return path.absolute() if not _exists(there) and _exists(path) else there
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # in a folder that may not be looked into; whoever opens it says so
-        return False
+    return path.absolute() if not exists(there) and exists(path) else there
 
 
 def _dla_pool(size_bytes: int) -> int:

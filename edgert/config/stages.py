@@ -94,7 +94,7 @@ class SourceStage(_Stage):
     )
     size: Size | None = Field(default=None, description="asked of a camera, made by code")
     fps: float | None = Field(
-        default=None, gt=0, le=1000, description="asked of cameras and code; files are thinned out to it"
+        default=None, ge=1e-5, le=1000, description="asked of cameras and code; files are thinned out to it"
     )
     loop: bool = Field(default=False, description="start a file again at its end")
     realtime: bool | None = Field(default=None, description="give files out at their own speed; cameras always are")

@@ -98,9 +98,15 @@ class Draft(Additions):
         return None if spec is None else spec.sizes
 
     def image(self, name: str) -> tuple[int, int, int, int] | None:
-        """The shape of a computed float tensor (N, C, H, W); None for any other."""
+        """The shape of a computed float tensor (N, C, H, W); None for any other, and one of no elements."""
         shape = self.shape(name)
-        if shape is None or len(shape) != 4 or name in self.graph.constants or self.dtype(name) not in FLOATS:
+        if (
+            shape is None
+            or len(shape) != 4
+            or 0 in shape
+            or name in self.graph.constants
+            or self.dtype(name) not in FLOATS
+        ):
             return None
         return shape[0], shape[1], shape[2], shape[3]
 

@@ -68,9 +68,12 @@ def check_graph(proto: onnx.ModelProto, file: Path) -> None:
         missing = "no operator-set version"
     if missing:
         raise ModelError(f"model {str(file)!r} is incomplete: {missing}", why="cut short, or a bad export", fix=_AGAIN)
-    for item in proto.opset_import:
+    for item in (item for owner in (proto, *proto.functions) for item in owner.opset_import):
         if not 0 <= item.version <= limits.OPERATOR_SET:
             raise _damaged(file, f"version {item.version} of operator set {item.domain!r}")
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if any(dim.dim_value > limits.DIMENSION for dim in value.type.tensor_type.shape.dim):
+            raise _damaged(file, f"a dimension of {value.name!r} is over {limits.DIMENSION:,}")
     for text in _texts(proto):
         if isinstance(text, bytes):
             raise _damaged(file, "a name in it is not text")

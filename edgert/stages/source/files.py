@@ -12,6 +12,7 @@ import cv2
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError, nearest
+from edgert.files import exists
 from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Frame
@@ -99,7 +100,7 @@ class VideoFile:
             self._timeline.media.restart()
 
     def _open(self) -> Video:
-        if not self._path.exists():
+        if not exists(self._path):
             siblings = [path.name for path in self._path.parent.glob("*")]
             why = f"there is no such file{nearest(self._path.name, siblings)}"
             raise StageError(f"cannot open {self._path}", why=why, where=self._where, fix="check the path")

@@ -11,6 +11,7 @@ from edgert.clock import Clock
 from edgert.config.fields import beside
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, nearest
+from edgert.files import exists
 from edgert.kinds import SOURCES
 from edgert.memory import Counter
 from edgert.runtime.stage import Source
@@ -235,14 +236,6 @@ def absolute(text: str, directory: Path) -> Path:
     return beside(Path(text), directory).absolute()
 
 
-def _exists(path: Path) -> bool:
-    """False where a name is longer than names can be, too."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
-
-
 def _rest(config: SourceStage) -> str:
     return config.source.partition(":")[2]
 
@@ -323,11 +316,11 @@ def kind_of(source: str, directory: Path = Path()) -> str:
     if source.startswith("csi:"):
         return "csi"
     scheme = _SCHEME.match(source)
-    if scheme is None or source.startswith("file://") or _exists(absolute(source, directory)):
+    if scheme is None or source.startswith("file://") or exists(absolute(source, directory)):
         from edgert.stages.source.files import SUFFIXES
 
         path = absolute(source.removeprefix("file://"), directory)
-        is_there = _exists(path)
+        is_there = exists(path)
         is_glob = not is_there and any(letter in path.name for letter in "*?[")
         return "images" if (is_there and path.is_dir()) or is_glob or path.suffix.lower() in SUFFIXES else "file"
     if any(claim.name == scheme[1] for claim in SOURCES.foreign()):
