@@ -279,6 +279,7 @@ def not_one_image(shapes: Mapping[str, Sequence[object]], path: str) -> ModelErr
 
     Args:
         shapes: name of an input → its sizes.
+        path: of the model, for the message.
     """
     prompt = next((name for name in shapes if any(word in name.lower() for word in _PROMPTS)), None)
     shown = ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in shapes.items()) or "nothing"
