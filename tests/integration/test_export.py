@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 
 from edgert.backend.tensorrt import engine_cache as made
+from edgert.board.host import saturates_bytes
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
 from edgert.errors import ArtifactError, BuildError, ConfigError, EdgertError
@@ -70,7 +71,10 @@ def export(source: Source, format: Any, output: Path, **options: Any) -> Exporte
 
 
 def run(path: Path, feed: Any) -> Any:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    if saturates_bytes():
+        options.add_session_config_entry("session.x64quantprecision", "1")
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     return session.run(None, {session.get_inputs()[0].name: feed})[0]
 
 
