@@ -26,7 +26,7 @@ _MODEL = "models:\n  m: {onnx: a, task: {detect: yolox}, %s}\n" + MINIMAL
         ("stages: {cam: {source: '2'}}\n", "a number is no source; the camera of that number is v4l2:///dev/video2"),
         (_STAGE % "fps: fast", "expected a number"),
         (_STAGE % "fps: .nan", "expected a number"),
-        (_STAGE % "fps: 0", "expected more than 0"),
+        (_STAGE % "fps: 0", "expected 1e-05 or more"),
         (_STAGE % "fps: 2000", "expected 1000 or less"),
         (_STAGE % "limit: 1.5", "expected a whole number"),
         (_STAGE % "queue: 0", "expected 1 or more"),
