@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, RunOnce, Shapes, cache_content
+from edgert.backend.ort.byte_weights import content
 from edgert.backend.ort.custom_ops import CustomOpEngine, CustomOpFunction, compile_with_custom_ops
 from edgert.backend.ort.runtime import OrtEngine, first_line, open_session, ort, ort_errors, session_settings
 from edgert.errors import BuildError
-from edgert.graph import Model, clean, inputs, to_bytes, with_shapes
+from edgert.graph import Model, clean, inputs, with_shapes
 from edgert.graph.type_inference import has_custom_operators
 
 # How long each kernel of a model takes, by ONNX Runtime's own profiler.
@@ -45,7 +46,7 @@ def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int) -> tuple[K
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
         settings = session_settings(1)
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder) / "run")
-        session = open_session(to_bytes(model), settings, model)
+        session = open_session(content(model), settings, model)
         try:
             for _ in range(_WARM_UP + runs):
                 session.run(None, dict(feeds))
@@ -91,7 +92,7 @@ class Function:
         self._where = str(model.path)
 
         def opened(part: Model) -> Any:
-            return open_session(to_bytes(part), settings, part)
+            return open_session(content(part), settings, part)
 
         self._session = CustomOpFunction(model, opened) if has_custom_operators(model.proto) else opened(model)
         self.inputs: tuple[str, ...] = tuple(item.name for item in self._session.get_inputs())
@@ -195,12 +196,12 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     ready = prepared(model, static)
     fix_others(settings, model, static)
     if options.store is None:
-        return open_session(to_bytes(ready), settings, model), False
+        return open_session(content(ready), settings, model), False
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-        content = Path(folder) / "optimized.onnx"
-        settings.optimized_model_filepath = str(content)
-        session = open_session(to_bytes(ready), settings, model)
-        cache_content(options.store, key, content.read_bytes())
+        optimized = Path(folder) / "optimized.onnx"
+        settings.optimized_model_filepath = str(optimized)
+        session = open_session(content(ready), settings, model)
+        cache_content(options.store, key, optimized.read_bytes())
     return session, False
 
 
