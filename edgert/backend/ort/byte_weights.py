@@ -1,9 +1,10 @@
 """Stored int8 as ONNX Runtime can compute it where sums of byte products saturate."""
 
-from onnx import ModelProto, NodeProto, TensorProto
+from typing import Any
 
 from edgert.board.host import saturates_bytes
 from edgert.graph import Model, to_bytes
+from edgert.graph.model import element_type
 from edgert.graph.operators import of_kind
 
 
@@ -14,20 +15,20 @@ def content(model: Model) -> bytes:
     as its zero point: a run fails where there is a scale for each channel and no zero point. There it is written out.
     """
     scales = {one.name: one.dims[0] for one in model.proto.graph.initializer if len(one.dims) == 1}
-    stored = {one.name for one in model.proto.graph.initializer if one.data_type == TensorProto.INT8}
-    operators = of_kind("dequantize")
+    int8, operators = element_type("int8"), of_kind("dequantize")
+    stored = {one.name for one in model.proto.graph.initializer if one.data_type == int8}
 
-    def is_bare(node: NodeProto) -> bool:
+    def is_bare(node: Any) -> bool:
         if node.op_type not in operators or any(node.input[2:]):
             return False
-        return node.input[0] in stored and node.input[1] in scales
+        return bool(node.input[0] in stored and node.input[1] in scales)
 
     if not saturates_bytes() or not any(map(is_bare, model.proto.graph.node)):
         return to_bytes(model)
-    proto = ModelProto()
+    proto = type(model.proto)()
     proto.CopyFrom(model.proto)
     for node in filter(is_bare, proto.graph.node):
         name, count = f"{node.output[0]}_zero_point", scales[node.input[1]]
-        proto.graph.initializer.add(name=name, dims=[count], data_type=TensorProto.INT8, raw_data=bytes(count))
+        proto.graph.initializer.add(name=name, dims=[count], data_type=int8, raw_data=bytes(count))
         node.input[:] = [*node.input[:2], name]
     return to_bytes(Model(proto, model.path, model.digest))
