@@ -9,14 +9,23 @@ _IMMORTAL = 2_000
 smallest of programs leaves out twice as many."""
 
 _RUNNING = 2_000
-"""New objects between two passes while a pipeline runs. What it leaves in cycles is little, some objects for each
-request to its page: with fifty thousand between two passes that came to two megabytes in four hours."""
+"""New objects between two passes while a pipeline runs. What it leaves in cycles is little, such as asyncio's transport
+of each request to its page; with the tens of thousands that suit a start, that would lie about for hours."""
 
 
-def runs_for_long() -> None:
-    """What was made so far stays, and no pass goes over it again; what is made from now on is looked through often."""
+@contextmanager
+def passing_often() -> Iterator[None]:
+    """For a program that goes on for long: no pass goes over what was made before, and passes over what is made
+    meanwhile come often and are short. Afterwards all is as it was."""
+    before, was_frozen = gc.get_threshold(), gc.get_freeze_count() >= _IMMORTAL
     gc.freeze()
     gc.set_threshold(_RUNNING)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        if not was_frozen:
+            gc.unfreeze()
 
 
 @contextmanager

@@ -50,7 +50,7 @@ TABLE = (
     (
         "tensors alive at once in a model that is run to compare it with its rewritten form",
         f"{COMPARED_BYTES >> 20} MiB",
-        "both hold as much; networks of full-HD images take half of it",
+        "both forms are run once on noise",
     ),
     (
         "side of an image that a Resize makes",

@@ -13,7 +13,7 @@ from edgert.cli import option
 from edgert.cli.progress import build_progress, first_time_bar, on_first_call, stop_on_signal
 from edgert.cli.run_view import print_emulated, print_summary, show, show_memory
 from edgert.cli.terminal import is_stdout, write_json
-from edgert.collector import runs_for_long
+from edgert.collector import passing_often
 from edgert.errors import DeviceError, EdgertError
 from edgert.installation import pipeline_path
 
@@ -125,8 +125,7 @@ def run(
 
         keep = None if json is None or is_stdout(json) else write
         try:
-            with pipe as running, stop_on_signal(running.stop, is_last=True), told_to_systemd(running):
-                runs_for_long()
+            with pipe as running, stop_on_signal(running.stop, is_last=True), told_to_systemd(running), passing_often():
                 try:
                     show(
                         running,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgert.collector import held, making_what_stays, runs_for_long
+from edgert.collector import held, making_what_stays, passing_often
 
 
 class Circle:
@@ -68,7 +68,8 @@ def test_what_a_program_keeps_out_of_all_passes_stays_out() -> None:
 def test_cycles_do_not_pile_up_in_a_program_that_runs_for_long() -> None:
     gc.set_threshold(50_000)
     stays = [Circle() for _ in range(1000)]
-    runs_for_long()
-    assert gc.get_freeze_count() > len(stays)
-    circles = [weakref.ref(Circle()) for _ in range(9000)]
-    assert sum(one() is not None for one in circles) < 5000
+    with passing_often():
+        assert gc.get_freeze_count() > len(stays)
+        circles = [weakref.ref(Circle()) for _ in range(9000)]
+        assert sum(one() is not None for one in circles) < 5000
+    assert gc.get_threshold()[0] == 50_000 and gc.get_freeze_count() < len(stays), "afterwards all is as it was"

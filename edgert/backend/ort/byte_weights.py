@@ -14,6 +14,8 @@ def content(model: Model) -> bytes:
     On an x86 processor without VNNI sessions make uint8 of stored int8 (``session.x64quantprecision``), with one number
     as its zero point: a run fails where there is a scale for each channel and no zero point. There it is written out.
     """
+    if not saturates_bytes():
+        return to_bytes(model)
     scales = {one.name: one.dims[0] for one in model.proto.graph.initializer if len(one.dims) == 1}
     int8, operators = element_type("int8"), of_kind("dequantize")
     stored = {one.name for one in model.proto.graph.initializer if one.data_type == int8}
@@ -23,7 +25,7 @@ def content(model: Model) -> bytes:
             return False
         return bool(node.input[0] in stored and node.input[1] in scales)
 
-    if not saturates_bytes() or not any(map(is_bare, model.proto.graph.node)):
+    if not any(map(is_bare, model.proto.graph.node)):
         return to_bytes(model)
     proto = type(model.proto)()
     proto.CopyFrom(model.proto)

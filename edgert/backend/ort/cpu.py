@@ -136,7 +136,7 @@ def reference_run(path: Path, feeds: Mapping[str, Array], threads: int) -> tuple
 
 log = logging.getLogger("edgert.backend")
 
-_RECIPE = 1
+_RECIPE = 2
 """Part of the cache key: raise it when edgert prepares a model in another way."""
 
 
