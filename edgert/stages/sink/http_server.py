@@ -218,16 +218,16 @@ class LiveServer:
             client.writer.write(answers.message(found, with_body=request.method != "HEAD"))
 
     def _refused(self, request: Request) -> answers.Answer | None:
-        """Why a request is not answered."""
-        is_offer = self._source.video is not None and request.path.startswith(_WHEP)
-        if request.method not in ("GET", "HEAD") and not is_offer:
-            return answers.text(HTTPStatus.NOT_IMPLEMENTED, "read only")
+        """Why a request is not answered: first who asks, then what for."""
         if self._hosts and name_of(request.headers.get("host", "")) not in self._hosts:
             # A page of a stranger's that points its own name at this machine (DNS rebinding) gets nothing. Only names
             # are compared: through a tunnel the port is another one.
             return answers.text(HTTPStatus.FORBIDDEN, "unknown Host header")
         if request.path not in answers.JUDGED and not self._is_known(request):
             return answers.UNKNOWN
+        is_offer = self._source.video is not None and request.path.startswith(_WHEP)
+        if request.method not in ("GET", "HEAD") and not is_offer:
+            return answers.text(HTTPStatus.NOT_IMPLEMENTED, "read only")
         return None
 
     def _is_known(self, request: Request) -> bool:

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 from edgert.backend.base import EngineOptions
 from edgert.backend.ort import Function
 from edgert.backend.tensorrt.trt_backend import static_request
+from edgert.board.host import saturates_bytes
 from edgert.errors import ModelError
 from edgert.graph import Model, inputs, outputs
 from edgert.quantization.batched import opened, takes_several
@@ -48,7 +49,9 @@ def test_a_batch_is_what_its_images_are_alone(target: Target) -> None:
     assert [spec.shape[0] for spec in (*inputs(made), *outputs(made))] == ["batch", "batch"]
     run = Function(made)
     together = run({"x": np.concatenate([feed["x"] for feed in feeds])})["y"]
-    bound = 0.0 if target == "ort" else 1e-6  # float sums behind the integers, one row or several in a kernel
+    # Float sums behind the integers, one row or several in a kernel: on the GPU, and of the last product where ONNX
+    # Runtime computes bytes exactly because they would saturate (it then leaves a Gemm that ends in float as it is).
+    bound = 0.0 if target == "ort" and not saturates_bytes() else 1e-6
     assert np.abs(together - np.concatenate([run(feed)["y"] for feed in feeds])).max() <= bound
     assert np.abs(together - np.concatenate([Function(model)(feed)["y"] for feed in feeds])).max() <= bound
 
