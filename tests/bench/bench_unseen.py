@@ -7,9 +7,10 @@ the pipeline that is asked for. Six pipelines of other networks, sizes and objec
 numbers alone, and run, in turn; medians of the runs are compared. The processor's time stands in for its watts, as most
 machines have no meter.
 
-Virtual machines share a processor's clock and caches with others, so one network of none of the pipelines is timed
-twice a second during every run, by a process of the lowest priority (pace.py): what was foretold is for a machine that
-is as much slower as that network is then. A run counts only if others took less than a tenth of a core meanwhile.
+Virtual machines share a processor's clock and caches with others, so one network of none of the pipelines is timed in
+between while the machine is measured, and four times a second while anything runs, by a process that gets what nobody
+else wants (pace.py). All times are held against its time then, and what is foretold is for a machine that is as much
+slower as that network was, reading by reading. A run counts only if others took less than a tenth of a core meanwhile.
 Pipelines of which fewer than three runs count are run more often, at most fifteen times, and skipped then. Where others
 were busy while it measured, it skips everything.
 
@@ -27,7 +28,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pace import Pace
+from pace import PERIOD_S, Pace
 from report import main, needs
 from zoo import rounds
 
@@ -43,7 +44,7 @@ from edgert.board.host import core_accelerators
 from edgert.config import InferStage, PipelineFile, SourceStage, StageConfig, load_pipeline
 from edgert.config.stages import DrawStage, SinkStage, TrackStage
 from edgert.graph import read
-from edgert.jitter import Jitter
+from edgert.jitter import Quantiles
 from edgert.placement.cost.work import units
 from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
 from edgert.placement.segment_engines import Step
@@ -139,11 +140,17 @@ def foretold(case: Case, file: PipelineFile, machine: Machine, seed: int) -> Sim
             core = slots(name, stage, live)[0].core(0)
             own_ms += rested_ms(case.models[stage.infer][0], machine)
         own[name] = (Step(core, own_ms, slowdown=machine.company),)
-        steady = isinstance(stage, InferStage | SourceStage)
         late = () if isinstance(stage, SourceStage) else machine.wakeup_ms
-        threads[name] = StageTime(jitter=Jitter(() if steady else machine.jitter), wakeup_latency_ms=late)
+        threads[name] = StageTime(jitter=machine.jitter_by(quantiles(stage, machine)), wakeup_latency_ms=late)
     played = Scene({}, float(case.objects), times=StageTimes(threads), own=own)
     return simulate(design_of(file, slots, played), Platform(tuple(core_accelerators())), 3 * SECONDS, seed=seed)
+
+
+def quantiles(stage: StageConfig, machine: Machine) -> Quantiles:
+    """How a stage's times scatter while the machine's pace is one."""
+    if isinstance(stage, SourceStage):
+        return ()
+    return machine.run_jitter if isinstance(stage, InferStage) else machine.jitter
 
 
 def profile_of(network: str, machine: Machine, without: frozenset[str]) -> Profile:
@@ -235,8 +242,8 @@ def measure() -> Iterator[Figure]:
                     watch = Watch()
                     found = run(folder, case)
                     others = watch.others(pace.used_s())
-                if pace.median_ms and (counts_all or others <= QUIET_CORES):
-                    file, now = load_pipeline(folder / "p.yaml"), machine.paced(pace.median_ms / machine.reference_ms)
+                if pace and (counts_all or others <= QUIET_CORES):
+                    file, now = load_pipeline(folder / "p.yaml"), machine.paced(pace.readings_ms, PERIOD_S)
                     real[case.name].append(found)
                     told[case.name].append(foretold(case, file, now, number))
                 else:

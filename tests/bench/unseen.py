@@ -7,7 +7,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from bench_check import RECIPES
 from bench_cpu_stages import CODE, OBJECTS, SIZES
+from pace import Pace, mean_ms
 from report import DATA
 from scipy.optimize import nnls
 
@@ -26,7 +27,7 @@ from edgert.benchmark import core_profile
 from edgert.benchmark.measure import Run, jitter, once, timed
 from edgert.board.host import core_accelerators, pinned
 from edgert.graph import Model, clean, inputs, load, read, with_shapes
-from edgert.jitter import Quantiles
+from edgert.jitter import SLOT_MS, Jitter, Quantiles, mean_of
 from edgert.pipeline import Pipeline
 from edgert.placement.cost.work import Numbers, units
 from edgert.runtime import Summary
@@ -157,7 +158,11 @@ def scene(sizes: Sequence[str]) -> Iterator[Path]:
 
 
 class Bench:
-    """One network, to be timed in rounds: the fastest counts, as a shared machine is slow for seconds at a time."""
+    """One network, to be timed in rounds.
+
+    A shared machine is slow for moments and for seconds at a time, so the reference is timed in between, and a round's
+    times are kept as so many of its runs (``alone``, ``rested``, ``busy``, ``two``); medians over the rounds count.
+    """
 
     def __init__(self, name: str) -> None:
         self.model = static(name)
@@ -165,10 +170,8 @@ class Bench:
         self._engine = OrtBackend().compile(self.model, EngineOptions(threads=1))
         self._one, self._two = (self._filled(threads) for threads in (1, 2))
         self._feeds = {key: value.copy() for key, value in self._one.inputs.items()}
-        self.alone_ms: list[float] = []
-        self.rested_ms: list[float] = []
-        self.busy_ms: list[float] = []
-        self.two_ms: list[float] = []
+        self.alone, self.rested, self.busy, self.two = (list[float]() for _ in range(4))
+        self.readings_ms: list[float] = []
         self._kernels: list[Sequence[Kernel]] = []
         self._busy: list[list[Run]] = []
 
@@ -179,27 +182,33 @@ class Bench:
             tensor[...] = random.random(tensor.shape).astype(tensor.dtype)
         return session
 
-    def turn(self, runs: int = 9) -> None:
+    def turn(self, reference: Bench, runs: int = 9) -> None:
         """A round: its kernels, alone, after rests, with company, and on two threads."""
         cores = core_accelerators()
         for mine, core in cores.items():
             with pinned(core):
                 self._kernels.append(kernel_times(self.model, self._feeds, runs))
-                self.alone_ms.append(self.now_ms(runs))
-                self.rested_ms.append(statistics.median(self._after_rest_ms() for _ in range(runs)))
+                self.alone.append(self._against(reference, self.second_ms, runs))
+                self.rested.append(self._against(reference, self._after_rest_ms, runs))
                 with core_profile.company(self._engine, [at for name, at in cores.items() if name != mine]):
                     self._busy.append(timed(self._one.run, 3 * runs))
-            self.busy_ms.append(statistics.median(one.cpu_ms for one in self._busy[-1]))
-        self.two_ms.append(min(one.wall_ms for one in timed(self._two.run, runs)))
+            self.busy.append(mean_ms([one.cpu_ms for one in self._busy[-1]]) / mean_ms(self.readings_ms[-2 * runs :]))
+        self.two.append(self._against(reference, self._second_on_two_ms, runs))
 
-    def now_ms(self, runs: int = 15) -> float:
-        """Processor time of a run, one right after the other."""
-        return statistics.median(one.cpu_ms for one in timed(self._one.run, runs))
+    def _against(self, reference: Bench, take_ms: Callable[[], float], runs: int) -> float:
+        """What is taken, in runs of the reference right before."""
+        pairs = [(reference.second_ms(), take_ms()) for _ in range(runs)]
+        self.readings_ms += [reading_ms for reading_ms, _ in pairs]
+        return mean_ms([taken_ms for _, taken_ms in pairs]) / mean_ms(self.readings_ms[-runs:])
 
     def second_ms(self) -> float:
         """Processor time of a run right after another one."""
         self._one.run()
         return once(self._one.run).cpu_ms
+
+    def _second_on_two_ms(self) -> float:
+        self._two.run()
+        return once(self._two.run).wall_ms
 
     def _after_rest_ms(self) -> float:
         time.sleep(_PERIOD_S)
@@ -220,10 +229,11 @@ class Bench:
         """Of its runs with company."""
         return jitter(self._busy)
 
-    def found(self) -> host.Timed:
+    def found(self, reference_ms: float) -> host.Timed:
         """Units that add up to the whole."""
         quickest = min(self._kernels, key=lambda kernels: sum(one.time_ms for one in kernels))
-        times = core_profile.unit_times(units(self.graph), self.graph, quickest, min(self.alone_ms))
+        whole_ms = reference_ms * statistics.median(self.alone)
+        times = core_profile.unit_times(units(self.graph), self.graph, quickest, whole_ms)
         return host.Timed(host.columns(self.graph), np.array(times))
 
 
@@ -254,17 +264,21 @@ OTHER = """  track: {track: bytetrack, from: boxes}
 """
 
 
-def others(folder: Path) -> Others:
+def others(folder: Path, reference_ms: float) -> Others:
     """Other pipelines, at an easy rate: every kind of stage in two sizes with few objects and many; decoding; and what
-    is done beside networks, by a backend that computes nothing."""
+    is done beside networks, by a backend that computes nothing.
+
+    Args:
+        reference_ms: the reference's run, for which the times are given.
+    """
     found = Others()
     for width, height in SIZES:
         megapixels, size = width * height / 1e6, f"{width}x{height}"
         still = camera("still", size, EASY_FPS, EASY_S)
         for objects in OBJECTS:
-            summary, _ = run(folder, Case("other", {}, still + boxes(objects, "still") + OTHER))
+            summary, pace = _watched(folder, Case("other", {}, still + boxes(objects, "still") + OTHER), reference_ms)
             for name, stage in summary.stages.items():
-                found.stages[name][1.0, megapixels, float(objects)] = stage.busy_ms_per_result
+                found.stages[name][1.0, megapixels, float(objects)] = stage.busy_ms_per_result / pace
                 if name != "still":
                     found.jitters.append(summary.simulation[name].jitter)
                     found.late.append(summary.simulation[name].wakeup_latency_ms)
@@ -272,14 +286,21 @@ def others(folder: Path) -> Others:
         chain = "".join(f"  {name}: {{infer: {name}, from: {source}}}\n" for source, name in pairwise(froms))
         models = {name: (name, "backend: 'null'") for name in BESIDE}
         text = f"{still}{chain}  end: {{sink: 'null', from: {froms[-1]}}}\n"
-        summary, _ = run(folder, Case("beside", models, text))
+        summary, pace = _watched(folder, Case("beside", models, text), reference_ms)
         for name in BESIDE:
-            found.infer[name][1.0, megapixels, input_mp(name)] = summary.stages[name].busy_ms_per_result
+            found.infer[name][1.0, megapixels, input_mp(name)] = summary.stages[name].busy_ms_per_result / pace
         film(folder, f"{size}.mp4", size)
         text = f"  decode: {{source: {size}.mp4, decode: cpu}}\n  end: {{sink: 'null', from: decode}}\n"
-        summary, _ = run(folder, Case("decode", {}, text))
-        found.stages["decode"][1.0, megapixels, 0.0] = summary.stages["decode"].busy_ms_per_result
+        summary, pace = _watched(folder, Case("decode", {}, text), reference_ms)
+        found.stages["decode"][1.0, megapixels, 0.0] = summary.stages["decode"].busy_ms_per_result / pace
     return found
+
+
+def _watched(folder: Path, case: Case, reference_ms: float) -> tuple[Summary, float]:
+    """A run's summary, and how many times as long everything took."""
+    with Pace() as pace:
+        summary, _ = run(folder, case)
+    return summary, mean_ms(pace.readings_ms) / reference_ms if pace else 1.0
 
 
 # All of it.
@@ -299,8 +320,9 @@ class Machine:
         infer: network → (1, megapixels of a frame, of the network's input) and what a stage takes beside the network.
         run_jitter: of a network's runs.
         jitter, wakeup_ms: of stages.
-        reference_ms: of one run of the reference, at its quickest as all the others.
+        reference_ms: of one run of the reference, to which all the others belong.
         pace: how many times as long everything takes now.
+        slow_phases: how far it is from that, slot after slot of :data:`edgert.jitter.SLOT_MS`.
     """
 
     networks: Mapping[str, host.Timed]
@@ -315,6 +337,7 @@ class Machine:
     wakeup_ms: Quantiles
     reference_ms: float
     pace: float = 1.0
+    slow_phases: tuple[float, ...] = ()
     _rates: dict[frozenset[str], dict[str, float]] = field(default_factory=dict)
 
     @property
@@ -322,14 +345,26 @@ class Machine:
         """Part of a run on one thread that two do not share."""
         return max(2 * self.two - 1, 0.0)
 
-    def paced(self, pace: float) -> Machine:
-        """The same while it takes so many times as long for everything: others share its cores' clock and caches."""
+    def paced(self, readings_ms: Sequence[float], period_s: float) -> Machine:
+        """The same while the reference network takes that long: others share its cores' clock and caches.
+
+        Everything takes longer by the mean of what was read so often, and by how far each reading is from it while it
+        is the last one.
+        """
+        usual_ms = mean_ms(readings_ms)
+        pace, slots = usual_ms / self.reference_ms, round(1e3 * period_s / SLOT_MS)
         return replace(
             self,
             rested=(pace * self.rested[0], pace * self.rested[1]),
             stages={kind: [pace * one for one in numbers] for kind, numbers in self.stages.items()},
             pace=pace,
+            slow_phases=tuple(one_ms / usual_ms for one_ms in readings_ms for _ in range(slots)),
         )
+
+    def jitter_by(self, quantiles: Quantiles) -> Jitter:
+        """How times scatter that scattered so while the machine's pace was one."""
+        mean = mean_of(quantiles)
+        return Jitter(quantiles, tuple(one / mean for one in self.slow_phases))
 
     def units_ms(self, columns: host.Columns, without: frozenset[str]) -> Numbers:
         """Of every unit of a network, by rates that are fitted to others."""
@@ -346,25 +381,27 @@ class Machine:
 def measured(folder: Path, count: int) -> Machine:
     """In so many rounds. Minutes."""
     benches = {name: Bench(name) for name in MEASURED}
+    reference, made = Bench(REFERENCE), list(benches.values())
     for _ in range(count):
-        for bench in benches.values():
-            bench.turn()
-    found, made = [others(folder) for _ in range(count)], list(benches.values())
-    more = [statistics.median(one.rested_ms) - statistics.median(one.alone_ms) for one in made]
+        for bench in made:
+            bench.turn(reference)
+    reference_ms = mean_ms([one for bench in made for one in bench.readings_ms])
+    found = [others(folder, reference_ms) for _ in range(count)]
+    more = [reference_ms * (statistics.median(one.rested) - statistics.median(one.alone)) for one in made]
     nodes = np.array([[1.0, len(one.graph.nodes)] for one in made])
     at_least, of_node = map(float, nnls(nodes, np.maximum(more, 0.0))[0])
     return Machine(
-        networks={name: bench.found() for name, bench in benches.items()},
-        company=max(1.0, statistics.median(min(one.busy_ms) / min(one.alone_ms) for one in made)),
+        networks={name: bench.found(reference_ms) for name, bench in benches.items()},
+        company=max(1.0, statistics.median(statistics.median(one.busy) / statistics.median(one.alone) for one in made)),
         rested=(at_least, of_node),
-        two=statistics.median(min(one.two_ms) / min(one.alone_ms) for one in made),
+        two=statistics.median(statistics.median(one.two) / statistics.median(one.alone) for one in made),
         spin_ms=statistics.median(one.spun_ms() for one in made),
-        stages={kind: fitted(_least([one.stages[kind] for one in found])) for kind in found[0].stages},
-        infer={name: _least([one.infer[name] for one in found]) for name in BESIDE},
+        stages={kind: fitted(_usual([one.stages[kind] for one in found])) for kind in found[0].stages},
+        infer={name: _usual([one.infer[name] for one in found]) for name in BESIDE},
         run_jitter=middle([one.jitter for one in made]),
         jitter=middle([one for round_ in found for one in round_.jitters]),
         wakeup_ms=middle([one for round_ in found for one in round_.late]),
-        reference_ms=min(benches[REFERENCE].alone_ms),
+        reference_ms=reference_ms,
     )
 
 
@@ -375,8 +412,8 @@ def fitted(taken: Mapping[Row, float]) -> list[float]:
     return [float(one) for one in solved]
 
 
-def _least(rounds: Sequence[Mapping[Row, float]]) -> dict[Row, float]:
-    return {row: max(min(one[row] for one in rounds), 1e-3) for row in rounds[0]}
+def _usual(rounds: Sequence[Mapping[Row, float]]) -> dict[Row, float]:
+    return {row: max(statistics.median(one[row] for one in rounds), 1e-3) for row in rounds[0]}
 
 
 def middle(found: Sequence[Quantiles]) -> Quantiles:
