@@ -181,7 +181,7 @@ def numbers(node: Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
 def word(node: Node, name: str, default: str) -> str:
     """A text attribute."""
     value = node.attributes.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def integers(node: Node, name: str, position: int) -> tuple[int, ...] | None:

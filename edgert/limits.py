@@ -60,7 +60,11 @@ TABLE = (
     ("members of a bundle", f"{BUNDLE_MEMBERS:,}", "all of them are read before one is used"),
     ("path of a member", f"{MEMBER_PATH} characters", "what every file system takes"),
     ("objects on a frame of a trace", f"{TRACE_OBJECTS:,}", "they are simulated one by one"),
-    ("ids and coordinates of annotations", f"±{_power(WHOLE_NUMBER)}", "floats leave whole numbers out beyond"),
+    (
+        "whole numbers of annotations and board files",
+        f"±{_power(WHOLE_NUMBER)}",
+        "floats leave whole numbers out beyond",
+    ),
     ("answer of a pipeline to `edgert top`", f"{STATE_BYTES >> 20} MiB", "it is held in memory"),
     (
         "connections to the live page, and viewers beside them",

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from edgert import limits
 from edgert.units import parse_bytes
 
 Precision = Literal["fp32", "fp16", "int8"]
@@ -12,14 +13,14 @@ Confidence = Literal["high", "medium", "low"]
 agree; ``medium``, in one table, or in a copy that could not be compared; ``low``, derived from other numbers or
 assumed."""
 
-Count = Annotated[int, Field(ge=0)]
-Some = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0, le=limits.WHOLE_NUMBER)]
+Some = Annotated[int, Field(ge=1, le=limits.WHOLE_NUMBER)]
 Mhz = Annotated[float, Field(ge=1, le=1e5)]  # without ends of a range, times become infinite
 Rate = Annotated[float, Field(ge=1, le=1e9)]
 Text = Annotated[str, Field(min_length=1)]
 Words = Annotated[tuple[Text, ...], Field(min_length=1, strict=False)]  # YAML has lists only
 Numbers = Annotated[tuple[int, ...], Field(min_length=1, strict=False)]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=limits.WHOLE_NUMBER)]
 
 
 def _bytes_or_unknown(value: object) -> int | None:

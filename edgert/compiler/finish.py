@@ -26,7 +26,7 @@ from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
 from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest, PlanEntry
 from edgert.compiler import engine_checks
 from edgert.compiler.board_engines import BuildEvents, BundleEngines, Compiled
-from edgert.config import load_pipeline
+from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
 from edgert.engine import engine_store
 from edgert.errors import ArtifactError, DeviceError
@@ -130,7 +130,7 @@ def finish(
         policy, opens = policy or ("strict" if strict else "warn"), uses_tensorrt and not trt.why_not()
         engines = BundleEngines(Path(name), manifest, chain, trt, store, events, policy=policy, opens=opens)
         compiled, runs, waiting = dict[str, tuple[Compiled, ...]](), dict[str, str](), dict[str, Waiting]()
-        for model, config in load_pipeline(Path(name) / manifest.pipeline).config.models.items():
+        for model, config in pipeline_of(manifest, Path(name)).config.models.items():
             choice = chain.first(model, partial(engines.compiled, model, config))
             compiled[model] = choice.compiled
             able = next(
@@ -150,6 +150,23 @@ def finish(
             size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
     seconds = time.perf_counter() - started
     return Finished(output, manifest, runs, waiting, tuple(skipped), target, written, size_bytes, seconds)
+
+
+def pipeline_of(manifest: Manifest, folder: Path, overrides: Sequence[str] = ()) -> PipelineFile:
+    """The pipeline of a bundle, unpacked into a folder.
+
+    Raises:
+        ArtifactError: it names a model that the bundle does not have.
+        ConfigError: an override that cannot be.
+    """
+    file = load_pipeline(folder / manifest.pipeline, overrides)
+    if missing := sorted(file.config.models.keys() - manifest.models.keys()):
+        raise ArtifactError(
+            f"the bundle has no model {missing[0]!r}",
+            why=f"{manifest.pipeline} names it; its manifest has {', '.join(sorted(manifest.models)) or 'none'}",
+            fix="build it again: edgert build PIPELINE",
+        )
+    return file
 
 
 def check_board(manifest: Manifest, machine: Machine, where: str) -> str:

@@ -21,8 +21,8 @@ from edgert.compiler.board_engines import BuildEvents, BundleEngines
 from edgert.compiler.build_pipeline import build
 from edgert.compiler.build_target import batching, is_live
 from edgert.compiler.engine_checks import Policy
-from edgert.compiler.finish import check_board, models_of, take
-from edgert.config import PipelineFile, load_pipeline
+from edgert.compiler.finish import check_board, models_of, pipeline_of, take
+from edgert.config import PipelineFile
 from edgert.config.engine_choice import ORT, TENSORRT, TENSORRT_DLA
 from edgert.engine import engine_store
 from edgert.errors import ArtifactError
@@ -88,11 +88,11 @@ def unpacked(
         skipped = chain.unable()
         engine = chain.engines[len(skipped)]
         bundle.extract(folder, models_of(manifest) if engine in _COMPILED else _needed(bundle))
-        file = load_pipeline(folder / manifest.pipeline, given)
+        file = pipeline_of(manifest, folder, given)
         tuning = tuning_of(bundle, file) if engine == ORT else BundleTuning()
         if tuning.overrides:
             bundle.extract(folder, tuning.members)
-            file = load_pipeline(folder / manifest.pipeline, (*tuning.overrides, *given))
+            file = pipeline_of(manifest, folder, (*tuning.overrides, *given))
         engines = None
         if list(chain.engines) == [ORT]:
             file = replace(file, passed_over={})  # which is no file without engines:

@@ -18,6 +18,7 @@ from edgert.bundle.bundle import is_bundle, open_bundle
 from edgert.compiler.build_pipeline import build
 from edgert.compiler.build_target import build_target, tensorrt_of
 from edgert.compiler.engine_specs import BundleModel
+from edgert.compiler.finish import pipeline_of
 from edgert.compiler.model_forms import FLOAT
 from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.config.pipeline_file import input_words, setting, task_words
@@ -169,9 +170,9 @@ def open_source(
         with open_bundle(packed) as bundle:
             members, manifest = folder / "members", bundle.manifest
             bundle.extract(members)
-            file = load_pipeline(members / manifest.pipeline)
+            file = pipeline_of(manifest, members)
             models = [
-                BundleModel(members, manifest, name, file.config.models[name]) for name in wanted(manifest.models)
+                BundleModel(members, manifest, name, file.config.models[name]) for name in wanted(file.config.models)
             ]
             items = tuple(_item(one, path) for one in models)
             yield Source(path, manifest.board, manifest.tensorrt, items, _around(file))

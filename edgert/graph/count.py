@@ -117,7 +117,7 @@ def _matmul(node: Node, weight: int, shape_of: ShapeOf) -> Product:
 
 def _einsum(node: Node, _weight: int, shape_of: ShapeOf) -> Product:
     """One multiply-add for each combination of labels of two operands; other forms count 0."""
-    equation = node.attributes["equation"].decode().replace(" ", "")
+    equation = node.attributes["equation"].decode("utf-8", "replace").replace(" ", "")
     given, arrow, written = equation.partition("->")
     terms = given.split(",")
     if len(terms) != 2 or "." in equation:

@@ -374,4 +374,4 @@ def _bound(graph: Graph, node: Node, position: int, name: str, missing: float) -
 def attribute_text(node: Node, name: str, default: str) -> str:
     """A string attribute."""
     value = node.attributes.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

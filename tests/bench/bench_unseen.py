@@ -207,7 +207,7 @@ class Watch:
         self._began = self._now()
 
     def others(self, allowed_s: float = 0.0) -> float:
-        """Cores that others took since this was made, without what a child was allowed."""
+        """Cores that others took since this was made, without what a child that still runs was allowed."""
         taken, mine, wall = (now - before for now, before in zip(self._now(), self._began, strict=True))
         return max(taken - mine - allowed_s, 0.0) / wall
 
@@ -216,7 +216,8 @@ class Watch:
         words = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)[0].split()
         ticks = [int(word) for word in words[1:9]]
         busy = sum(ticks) - ticks[3] - ticks[4]  # without idle and waiting; what was stolen is somebody's
-        return busy / os.sysconf("SC_CLK_TCK"), time.process_time(), time.perf_counter()
+        mine_s = sum(os.times()[:4])  # with children that have ended
+        return busy / os.sysconf("SC_CLK_TCK"), mine_s, time.perf_counter()
 
 
 def measure() -> Iterator[Figure]:

@@ -15,7 +15,7 @@ from edgert.bundle.manifest import NAME
 from edgert.errors import ArtifactError
 from tests.faults.fuzz import seeds
 from tests.faults.fuzz.campaign import Campaign
-from tests.faults.fuzz.formats import FORMATS, case, packed
+from tests.faults.fuzz.formats import FORMATS, case, command, packed
 from tests.faults.fuzz.sitting import CORPUS, fuzz
 
 CASES = {"bundle": 1, "container": 4, "onnx": 2, "board": 2, "yaml": 2}
@@ -104,6 +104,19 @@ def test_members_that_hold_something_else(
         open_bundle(edited(bundle, member, content))
     assert why in caught.value.why
     assert "edited.edgert" in str(caught.value)
+
+
+def test_a_bundle_without_a_model_that_its_pipeline_names(folder: Path, bundle: dict[str, bytes]) -> None:
+    manifest = json.loads(bundle[NAME])
+    manifest["models"] = {"other": manifest["models"]["m"]}
+    Path("other.edgert").write_bytes(packed({name: data for name, data in bundle.items() if name != NAME}, manifest))
+    for verb in (
+        "build other.edgert -o out/b.edgert",
+        "run other.edgert --duration 1",
+        "export other.edgert --format onnx -o out/o",
+    ):
+        with pytest.raises(ArtifactError, match="the bundle has no model 'm'"):
+            command().main(verb.split(), "edgert")
 
 
 @pytest.mark.slow  # three processes

@@ -46,7 +46,7 @@ def modes(given: Mapping[str, Any]) -> tuple[str, str, str]:
     """(mode, coordinate transformation, rounding) of a Resize node."""
     defaults = (("mode", b"nearest"), ("coordinate_transformation_mode", b"half_pixel"),
                 ("nearest_mode", b"round_prefer_floor"))  # fmt: skip
-    mode, transformation, rounding = (given.get(name, default).decode() for name, default in defaults)
+    mode, transformation, rounding = (given.get(name, default).decode("utf-8", "replace") for name, default in defaults)
     return mode, transformation, rounding
 
 
