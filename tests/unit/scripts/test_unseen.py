@@ -99,13 +99,21 @@ def test_a_pipeline_is_foretold_from_what_others_took(
 
 def test_on_a_slower_machine_everything_takes_longer(bench: ModuleType) -> None:
     found = machine()
-    slower = found.paced(1.5)
+    slower = found.paced([1.2, 1.5, 1.8], 0.25)
     columns = host.columns(bench.read(bench.static("parts")))
     row, without = (1.0, 0.9, 0.1), frozenset[str]()
     assert slower.units_ms(columns, without) == pytest.approx(1.5 * found.units_ms(columns, without))
     assert slower.beside_ms(row, without) == pytest.approx(1.5 * found.beside_ms(row, without))
     assert slower.rested == tuple(1.5 * one for one in found.rested)
     assert list(slower.stages["draw"]) == [1.5 * one for one in found.stages["draw"]]
+    assert slower.slow_phases == pytest.approx([0.8] * 5 + [1.0] * 5 + [1.2] * 5)
+    told = slower.jitter_by((2.0,) * len(AT))
+    assert told.quantiles[0] * told.slow_phases[7] == pytest.approx(1.0), "usual where the pace is"
+
+
+def test_a_pace_is_the_mean_of_two_and_not_one_of_them(bench: ModuleType) -> None:
+    pace = importlib.import_module("pace")
+    assert pace.mean_ms([4.0] * 10 + [6.0] * 9 + [99.0]) == pytest.approx(5.0)
 
 
 def test_runs_on_a_busy_machine_do_not_count(
@@ -124,7 +132,7 @@ def test_runs_on_a_busy_machine_do_not_count(
             return others.pop()
 
     class Pace(contextlib.nullcontext[Any]):
-        median_ms = 1.0
+        readings_ms = (1.0,)
 
         def __enter__(self) -> Any:
             return self
