@@ -172,7 +172,8 @@ def open_source(
             bundle.extract(members)
             file = pipeline_of(manifest, members)
             models = [
-                BundleModel(members, manifest, name, file.config.models[name]) for name in wanted(file.config.models)
+                BundleModel(members, manifest, name, file.config.models[name])
+                for name in wanted(sorted(file.config.models))
             ]
             items = tuple(_item(one, path) for one in models)
             yield Source(path, manifest.board, manifest.tensorrt, items, _around(file))

@@ -179,6 +179,8 @@ class VideoRig:
         if device is None:
             patch_kernels(patch)
             patch.setitem(sys.modules, "PyNvVideoCodec", cast("Any", NvdecDouble(self.device)))
+        else:
+            pytest.importorskip("PyNvVideoCodec", reason="pip install PyNvVideoCodec, by which the GPU decodes")
         text = TEXT.format(model=MODEL, stages=stages).replace("{source: api}", "{source: clip.mp4, decode: gpu}")
         self.path = small_pipeline(folder, text, photos=0)
 
