@@ -98,7 +98,11 @@ class Shapes:
         spec, first = self._specs.get(tensor), self._producers.get(tensor)
         why = f"its shape is {spec}" if spec else "no shape can be inferred for it"
         fix = "give the model static input shapes (input: size, or profiles)"
-        while first is not None and (behind := [name for name in first.reads if self._is_open(name)]):
+        passed = set[str]()  # a branch of an If may read what it is itself read for
+        while first is not None and (
+            behind := [one for one in first.reads if self._is_open(one) and one not in passed]
+        ):
+            passed.add(behind[0])
             first = self._producers.get(behind[0])
         if first is not None and first.domain:
             why = f"onnx does not know {first.domain}.{first.op} of node {first.name!r}, nor what size its result has"
