@@ -4,6 +4,7 @@ import math
 import os
 import platform
 import re
+import resource
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -112,7 +113,20 @@ def system_memory(root: Path = Path("/")) -> SystemMemory:
 def free_bytes(root: Path = Path("/")) -> int:
     """What this process may have of the memory that is available now; 0 when unknown."""
     memory = system_memory(root)
-    return min(filter(None, (memory.available_bytes, memory.limit_bytes)), default=0)
+    return min(filter(None, (memory.available_bytes, memory.limit_bytes, _left_bytes(root))), default=0)
+
+
+def _left_bytes(root: Path) -> int:
+    """What ``ulimit -d`` leaves this process, at least a byte; 0 without such a limit. The kernel holds VmData of
+    proc(5) against RLIMIT_DATA of setrlimit(2)."""
+    most_bytes = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    if most_bytes == resource.RLIM_INFINITY:
+        return 0
+    own = _DATA.search(read_text(root / "proc/self/status"))
+    return max(most_bytes - (int(own[1]) * 1024 if own else 0), 1)
+
+
+_DATA = re.compile(r"^VmData:\s+(\d+) kB", re.MULTILINE)
 
 
 _FIELD = re.compile(r"^([\w ]+?)\s*:\s*(.*)$", re.MULTILINE)

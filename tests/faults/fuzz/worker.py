@@ -22,6 +22,8 @@ from typing import Any
 MEMORY_BYTES = 1 << 30
 """Most that a case may take of memory."""
 _ADDRESSES_BYTES = 6 << 30  # libraries reserve more than they use
+_DATA_BYTES = 768 << 20
+"""What a process is left of its own, as on a small machine: what needs more is to say so."""
 _LIBRARIES = (os.sep + "edgert" + os.sep, os.sep + "dla" + os.sep)
 _HERE = (None, "", "localhost", "127.0.0.1", "::1")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -77,6 +79,12 @@ def report(**facts: object) -> None:
 _OUT = 1
 
 
+def data_bytes() -> int:
+    """What counts against RLIMIT_DATA now."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmData:"))
+
+
 def main(arguments: Sequence[str]) -> None:
     """Runs until it is killed, or its files are through."""
     global _OUT
@@ -101,6 +109,7 @@ def _work(name: str, seed: int, first: int, files: Sequence[Path], folder: Path)
     seeds.around()
     data = () if files else FORMATS[name].made()
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES_BYTES, _ADDRESSES_BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + _DATA_BYTES, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     outside = Outside(folder)
     number = first

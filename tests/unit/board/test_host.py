@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
-from edgert.board.host import core_count, core_quota, read_text, share_cores
+from edgert.board.host import core_count, core_quota, free_bytes, read_text, share_cores
 
 
 def cgroup(root: Path, **files: str) -> Path:
@@ -71,3 +72,17 @@ def test_small_files_are_read_without_their_nul(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("cores", "engines", "threads"), [(8, 2, 4), (8, 3, 2), (2, 5, 1), (4, 0, 4), (1, 1, 1)])
 def test_engines_share_the_cores(cores: int, engines: int, threads: int) -> None:
     assert share_cores(cores, engines) == threads
+
+
+@pytest.mark.parametrize(("limit_kib", "free_kib"), [(-1, 8000), (5000, 4000), (500, None), (99_000, 8000)])
+def test_what_ulimit_withholds_is_not_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_kib: int, free_kib: int | None
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       16000 kB\nMemAvailable:    8000 kB\n")
+    (tmp_path / "proc/self/status").write_text("Name:\tpython\nVmPeak:\t   9000 kB\nVmData:\t   1000 kB\n")
+    limit = resource.RLIM_INFINITY if limit_kib < 0 else limit_kib * 1024
+    monkeypatch.setattr(
+        resource, "getrlimit", lambda which: {resource.RLIMIT_DATA: (limit, resource.RLIM_INFINITY)}[which]
+    )
+    assert free_bytes(tmp_path) == (1 if free_kib is None else free_kib * 1024)
