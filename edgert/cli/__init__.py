@@ -28,7 +28,7 @@ from edgert.cli.models_command import models
 from edgert.cli.plan_command import plan
 from edgert.cli.run_command import run
 from edgert.cli.simulate_command import simulate
-from edgert.errors import EXIT_BUG, EXIT_ERROR, ConfigError, EdgertError, cause, printable
+from edgert.errors import EXIT_BUG, EXIT_ERROR, ConfigError, DeviceError, EdgertError, cause, printable
 
 _OBJECTS = 50_000
 """New ones between two passes of the collector. A verb's imports make ten times that and no garbage; with Python's 700
@@ -109,11 +109,11 @@ def main() -> None:
         sys.argv = [sys.argv[0], _NO_CODE, *(word for word in sys.argv[1:] if word != _NO_CODE)]
     try:
         app()  # reports usage errors itself, and always leaves by SystemExit
-    except EdgertError as error:
+    except (EdgertError, MemoryError) as error:
         if "--debug" in sys.argv:
             typer.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(str(error), err=True)
+        typer.echo(str(too_large(error) if isinstance(error, MemoryError) else error), err=True)
         if any(getattr(thread, "is_left", False) for thread in threading.enumerate()):
             with suppress(OSError):
                 sys.stdout.flush()
@@ -129,6 +129,12 @@ def main() -> None:
         sys.exit(EXIT_ERROR)
     except Exception:  # noqa: BLE001 - the last line of defense: a bug is reported as one, with its traceback
         _bug()
+
+
+def too_large(error: MemoryError) -> EdgertError:
+    """What to say of it: no bug, but a machine, a container or a limit (``ulimit``) without room for what was asked."""
+    fix = "a smaller input, fewer images at once, or more memory: edgert doctor shows what there is"
+    return DeviceError("there is not enough memory for this", why=str(error) or "none was left", fix=fix)
 
 
 def _bug() -> NoReturn:

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 
+import numpy as np
 import pytest
+
+from edgert import cli
 
 FILE = """
 schema: 1
@@ -71,3 +74,15 @@ def test_a_run_that_fails_writes_its_summary(tmp_path: Path) -> None:
     assert found["frames_out"] <= 20
     assert "no such thing" in found["error"]["what"] + found["error"]["why"]
     assert "out" in done.stdout  # the table of stages
+
+
+def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def app() -> None:
+        np.empty(1 << 60, np.uint8)
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 1 and "bug" not in said
+    assert said.startswith("error: there is not enough memory for this\n  why:   Unable to allocate 1.00 EiB")
