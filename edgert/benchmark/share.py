@@ -15,8 +15,8 @@ from edgert.board.sections import Mode
 from edgert.bundle import shared_profile
 from edgert.bundle.bundle import is_bundle, open_bundle
 from edgert.bundle.measured_engines import MeasuredEngine, engines_of
-from edgert.compiler.finish import models_of
-from edgert.config import PipelineFile, load_pipeline
+from edgert.compiler.finish import models_of, pipeline_of
+from edgert.config import PipelineFile
 from edgert.errors import ConfigError
 from edgert.jitter import AT
 from edgert.meters.clocks import gpu_gauges
@@ -58,7 +58,7 @@ def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shar
             for key, value in (("onnx", one.forms.get("float")), ("precision", one.precision))
         }
         overrides = [f"{key}={json.dumps(value)}" for key, value in asked.items() if value]
-        file = load_pipeline(Path(folder) / opened.manifest.pipeline, overrides)
+        file = pipeline_of(opened.manifest, Path(folder), overrides)
         subjects = {one.demand.model: one for one in planned_models(file)}
         digests = {name: one.digest for name, one in opened.manifest.models.items()}
         stages = _stages(file, engines[0], run) if run is not None else []

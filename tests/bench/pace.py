@@ -23,9 +23,7 @@ from scipy.stats import trim_mean
 
 PERIOD_S = 0.25
 FEWEST = 6
-"""Readings that tell a run's."""
-
-
+"""Readings of which a mean is taken."""
 _LEFT_OUT = 0.1
 """Of the readings, at each end."""
 

@@ -107,8 +107,8 @@ def test_on_a_slower_machine_everything_takes_longer(bench: ModuleType) -> None:
     assert slower.rested == tuple(1.5 * one for one in found.rested)
     assert list(slower.stages["draw"]) == [1.5 * one for one in found.stages["draw"]]
     assert slower.slow_phases == pytest.approx([0.8] * 5 + [1.0] * 5 + [1.2] * 5)
-    told = slower.jitter_by((2.0,) * len(AT))
-    assert told.quantiles[0] * told.slow_phases[7] == pytest.approx(1.0), "usual where the pace is"
+    found = slower.jitter_by((2.0,) * len(AT))
+    assert found.quantiles[0] * found.slow_phases[7] == pytest.approx(1.0), "usual where the pace is"
 
 
 def test_a_pace_is_the_mean_of_two_and_not_one_of_them(bench: ModuleType) -> None:
