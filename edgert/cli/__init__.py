@@ -35,6 +35,8 @@ _OBJECTS = 50_000
 (2,000 from 3.13 on), passes over them take a tenth of the start."""
 
 _NO_CODE = "--no-code"
+_NO_THREAD = "can't start new thread"
+"""How CPython says it; there is no type of its own."""
 _shown: set[str] = set()
 
 app = typer.Typer(
@@ -109,11 +111,14 @@ def main() -> None:
         sys.argv = [sys.argv[0], _NO_CODE, *(word for word in sys.argv[1:] if word != _NO_CODE)]
     try:
         app()  # reports usage errors itself, and always leaves by SystemExit
-    except (EdgertError, MemoryError) as error:
+    except (EdgertError, MemoryError, RuntimeError) as error:
+        said = error if isinstance(error, EdgertError) else exhausted(error)
+        if said is None:
+            _bug()
         if "--debug" in sys.argv:
             typer.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(str(too_large(error) if isinstance(error, MemoryError) else error), err=True)
+        typer.echo(str(said), err=True)
         if any(getattr(thread, "is_left", False) for thread in threading.enumerate()):
             with suppress(OSError):
                 sys.stdout.flush()
@@ -131,10 +136,16 @@ def main() -> None:
         _bug()
 
 
-def too_large(error: MemoryError) -> EdgertError:
-    """What to say of it: no bug, but a machine, a container or a limit (``ulimit``) without room for what was asked."""
-    fix = "a smaller input, fewer images at once, or more memory: edgert doctor shows what there is"
-    return DeviceError("there is not enough memory for this", why=str(error) or "none was left", fix=fix)
+def exhausted(error: Exception) -> EdgertError | None:
+    """What to say of an error that is no bug: a machine, a container or a limit (``ulimit``) without room for what was
+    asked, or for a thread more. None for every other."""
+    if isinstance(error, MemoryError):
+        fix = "a smaller input, fewer images at once, or more memory: edgert doctor shows what there is"
+        return DeviceError("there is not enough memory for this", why=str(error) or "none was left", fix=fix)
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        fix = "allow this process more threads (ulimit -u, pids limit) or memory"
+        return DeviceError("the system gives no more threads", why=str(error), fix=fix)
+    return None
 
 
 def _bug() -> NoReturn:

@@ -79,9 +79,16 @@ class Beacon:
             server.close()
             _LOG.info("edgert top will not see this pipeline: %s", error.strerror or error)
             return
+        thread = threading.Thread(target=self._answer, args=(server,), name="edgert:beacon", daemon=True)
         self._server = server
-        self._thread = threading.Thread(target=self._answer, args=(self._server,), name="edgert:beacon", daemon=True)
-        self._thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # a limit of threads, or of memory
+            self._server = None
+            server.close()
+            _LOG.info("edgert top will not see this pipeline: %s", error)
+            return
+        self._thread = thread
 
     def close(self) -> None:
         """Stops answering and ends the thread. May be called when it never opened, and more than once."""

@@ -44,6 +44,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from edgert.clock import REAL, Clock, rfc3339, time_of_day_ns
 from edgert.errors import StageError
@@ -53,6 +54,7 @@ from edgert.runtime.records import Classification, Crops, Detections, Embedding,
 _BOX_DECIMALS = 2  # hundredths of a pixel
 _SCORE_DECIMALS = 4
 _VECTOR_DECIMALS = 6
+_OBJECT_SCALES = 10.0 ** np.array([_BOX_DECIMALS] * 4 + [_SCORE_DECIMALS])
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _DEPTH = 32  # deeper than any sensible data; ends a structure that contains itself
 
@@ -89,8 +91,10 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
 
 def encoded(data: object) -> bytes:
     """Plain data as one line of JSON, UTF-8."""
-    # A lone surrogate, which UTF-8 lacks, becomes \udcXX: just how JSON would escape it.
-    return _ENCODER.encode(data).encode("utf-8", "backslashreplace")
+    try:
+        return orjson.dumps(data)
+    except TypeError:  # an integer of more than 64 bits, or a lone surrogate, which UTF-8 lacks:
+        return _ENCODER.encode(data).encode("utf-8", "backslashreplace")  # \udcXX is just how JSON escapes it
 
 
 def plain(record: object) -> Any:
@@ -154,9 +158,7 @@ def _array(value: np.ndarray, depth: int) -> Any:
 
 @_simple.register
 def _detections(record: Detections, depth: int) -> dict[str, Any]:
-    objects = _classes(record)
-    for entry, box in zip(objects, _rounded(record.boxes, _BOX_DECIMALS), strict=True):
-        entry["box"] = box
+    objects = _objects(record)
     if record.ids is not None:
         for entry, number in zip(objects, record.ids.tolist(), strict=True):
             entry["id"] = number
@@ -259,7 +261,21 @@ def _crops(record: Crops, depth: int) -> dict[str, Any]:
     return {"type": "crops", "parent": record.parent, "items": items}
 
 
-def _classes(record: Detections | Classification) -> list[dict[str, Any]]:
+def _objects(record: Detections) -> list[dict[str, Any]]:
+    """Class, score and box of each. Rounded all at once, as this is done for every frame."""
+    numbers = np.empty((len(record), 5))
+    numbers[:, :4], numbers[:, 4] = record.boxes, record.scores
+    numbers *= _OBJECT_SCALES
+    np.rint(numbers, out=numbers)
+    numbers /= _OBJECT_SCALES
+    labels, classes = record.labels, record.classes.tolist()
+    rows = list(zip(classes, _rounded(numbers), strict=True))
+    if rows and min(classes) >= 0 and max(classes) < len(labels):
+        return [{"label": labels[one], "class": one, "score": row.pop(), "box": row} for one, row in rows]
+    return [{**_label(labels, one), "class": one, "score": row.pop(), "box": row} for one, row in rows]
+
+
+def _classes(record: Classification) -> list[dict[str, Any]]:
     rows = zip(record.classes.tolist(), _rounded(record.scores, _SCORE_DECIMALS), strict=True)
     return [{**_label(record.labels, number), "class": number, "score": score} for number, score in rows]
 

@@ -86,3 +86,25 @@ def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch, capsys: py
     said = capsys.readouterr().err
     assert ended.value.code == 1 and "bug" not in said
     assert said.startswith("error: there is not enough memory for this\n  why:   Unable to allocate 1.00 EiB")
+
+
+def test_too_few_threads_are_no_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def app() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 1 and "bug" not in said
+    assert said.startswith("error: the system gives no more threads\n  why:   can't start new thread\n  fix: ")
+
+
+def test_any_other_runtime_error_is_a_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def app() -> None:
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 70 and "This is a bug in edgert" in capsys.readouterr().err

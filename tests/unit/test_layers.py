@@ -53,6 +53,7 @@ DOORS = {
         "edgert/diagnosis/",
     ),
     "numpy": ("edgert/",),
+    "orjson": ("edgert/runtime/json_form.py",),
     "scipy": ("edgert/placement/",),
     "openvino": ("edgert/backend/openvino.py",),
     "pycocotools": ("edgert/evaluation/coco_metric.py",),

@@ -27,7 +27,7 @@ from rich.console import Console
 from typer.main import get_command
 
 from edgert.bundle.manifest import NAME
-from edgert.cli import app, machine_commands, too_large
+from edgert.cli import app, exhausted, machine_commands
 from edgert.config import json_schema
 from edgert.dataset.coco_file import read_annotations
 from edgert.dataset.labeled import class_numbers
@@ -77,8 +77,11 @@ def _taken(arguments: Sequence[str]) -> bool:
             command().main(list(arguments), "edgert")
         except EdgertError as error:
             message = str(error)
-        except MemoryError as error:  # as the command says it
-            message = str(too_large(error))
+        except (MemoryError, RuntimeError) as error:  # as the command says it
+            said = exhausted(error)
+            if said is None:
+                raise
+            message = str(said)
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 0
     if set(out.getvalue() + message) & STEERING:

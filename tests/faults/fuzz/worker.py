@@ -3,7 +3,7 @@
     python -m tests.faults.fuzz.worker FORMAT SEED FIRST [FILE...]
 
 Each case is announced by a line of JSON with its number, and ended by one with what became of it. It runs until it is
-killed, or, with files, gives these to the verbs.
+killed, or holds much memory; with files, it gives these to the verbs.
 """
 
 import gc
@@ -24,6 +24,8 @@ MEMORY_BYTES = 1 << 30
 _ADDRESSES_BYTES = 6 << 30  # libraries reserve more than they use
 _DATA_BYTES = 768 << 20
 """What a process is left of its own, as on a small machine: what needs more is to say so."""
+_GROWN_BYTES = _DATA_BYTES // 4
+"""A process that holds so much more than it began with leaves the next case to another, which has all the room."""
 _LIBRARIES = (os.sep + "edgert" + os.sep, os.sep + "dla" + os.sep)
 _HERE = (None, "", "localhost", "127.0.0.1", "::1")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -109,7 +111,8 @@ def _work(name: str, seed: int, first: int, files: Sequence[Path], folder: Path)
     seeds.around()
     data = () if files else FORMATS[name].made()
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES_BYTES, _ADDRESSES_BYTES))
-    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + _DATA_BYTES, resource.RLIM_INFINITY))
+    own_bytes = data_bytes()
+    resource.setrlimit(resource.RLIMIT_DATA, (own_bytes + _DATA_BYTES, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     outside = Outside(folder)
     number = first
@@ -135,6 +138,8 @@ def _work(name: str, seed: int, first: int, files: Sequence[Path], folder: Path)
         outside.found.clear()
         report(**result)
         number += 1
+        if not files and data_bytes() > own_bytes + _GROWN_BYTES:
+            return
 
 
 if __name__ == "__main__":

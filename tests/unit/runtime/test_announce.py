@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,3 +135,22 @@ def test_a_machine_without_such_sockets_is_told_once(
 
 def test_a_machine_without_a_list_of_sockets_shows_none(tmp_path: Path) -> None:
     assert running_pipelines(tmp_path) == ()
+
+
+def test_without_a_thread_it_is_not_seen_and_nothing_else_happens(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    caplog.set_level(logging.INFO, logger="edgert")
+    one = Beacon(lambda: {"name": "one"})
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    one.open()
+    assert "edgert top will not see this pipeline: can't start new thread" in caplog.text
+    one.close()
+    monkeypatch.undo()
+    assert not mine()
+    one.open()
+    assert len(mine()) == 1
+    one.close()

@@ -12,7 +12,7 @@ import pytest
 
 from edgert.clock import rfc3339
 from edgert.errors import StageError
-from edgert.runtime.json_form import plain, plain_result
+from edgert.runtime.json_form import encoded, plain, plain_result
 from edgert.runtime.records import Classification, Crops, Detections, Embedding, Keypoints, Segmentation
 from tests.helpers.frames import detections, frame_of, result_of
 
@@ -148,3 +148,11 @@ def test_data_that_contains_itself_is_refused() -> None:
     loop.append(loop)
     with pytest.raises(StageError, match="nested too deeply"):
         plain(loop)
+
+
+def test_numbers_of_any_size_are_encoded() -> None:
+    assert json.loads(encoded({"small": 1e-7, "large": 2**70, "text": "grün"})) == {
+        "small": 1e-7,
+        "large": 2**70,
+        "text": "grün",
+    }

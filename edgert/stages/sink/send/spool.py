@@ -36,6 +36,8 @@ _ROW_BYTES = 64
 """What a message takes beside its text, about."""
 _RETRY_S = 1.0
 """How long a full disk is not asked again."""
+_JUMP_S = 1.0
+"""A clock that is set by less is being slewed, or this thread was held up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class Spool:
         self._lock, self._owner = threading.Lock(), -1
         self.path = path
         self._database, self.name, opened = self._opened()
-        self._next = opened << 32
+        self._next = self._first = opened << 32
+        self._epoch_s = time.time() - time.monotonic()
         self._gone, self._is_dirty, self._full_until = -1, False, 0.0
         self._stored, self.bytes = self._sizes(2**62)
         self.count = self._stored
@@ -88,7 +91,7 @@ class Spool:
     def put(self, kind: str, stream: str, rule: str, body: bytes) -> None:
         """Keeps a message. Where the disk is full it is dropped, and counted."""
         with self._lock:
-            row = self._next, time.time(), kind, stream, rule, body
+            row = self._next, self._now(), kind, stream, rule, body
             self._next += 1
             if not self._journal.append(row):
                 try:
@@ -120,11 +123,12 @@ class Spool:
     def trim(self) -> None:
         """Drops what is too old or too much. Raises sqlite3.Error where the disk is full."""
         with self._lock:
-            since = time.time() - self._age_s
+            self._follow_clock()
+            since = self._now() - self._age_s
             if self._journal.rows and self._journal.rows[0][1] < since:
                 self._move()
-            (last,) = self._database.execute("SELECT max(number) FROM messages WHERE time < ?", (since,)).fetchone()
-        if last is not None and last > self._gone:
+            last = self._last_before(since)
+        if last is not None:
             self._lost(self._forget(last), f"nobody took them for {self._age_s:g} s")
         while self.bytes > self._limit_bytes:
             skipped = int((1 - self._limit_bytes / self.bytes) * (self.count - 1))
@@ -135,6 +139,32 @@ class Spool:
                     (self._gone, skipped),
                 ).fetchone()
             self._lost(self._forget(last), f"the spool holds {self._limit_bytes} bytes at most")
+
+    def _now(self) -> float:
+        """Seconds of the epoch, by the clock as it was set when it was last looked at."""
+        return self._epoch_s + time.monotonic()
+
+    def _follow_clock(self) -> None:
+        """Where the clock was set meanwhile, as on a board without a battery once it has a network, what this process
+        put is as old as it was: else hours of messages would be gone for their age. Raises sqlite3.OperationalError."""
+        jump_s = time.time() - self._now()
+        if abs(jump_s) > _JUMP_S:
+            self._move()
+            self._database.execute("UPDATE messages SET time = time + ? WHERE number >= ?", (jump_s, self._first))
+            self._epoch_s += jump_s
+
+    def _last_before(self, since: float) -> int | None:
+        """The last of the stored messages that are older, from the oldest on. Looks at no more than these and one, as
+        whoever puts waits meanwhile."""
+        last = None
+        rows = self._database.execute(
+            "SELECT number, time FROM messages WHERE number > ? ORDER BY number", (self._gone,)
+        )
+        for number, time_s in rows:
+            if time_s >= since:
+                break
+            last = number
+        return last
 
     def secure(self, acknowledged: int = -1) -> None:
         """Has everything put so far survive a power cut. Waits for the disk; whoever puts goes on meanwhile.

@@ -34,6 +34,13 @@ def held(one: Spool, count: int = 1000) -> list[int]:
     return [json.loads(message.body)["n"] for message in one.oldest(count)]
 
 
+def elapse(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """By every clock."""
+    for name in ("time", "monotonic"):
+        clock = getattr(time, name)
+        monkeypatch.setattr(time, name, lambda clock=clock: clock() + seconds)
+
+
 def stored(path: Path) -> int:
     """How many messages the database has."""
     with closing(sqlite3.connect(path)) as database:
@@ -106,15 +113,52 @@ def test_the_oldest_go_where_there_are_too_many_or_they_are_too_old(
     one.trim()
     assert one.bytes <= 10_000 and held(one)[-1] == 999 and one.count + one.dropped == 1000
     assert one.count > 50  # not more went than had to
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 50)
+    elapse(monkeypatch, 50)
     put(one, 1000)
-    monkeypatch.setattr(time, "time", lambda: now + 70)
+    elapse(monkeypatch, 20)
     one.trim()
     assert held(one) == [1000] and one.dropped == 1000
     assert [record.message for record in caplog.records if "dropped" in record.message] == [
         "stages.out: messages are dropped: the spool holds 10000 bytes at most"
     ]
+    one.close()
+
+
+@pytest.mark.parametrize("jump_s", [1e9, -1e9])
+def test_a_clock_that_is_set_makes_nothing_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float) -> None:
+    one = spool(tmp_path / "a.db", age_s=60)
+    put(one, 0)
+    one.secure()
+    elapse(monkeypatch, 50)
+    put(one, 1)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + jump_s)
+    one.trim()
+    assert held(one) == [0, 1]
+    elapse(monkeypatch, 20)
+    put(one, 2)
+    one.trim()
+    assert held(one) == [1, 2] and one.dropped == 1
+    one.close()
+    again = spool(tmp_path / "a.db", age_s=60)  # by another process, which never saw the other time
+    again.trim()
+    assert held(again) == [1, 2]
+    again.close()
+
+
+def test_a_long_wait_holds_nobody_up(tmp_path: Path) -> None:
+    """Whoever puts waits for the lock while what is too old is looked for."""
+    one, steps = spool(tmp_path / "a.db", limit=10**9), 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    put(one, *range(20_000))
+    one.secure()
+    one._database.set_progress_handler(count, 100)
+    one.trim()
+    assert steps <= 2  # of a hundred of SQLite's instructions
     one.close()
 
 
