@@ -85,7 +85,7 @@ class Classify:
             yield Fit(f"{length} numbers, one per class", 3 if length in (1000, 1001) else 2, length)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the first output is one row of numbers, ConfigError for too few labels."""
+        """Raises ModelError unless the first output is one row of numbers, ConfigError for labels of another number."""
         sizes = [size for size in shapes[0] if size != 1] if shapes else [0, 0]
         if len(sizes) > 1:
             raise wrong_shapes(f"classify: {self.classify}", "one output [classes]", shapes, network)
@@ -129,7 +129,7 @@ class MultiLabel:
             yield Fit(f"{look.vector} numbers can be classes of which several are there", 1, look.vector)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the first output is one row of numbers, ConfigError for too few labels."""
+        """Raises ModelError unless the first output is one row of numbers, ConfigError for labels of another number."""
         sizes = [size for size in shapes[0] if size != 1] if shapes else [0, 0]
         if len(sizes) > 1:
             raise wrong_shapes("classify: multilabel", "one output [classes]", shapes, network)

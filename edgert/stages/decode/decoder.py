@@ -42,7 +42,7 @@ class CheckedDecoder(Decoder, Protocol):
 
         Raises:
             ModelError: the outputs are not what this decoder reads.
-            ConfigError: there are fewer labels than classes.
+            ConfigError: there are fewer labels than classes, or more.
         """
         ...
 

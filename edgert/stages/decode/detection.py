@@ -213,7 +213,7 @@ class Detector:
 
         Raises:
             ModelError: the shapes are not this decoder's.
-            ConfigError: fewer labels than classes.
+            ConfigError: fewer labels than classes, or more.
         """
         check_labels(self.head.class_count(shapes, network) or 0, self.labels)
 
@@ -222,7 +222,8 @@ class Detector:
         count = self.head.class_count(shapes_of(outputs), geometry.network)
         found = self.head.read(outputs, geometry.network, self.score)
         kept = found.select(self._suppressed(found))
-        check_labels(int(np.max(kept.classes, initial=-1)) + 1 if count is None else count, self.labels)
+        seen = int(np.max(kept.classes, initial=-1)) + 1
+        check_labels(seen if count is None else count, self.labels, is_exact=count is not None)
         record = Detections(geometry.boxes(kept.boxes), kept.scores, kept.classes, self.labels)
         return self.head.shaped(record, kept, outputs, geometry) if isinstance(self.head, Shaped) else record
 

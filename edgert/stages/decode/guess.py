@@ -214,16 +214,25 @@ def _changed(shapes: Shapes, network: Size) -> Iterator[tuple[str, Shapes, Size]
         yield f"of a {side}x{side} input", shapes, (side, side)
 
 
-def check_labels(class_count: int, labels: tuple[str, ...], where: str = "") -> None:
-    """Refuses a list of labels that is too short for the model; no labels at all are fine.
+def check_labels(class_count: int, labels: tuple[str, ...], where: str = "", *, is_exact: bool = True) -> None:
+    """Refuses a list of labels that is not the model's, which would name wrongly what is found; no labels at all are
+    fine, and so are any where the number of classes is not known: 0.
+
+    Args:
+        is_exact: whether there are no more classes.
 
     Raises:
-        ConfigError: fewer labels than classes.
+        ConfigError: fewer labels than classes, or more.
     """
-    if 0 < len(labels) < class_count:
-        raise ConfigError(
-            f"{len(labels)} labels for {class_count} classes",
-            why="every class of the model needs a name, one a line, in the order of training",
-            where=where,
-            fix="add the missing lines to the labels file, or leave labels out to see class numbers",
-        )
+    if not labels or not class_count or len(labels) == class_count or (len(labels) > class_count and not is_exact):
+        return
+    few = "add the missing lines to the labels file, or leave labels out to see class numbers"
+    many = (
+        "remove the lines that are no class of this model, such as a background, or take the list it was trained with"
+    )
+    raise ConfigError(
+        f"{len(labels)} labels for {class_count} classes",
+        why="every class of the model needs a name, one a line, in the order of training",
+        where=where,
+        fix=few if len(labels) < class_count else many,
+    )

@@ -178,7 +178,7 @@ def fitting_decoder(
 
     Raises:
         ModelError: the outputs are not what the task's decoder reads.
-        ConfigError: fewer labels than classes, or like :func:`decoder_for`.
+        ConfigError: fewer or more labels than classes, or like :func:`decoder_for`.
     """
     decoder = decoder_for(config.task, labels, where, search)
     try:

@@ -38,7 +38,7 @@ class SegmentArgmax:
                 yield Fit(f"{channels} channels over the image, {order}", weight, channels)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the output is such a map, ConfigError for too few labels."""
+        """Raises ModelError unless the output is such a map, ConfigError for labels of another number."""
         layout = map_layout(shapes[0], network) if len(shapes) == 1 else None
         classes = shapes[0][0 if layout == "chw" else -1] if layout in ("chw", "hwc") else 1
         if layout is None or classes > VOID:
@@ -179,7 +179,7 @@ class Heatmap:
                 yield Fit(f"{channels} maps at 1/{stride:g} of the image", 4 if channels in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the one output is maps, ConfigError for too few names."""
+        """Raises ModelError unless the one output is maps, ConfigError for names of another number."""
         if len(shapes) != 1 or len(shapes[0]) != 3 or min(shapes[0][1:]) < 3:
             raise wrong_shapes("keypoints: heatmap", "one output [points, h, w]", shapes, network)
         check_labels(shapes[0][0], self.labels)

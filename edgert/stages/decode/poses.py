@@ -43,7 +43,7 @@ class SimCC:
             yield Fit(f"{look.shapes[0][0]} points by their columns and rows", 4)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless there are two such outputs, ConfigError for too few names."""
+        """Raises ModelError unless there are two such outputs, ConfigError for names of another number."""
         if not _split(shapes, network):
             raise wrong_shapes(
                 "keypoints: simcc", "two outputs [points, n * width], [points, n * height]", shapes, network
@@ -95,7 +95,7 @@ class MoveNet:
             yield Fit(f"{count} points of y, x and score", 5 if count in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError for other outputs, ConfigError for too few names."""
+        """Raises ModelError for other outputs, ConfigError for names of another number."""
         count = _movenet_points(shapes)
         if not count:
             reads = "one output [1, points, 3] or [bodies, 3 * points + 5]"
@@ -149,7 +149,7 @@ class Landmarks:
             yield Fit(f"{length} numbers are {length // 2} points", 1 + 2 * is_named)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the one output is a vector of whole points, ConfigError for too few names."""
+        """Raises ModelError unless the one output is a vector of whole points, ConfigError for wrongly many names."""
         sizes = [size for size in shapes[0] if size != 1] if len(shapes) == 1 else []
         if len(sizes) == 2 and sizes[1] == self.numbers:
             sizes = [sizes[0] * sizes[1]]
@@ -192,7 +192,7 @@ class YoloV7Pose:
             yield Fit(f"[{rows}, 6 + {3 * count}] is {count} points of each box", 4 if count in (5, *BODIES) else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError for another table, ConfigError for too few names."""
+        """Raises ModelError for another table, ConfigError for names of another number."""
         rows, columns = shapes[0] if len(shapes) == 1 and len(shapes[0]) == 2 else (0, 0)
         if rows not in _three_a_cell(network) or columns < 9 or columns % 3:
             reads = f"one output [{_three_a_cell(network)[0]}, 6 + 3 * points]"
@@ -253,7 +253,7 @@ class TrtPose:
             yield Fit("18 maps of parts and 42 fields between them", 5)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError for other outputs, ConfigError for too few names."""
+        """Raises ModelError for other outputs, ConfigError for names of another number."""
         roles = self._roles(shapes)
         if roles is None:
             reads = f"two outputs, parts [points, h, w] and fields [{2 * len(self.links)}, h, w]"

@@ -194,7 +194,7 @@ class YoloPose:
             yield Fit(f"{rows} rows are a box, a score and {points} points", 4 if points in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the one output has whole points, ConfigError for too few names."""
+        """Raises ModelError unless the one output has whole points, ConfigError for names of another number."""
         check_labels(_point_count(shapes, network), self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:

@@ -138,13 +138,15 @@ def label_of(objects: Detections, number: int) -> str:
     return objects.labels[number] if 0 <= number < len(objects.labels) else str(number)
 
 
-def class_numbers(classes: Sequence[str], labels: Sequence[str], where: str) -> npt.NDArray[np.int64]:
-    """Class names or numbers as numbers. Raises StageError for a name that the detector does not have."""
+def class_numbers(
+    classes: Sequence[str], labels: Sequence[str], where: str, who: str = "the detector"
+) -> npt.NDArray[np.int64]:
+    """Class names or numbers as numbers. Raises StageError for a name that the one who finds them does not have."""
     for name in classes:
         if name not in labels and not name.isdigit():
             raise StageError(
                 f"no class {name!r}{nearest(name, labels)}",
-                why=f"the detector names {len(labels)} classes" if labels else "the detector names no classes",
+                why=f"{who} names {len(labels) or 'no'} classes",
                 where=where,
                 fix="write one of its labels, or a class number",
             )

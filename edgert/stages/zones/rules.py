@@ -176,6 +176,7 @@ class _Stream:
         self._scores = np.array([rule.score for rule in self._rules], np.float32)[:, None]
         self._classes: npt.NDArray[np.bool_] | None = None  # (R, classes), made for the detector's labels
         self._labels: tuple[str, ...] | None = None
+        self._known: dict[tuple[str, str], tuple[str, ...]] = {}  # rule and stage → that one's labels
         self._anywhere = np.array([not rule.zones for rule in self._rules])[:, None]
         self._places: npt.NDArray[np.float32] | None = None  # (R, Z), made for the zones of this stream
         self._zones: tuple[str, ...] | None = None
@@ -208,8 +209,20 @@ class _Stream:
             matches &= (self._places @ zones.inside.astype(np.float32) > 0) | self._anywhere
         for row, rule in enumerate(self._rules):
             for stage, labels in rule.attributes.items():
-                matches[row] &= _has(result.outputs.get(stage), labels, len(found))
+                crops = result.outputs.get(stage)
+                if isinstance(crops, Crops):
+                    self._check_labels(rule, stage, crops)
+                matches[row] &= _has(crops, labels, len(found))
         return matches
+
+    def _check_labels(self, rule: Rule, stage: str, crops: Crops) -> None:
+        """Raises StageError where a rule waits for what a stage never finds."""
+        key = rule.name, stage
+        for record in crops.records:
+            if isinstance(record, Classification) and self._known.get(key) is not record.labels:
+                where = f"stages.{self._stage}.rules.{rule.name}"
+                class_numbers(rule.attributes[stage], record.labels, where, f"stage {stage!r}")
+                self._known[key] = record.labels
 
     def _by_class(self, found: Detections) -> npt.NDArray[np.bool_]:
         highest = int(found.classes.max(initial=0))

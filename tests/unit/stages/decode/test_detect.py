@@ -293,16 +293,19 @@ def test_every_head_refuses_a_image(head: Head) -> None:
         Detector(head).check(((3, 720, 720, 1),), (720, 720))
 
 
-def test_too_few_labels_are_refused_before_the_first_image() -> None:
-    with pytest.raises(ConfigError, match="2 labels for 80 classes"):
-        Detector(YoloX(), labels=("a", "b")).check(((3549, 85),), (416, 416))
-    Detector(YoloX(), labels=("x",) * 81).check(((3549, 85),), (416, 416))
+@pytest.mark.parametrize(("count", "fix"), [(2, "add the missing lines"), (81, "such as a background")])
+def test_labels_of_another_number_are_refused_before_the_first_image(count: int, fix: str) -> None:
+    with pytest.raises(ConfigError, match=f"{count} labels for 80 classes") as caught:
+        Detector(YoloX(), labels=("x",) * count).check(((3549, 85),), (416, 416))
+    assert fix in caught.value.fix
+    Detector(YoloX(), labels=("x",) * 80).check(((3549, 85),), (416, 416))
 
 
 def test_too_few_labels_are_refused_when_only_values_tell() -> None:
     table = np.array([[0, 0, 5, 5, 0.9, 2]], np.float32)
     with pytest.raises(ConfigError, match="2 labels for 3 classes"):
         Detector(Decoded(), labels=("a", "b"))([table], identity((64, 64)))
+    Detector(Decoded(), labels=tuple("abcd"))([table], identity((64, 64)))  # who knows what it did not find
 
 
 @pytest.mark.parametrize("turned", [False, True])

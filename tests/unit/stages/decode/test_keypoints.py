@@ -39,7 +39,7 @@ def test_yolo_pose(seed: int, count: int, final: bool) -> None:
         output = np.zeros((5 + 3 * count, all_cells((640, 384), (8, 16, 32))), np.float32)
         columns = np.random.default_rng(1).choice(output.shape[1], len(points), replace=False)
         output[:, columns] = np.hstack([known.centers, known.sizes, scores, points]).T
-    record = YoloPose(labels=tuple("abcdefghijklmnopq"))([output], known.geometry)
+    record = YoloPose(labels=tuple("abcdefghijklmnopq"[:count]))([output], known.geometry)
     np.testing.assert_allclose(record.boxes, known.source, atol=0.05)
     np.testing.assert_allclose(record.points, source, atol=0.05)
     np.testing.assert_allclose(record.scores, known.scores, atol=1e-6)

@@ -144,6 +144,15 @@ def test_a_class_that_the_detector_does_not_have_is_an_error() -> None:
     assert House(Rule("seen", classes=("0",))).phases(1, {1: IN}) == ["seen:begin"]
 
 
+def test_a_label_that_the_second_model_does_not_have_is_an_error() -> None:
+    house = House(Rule("bare", attributes={"helmet": ("noo",)}))
+    look = Classification(np.ones(1, np.float32), np.zeros(1, np.int32), ("yes", "no"))
+    crops = Crops("track", np.array([0], np.int32), (look,))
+    with pytest.raises(StageError, match="no class 'noo'; did you mean 'no'") as caught:
+        house.events(house.scene.at({1: IN}).with_output("helmet", crops))
+    assert caught.value.where == "stages.alarm.rules.bare" and caught.value.why == "stage 'helmet' names 2 classes"
+
+
 def test_all_that_is_written_must_hold() -> None:
     """A class, for a time, once per object, and not too often."""
     rule = Rule("late", zones=("yard",), classes=("person",), hold_ns=S, once=True, every_ns=60 * S)
