@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from edgert.graph import Graph
+from edgert.graph import Graph, Node
 from edgert.graph.operators import about
 from edgert.placement.cost import work
 from edgert.placement.cost.work import Numbers, Work, units
@@ -31,13 +31,20 @@ _RATES = {
     "mapped": 4.0,  # element by element
     "copied": 3.0,
     "joined": 10.0,  # as they lie in memory
+    "resized": 1.0,  # with a computed place for each
+    "softmax": 0.4,
+    "spread": 1.5,  # written beside an operand that is repeated
+    "summed": 1.0,  # over some axes
     "curved": 4.0,  # through a sigmoid or its like
-    "start_us": 2.0,
+    "start_us": 4.0,  # of products
+    "other_start_us": 4.0,
 }
 """Where the fit starts, and what each rate is weakly drawn to."""
 _PULL, _OUTLIER, _PARTS = 0.1, 0.2, 0.5
 _LEAST = 0.02
 """Parts of a network below this share of its time tell little."""
+_OWN_KINDS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Resize": "resized", "Upsample": "resized", "Pad": ""}
+"""A pad is part of the convolution behind it: onnxruntime/core/optimizer/pad_fusion.cc."""
 _UNFUSED = ("Clip",)
 """Activations that ONNX Runtime does not run within a blocked convolution: they pass over its result once more. Those
 that it does: Relu, LeakyRelu, Sigmoid, Tanh and HardSigmoid, onnxruntime/core/optimizer/nchwc_transformer.cc."""
@@ -54,11 +61,14 @@ class Columns:
     weights: Numbers
     curved: Numbers
     again: Numbers
+    spread: Numbers
+    summed: Numbers
     starts: Numbers
     kind: Numbers
 
 
-_KINDS = ("windows", "points", "depthwise", "products", "pooled", "mapped", "copied", "joined", "")
+_PRODUCTS = ("windows", "points", "depthwise", "products")
+_KINDS = (*_PRODUCTS, "pooled", "mapped", "copied", "joined", "resized", "softmax", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +81,45 @@ class Timed:
 
 def columns(graph: Graph) -> Columns:
     """Of a static, clean graph."""
-    operators = {node.name: node.op for node in graph.nodes}
-    joined = {node.name: node.outputs[0] for node in graph.nodes if about(node.op).kind == "join"}
+    nodes = {node.name: node for node in graph.nodes}
     shapes, rows = work.Shapes(graph), []
     for one in units(graph):
-        product, again = one.product, sum(operators[name] in _UNFUSED for name in one.nodes)
-        moved, kind = one.read + one.written, _kind(one)
-        if one.name in joined:  # ONNX Runtime copies what TensorRT writes in place
-            moved, kind = 2 * shapes.size(joined[one.name]), "joined"
+        own = [nodes[name] for name in one.nodes]
+        product, again, kind = one.product, sum(node.op in _UNFUSED for node in own), _kind(one, own)
+        moved, spread, summed, starts = float(one.read + one.written), 0.0, 0.0, int(kind != "")
+        if kind == "joined":  # ONNX Runtime copies what TensorRT writes in place
+            moved = 2 * max(shapes.size(node.outputs[0]) for node in own if about(node.op).kind == "join")
+        elif kind == "mapped":
+            moved, spread, summed, starts = _each_node(own, shapes)
         rows.append(
             (product.macs, product.channels * product.taps, product.columns, moved, one.weights, one.curved,
-             again * 2 * one.written, one.kind != work.VIEW, _KINDS.index(kind))
+             again * 2 * one.written, spread, summed, starts, _KINDS.index(kind))
         )  # fmt: skip
     return Columns(*np.array(rows, np.float64).T)
 
 
-def _kind(one: Work) -> str:
+def _each_node(nodes: Sequence[Node], shapes: work.Shapes) -> tuple[float, float, float, int]:
+    """A chain as ONNX Runtime runs it on a processor, one node after the other: values that are moved as they lie,
+    those that are written beside a repeated operand, those that are summed, and how many kernels that is."""
+    moved = spread = summed = 0.0
+    kernels = [node for node in nodes if node.op not in work.NO_KERNEL]
+    for node in kernels:
+        written, *reads = (shapes.elements(name, node) for name in (node.outputs[0], *filter(None, node.inputs)))
+        if node.op.startswith("Reduce"):
+            summed += max(reads)
+        elif any(1 < read < written for read in reads):
+            spread += written
+        else:
+            moved += written + sum(read for read in reads if read > 1)
+    return moved, spread, summed, len(kernels)
+
+
+def _kind(one: Work, nodes: Sequence[Node]) -> str:
+    if any(about(node.op).kind == "join" for node in nodes) and one.kind == work.MOVE:
+        return "joined"
+    for node in nodes:
+        if node.op in _OWN_KINDS:
+            return _OWN_KINDS[node.op]
     if one.kind == work.CONV and one.product.groups == 1:
         return "points" if one.product.taps == 1 else "windows"
     names = {work.DEPTHWISE: "depthwise", work.POOL: "pooled", work.MAP: "mapped", work.MOVE: "copied", work.VIEW: ""}
@@ -95,21 +128,22 @@ def _kind(one: Work) -> str:
 
 def predict_ms(found: Columns, rates: Mapping[str, float]) -> Numbers:
     """Milliseconds of every unit on one core that does nothing else."""
-    of_kind = [found.kind == number for number in range(len(_KINDS))]
-    is_product = found.kind < _KINDS.index("pooled")
-    dense = of_kind[0] | of_kind[1]
+    of_kind = {name: found.kind == number for number, name in enumerate(_KINDS)}
+    is_product = found.kind < len(_PRODUCTS)
     reached = np.where(
-        dense,
+        of_kind["windows"] | of_kind["points"],
         found.depth / (found.depth + rates["half_depth"]) * found.columns / (found.columns + rates["half_columns"]),
         1.0,
     )
-    rate = sum(rates[name] * of_kind[number] for number, name in enumerate(_KINDS[:4])) * reached
-    moved = sum(of_kind[number] / rates[name] for number, name in enumerate(_KINDS[4:-1], 4))
+    rate = sum(rates[name] * of_kind[name] for name in _PRODUCTS) * reached
+    moved = sum(of_kind[name] / rates[name] for name in _KINDS[len(_PRODUCTS) : -1])
     moved = moved + is_product / rates["products_moved"]
     ns = np.divide(found.macs, rate, out=np.zeros_like(found.macs), where=found.macs * rate > 0)
     ns = ns + found.moved * moved + found.weights / rates["weights_moved"] * is_product
-    ns = ns + found.again / rates["mapped"] + found.curved / rates["curved"]
-    return np.asarray(ns / 1e6 + found.starts * rates["start_us"] / 1e3)
+    ns = ns + found.again / rates["mapped"]
+    ns = ns + sum(getattr(found, name) / rates[name] for name in ("spread", "summed", "curved"))
+    starts_us = np.where(is_product, rates["start_us"], rates["other_start_us"])
+    return np.asarray(ns / 1e6 + found.starts * starts_us / 1e3)
 
 
 def fit(networks: Sequence[Timed]) -> dict[str, float]:

@@ -36,7 +36,7 @@ def net(channels: int, size: int = 64, act: str = "relu") -> Graph:
 
 
 def test_rates_fitted_to_some_networks_foretell_another() -> None:
-    true = {**host._RATES, "windows": 35.0, "points": 50.0, "depthwise": 12.0, "products_moved": 9.0, "start_us": 4.0}
+    true = {**host._RATES, "windows": 35.0, "points": 50.0, "depthwise": 12.0, "products_moved": 9.0, "start_us": 8.0}
     graphs = [net(channels, size) for channels in (16, 32, 64) for size in (64, 160)]
     known = [host.Timed(one, host.predict_ms(one, true)) for one in map(host.columns, graphs)]
     unseen = host.columns(net(48, 96))
@@ -58,6 +58,33 @@ def test_joined_tensors_are_copied() -> None:
     found = host.columns(made.graph(joined))
     kinds = [host._KINDS[int(number)] for number in found.kind]
     assert found.moved[kinds.index("joined")] == 2 * 32 * 32 * 32
+
+
+def test_chains_run_node_by_node() -> None:
+    made = Builder(1, 16, 32, 32)
+    x = made.conv("input", 16)
+    mean = made.node("ReduceMean", [x], (1, 16, 1, 1), axes=[2, 3])
+    apart = made.node("Sub", [x, mean], (1, 16, 32, 32))
+    joined = made.node("Mul", [apart, apart], (1, 16, 32, 32))
+    found, values = host.columns(made.graph(joined)), 16 * 32 * 32
+    kinds = [host._KINDS[int(number)] for number in found.kind]
+    mapped = [number for number, kind in enumerate(kinds) if kind == "mapped"]
+    assert found.starts[mapped].sum() == 3 and found.summed.sum() == values == found.spread.sum()
+    assert found.moved[mapped].sum() == 3 * values
+
+
+@pytest.mark.parametrize(("op", "kind"), [("Softmax", "softmax"), ("Resize", "resized"), ("Transpose", "copied")])
+def test_operators_of_rates_of_their_own(op: str, kind: str) -> None:
+    made = Builder(1, 16, 32, 32)
+    found = host.columns(made.graph(made.node(op, [made.conv("input", 16, 3)], (1, 16, 32, 32))))
+    assert host._KINDS[int(found.kind[-1])] == kind
+
+
+def test_a_pad_is_part_of_its_convolution() -> None:
+    made = Builder(1, 16, 32, 32)
+    padded = made.node("Pad", ["input", made.stored(8)], (1, 16, 34, 34))
+    found = host.columns(made.graph(made.conv(padded, 16, 3)))
+    assert host.predict_ms(found, host._RATES)[0] == 0 and found.starts.sum() == 1
 
 
 def test_stages_are_fitted_by_relative_errors_and_never_below_zero(bench: ModuleType) -> None:
