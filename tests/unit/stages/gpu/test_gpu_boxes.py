@@ -136,7 +136,7 @@ def test_more_than_are_sorted(kernels: Kernels) -> None:
 def test_bodies_and_their_points(kernels: Kernels, points: int, dtype: Any) -> None:
     values = outputs("yolov8", 2, 1, points, extras=3 * points).astype(dtype)
     for limit in (100, 3):
-        found = like_the_host(kernels, GpuPose, YoloPose(0.1, 0.45, limit, ("a",) * 17), values)
+        found = like_the_host(kernels, GpuPose, YoloPose(0.1, 0.45, limit, ("a",) * points), values)
         assert found[0].points.shape[1:] == (points, 3) and len(found[0])
     assert not len(like_the_host(kernels, GpuPose, YoloPose(1.0), values * np.float16(0.5))[0])
 

@@ -34,7 +34,7 @@ def test_the_best_class_of_every_cell(kernels: Kernels, shape: tuple[int, ...], 
     for levels in (0, 2):
         values = scores(2, *shape, levels=levels).astype(dtype)
         for geometry in (WHOLE, PADDED):
-            like_the_host(kernels, GpuMask, SegmentArgmax(("a",) * 255), values, geometry)
+            like_the_host(kernels, GpuMask, SegmentArgmax(), values, geometry)
             like_the_host(kernels, GpuMask, SegmentArgmax(), values.transpose(0, 2, 3, 1).copy(), geometry)
 
 
@@ -72,7 +72,7 @@ def test_maps_above_a_threshold(kernels: Kernels, shape: tuple[int, ...], dtype:
 def test_peaks_of_heat_maps(kernels: Kernels, shape: tuple[int, ...], dtype: Any) -> None:
     for levels in (0, 1):
         values = abs(scores(3, *shape, levels=levels)).astype(dtype)
-        like_the_host(kernels, GpuPeaks, Heatmap(0.0, ("a",) * 17), values, WHOLE)
+        like_the_host(kernels, GpuPeaks, Heatmap(0.0, ("a",) * shape[0]), values, WHOLE)
         assert not len(like_the_host(kernels, GpuPeaks, Heatmap(99.0), values, WHOLE)[0])
 
 
