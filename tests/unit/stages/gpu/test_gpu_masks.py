@@ -34,7 +34,7 @@ def test_the_best_class_of_every_cell(kernels: Kernels, shape: tuple[int, ...], 
     for levels in (0, 2):
         values = scores(2, *shape, levels=levels).astype(dtype)
         for geometry in (WHOLE, PADDED):
-            like_the_host(kernels, GpuMask, SegmentArgmax(), values, geometry)
+            like_the_host(kernels, GpuMask, SegmentArgmax(("a",) * shape[0]), values, geometry)
             like_the_host(kernels, GpuMask, SegmentArgmax(), values.transpose(0, 2, 3, 1).copy(), geometry)
 
 
@@ -43,7 +43,7 @@ def test_the_best_class_of_every_cell(kernels: Kernels, shape: tuple[int, ...], 
 def test_classes_that_were_chosen_already(kernels: Kernels, shape: tuple[int, ...], dtype: Any) -> None:
     values = np.random.default_rng(3).integers(0, 300, (3, *shape)).astype(dtype)
     for geometry in (WHOLE, PADDED):
-        (first, *_) = like_the_host(kernels, GpuMask, SegmentArgmax(), values, geometry)
+        (first, *_) = like_the_host(kernels, GpuMask, SegmentArgmax(("a",) * shape[0]), values, geometry)
         assert first.mask.max() > 200
 
 
