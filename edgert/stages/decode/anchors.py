@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
-from edgert.stages.decode.detection import Candidates, Head, Index, corners, suppress
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, logit, shapes_of
+from edgert.stages.decode.detection import Candidates, Index, by_class, corners, suppress
 from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+from edgert.stages.decode.rows import Found, Level, Numbers, RowHead
 from edgert.stages.decode.yolo import product_scores
 
 # YOLOv5 and v7, exported before their boxes are decoded (``--train``, no ``--grid``, or cut at the convolutions for an
@@ -30,7 +31,7 @@ _ANCHORS: Mapping[str, tuple[tuple[float, ...], ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class YoloRaw(Head):
+class YoloRaw(RowHead):
     """A map for each of several strides, [A, h, w, 5 + C], [A * (5 + C), h, w] or [h, w, A * (5 + C)], in any order.
 
     With s the sigmoid: center = (2 * s(xy) - 0.5 + cell) * stride, size = (2 * s(wh))^2 * anchor, score = s(objectness)
@@ -62,36 +63,54 @@ class YoloRaw(Head):
         return self._levels(shapes, network).numbers - 5
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Objectness bounds the score, so only cells that pass it are looked at further."""
-        levels, table = self._levels(shapes_of(outputs), network), self._table
-        anchor_count = len(table[0]) // 2
-        views = [
-            (_cells_last(one, anchor_count, levels), size) for one, size in zip(outputs, levels.sizes, strict=True)
-        ]
-        views.sort(key=lambda view: -view[0].shape[1])
-        objectness = [as_f32(cells[..., 4]) for cells, _ in views]
+        """See :meth:`RowHead.read`; ``auto`` asks all objectness first."""
+        if self.activation != "auto":
+            return super(YoloRaw, self).read(outputs, network, score)
+        levels = self.levels(shapes_of(outputs), network, score)
+        objectness = [level.floors[0][0].of(outputs, level.rows) for level in levels]
         low, high = min(map(np.min, objectness)), max(map(np.max, objectness))
-        raw = self.activation == "sigmoid" or (self.activation == "auto" and not 0 <= low <= high <= 1)
-        least = _logit(score) if raw else score
+        return replace(self, activation="none" if 0 <= low <= high <= 1 else "sigmoid").read(outputs, network, score)
+
+    def why_whole(self, shapes: Shapes, network: Size) -> str:
+        """See :meth:`RowHead.why_whole`."""
+        why = "activation: auto asks all objectness; options: {activation: sigmoid} or none does not"
+        return why if self.activation == "auto" else ""
+
+    def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
+        """See :meth:`RowHead.levels`; objectness bounds the score. One for every anchor, the largest map's first."""
+        layout, anchors = self._levels(shapes, network), len(self._table[0]) // 2
+        floor = logit(score) if self.activation == "sigmoid" else score
+        found = []
+        for index in layout.order:
+            rows = math.prod(layout.sizes[index])
+            for anchor in range(anchors):
+                every = layout.numbers_of(index, anchor, rows, anchors)
+                one = every._replace(width=1, first=every.first + 4 * every.apart)
+                found.append(Level(rows, ((one, floor),), (every,)))
+        return tuple(found)
+
+    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
+        """See :meth:`RowHead.placed`."""
+        layout, table = self._levels(shapes, network), self._table
+        sizes = [(layout.sizes[index], pair) for index, row in zip(layout.order, table, strict=True)
+                 for pair in zip(row[::2], row[1::2], strict=True)]  # fmt: skip
         parts = []
-        for (cells, (height, width)), strength, sizes in zip(views, objectness, table, strict=True):
-            anchor, cell = np.nonzero(strength >= least)
-            found = as_f32(cells[anchor, cell])
+        for (cell, (raw,)), ((height, width), anchor) in zip(found, sizes, strict=True):
             places = np.stack([cell % width, cell // width], axis=1).astype(np.float32)
             pitch = np.array([network[0] / width, network[1] / height], np.float32)
-            anchors = np.array(sizes, np.float32).reshape(-1, 2)[anchor]
-            parts.append(self._placed(_sigmoid(found) if raw else found, found[:, 2:4], places, pitch, anchors))
+            parts.append(self._boxes(raw, places, pitch, np.array(anchor, np.float32)))
         rows = np.concatenate(parts)
         scores, classes, keep = product_scores(rows, score)
         return Candidates(corners(rows[keep, :2], rows[keep, 2:4]), scores, classes)
 
-    def _placed(self, rows: F32, raw_sizes: F32, places: F32, pitch: F32, anchors: F32) -> F32:
+    def _boxes(self, raw: F32, places: F32, pitch: F32, anchor: F32) -> F32:
         """(M, 5 + C) past their sigmoid, with center and size in network pixels."""
+        rows = raw if self.activation == "none" else _sigmoid(raw)
         if self.formula == "square":
             centers, sizes = rows[:, :2] * 2 - np.float32(0.5), (rows[:, 2:4] * 2) ** 2
         else:
-            centers, sizes = rows[:, :2], np.exp(raw_sizes)
-        return np.concatenate([(centers + places) * pitch, sizes * anchors, rows[:, 4:]], axis=1)
+            centers, sizes = rows[:, :2], np.exp(raw[:, 2:4])
+        return np.concatenate([(centers + places) * pitch, sizes * anchor, rows[:, 4:]], axis=1)
 
     def _levels(self, shapes: Shapes, network: Size) -> "_Levels":
         table = self._table
@@ -114,6 +133,20 @@ class _Levels(NamedTuple):
     sizes: tuple[Size, ...]
     numbers: int
 
+    @property
+    def order(self) -> Sequence[int]:
+        """Of the maps, the largest first."""
+        return sorted(range(len(self.sizes)), key=lambda index: -math.prod(self.sizes[index]))
+
+    def numbers_of(self, index: int, anchor: int, cells: int, anchors: int) -> Numbers:
+        """Those of one anchor in one map."""
+        count = self.numbers
+        if self.layout == "first":
+            return Numbers(index, count, 1, cells, anchor * count * cells)
+        if self.layout == "apart":
+            return Numbers(index, count, count, 1, anchor * count * cells)
+        return Numbers(index, count, anchors * count, 1, anchor * count)
+
 
 def _levels(shapes: Shapes, anchors: int) -> _Levels | None:
     """The first layout in which all maps have as many numbers, and no two one size."""
@@ -130,26 +163,10 @@ def _levels(shapes: Shapes, anchors: int) -> _Levels | None:
 _LAYOUTS = ("apart", 4, (1, 2, 3)), ("first", 3, (1, 2, 0)), ("last", 3, (0, 1, 2))
 
 
-def _cells_last(output: Array, anchors: int, levels: _Levels) -> Array:
-    """A view (A, cells, 5 + C) of one map."""
-    if levels.layout == "apart":
-        cells: Array = output.reshape(anchors, -1, levels.numbers)
-    elif levels.layout == "first":
-        cells = output.reshape(anchors, levels.numbers, -1).transpose(0, 2, 1)
-    else:
-        cells = output.reshape(-1, anchors, levels.numbers).transpose(1, 0, 2)
-    return cells
-
-
 def _sigmoid(values: F32) -> F32:
     with np.errstate(over="ignore"):
         found: F32 = np.reciprocal(np.exp(-values) + 1)
     return found
-
-
-def _logit(score: float) -> float:
-    """What a sigmoid makes this score of."""
-    return math.log(score / (1 - score)) if 0 < score < 1 else math.copysign(math.inf, score - 0.5)
 
 
 # DetectNet_v2 of NVIDIA TAO: PeopleNet, TrafficCamNet, DashCamNet.
@@ -159,7 +176,7 @@ def _logit(score: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class DetectNet(Head):
+class DetectNet(RowHead):
     """Coverage [C, h, w], past its sigmoid, and sides [4 * C, h, w], in either order.
 
     A cell has for each class x1 = x - norm * left, y1 = y - norm * top, x2 = x + norm * right, y2 = y + norm * bottom,
@@ -193,19 +210,25 @@ class DetectNet(Head):
             raise wrong_shapes("detect: detectnet", reads, shapes, network)
         return shapes[which][0]
 
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """A cell counts once for every class that covers it enough."""
-        count = self.class_count(shapes_of(outputs), network)
-        which = _coverage(shapes_of(outputs)) or 0
-        coverage, sides = as_f32(outputs[which]), outputs[1 - which]
-        _, height, width = coverage.shape
-        at = np.flatnonzero(coverage >= score)
-        classes, cell = np.divmod(at, height * width)
-        sides = as_f32(sides.reshape(count, 4, -1)[classes, :, cell]) * np.float32(self.norm)
+    def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
+        """See :meth:`RowHead.levels`; a row is a cell."""
+        count, which = self.class_count(shapes, network), _coverage(shapes) or 0
+        _, height, width = shapes[which]
+        coverage = Numbers(which, count, apart=height * width)
+        sides = Numbers(1 - which, 4 * count, apart=height * width)
+        return (Level(height * width, ((coverage, score),), (coverage, sides)),)
+
+    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
+        """See :meth:`RowHead.placed`; a cell counts once for every class that covers it enough."""
+        ((cell, (coverage, every)),) = found
+        rows, scores, classes = by_class(coverage, score)
+        sides = every.reshape(len(every), coverage.shape[1], 4)[rows, classes] * np.float32(self.norm)
+        _, height, width = shapes[0]
         pitch = np.array([network[0] / width, network[1] / height], np.float32)
-        middle = np.stack([cell % width, cell // width], axis=1) * pitch + np.float32(self.offset)
+        places = np.stack([cell % width, cell // width], axis=1)[rows]
+        middle = places * pitch + np.float32(self.offset)
         boxes = np.concatenate([middle - sides[:, :2], middle + sides[:, 2:]], axis=1)
-        return Candidates(boxes, coverage.reshape(-1)[at], classes.astype(np.int32))
+        return Candidates(boxes, scores, classes)
 
     def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:
         """Rows that survive, best first."""

@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from edgert.stages.decode import decoder
-from edgert.stages.decode.detection import I32, Candidates, Head, Index, best_class, corners, every_class
+from edgert.stages.decode.detection import I32, Candidates, Head, Index, best_class, by_class, corners, every_class
 from edgert.stages.decode.guess import MOST_QUERIES, Fit, Look, wrong_shapes
+from edgert.stages.decode.rows import FINAL, Found, Level, Numbers, RowHead, columns
 
 READS = "one output [boxes, 6] or three [boxes, 4], [boxes], [boxes] and perhaps a count"
 
@@ -85,7 +86,7 @@ def _in_pixels(boxes: decoder.F32, network: decoder.Size, unit: str, order: str)
 
 
 @dataclass(frozen=True, slots=True)
-class Ssd(Head):
+class Ssd(RowHead):
     """Scores [N, C], past their softmax or sigmoid, and boxes [N, 4], in either order.
 
     A prior is reported once for every class that scores enough, as in Liu et al., "SSD: Single Shot MultiBox
@@ -116,12 +117,17 @@ class Ssd(Head):
         """Raises ModelError unless there are scores and boxes for the same rows."""
         return shapes[self._roles(shapes, network)[1]][1] - self._skipped
 
-    def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
-        """Only boxes of rows that score enough are touched."""
-        box_index, score_index = self._roles(decoder.shapes_of(outputs), network)
-        rows, scores, classes = every_class(decoder.as_f32(outputs[score_index])[:, self._skipped :], score)
-        boxes = _in_pixels(decoder.as_f32(outputs[box_index])[rows], network, self.boxes, self.order)
-        return Candidates(boxes, scores, classes)
+    def levels(self, shapes: decoder.Shapes, network: decoder.Size, score: float) -> tuple[Level, ...]:
+        """See :meth:`RowHead.levels`."""
+        boxes, scores = self._roles(shapes, network)
+        classes = columns(scores, shapes[scores], self._skipped)
+        return (Level(shapes[boxes][0], ((classes, score),), (classes, columns(boxes, shapes[boxes]))),)
+
+    def placed(self, found: Sequence[Found], shapes: decoder.Shapes, network: decoder.Size, score: float) -> Candidates:
+        """See :meth:`RowHead.placed`."""
+        numbers, boxes = found[0].parts
+        rows, scores, classes = every_class(numbers, score)
+        return Candidates(_in_pixels(boxes[rows], network, self.boxes, self.order), scores, classes)
 
     @property
     def _skipped(self) -> int:
@@ -164,7 +170,7 @@ class YoloNas(Ssd):
 
 
 @dataclass(frozen=True, slots=True)
-class PpYoloe(Head):
+class PpYoloe(RowHead):
     """Boxes [S, 4] and scores [C, S] (``exclude_nms``), one output [S, 4 + C] (``exclude_post_process``), or final rows
     [N, 6] of class, score, x1, y1, x2, y2, perhaps with their count."""
 
@@ -202,14 +208,31 @@ class PpYoloe(Head):
             table = decoder.as_f32(table[: int(counts[0].reshape(-1)[0]) if counts else None])
             table = table[(table[:, 1] >= score) & (table[:, 0] >= 0)]
             return Candidates(table[:, 2:], table[:, 1], table[:, 0].astype(np.int32), overlap=False)
+        return super(PpYoloe, self).read(outputs, network, score)
+
+    def why_whole(self, shapes: decoder.Shapes, network: decoder.Size) -> str:
+        """See :meth:`RowHead.why_whole`."""
+        return FINAL if _is_counted(shapes) else ""
+
+    def levels(self, shapes: decoder.Shapes, network: decoder.Size, score: float) -> tuple[Level, ...]:
+        """See :meth:`RowHead.levels`."""
+        self.class_count(shapes, network)
         roles = _boxes_and_columns(shapes)
         if roles is None:
-            table = decoder.as_f32(outputs[0])
-            rows, scores, classes = every_class(table[:, 4:], score)
-            return Candidates(table[rows, :4], scores, classes)
-        numbers = decoder.as_f32(outputs[roles[1]])
-        classes, rows = np.divmod(np.flatnonzero(numbers >= score), numbers.shape[1])
-        return Candidates(decoder.as_f32(outputs[roles[0]][rows]), numbers[classes, rows], classes.astype(np.int32))
+            boxes, classes = columns(0, shapes[0], 0, 4), columns(0, shapes[0], 4)
+            return (Level(shapes[0][0], ((classes, score),), (classes, boxes)),)
+        count, rows = shapes[roles[1]]
+        classes = Numbers(roles[1], count, apart=rows)
+        return (Level(rows, ((classes, score),), (classes, columns(roles[0], shapes[roles[0]]))),)
+
+    def placed(self, found: Sequence[Found], shapes: decoder.Shapes, network: decoder.Size, score: float) -> Candidates:
+        """See :meth:`RowHead.placed`."""
+        numbers, boxes = found[0].parts
+        if _boxes_and_columns(shapes) is None:
+            rows, scores, classes = every_class(numbers, score)
+        else:
+            rows, scores, classes = by_class(numbers, score)
+        return Candidates(boxes[rows], scores, classes)
 
 
 def _is_counted(shapes: decoder.Shapes) -> bool:
@@ -241,7 +264,7 @@ Choice = Callable[[decoder.F32, float], tuple[Index, decoder.F32, I32]]
 
 
 @dataclass(frozen=True, slots=True)
-class Detr(Head):
+class Detr(RowHead):
     """Logits [Q, C] and boxes [Q, 4] in either order, one output [Q, 4 + C], or decoded boxes, scores and classes.
 
     Boxes are center x, y, width, height relative to the network's; decoded ones x1, y1, x2, y2 in network pixels.
@@ -286,17 +309,38 @@ class Detr(Head):
     def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
         """A query counts once for every class that scores enough, as RT-DETR's own choice does; of softmax, and in one
         output, only for its best."""
-        if self.class_count(decoder.shapes_of(outputs), network) is None:
+        shapes = decoder.shapes_of(outputs)
+        if self.class_count(shapes, network) is None:
             return Decoded().read(outputs, network, score)
-        if len(outputs) == 1:
-            table = decoder.as_f32(outputs[0])
-            boxes, numbers = table[:, :4], table[:, 4:]
-        else:
-            box_index, number_index = decoder.boxes_and_scores(decoder.shapes_of(outputs)) or (1, 0)
-            boxes, numbers = decoder.as_f32(outputs[box_index]), decoder.as_f32(outputs[number_index])
-        rows, scores, classes = self._scored(numbers, score, best_class if len(outputs) == 1 else every_class)
-        found = boxes[rows] * np.array(network * 2, np.float32)
-        return Candidates(corners(found[:, :2], found[:, 2:]), scores, classes, rows[:, None].astype(np.float32), False)
+        if not self.why_whole(shapes, network):
+            return super(Detr, self).read(outputs, network, score)
+        (level,) = self.levels(shapes, network, score)
+        parts = tuple([decoder.as_f32(numbers.of(outputs, level.rows)) for numbers in level.wanted])
+        return self.placed([Found(np.arange(level.rows), parts)], shapes, network, score)
+
+    def why_whole(self, shapes: decoder.Shapes, network: decoder.Size) -> str:
+        """See :meth:`RowHead.why_whole`."""
+        if self.class_count(shapes, network) is None:
+            return FINAL
+        if self.activation == "auto":
+            return "activation: auto asks every number; options: {activation: sigmoid} or none does not"
+        return "softmax adds up every number" if self.activation == "softmax" else ""
+
+    def levels(self, shapes: decoder.Shapes, network: decoder.Size, score: float) -> tuple[Level, ...]:
+        """See :meth:`RowHead.levels`."""
+        self.class_count(shapes, network)
+        boxes, numbers = decoder.boxes_and_scores(shapes) or (0, 0)
+        classes = columns(numbers, shapes[numbers], 4 if boxes == numbers else 0)
+        floor = score if self.activation == "none" else decoder.logit(score)
+        return (Level(shapes[boxes][0], ((classes, floor),), (classes, columns(boxes, shapes[boxes], 0, 4))),)
+
+    def placed(self, found: Sequence[Found], shapes: decoder.Shapes, network: decoder.Size, score: float) -> Candidates:
+        """See :meth:`RowHead.placed`."""
+        numbers, boxes = found[0].parts
+        rows, scores, classes = self._scored(numbers, score, best_class if len(shapes) == 1 else every_class)
+        query = found[0].rows[rows, None].astype(np.float32)
+        placed = boxes[rows] * np.array(network * 2, np.float32)
+        return Candidates(corners(placed[:, :2], placed[:, 2:]), scores, classes, query, False)
 
     def _has_no_object(self, columns: int) -> bool:
         return self.activation == "softmax" or (self.activation == "auto" and columns == self.label_count + 1 > 1)
@@ -310,6 +354,5 @@ class Detr(Head):
         if final:
             return choice(numbers, floor)
         # Comparing logits saves the exponential of every number.
-        least = math.log(floor / (1 - floor)) if 0 < floor < 1 else math.copysign(math.inf, floor - 0.5)
-        rows, logits, classes = choice(numbers, least)
+        rows, logits, classes = choice(numbers, decoder.logit(floor))
         return rows, np.reciprocal(np.exp(-logits) + 1), classes

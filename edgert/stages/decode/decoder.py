@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -57,6 +58,11 @@ def softmax(logits: F32) -> F32:
     power: F32 = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
     power /= power.sum(axis=-1, keepdims=True)
     return power
+
+
+def logit(score: float) -> float:
+    """What a sigmoid makes this score of; infinite at its ends."""
+    return math.log(score / (1 - score)) if 0 < score < 1 else math.copysign(math.inf, score - 0.5)
 
 
 def as_f32(array: Array) -> F32:

@@ -219,8 +219,15 @@ class Detector:
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Detections:
         """The record is new memory throughout. Raises ModelError and ConfigError like :meth:`check`."""
-        count = self.head.class_count(shapes_of(outputs), geometry.network)
         found = self.head.read(outputs, geometry.network, self.score)
+        return self.record(found, shapes_of(outputs), geometry, outputs)
+
+    def record(
+        self, found: Candidates, shapes: Shapes, geometry: Geometry, outputs: Sequence[Array] = ()
+    ) -> Detections:
+        """What is left of candidates out of outputs of these shapes; the outputs where a head's masks are made of them.
+        Raises ConfigError like :meth:`check`."""
+        count = self.head.class_count(shapes, geometry.network)
         kept = found.select(self._suppressed(found))
         seen = int(np.max(kept.classes, initial=-1)) + 1
         check_labels(seen if count is None else count, self.labels, is_exact=count is not None)
@@ -268,6 +275,13 @@ def best_column(scores: F32, floor: float) -> tuple[Index, F32, I32]:
 def every_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
     """Like :func:`best_class`, but a row comes back once for every class that reaches ``floor``."""
     rows, classes = np.divmod(np.flatnonzero(scores >= floor), scores.shape[1])
+    return rows, scores[rows, classes], classes.astype(np.int32)
+
+
+def by_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
+    """Like :func:`every_class`, but all rows of the first class come first."""
+    turned = scores.T
+    classes, rows = np.divmod(np.flatnonzero(turned >= floor), max(len(scores), 1))
     return rows, scores[rows, classes], classes.astype(np.int32)
 
 

@@ -1,5 +1,6 @@
 """Faces: boxes with five points each, in the layouts that their authors publish."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,16 +12,17 @@ import numpy as np
 from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import decoder
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32
-from edgert.stages.decode.detection import Candidates, Head, Index, corners
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size
+from edgert.stages.decode.detection import Candidates, Index, corners
 from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+from edgert.stages.decode.rows import Found, Level, Numbers, RowHead, columns
 
 NAMES = ("right eye", "left eye", "nose", "right mouth corner", "left mouth corner")
 """Of the five points, the person's own right and left, as OpenCV's FaceDetectorYN calls them."""
 _POINTS = 2 * len(NAMES)
 
 
-class FaceHead(Head, ABC):
+class FaceHead(RowHead, ABC):
     """A head of one class whose candidates' extras are points, x and y of each in network pixels."""
 
     reads: ClassVar[str]
@@ -107,23 +109,27 @@ class Scrfd(FaceHead):
     def fitting(self, shapes: Shapes, network: Size) -> bool:
         return _fit_levels(shapes, network, ({1: 1, 4: 1}, {1: 1, 4: 1, _POINTS: 1}), 2)
 
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Only rows that score enough are touched."""
-        shapes = decoder.shapes_of(outputs)
+    def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
+        """See :meth:`RowHead.levels`."""
         self.class_count(shapes, network)
-        found = []
-        for number, level in enumerate(levels_of(shapes)):
-            stride, columns = np.float32(8 << number), {width: some[0] for width, some in level.items()}
-            scores = as_f32(outputs[columns[1]])[:, 0]
-            rows = np.flatnonzero(scores >= score)
-            center = _cell_corners(network, 8 << number, rows, len(scores))
-            sides = as_f32(outputs[columns[4]][rows]) * stride
+        return tuple([_face_level(level, shapes, (score,)) for level in levels_of(shapes)])
+
+    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
+        """See :meth:`RowHead.placed`."""
+        parts = []
+        for number, (level, (rows, (scores, sides, *points))) in enumerate(zip(levels_of(shapes), found, strict=True)):
+            center = _cell_corners(network, 8 << number, rows, shapes[level[1][0]][0])
+            sides = sides * np.float32(8 << number)
             boxes = np.concatenate([center - sides[:, :2], center + sides[:, 2:]], axis=1)
-            points = None
-            if _POINTS in columns:
-                points = as_f32(outputs[columns[_POINTS]][rows]) * stride + np.tile(center, len(NAMES))
-            found.append(_faces(boxes, scores[rows], points))
-        return _joined(found)
+            marks = [some * np.float32(8 << number) + np.tile(center, len(NAMES)) for some in points]
+            parts.append(_faces(boxes, scores[:, 0], *marks))
+        return _joined(parts)
+
+
+def _face_level(level: Mapping[int, list[int]], shapes: Shapes, floors: Sequence[float]) -> Level:
+    """Of outputs of one number, of 4 and perhaps of ten; a floor for each of the first kind."""
+    tables = [columns(index, shapes[index]) for width in sorted(level) for index in level[width]]
+    return Level(shapes[tables[0].output][0], tuple(zip(tables, floors, strict=False)), tuple(tables))
 
 
 def _cell_corners(network: Size, stride: int, rows: Index, count: int) -> F32:
@@ -182,15 +188,23 @@ class RetinaFace(FaceHead):
         rows = len(priors_of(network, self.sizes, False))
         return sorted(shapes) == [(rows, 2), (rows, 4), (rows, _POINTS)]
 
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Only rows that score enough are touched."""
-        self.class_count(decoder.shapes_of(outputs), network)
-        classes, boxes, points = sorted(outputs, key=lambda output: output.shape[1])
-        scores = as_f32(classes[:, 1])
-        rows = np.flatnonzero(scores >= score)
-        priors = priors_of(network, self.sizes, False)[rows]
-        placed, marks = _from_priors(priors, as_f32(boxes[rows]), as_f32(points[rows]))
-        return _faces(placed, scores[rows], marks)
+    def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
+        """See :meth:`RowHead.levels`."""
+        self.class_count(shapes, network)
+        classes, boxes, points = _by_width(shapes)
+        face = classes._replace(first=1, width=1)
+        return (Level(shapes[0][0], ((face, score),), (face, boxes, points)),)
+
+    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
+        """See :meth:`RowHead.placed`."""
+        ((rows, (scores, boxes, points)),) = found
+        placed, marks = _from_priors(priors_of(network, self.sizes, False)[rows], boxes, points)
+        return _faces(placed, scores[:, 0], marks)
+
+
+def _by_width(shapes: Shapes) -> list[Numbers]:
+    """All columns of each table, narrow ones first."""
+    return [columns(index, shapes[index]) for index in sorted(range(len(shapes)), key=lambda one: shapes[one][1])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,33 +229,41 @@ class YuNet(FaceHead):
         is_older = sorted(shapes) == [(rows, 1), (rows, 2), (rows, 4 + _POINTS)]
         return is_older or _fit_levels(shapes, network, ({1: 2, 4: 1, _POINTS: 1},), 1)
 
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Only rows that score enough are touched."""
-        shapes = decoder.shapes_of(outputs)
+    def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
+        """See :meth:`RowHead.levels`; a geometric mean of numbers up to 1 reaches a score only where both reach its
+        square."""
         self.class_count(shapes, network)
-        if len(outputs) == 3:
-            overlaps, classes, table = sorted(outputs, key=lambda output: output.shape[1])
-            rows, scores = _geometric(as_f32(classes[:, 1]), as_f32(overlaps[:, 0]), score)
-            found, priors = as_f32(table[rows]), priors_of(network, self.sizes, True)[rows]
-            placed, marks = _from_priors(priors, found[:, :4], found[:, 4:])
-            return _faces(placed, scores, marks)
+        least = score * score * (1 - 1e-5) if score > 0 else -math.inf  # less, as the mean is rounded
+        if len(shapes) == 3:
+            overlaps, classes, table = _by_width(shapes)
+            face = classes._replace(first=1, width=1)
+            return (Level(shapes[0][0], ((face, least), (overlaps, least)), (face, overlaps, table)),)
+        return tuple([_face_level(level, shapes, (least, least)) for level in levels_of(shapes)])
+
+    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
+        """See :meth:`RowHead.placed`."""
         parts = []
-        for number, level in enumerate(levels_of(shapes)):
-            one, other = (as_f32(outputs[index][:, 0]) for index in level[1])
-            rows, scores = _geometric(one, other, score)
-            cell = _cell_corners(network, 8 << number, rows, len(one))
-            stride, boxes = np.float32(8 << number), as_f32(outputs[level[4][0]][rows])
-            points = as_f32(outputs[level[_POINTS][0]][rows]) * stride + np.tile(cell, len(NAMES))
-            placed = corners(cell + boxes[:, :2] * stride, np.exp(boxes[:, 2:]) * stride)
-            parts.append(_faces(placed, scores, points))
+        for number, (rows, (one, other, *tables)) in enumerate(found):
+            scores = np.sqrt(np.clip(one[:, 0], 0, 1) * np.clip(other[:, 0], 0, 1))
+            keep = scores >= score
+            rows, numbers = rows[keep], [table[keep] for table in tables]
+            if len(shapes) == 3:
+                priors = priors_of(network, self.sizes, True)[rows]
+                placed, points = _from_priors(priors, numbers[0][:, :4], numbers[0][:, 4:])
+            else:
+                placed, points = self._in_cells(number, rows, numbers, shapes, network)
+            parts.append(_faces(placed, scores[keep], points))
         return _joined(parts)
 
-
-def _geometric(one: F32, other: F32, floor: float) -> tuple[Index, F32]:
-    """The rows whose geometric mean of two scores, each cut to 0–1, reaches ``floor``, and that mean."""
-    mean = np.sqrt(np.clip(one, 0, 1) * np.clip(other, 0, 1))
-    rows = np.flatnonzero(mean >= floor)
-    return rows, mean[rows]
+    def _in_cells(
+        self, number: int, rows: Index, numbers: Sequence[F32], shapes: Shapes, network: Size
+    ) -> tuple[F32, F32]:
+        """Boxes and points of a level's rows."""
+        boxes, points = numbers
+        stride, count = np.float32(8 << number), shapes[levels_of(shapes)[number][4][0]][0]
+        cell = _cell_corners(network, 8 << number, rows, count)
+        placed = corners(cell + boxes[:, :2] * stride, np.exp(boxes[:, 2:]) * stride)
+        return placed, points * stride + np.tile(cell, len(NAMES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +281,16 @@ class YoloV5Face(FaceHead):
         counts = [3 * decoder.all_cells(network, strides) for strides in ((8, 16, 32), (8, 16, 32, 64))]
         return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][0] in counts and shapes[0][1] == 6 + _POINTS
 
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Objectness bounds the score."""
-        self.class_count(decoder.shapes_of(outputs), network)
-        found = as_f32(outputs[0][outputs[0][:, 4] >= score])
-        scores = found[:, 4] * found[:, -1]
+    def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
+        """See :meth:`RowHead.levels`; objectness bounds the score."""
+        self.class_count(shapes, network)
+        table = columns(0, shapes[0])
+        return (Level(shapes[0][0], ((table._replace(first=4, width=1), score),), (table,)),)
+
+    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
+        """See :meth:`RowHead.placed`."""
+        ((_, (table,)),) = found
+        scores = table[:, 4] * table[:, -1]
         keep = scores >= score
-        found = found[keep]
-        return _faces(corners(found[:, :2], found[:, 2:4]), scores[keep], found[:, 5:-1])
+        table = table[keep]
+        return _faces(corners(table[:, :2], table[:, 2:4]), scores[keep], table[:, 5:-1])

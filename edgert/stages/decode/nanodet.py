@@ -11,9 +11,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, cells, grid_of, shapes_of
-from edgert.stages.decode.detection import Candidates, Head, best_class, corners, every_class
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, cells, grid_of
+from edgert.stages.decode.detection import Candidates, best_class, corners, every_class
 from edgert.stages.decode.guess import STRIDES, Fit, Look, wrong_shapes
+from edgert.stages.decode.rows import Found, Level, Numbers, RowHead, columns
 
 # FastestDet (github.com/dog-qiuqiu/FastestDet): one feature map, objectness and classes combined by powers.
 #
@@ -23,7 +24,7 @@ _OBJECT_POWER, _CLASS_POWER = 0.6, 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class FastestDet(Head):
+class FastestDet(RowHead):
     """One output [5 + C, h, w]: objectness (sigmoid), x, y, w, h raw, classes (softmax).
 
     Score = objectness^0.6 * class^0.4; center = (column + tanh x) / w, (row + tanh y) / h; size = sigmoid of the other
@@ -44,21 +45,26 @@ class FastestDet(Head):
             raise wrong_shapes("detect: fastestdet", "one output [5 + classes, h, w]", shapes, network)
         return shapes[0][0] - 5
 
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """A class score is at most 1, so objectness alone rules most cells out."""
-        self.class_count(shapes_of(outputs), network)
-        _, height, width = outputs[0].shape
-        raw = as_f32(outputs[0]).reshape(-1, height * width)
-        strength = raw[0] ** np.float32(_OBJECT_POWER)
-        cell = np.flatnonzero(strength >= score)
-        found = raw[:, cell].T
-        kept, scores, classes = best_class(strength[cell, None] * found[:, 5:] ** np.float32(_CLASS_POWER), score)
-        found, cell = found[kept], cell[kept]
+    def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
+        """See :meth:`RowHead.levels`; a class score is at most 1, so objectness alone rules most cells out."""
+        self.class_count(shapes, network)
+        channels, height, width = shapes[0]
+        every = Numbers(0, channels, apart=height * width)
+        least = max(score, 0.0) ** (1 / _OBJECT_POWER) * (1 - 1e-5)  # less, as the power is rounded
+        return (Level(height * width, ((every._replace(width=1), least),), (every,)),)
+
+    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
+        """See :meth:`RowHead.placed`."""
+        ((cell, (raw,)),) = found
+        _, height, width = shapes[0]
+        strength = raw[:, :1] ** np.float32(_OBJECT_POWER)
+        kept, scores, classes = best_class(strength * raw[:, 5:] ** np.float32(_CLASS_POWER), score)
+        raw, cell = raw[kept], cell[kept]
         size: F32 = np.array(network, np.float32)
         pitch: F32 = np.array([network[0] / width, network[1] / height], np.float32)
         position = np.stack([cell % width, cell // width], axis=1).astype(np.float32)
-        center = (position + np.tanh(found[:, 1:3])) * pitch
-        return Candidates(corners(center, size / (1 + np.exp(-found[:, 3:5]))), scores, classes)
+        center = (position + np.tanh(raw[:, 1:3])) * pitch
+        return Candidates(corners(center, size / (1 + np.exp(-raw[:, 3:5]))), scores, classes)
 
 
 _USUAL_SIDES = (32, 64, 68)
@@ -77,7 +83,7 @@ class _Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class NanoDet(Head):
+class NanoDet(RowHead):
     """Per level scores [S, C], past their sigmoid, and sides [S, 4 * bins]; or, NanoDet Plus, all levels in one output
     [S, C + 4 * bins].
 
@@ -109,20 +115,28 @@ class NanoDet(Head):
         """Raises ModelError unless there are scores and sides for every level."""
         return self._layout(shapes, network).classes
 
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Distances are only worked out for cells that score enough."""
-        layout = self._layout(shapes_of(outputs), network)
-        if not layout.sides:
-            raw = as_f32(outputs[0])
-            rows, scores, classes = every_class(raw[:, : layout.classes], score)
-            return Candidates(_boxes(raw[rows, layout.classes :], rows, layout, network, 0.0), scores, classes)
-        levels = [every_class(as_f32(outputs[index]), score) for index in layout.scores]
-        sides = np.concatenate([as_f32(outputs[i])[level[0]] for i, level in zip(layout.sides, levels, strict=True)])
-        starts = np.cumsum([0, *(cells(network, stride) for stride in layout.strides[:-1])])
-        rows = np.concatenate([level[0] + start for level, start in zip(levels, starts, strict=True)])
-        boxes = _boxes(sides, rows, layout, network, 0.5)
-        scores, classes = (np.concatenate([level[part] for level in levels]) for part in (1, 2))
-        return Candidates(boxes, scores, classes)
+    def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
+        """See :meth:`RowHead.levels`."""
+        layout = self._layout(shapes, network)
+        tables = [
+            (
+                columns(one, shapes[one], 0, layout.classes),
+                columns(other, shapes[other], layout.classes * (one == other)),
+            )
+            for one, other in zip(layout.scores or (0,), layout.sides or (0,), strict=True)
+        ]
+        return tuple([Level(shapes[pair[0].output][0], ((pair[0], score),), pair) for pair in tables])
+
+    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
+        """See :meth:`RowHead.placed`."""
+        layout = self._layout(shapes, network)
+        starts = np.cumsum([0, *(cells(network, stride) for stride in layout.strides)])
+        parts = []
+        for (at, (numbers, sides)), start in zip(found, starts, strict=False):
+            rows, scores, classes = every_class(numbers, score)
+            parts.append((at[rows] + start, scores, classes, sides[rows]))
+        rows, scores, classes, sides = (np.concatenate(some) for some in zip(*parts, strict=True))
+        return Candidates(_boxes(sides, rows, layout, network, 0.5 if layout.sides else 0.0), scores, classes)
 
     def _layout(self, shapes: Shapes, network: Size) -> _Layout:
         found = _match(tuple(shapes), network, self.strides, self.reg_max)

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.backend.gpu import GpuTensor
-from edgert.errors import StageError
 from edgert.memory.cuda import Stream
 from edgert.runtime import Detections, Keypoints, Record
 from edgert.runtime.frame import U8
@@ -19,14 +18,14 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode import instances, shaped, yolo
 from edgert.stages.decode.decoder import F32, Size
 from edgert.stages.decode.detection import CANDIDATES, I32, Detector
-from edgert.stages.gpu.gpu_reader import GpuReader, not_one
+from edgert.stages.decode.rows import FINAL
+from edgert.stages.gpu.gpu_reader import CAPACITY, GpuReader, checked_count, not_one
 from edgert.stages.gpu.kernels import Kernels
 
 _HEADS = {yolo.YoloX: 0, yolo.YoloV5: 1, yolo.YoloV8: 2}
 _HEAD = struct.Struct("=4Qq8i3f4x")
 _JOB = struct.Struct("=3Qq8i")
 _MOST_PROTOTYPES, _MOST_CELLS, _PARTS = 256, 1365, 4
-_CAPACITY = 4096
 _CANDIDATE_BYTES = 32, 48
 """Of upright boxes, and of oriented ones."""
 _COUNT_BYTES = 16
@@ -75,7 +74,7 @@ class GpuBoxes(GpuReader):
         self._layout = self._layout_of(decoder, outputs, network)
         head, columns, boxes, classes, extras, rotated = self._layout
         out, pitch = self._answer(outputs, _COUNT_BYTES + decoder.limit * (24 + 4 * extras))
-        nbytes = self.rows * _CAPACITY * _CANDIDATE_BYTES[rotated]
+        nbytes = self.rows * CAPACITY * _CANDIDATE_BYTES[rotated]
         self._scratch = self._device.device_block(nbytes + 4 * self.rows)
         found = self._scratch.address
         more = shaped.bound_of(decoder.iou) if rotated else 1 + decoder.iou
@@ -125,13 +124,7 @@ class GpuBoxes(GpuReader):
     def _record(self, row: int, geometry: Geometry) -> Record:
         """Raises StageError where more boxes scored enough than the GPU sorts."""
         number, boxes, scores, classes, extras = self._views[row]
-        found = int(number[0])
-        if found < 0:
-            raise StageError(
-                f"more than {_CAPACITY} boxes score {self._decoder.score:g} or more",
-                why="that is no useful threshold, and more than the GPU sorts",
-                fix="raise task: score",
-            )
+        found = checked_count(int(number[0]), self._decoder.score)
         return self._made(boxes[:found], scores[:found].copy(), classes[:found].copy(), extras[:found], geometry)
 
 
@@ -149,7 +142,7 @@ class GpuDetector(GpuBoxes):
         if reason := not_one(outputs) or _no_table(outputs[0].shape):
             return reason
         is_final = head.class_count((outputs[0].shape[1:],), network) is None
-        return "an end-to-end export leaves nothing to decode" if is_final else ""
+        return FINAL if is_final else ""
 
     def _layout_of(self, decoder: Detector, outputs: Sequence[GpuTensor], network: Size) -> Layout:
         head, shape = _HEADS[type(decoder.head)], outputs[0].shape
@@ -170,7 +163,7 @@ class GpuPose(GpuBoxes):
         if reason := not_one(outputs) or _no_table(outputs[0].shape):
             return reason
         is_final = yolo.is_final_pose(outputs[0].shape[1:], network)
-        return "an end-to-end export leaves nothing to decode" if is_final else ""
+        return FINAL if is_final else ""
 
     def _layout_of(self, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> Layout:
         _, numbers, boxes = outputs[0].shape
@@ -190,7 +183,7 @@ class GpuOriented(GpuBoxes):
         if reason := not_one(outputs) or _no_table(outputs[0].shape):
             return reason
         is_final = decoder.head.class_count((outputs[0].shape[1:],), network) is None
-        return "an end-to-end export leaves nothing to decode" if is_final else ""
+        return FINAL if is_final else ""
 
     def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> Layout:
         _, numbers, boxes = outputs[0].shape
@@ -224,7 +217,7 @@ class GpuInstances(GpuBoxes):
         if found is None:
             return f"the kernels read boxes and prototypes, not {len(outputs)} outputs"
         if decoder.head.class_count(shapes, network) is None:
-            return "an end-to-end export leaves nothing to decode"
+            return FINAL
         if (count := outputs[found[1]].shape[1]) > _MOST_PROTOTYPES:
             return f"the kernels read up to {_MOST_PROTOTYPES} prototypes, not {count}"
         _, _, height, width = outputs[found[1]].shape

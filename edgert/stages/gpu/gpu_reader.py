@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from edgert.backend.gpu import GpuTensor
-from edgert.errors import ModelError
+from edgert.errors import ModelError, StageError
 from edgert.memory.cuda import Kernel, Stream
 from edgert.runtime import Record
 from edgert.runtime.frame import U8
@@ -14,6 +14,19 @@ from edgert.stages.decode.decoder import Size
 from edgert.stages.gpu.kernels import Kernels
 
 FLOATS = ("float32", "float16")
+CAPACITY = 4096
+"""Boxes of an image that come to the host, or that are sorted, at most."""
+
+
+def checked_count(count: int, score: float) -> int:
+    """How many boxes scored enough. Raises StageError for more than there is room for, or below 0, which says so."""
+    if 0 <= count <= CAPACITY:
+        return count
+    raise StageError(
+        f"more than {CAPACITY} boxes score {score:g} or more",
+        why="that is no useful threshold, and more than the GPU sorts",
+        fix="raise task: score",
+    )
 
 
 def not_one(outputs: Sequence[GpuTensor], dtypes: Sequence[str] = FLOATS) -> str:

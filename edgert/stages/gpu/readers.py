@@ -11,7 +11,8 @@ from edgert.runtime import Record
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import classify, detection, instances, maps, shaped, yolo
 from edgert.stages.decode.decoder import Decoder, Size, of_one_image
-from edgert.stages.gpu import gpu_detections, gpu_scores
+from edgert.stages.decode.rows import RowHead
+from edgert.stages.gpu import gpu_detections, gpu_rows, gpu_scores
 from edgert.stages.gpu.gpu_reader import GpuReader
 from edgert.stages.gpu.kernels import Kernels
 
@@ -100,4 +101,7 @@ def why_on_host(outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: 
 
 def _kind(decoder: Decoder) -> type[GpuReader] | None:
     """By a detector's head, where that has a reader of its own."""
-    return _READERS.get(type(getattr(decoder, "head", None))) or _READERS.get(type(decoder))
+    head = getattr(decoder, "head", None)
+    if isinstance(head, RowHead):
+        return gpu_rows.GpuRows
+    return _READERS.get(type(head)) or _READERS.get(type(decoder))

@@ -1,0 +1,98 @@
+// Rows of a detection head's outputs that could score enough, brought to the host, which decodes them as it decodes its
+// own: edgert/stages/decode/rows.py. A row matters where of each kind of numbers that is asked one reaches its floor.
+//
+//   HALF  1: the numbers are float16
+//
+// The answer of an image is how many rows matter in 16 bytes, then which they are, in any order, counted through all
+// levels, and then the numbers that are wanted of each, side by side.
+
+#include "numbers.cuh"
+
+#define SPLIT 4    // threads that share the numbers of a row
+#define ROWS 64    // of a block
+#define THREADS (ROWS * SPLIT)
+#define LEVELS 16
+#define FLOORS 2
+#define WANTED 4
+
+// The k-th number of row r stands at first + r * step + k * apart; a width of 0 is nothing.
+struct Numbers {
+    u64 values;
+    long long stride;      // numbers per image
+    int width, step, apart, first;
+};
+
+struct Level {
+    Numbers asked[FLOORS], wanted[WANTED];
+    float floors[FLOORS];
+    int rows, before;      // rows of this level, and of those before it
+    int block, unused;     // its first
+};
+
+struct Job {
+    u64 counts, out;       // counts: of each image how many rows matter, and how many blocks have looked
+    int levels, blocks;
+    int width;             // numbers that are wanted of a row, at most
+    int capacity, pitch;   // rows that an answer holds, bytes of one image's answer
+    int unused;
+    Level of[LEVELS];
+};
+
+__device__ __forceinline__ float number(const Numbers& numbers, int image, int row, int k) {
+    const long long at = image * numbers.stride + numbers.first + (long long)row * numbers.step + (long long)k * numbers.apart;
+    return widened(((const Stored*)numbers.values)[at]);
+}
+
+// A block for ROWS rows of one level: SPLIT threads look through the numbers of one.
+extern "C" __global__ void __launch_bounds__(THREADS) rows(const Job job) {
+    __shared__ u8 reached[FLOORS][ROWS];
+    __shared__ int found[ROWS];
+    __shared__ int count, start;
+    int which = 0;
+    while (which + 1 < job.levels && (int)blockIdx.x >= job.of[which + 1].block) ++which;
+    const Level& level = job.of[which];
+    const int own = threadIdx.x % ROWS, part = threadIdx.x / ROWS, image = blockIdx.y;
+    const int first = (blockIdx.x - level.block) * ROWS, row = first + own;
+    if (part == 0)
+        for (int f = 0; f < FLOORS; ++f) reached[f][own] = !level.asked[f].width;
+    if (threadIdx.x == 0) count = 0;
+    __syncthreads();
+    for (int f = 0; f < FLOORS; ++f) {
+        const Numbers& asked = level.asked[f];
+        bool is_there = false;
+        if (row < level.rows)
+#pragma unroll 10
+            for (int k = part; k < asked.width; k += SPLIT) is_there |= number(asked, image, row, k) >= level.floors[f];
+        if (is_there) reached[f][own] = 1;  // whoever writes writes the same
+    }
+    __syncthreads();
+    bool matters = part == 0 && row < level.rows;
+    for (int f = 0; f < FLOORS; ++f) matters = matters && reached[f][own];
+    if (matters) found[atomicAdd(&count, 1)] = row;
+    __syncthreads();
+    int* counts = (int*)job.counts + 2 * image;
+    if (threadIdx.x == 0 && count) start = atomicAdd(counts, count);
+    __syncthreads();
+    char* out = (char*)job.out + (long long)image * job.pitch;
+    int* places = (int*)(out + 16);
+    float* values = (float*)(places + job.capacity);
+    const int fitting = count ? min(count, max(job.capacity - start, 0)) : 0;
+    for (int i = threadIdx.x; i < fitting; i += THREADS) places[start + i] = level.before + found[i];
+    int column = 0;
+    for (int w = 0; w < WANTED; ++w) {
+        const Numbers& wanted = level.wanted[w];
+        for (int i = threadIdx.x; i < fitting * wanted.width; i += THREADS) {
+            const int one = i / wanted.width, k = i % wanted.width;
+            values[(long long)(start + one) * job.width + column + k] = number(wanted, image, found[one], k);
+        }
+        column += wanted.width;
+    }
+    // The last block to come says how many there are, and leaves the counts at 0, ready for the next.
+    if (threadIdx.x == 0) {
+        __threadfence();
+        if (atomicAdd(counts + 1, 1) == job.blocks - 1) {
+            *(int*)out = atomicAdd(counts, 0);
+            counts[0] = counts[1] = 0;
+        }
+    }
+}
