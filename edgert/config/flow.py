@@ -1,6 +1,6 @@
 """The graph that ``from`` draws between stages: who feeds whom, in what order, and which frames meet where."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -220,6 +220,15 @@ def score_before(stages: Stages, models: Mapping[str, ModelConfig], name: str) -
     before = (stages[other] for other in upstream(stages, name))
     used = [model for one in before if isinstance(one, section.InferStage) for model in variants_of(models, one.infer)]
     return min((score for one in used if (score := getattr(models[one].task, "score", None)) is not None), default=None)
+
+
+def trackers_of(stages: Stages, models: Mapping[str, ModelConfig], model: str) -> Iterator[section.TrackStage]:
+    """The stages that follow what a model detects, in the file's order."""
+    for name, stage in stages.items():
+        if isinstance(stage, section.TrackStage):
+            before = (stages[other] for other in upstream(stages, name))
+            if any(isinstance(one, section.InferStage) and model in variants_of(models, one.infer) for one in before):
+                yield stage
 
 
 def thresholds(stages: Stages, models: Mapping[str, ModelConfig]) -> dict[str, str]:

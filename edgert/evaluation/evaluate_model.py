@@ -25,6 +25,7 @@ from edgert.evaluation.task_scores import MultiLabelScorer, Scorer, scorer_for
 from edgert.graph import Model
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import decoder_for, fitting_decoder, labels_of
+from edgert.stages.kinds import ByteTrackStage
 from edgert.stages.preprocess import set_opencv_threads
 
 # What every version of one model is evaluated with: images, labels, input preprocessing, decoder and scorer.
@@ -86,6 +87,7 @@ def open_evaluation(
     labels: Sequence[str] | None = None,
     directory: Path | None = None,
     where: str = "",
+    tracking: ByteTrackStage | None = None,
 ) -> EvaluationSetup:
     """Puts together how a model is evaluated, as its pipeline would run it.
 
@@ -97,6 +99,7 @@ def open_evaluation(
         labels: the model's class names; read from the task's file by default.
         directory: of the pipeline file, where ``python:`` looks first.
         where: the model's place in it, for errors.
+        tracking: how its objects are tracked on labels of a sequence; ByteTrack with its defaults by default.
 
     Raises:
         ModelError: not a model of one image, or the task does not fit its outputs.
@@ -105,7 +108,8 @@ def open_evaluation(
     """
     try:
         names = labels_of(config, where) if labels is None else tuple(labels)
-        scorer = Agreement() if dataset.ground_truth is None else scorer_for(dataset.ground_truth, config.task)
+        truth = dataset.ground_truth
+        scorer = Agreement() if truth is None else scorer_for(truth, config.task, tracking)
         task = _judged(config.task, isinstance(scorer, BoxScorer), isinstance(scorer, MultiLabelScorer))
         decoder: Decoder = decoder_for(task, names, where, directory)
         feed = feed_of(dataset.images, model, config)

@@ -90,14 +90,16 @@ class Objects:
 @dataclass(frozen=True, slots=True)
 class BoxScorer:
     """Average precision by COCO's evaluator: of points, masks and oriented boxes where labels and detections have
-    them, and of boxes. On labels of a sequence, HOTA and IDF1 of the tracks of ``track: bytetrack``, too.
+    them, and of boxes. On labels of a sequence, HOTA and IDF1 of tracks, too.
 
     Attributes:
         tracked_from: lowest score of detections that are tracked; None where none are.
+        tracking: ``track:`` of the pipeline, of which ByteTrack's settings count; its defaults where there is none.
     """
 
     ground_truth: labels.GroundTruthBoxes
     tracked_from: float | None = None
+    tracking: ByteTrackStage | None = None
 
     @property
     def kinds(self) -> tuple[coco_metric.Kind, ...]:
@@ -153,9 +155,8 @@ class BoxScorer:
 
     def _tracked(self, records: Sequence[Detections]) -> list[Detections]:
         """What a pipeline would track, frame by frame."""
-        tracker = ByteTrack(
-            ByteTrackStage.model_validate({"track": "bytetrack", "from": "model"}).limits(self.tracked_from)
-        )
+        usual = ByteTrackStage.model_validate({"track": "bytetrack", "from": "model"})
+        tracker = ByteTrack((self.tracking or usual).limits(self.tracked_from))
         tracks = []
         for one in records:
             some = one.select(one.scores >= (self.tracked_from or 0.0))

@@ -12,6 +12,7 @@ from edgert.dataset import labels
 from edgert.errors import ConfigError
 from edgert.evaluation import coco_metric, score
 from edgert.runtime import Classification, DepthMap, OutputImage, Record, Text
+from edgert.stages.kinds import ByteTrackStage
 from edgert.stages.source.files import read_image
 
 Scores = Mapping[str, score.ImageScores]
@@ -181,14 +182,17 @@ def ssim(one: Any, other: Any) -> float:
 Scorer = score.Scorer | MultiLabelScorer | TextScorer | DepthScorer | PictureScorer
 
 
-def scorer_for(ground_truth: labels.GroundTruth, task: TaskConfig | None = None) -> Scorer:
+def scorer_for(
+    ground_truth: labels.GroundTruth, task: TaskConfig | None = None, tracking: ByteTrackStage | None = None
+) -> Scorer:
     """The scorer of a kind of labels.
 
     Args:
         task: of the model; its lowest score is that of what is tracked on labels of a sequence.
+        tracking: how; ByteTrack with its defaults by default.
     """
     if isinstance(ground_truth, labels.GroundTruthBoxes):
-        return score.BoxScorer(ground_truth, task.score if isinstance(task, DetectTask) else None)
+        return score.BoxScorer(ground_truth, task.score if isinstance(task, DetectTask) else None, tracking)
     if isinstance(ground_truth, labels.GroundTruthClasses):
         return score.ClassScorer(ground_truth)
     if isinstance(ground_truth, labels.GroundTruthMasks):

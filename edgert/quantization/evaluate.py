@@ -179,7 +179,9 @@ def evaluate(
             fix="--data PATH, or accuracy: {dataset: PATH, metric: map, max_drop: 0.01} in the pipeline",
         )
     dataset = open_dataset(path, config.task, labels, limit=limit)
-    setup = open_evaluation(reference, config, dataset, labels=labels, directory=section.directory, where=where)
+    setup = open_evaluation(
+        reference, config, dataset, labels=labels, directory=section.directory, where=where, tracking=section.tracking
+    )
     wanted = Wanted(precisions=tuple(precision), emulated=tuple(emulate), images=images or "", ranges=ranges)
     try:
         made = versions(config, wanted, dataset.images, run)

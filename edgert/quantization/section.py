@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from edgert.config import AccuracyConfig, CalibrateConfig, EmbedTask, ModelConfig, load_pipeline
+from edgert.config.flow import trackers_of
 from edgert.config.pipeline_file import input_words, parse_input, parse_task, task_words
 from edgert.dataset import FileDataset, open_images
 from edgert.errors import ConfigError, ModelError, nearest
 from edgert.installation import pipeline_path
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.run import Log
+from edgert.stages.kinds import ByteTrackStage
 
 _METRIC = "map"  # where a budget names none
 
@@ -27,12 +29,14 @@ class ModelSection:
         config: its section.
         where: its place, for errors.
         directory: where ``python:`` looks for the user's own code.
+        tracking: how the pipeline tracks what the model finds, if it does.
     """
 
     name: str
     config: ModelConfig
     where: str
     directory: Path
+    tracking: ByteTrackStage | None = None
 
     def calibrated_on(
         self, images: str | None, method: str | None, limit: int | None, early_stop: bool = True
@@ -130,7 +134,10 @@ def model_section(
             where=file.where("models", name, option),
             fix=f"change the file, or --set models.{name}.{option}.KEY=VALUE",
         )
-    return ModelSection(name, file.config.models[name], file.where("models", name), file.document.path.parent)
+    config, where = file.config.models[name], file.where("models", name)
+    trackers = trackers_of(file.config.stages, file.config.models, name)
+    tracking = next((one for one in trackers if isinstance(one, ByteTrackStage)), None)
+    return ModelSection(name, config, where, file.document.path.parent, tracking)
 
 
 _PHOTOS = 4

@@ -15,10 +15,22 @@ from edgert.evaluation import track_metric
 from edgert.evaluation.compare import compare
 from edgert.evaluation.evaluate_model import Accuracy
 from edgert.evaluation.task_scores import scorer_for
+from edgert.quantization.section import model_section
 from edgert.runtime import Detections
 from tests.unit.test_layouts import image, text
 
 FRAMES = 10
+PIPELINE = """
+schema: 1
+name: walk
+models:
+  people: {onnx: people.onnx, task: {detect: yolov8}, input: {resize: letterbox}}
+stages:
+  cam: {source: walk.mp4}
+  find: {infer: people, from: cam}
+  track: {track: botsort, from: find}
+  out: {sink: null, from: find}
+"""
 
 
 def sequence(root: Path) -> GroundTruthBoxes:
@@ -73,6 +85,21 @@ def test_a_perfect_detector_is_tracked(tmp_path: Path) -> None:
     one = Accuracy("a", FRAMES, values, found, 1.0, 1.0, 1, ())
     drop = compare(one, one, "hota", max_drop=0.1)
     assert drop.drop == 0 and np.isnan(drop.low) and drop.verdict == "probably within"
+
+
+def test_the_pipeline_s_own_settings_track(tmp_path: Path) -> None:
+    """Detections that are surer than any score that there is start no tracks."""
+    file = tmp_path / "p.yaml"
+    file.write_text(PIPELINE)
+    tracking = model_section(file, overrides=["stages.track.activate=1"]).tracking
+    assert tracking is not None and tracking.activate == 1
+    truth = sequence(tmp_path / "walk")
+    for settings, most in ((tracking, 0.0), (None, 1.0)):
+        scorer = scorer_for(truth, DetectTask(detect="yolov8", score=0.5), settings)
+        found = scorer.scores([scorer.note(n, seen(truth, n)) for n in range(FRAMES)], None)
+        assert found["hota"].value == pytest.approx(most, abs=0.01)
+    file.write_text("".join(line for line in PIPELINE.splitlines(keepends=True) if "track" not in line))
+    assert model_section(file).tracking is None
 
 
 def test_tracks_without_trackeval(monkeypatch: pytest.MonkeyPatch) -> None:
