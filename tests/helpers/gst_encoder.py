@@ -111,10 +111,10 @@ def run(path: Path, frames: int = 60, width: int = 160, height: int = 120, encod
     cast("Any", gst_encoder).NvmmPool = partial(nvmm_pool.NvmmPool, calls=partial(Calls, gpu))
 
     class Watched(gst.Pipeline):
-        def __init__(self, text: str, *arguments: Any) -> None:
+        def __init__(self, text: str, *arguments: Any, **settings: Any) -> None:
             on_gpu = "memory:NVMM" in text
             playing = f"{text.replace(STAND_IN, bridge)} async=false"  # two sinks would wait for each other's first
-            super().__init__(playing if on_gpu else text, *arguments)
+            super().__init__(playing if on_gpu else text, *arguments, **settings)
             if on_gpu:
                 Reader(self, (width, height))
 

@@ -109,8 +109,8 @@ def pipelines() -> list[Any]:
     made = list[Any]()
 
     class Watched(gst.Pipeline):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
             made.append(self._pipeline.get_by_name("camera"))
 
     gst.Pipeline = Watched  # type: ignore[assignment,misc]
@@ -137,7 +137,7 @@ def started(
         cameras[0].first.wait()
         all(cameras[0].push() for _ in range(LEAD))
 
-    starter = threading.Thread(target=start)
+    starter = threading.Thread(target=start, daemon=True)  # else a source that died is waited for
     starter.start()
     return starter, cameras
 
@@ -164,7 +164,7 @@ def watched(sessions: Sequence[Session], waits_for_engine: bool) -> None:
 
         def late(self: Any, frames: Any, **options: Any) -> None:
             early(self, frames, **options)
-            hold(frames, self._session.stream)
+            hold(frames, self.session.stream)
 
         infer_gpu.InferenceSlot.enqueue = late  # type: ignore[assignment, method-assign]
 

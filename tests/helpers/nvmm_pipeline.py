@@ -114,7 +114,7 @@ def run(
 
     def take(self: NullSink, result: Result) -> None:
         nonlocal sunk
-        sunk, until = sunk + 1, taken + slow
+        sunk, until = sunk + len(result.each), taken + slow
         with came:
             came.wait_for(lambda: taken >= until or has_ended)
 

@@ -106,7 +106,7 @@ def test_a_whole_pipeline_with_fewer_buffers_or_longer_leases_loses_frames(
     libraries: Path, settings: dict[str, object]
 ) -> None:
     found, _ = camera(libraries, program="nvmm_pipeline", frames=5000, **settings)
-    assert found["lost"] and found["taken"] < 20, found
+    assert found["lost"] and found["taken"] < 50, found  # a sink has whole batches, and what is dropped is given back
     assert len({found["calls"][name] for name in (*EGL, *EGL_BACK)}) == 1, "everything is undone all the same"
 
 
