@@ -84,9 +84,9 @@ def test_a_pipeline_that_ended_by_an_error_is_freed_at_once(how: str, tmp_path: 
     """And not when Python's garbage collector comes by, which holds a GPU's memory until then."""
     source = "api" if how != "started" else "'synthetic:noise', size: 64x48, limit: 9"
     (tmp_path / "p.yaml").write_text(
-        f"stages:\n  cam: {{source: {source}}}\n  bad: {{python: 'own:{how.title()}', from: cam}}\n"
+        f"stages:\n  cam: {{source: {source}}}\n  bad: {{python: 'gone_by_itself:{how.title()}', from: cam}}\n"
     )
-    (tmp_path / "own.py").write_text(
+    (tmp_path / "gone_by_itself.py").write_text(
         "class Started:\n  def __call__(self, result):\n    raise OSError('gone')\nclass Called(Started): pass\n"
         "class Closing:\n  def __call__(self, result):\n    pass\n  def close(self):\n    raise OSError('gone')\n"
     )
