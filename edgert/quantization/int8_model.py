@@ -13,7 +13,14 @@ from edgert.graph import Model
 from edgert.quantization.calibrated import Calibrated
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.evaluator import CORRECTION_IMAGES, Evaluator, NoiseEvaluator, TaskEvaluator, evaluator_of
+from edgert.quantization.evaluator import (
+    CORRECTION_IMAGES,
+    REPAIRED,
+    Evaluator,
+    NoiseEvaluator,
+    TaskEvaluator,
+    evaluator_of,
+)
 from edgert.quantization.mixed_precision import MixedPrecision, Scan
 from edgert.quantization.quantization_error import sqnr
 from edgert.quantization.quantizer import Quantized, Quantizer, Recipe, for_this_machine
@@ -246,6 +253,12 @@ def _warnings(evaluator: Evaluator, made: Recovered) -> Iterator[str]:
         yield (
             f"this INT8 model does not do what FP32 does: {metric} {value:.2f}, and sound ones have "
             f"{evaluator.floor:.2f} or more. Try method: auto, or precision: fp16"
+        )
+    elif value < evaluator.goal and metric in REPAIRED:
+        yield (
+            f"this INT8 model does not always do what FP32 does ({metric} {value:.2f}), which can cost a point of "
+            "accuracy or more: labels tell how much, with accuracy: {dataset: …, metric: …, max_drop: …} or "
+            "edgert eval --data"
         )
 
 

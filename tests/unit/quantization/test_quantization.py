@@ -50,6 +50,15 @@ def test_a_spoilt_model_keeps_layers_and_reports_it(
     assert set(made.warnings) <= set(summary(made))
 
 
+def test_a_model_between_sound_and_good_says_that_labels_are_wanted(
+    config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demand(monkeypatch, 0.0, 1.01)
+    made = quantize_section(config, calibrated)
+    (warning,) = made.warnings
+    assert made.is_sound and "not always do what FP32 does (agreement" in warning and "labels tell how much" in warning
+
+
 def test_kept_layers_are_named_with_what_they_cost(
     config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
