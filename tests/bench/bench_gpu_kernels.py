@@ -34,6 +34,7 @@ from edgert.memory.cuda import CudaDevice, Launch, open_device
 from edgert.runtime import Color, Frame, Result
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.classify import Classify
+from edgert.stages.decode.decoded import YoloNas
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.instances import YoloV8Seg
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax
@@ -43,6 +44,7 @@ from edgert.stages.draw import Overlay
 from edgert.stages.gpu.gpu_crops import CropLaunches, laid_out
 from edgert.stages.gpu.gpu_detections import GpuDetector, GpuInstances, GpuOriented, GpuPose
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, ValueType
+from edgert.stages.gpu.gpu_rows import GpuRows
 from edgert.stages.gpu.gpu_scores import GpuClasses, GpuMask, GpuPeaks
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.overlay import GpuPainter
@@ -170,6 +172,29 @@ def torch_nms(values: Any, score: float, iou: float) -> Callable[[], object]:
         return answers
 
     return run
+
+
+def rows(device: CudaDevice, kernels: Kernels, images: int, count: int) -> Iterator[Figure]:
+    """Of YOLO-NAS, where ``count`` boxes of each image score enough; PyTorch's rows are not decoded either."""
+    import torch
+
+    table = np.ascontiguousarray(detector_output(images, count).transpose(0, 2, 1))
+    arrays = [np.ascontiguousarray(table[:, :, :4]), np.ascontiguousarray(table[:, :, 4:])]
+    outputs = [GpuTensor("out", array.shape, "float16", on_gpu(device, array)) for array in arrays]
+    reader = GpuRows(Detector(YoloNas(), 0.25, 0.45, 300), outputs, NETWORK, kernels)
+    boxes, scores = (torch.from_numpy(array).cuda() for array in arrays)
+
+    def peer() -> object:
+        return [
+            (some[keep].cpu(), one[keep].cpu())
+            for some, one, keep in zip(scores, boxes, scores.amax(2) >= 0.25, strict=True)
+        ]
+
+    name = f"{count} rows of 8400 that score enough" + (f", {images} images" if images > 1 else "")
+    yield from of_reader(device, name, reader, None, "rows", peer)
+    reader.close()
+    for output in outputs:
+        output.block.release()
 
 
 def torch_best(values: Any, classes: int) -> Callable[[], object]:
@@ -354,15 +379,17 @@ def measure() -> Iterator[Figure]:
         reader.close()
         block.release()
 
-    for rows, count, bar in ((1, 100, 12.0), (1, 300, 12.0), (8, 300, None), (1, 1000, None), (1, 3000, None)):
-        values = detector_output(rows, count)
-        name = f"suppression of {count} boxes, {rows} images" if rows > 1 else f"suppression of {count} boxes"
+    for images, count, bar in ((1, 100, 12.0), (1, 300, 12.0), (8, 300, None), (1, 1000, None), (1, 3000, None)):
+        values = detector_output(images, count)
+        name = f"suppression of {count} boxes, {images} images" if images > 1 else f"suppression of {count} boxes"
         yield from figures(name, GpuDetector, Detector(YoloV8(), 0.25, 0.45, 300), values, "suppress", bar,
                            torch_nms(values, 0.25, 0.45))  # fmt: skip
+    for images, count in ((1, 100), (8, 300)):
+        yield from rows(device, kernels, images, count)
     random = np.random.default_rng(2)
-    for rows, classes in ((1, 1000), (8, 1000), (1, 100_000), (8, 100_000)):
-        values = (random.standard_normal((rows, classes)) * 3).astype(np.float16)
-        name = f"best 5 of {classes} classes, {rows} rows"
+    for lines, classes in ((1, 1000), (8, 1000), (1, 100_000), (8, 100_000)):
+        values = (random.standard_normal((lines, classes)) * 3).astype(np.float16)
+        name = f"best 5 of {classes} classes, {lines} rows"
         peer = torch_best(values, classes)
         yield from figures(name, GpuClasses, Classify("logits"), values, "classes", None, peer)
     values = detector_output(1, 100, 1, 51)
@@ -375,12 +402,12 @@ def measure() -> Iterator[Figure]:
         "suppression of 300 oriented boxes", GpuOriented, Detector(YoloV8Obb()), turned, "suppress", None, peer
     )
     yield from masks(device, kernels, random)
-    for rows in (1, 8):
-        values = random.standard_normal((rows, 19, 512, 512)).astype(np.float16)
-        yield from figures(f"classes of 512 × 512 cells of 19 scores, {rows} images", GpuMask, SegmentArgmax(), values,
-                           "best_class", None, torch_codes(values))  # fmt: skip
-        values = random.random((rows, 17, 64, 48)).astype(np.float16)
-        name = f"peaks of 17 heat maps of 64 × 48, {rows} images"
+    for images in (1, 8):
+        values = random.standard_normal((images, 19, 512, 512)).astype(np.float16)
+        name = f"classes of 512 × 512 cells of 19 scores, {images} images"
+        yield from figures(name, GpuMask, SegmentArgmax(), values, "best_class", None, torch_codes(values))
+        values = random.random((images, 17, 64, 48)).astype(np.float16)
+        name = f"peaks of 17 heat maps of 64 × 48, {images} images"
         yield from figures(name, GpuPeaks, Heatmap(), values, "peaks", None, torch_peaks(values))
     frame = frame_of(WIDTH, HEIGHT, "nv12")
     yield from crops(device, kernels, random, frame)
