@@ -99,14 +99,22 @@ def test_own_code_beside_the_model_sees_every_pixel_and_costs_no_frame_however_s
 
 @pytest.mark.parametrize(
     "settings",
-    [{"pool": 4}, {"waits_for_engine": True}, {"waits_for_sink": True}],
-    ids=["the element's own 4 buffers", "held by the engine", "held to the sink"],
+    [{"pool": 4}, {"waits_for_engine": True}],
+    ids=["the element's own 4 buffers", "held by the engine"],
 )
 def test_a_whole_pipeline_with_fewer_buffers_or_longer_leases_loses_frames(
     libraries: Path, settings: dict[str, object]
 ) -> None:
     found, _ = camera(libraries, program="nvmm_pipeline", frames=5000, **settings)
-    assert found["lost"] and found["taken"] < 50, found  # a sink has whole batches, and what is dropped is given back
+    assert found["lost"] and found["taken"] < 20, found
+    assert len({found["calls"][name] for name in (*EGL, *EGL_BACK)}) == 1, "everything is undone all the same"
+
+
+def test_a_whole_pipeline_with_leases_held_to_the_sink_loses_frames(libraries: Path) -> None:
+    """Soon after the sink had as many as the camera has buffers; how many come meanwhile is what the sink waits for,
+    as a batch passes as one, and those that are dropped give their buffers back."""
+    found, _ = camera(libraries, program="nvmm_pipeline", frames=5000, waits_for_sink=True)
+    assert found["lost"] and found["sunk"] < 20, found
     assert len({found["calls"][name] for name in (*EGL, *EGL_BACK)}) == 1, "everything is undone all the same"
 
 

@@ -7,6 +7,7 @@ matter to the host and nothing else.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -95,8 +96,14 @@ def _reached(numbers: F32, floor: float) -> Bool:
     return found
 
 
+@lru_cache(maxsize=32)
+def _levels(head: "RowHead", shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
+    """Those of a head, which are the same for every frame of a stream."""
+    return head.levels(shapes, network, score)
+
+
 class RowHead(Head, ABC):
-    """A head that makes boxes of single rows of its outputs."""
+    """A head that makes boxes of single rows of its outputs; a frozen dataclass, which can be hashed."""
 
     @abstractmethod
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
@@ -113,5 +120,5 @@ class RowHead(Head, ABC):
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
         """Only rows that could score enough are touched. Raises ModelError like :meth:`class_count`."""
         shapes = shapes_of(outputs)
-        found = [scan(outputs, level) for level in self.levels(shapes, network, score)]
+        found = [scan(outputs, level) for level in _levels(self, shapes, network, score)]
         return self.placed(found, shapes, network, score)
