@@ -69,13 +69,14 @@ I32 = npt.NDArray[np.int32]
 def clockwise(corners: F32) -> F32:
     """(N, 4, 2) corners of turned boxes, in any order → a new array, clockwise from the upper left one: of the two
     leftmost the upper, as PaddleOCR orders them."""
-    by_x = np.take_along_axis(corners, np.argsort(corners[..., 0], axis=1, kind="stable")[..., None], axis=1)
-    left, right = (np.take_along_axis(pair, _by_y(pair), axis=1) for pair in (by_x[:, :2], by_x[:, 2:]))
+    rows = np.arange(len(corners))[:, None]
+    by_x = corners[rows, np.argsort(corners[..., 0], axis=1, kind="stable")]
+    left, right = (pair[rows, _by_y(pair)] for pair in (by_x[:, :2], by_x[:, 2:]))
     return np.stack([left[:, 0], right[:, 0], right[:, 1], left[:, 1]], axis=1)
 
 
 def _by_y(pairs: F32) -> npt.NDArray[np.intp]:
-    return np.argsort(pairs[..., 1], axis=1, kind="stable")[..., None]
+    return np.argsort(pairs[..., 1], axis=1, kind="stable")
 
 
 _TALL = 1.5

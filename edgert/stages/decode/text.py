@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
 from edgert.errors import ConfigError
 from edgert.runtime.frame import U8
@@ -23,6 +24,8 @@ from edgert.stages.decode.maps import plane_size
 _LEAST_SIDE = 3
 """Cells; what is smaller is no text, nor is what is smaller than two more once it is grown."""
 _MOST_CONTOURS = 1000
+_NEXT, _PREVIOUS = [1, 2, 3, 0], [3, 0, 1, 2]
+"""Corners round a box; many times as quick as ``numpy.roll``."""
 _ARC = 0.25
 """Cells that Clipper's round corners may be off: ``def_arc_tolerance`` of Angus Johnson's Clipper 6."""
 
@@ -95,12 +98,12 @@ def offset(boxes: F32, ratio: float) -> F32:
         (N, P, 2) whole numbers: points of a polygon each, some more than once.
     """
     exact = boxes.astype(np.float64)
-    sides = np.linalg.norm(np.roll(exact, -1, axis=1) - exact, axis=2)
+    sides = np.linalg.norm(exact[:, _NEXT] - exact, axis=2)
     away = (ratio * sides[:, :1] * sides[:, 1:2] / sides.sum(axis=1, keepdims=True))[..., None]
     corners = np.trunc(exact)
-    way = np.roll(corners, -1, axis=1) - corners
+    way = corners[:, _NEXT] - corners
     after = np.stack([way[..., 1], -way[..., 0]], axis=2) / np.linalg.norm(way, axis=2, keepdims=True)  # outward
-    before = np.roll(after, 1, axis=1)
+    before = after[:, _PREVIOUS]
     turn = np.arctan2(before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0], (before * after).sum(axis=2))
     circle = np.minimum(np.pi / np.arccos(1 - _ARC / np.maximum(away, _ARC)), away * np.pi)[..., 0]  # steps of a whole
     steps = np.maximum(np.floor(circle / (2 * np.pi) * np.abs(turn) + 0.5), 1)[..., None]
@@ -120,13 +123,29 @@ def _corners(rectangles: Sequence[Any]) -> F32:
     return np.array([cv2.boxPoints(one) for one in rectangles], np.float32).reshape(len(rectangles), 4, 2)
 
 
+def _are_level(boxes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """(N,) whether the sides of (N, 4, 2), clockwise from the upper left corner, are those of the image."""
+    x, y = boxes[..., 0], boxes[..., 1]
+    is_level: npt.NDArray[np.bool_] = (
+        (x[:, 0] == x[:, 3]) & (x[:, 1] == x[:, 2]) & (y[:, 0] == y[:, 1]) & (y[:, 2] == y[:, 3])
+    )
+    return is_level
+
+
 def _means_in(sure: F32, boxes: F32) -> F32:
     """(N,) of the map's cells in each of (N, 4, 2) turned boxes."""
     limit = np.array([sure.shape[1], sure.shape[0]]) - 1
     low = np.clip(np.floor(boxes.min(axis=1)), 0, limit).astype(np.int64)
     high = np.clip(np.ceil(boxes.max(axis=1)), 0, limit).astype(np.int64)
     placed, means = (boxes - low[:, None]).astype(np.int32), list[float]()
-    for box, (left, top), (right, bottom) in zip(placed, low.tolist(), (high + 1).tolist(), strict=True):
+    level = _are_level(placed) & (boxes >= 0).all(axis=(1, 2)) & (boxes < limit + 1).all(axis=(1, 2))
+    high = np.where(level[:, None], low + placed[:, 2], high)
+    for box, is_level, (left, top), (right, bottom) in zip(
+        placed, level.tolist(), low.tolist(), (high + 1).tolist(), strict=True
+    ):
+        if is_level:  # as most text is: no mask needed
+            means.append(cv2.mean(sure[top:bottom, left:right])[0])
+            continue
         inside = np.zeros((bottom - top, right - left), np.uint8)
         cv2.fillPoly(inside, [box], (1,))
         means.append(cv2.mean(sure[top:bottom, left:right], inside)[0])
