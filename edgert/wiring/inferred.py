@@ -6,9 +6,10 @@ from pathlib import Path
 
 from edgert.config import InputConfig, ModelConfig, TaskConfig
 from edgert.config.model_section import PythonTask, value_of, verb_of
-from edgert.engine import not_one_image
+from edgert.engine import not_one_image, one_image
 from edgert.errors import ModelError
 from edgert.graph import TensorSpec, inputs, load
+from edgert.wiring.activation import with_activation
 from edgert.wiring.against import contradictions, integers
 from edgert.wiring.check import prior_for, rows_of, ties_of
 from edgert.wiring.check_report import Row
@@ -106,6 +107,9 @@ def infer(
     if own is not None and (is_own or not _is_read(found, told)):
         return _guessed(found, blank, told, size, spec, own(found), notes)
     made = _guessed(found, blank, told, size, spec, task, notes)
+    if task is None:
+        own_task = with_activation(made.setting.task, model, tuple(one_image(found.engine)), len(told.labels))
+        made = replace(made, setting=replace(made.setting, task=own_task))
     return _tried(made, images, progress) if images else made
 
 

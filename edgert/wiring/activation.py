@@ -1,0 +1,78 @@
+"""Whether a detection head's numbers are past their sigmoid: what the graph says, so that no frame is asked.
+
+Without it a decoder looks at all numbers of every frame (``activation: auto``), which a GPU then has to bring to the
+host.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from edgert.config import TaskConfig
+from edgert.config.model_section import DetectTask
+from edgert.graph import Model
+from edgert.graph.operators import about, data_of, of_values
+from edgert.stages.decode.decoder import Shapes, boxes_and_scores
+
+_MOVES = of_values("same", "some", "picked")
+"""Operators that make no new numbers."""
+
+
+def with_activation(task: TaskConfig, model: Model, shapes: Shapes, label_count: int) -> TaskConfig:
+    """The task with the activation that the graph shows, where its decoder would else ask the numbers.
+
+    Of ``detr``, numbers without an activation may stand for a softmax that has a column for no object: only as many
+    labels as columns show that they do not.
+
+    Args:
+        shapes: of the model's outputs, without the batch dimension.
+        label_count: names of classes that are known; 0 for none.
+    """
+    if not isinstance(task, DetectTask) or "activation" in task.options:
+        return task
+    names = [one.name for one in model.proto.graph.output]
+    found = ""
+    if task.detect == "yolo-raw":
+        found = _activation(model, names)
+    elif task.detect == "detr" and (roles := boxes_and_scores(shapes)) is not None:
+        found = _activation(model, [names[roles[1]]])
+        if found == "sigmoid" and shapes[roles[1]][1] != label_count:
+            found = ""
+    return task.model_copy(update={"options": {**task.options, "activation": found}}) if found else task
+
+
+def _activation(model: Model, outputs: Sequence[str]) -> str:
+    """``none`` where all numbers are made by a sigmoid, ``sigmoid`` where all are sums of products, else empty."""
+    makers = {name: node for node in model.proto.graph.node for name in node.output}
+    constants = {one.name for one in model.proto.graph.initializer}
+    constants |= {name for name, node in makers.items() if about(node.op_type).kind == "constant"}
+    found = {_missing(makers, constants, node) for name in outputs for node in _sources(makers, name)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _sources(makers: Mapping[str, Any], output: str) -> Iterator[Any]:
+    """The nodes that make the numbers of an output, behind all that only move them; None for what no node makes."""
+    waiting, seen = [output], set[str]()
+    while waiting:
+        name = waiting.pop()
+        node = makers.get(name)
+        if name in seen:
+            continue
+        seen.add(name)
+        if node is not None and node.op_type in _MOVES and about(node.op_type).kind != "rectifier":
+            waiting += data_of(node.op_type, node.input)
+        else:
+            yield node
+
+
+def _missing(makers: Mapping[str, Any], constants: set[str], node: Any) -> str:
+    """The activation that is missing behind a node, ``none`` or ``sigmoid``; empty where it is neither of the two."""
+    if node is None:
+        return ""
+    about_it = about(node.op_type)
+    if about_it.kind == "curve" and about_it.low == 0 and about_it.high == 1:
+        return "none"
+    if node.op_type == "Add" and not constants.isdisjoint(node.input):  # a bias
+        summed = [makers.get(name) for name in node.input if name not in constants]
+        is_product = len(summed) == 1 and summed[0] is not None and about(summed[0].op_type).kind == "product"
+        return "sigmoid" if is_product else ""
+    return "sigmoid" if about_it.kind in ("conv", "product") else ""
