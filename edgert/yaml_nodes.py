@@ -18,12 +18,21 @@ def compose(text: str) -> yaml.Node | None:
     """
     depth = 0
     # LibYAML makes nodes recursively and would overflow the C stack; it makes events one by one.
-    events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
-    for event in events:
+    for event in _events(text):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > limits.YAML_LEVELS:
             raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=event.start_mark)
     return yaml.compose(text, Loader=LOADER)
+
+
+def _events(text: str) -> Iterator[Any]:
+    """The events of a text; a newer LibYAML looks ahead for the end of a list and has a bound of its own (1,000)."""
+    try:
+        yield from yaml.parse(text, Loader=LOADER)
+    except yaml.MarkedYAMLError as error:
+        if error.problem == "exceeded maximum nesting depth":
+            raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=error.problem_mark) from error
+        raise
 
 
 TOO_DEEP = f"nested too deeply: {limits.YAML_LEVELS} levels are the most"

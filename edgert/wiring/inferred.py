@@ -9,10 +9,10 @@ from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.engine import not_one_image, one_image
 from edgert.errors import ModelError
 from edgert.graph import TensorSpec, inputs, load
-from edgert.wiring.activation import with_activation
 from edgert.wiring.against import contradictions, integers
 from edgert.wiring.check import prior_for, rows_of, ties_of
 from edgert.wiring.check_report import Row
+from edgert.wiring.head_activation import with_activation
 from edgert.wiring.judge import judge, kind_of_photo
 from edgert.wiring.photos import read_photos
 from edgert.wiring.prior import FAMILY, Prior, Told, named_family, told_of, told_task

@@ -71,7 +71,8 @@ def _missing(makers: Mapping[str, Any], constants: set[str], node: Any) -> str:
     about_it = about(node.op_type)
     if about_it.kind == "curve" and about_it.low == 0 and about_it.high == 1:
         return "none"
-    if node.op_type == "Add" and not constants.isdisjoint(node.input):  # a bias
+    is_sum = about_it.kind == "arithmetic" and about_it.is_homogeneous and about_it.values == "new"
+    if is_sum and not constants.isdisjoint(node.input):  # a bias
         summed = [makers.get(name) for name in node.input if name not in constants]
         is_product = len(summed) == 1 and summed[0] is not None and about(summed[0].op_type).kind == "product"
         return "sigmoid" if is_product else ""

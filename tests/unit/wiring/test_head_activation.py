@@ -8,7 +8,7 @@ import pytest
 
 from edgert.config.model_section import DetectTask
 from edgert.graph import load
-from edgert.wiring.activation import with_activation
+from edgert.wiring.head_activation import with_activation
 from edgert.wiring.starter import starter
 from tests.helpers.exports import Export
 
