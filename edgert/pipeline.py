@@ -246,6 +246,30 @@ class Pipeline:
         is_many = is_list or len(results) > 1 or are_several(frame, options.get("format"))
         return results if is_many else results[0]
 
+    def map(self, frames: Iterable[Any], **options: Any) -> Iterator[Result]:
+        """Takes one frame after the other through all stages, in this thread, and gives their results out in order.
+
+        For recordings, folders and datasets: ``for result in pipeline.map(frames)``. Like a call, without threads and
+        queues, but a GPU is given the next frames before the results of the last are waited for, and models with
+        ``batch:`` get full batches. Where a GPU runs the models, no other way takes less of the processor; stages that
+        the processor works on keep several cores busy only where they have threads: :meth:`run`, :meth:`submit`.
+
+        Args:
+            frames: see :meth:`submit`, each a frame or a batch; asked for a few frames ahead of the results.
+            options: ``format``, ``timestamp_ns`` and ``copy`` of
+                :meth:`~edgert.stages.source.api.ApiSource.submit`, for all of them.
+
+        Returns:
+            An iterator over a result for each frame; see :meth:`__call__`. A result's frame is lent until the next
+            result is asked for. Closed early, as by leaving the loop, it has the frames that were taken go through all
+            stages; the pipeline may be called again then, not before.
+
+        Raises:
+            StageError: as a call does. While iterating: not an image; or the first error of any stage, as
+                EdgertError, which ends the pipeline.
+        """
+        return self._called().map(frames, options)
+
     def buffer(self, shape: Sequence[int], *, stage: str | None = None, **options: Any) -> Buffer:
         """Lends memory for an image of a ``source: api`` stage, or a batch: to fill, and then submit or call with.
 

@@ -147,11 +147,11 @@ class Join(Generic[T]):
         del pending[index]
         return joined, given_up
 
-    def drain(self) -> list[T]:
-        """What still waits at the end."""
-        left = [item for pending in self._pending.values() for item, _ in pending.values()]
+    def drain(self, before: int | None = None) -> list[T]:
+        """What still waits at the end; ``before``: of frames with lower numbers, whose other parts will not come."""
+        left = list[T]()
         for pending in self._pending.values():
-            pending.clear()
+            left += [pending.pop(n)[0] for n in list(pending) if before is None or n < before]
         return left
 
 

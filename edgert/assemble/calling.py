@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -12,15 +13,20 @@ from edgert.errors import EdgertError, StageError
 from edgert.runtime import Frame, Node, Result, Runner, in_place, watchdog
 from edgert.runtime.recovery import Care
 from edgert.stages.gpu.download import Downloader
-from edgert.stages.gpu.infer_gpu import Collect
+from edgert.stages.gpu.infer_gpu import SLOTS, Collect
 from edgert.stages.infer import InferBatch, Pinned
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource, give_back
 from edgert.stages.source.timeline import Image
+from edgert.stages.source.user_memory import most_lent
 
 _HANGS_S, _END_S, _LOOK_S = 3.0, 1.0, 0.1
 """Whoever closes a pipeline waits for a call under way, but no longer than that for one stage: then that is ended, and
 has so long, or it is left behind. As in a pipeline with threads: see :mod:`edgert.runtime.runner`."""
+_AHEAD = SLOTS - 1
+"""Runs of a model that a GPU still has to do when :meth:`Calling.map` gives a result out."""
+_SPARE = 3
+"""Buffers that whoever brings frames may have at a time."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -76,8 +82,8 @@ class Calling:
         for node in nodes:
             if isinstance(node.work, InferBatch):
                 node.work.wait_for_flush()
-        for inference in assembly.inferences:
-            inference.sleeps = False  # the caller has nothing else to do
+        self._inferences = assembly.inferences
+        self._sleep(False)  # the caller has nothing else to do
         sinks = {node.name for node in nodes if isinstance(stages.get(node.name), SinkStage)}
         sinks |= {node.name for node in nodes if isinstance(node.work, CallbackSink)}
         for node in nodes:
@@ -90,7 +96,7 @@ class Calling:
         self._nodes, self._turn, self._caller = nodes, threading.Lock(), _Caller(nodes)
         self._watchdog = watchdog.Watchdog(nodes, [self._caller], runner.clock)
         self._lent: list[Frame] = []
-        self._is_open = self.is_left = False
+        self._is_open = self._is_mapping = self.is_left = False
         self._over, self._attendant = threading.Event(), threading.Thread(target=self._attend, daemon=True)
         self._attendant.name = "edgert:attendant"
         try:
@@ -107,19 +113,44 @@ class Calling:
         Raises:
             EdgertError: what is not an image leaves all as it was; an error of a stage ends the pipeline.
         """
-        self._refuse_own("called")
-        while not self._turn.acquire(timeout=_LOOK_S):
-            if self.is_left:
-                self._runner.raise_error()
+        self._comes()
         try:
-            self._caller.comes()
-            self._runner.raise_error()
-            if self._runner.stopping:
-                raise in_place.EndOfFrames("no more frames are taken", why="the pipeline has ended")
+            self._refuse_mapping()
             return self._results(arrays, options)
         finally:
-            self._caller.goes()
-            self._turn.release()
+            self._goes()
+
+    def map(self, arrays: Iterable[Any], options: dict[str, Any]) -> Iterator[Result]:
+        """The results of these frames, in order; each is lent until the next. Whoever waits for a GPU sleeps, as it has
+        been given the next frames by then.
+
+        What was taken when the iterator is closed early goes through all stages; nobody gets the results.
+
+        Args:
+            arrays: as in a call, and ``options``; taken one by one, in whichever thread asks for a result.
+
+        Raises:
+            EdgertError: as in a call. Where no more frames are taken, as behind ``limit:``, the iterator ends.
+        """
+        self._comes()
+        try:
+            self._refuse_mapping()
+            self._is_mapping = True
+            self._sleep(True)
+        finally:
+            self._goes()
+        try:
+            with suppress(in_place.EndOfFrames):
+                for array in arrays:
+                    if self._runner.stopping:
+                        break
+                    yield from self._step([array], options, ahead=_AHEAD)
+                    with self._turn:
+                        self._release()  # before another buffer is asked for
+            if not self._over.is_set():
+                yield from self._step((), {}, ahead=None)
+        finally:
+            self._end_mapping()
 
     def close(self) -> None:
         """Waits for a call under way, lets go of frames, closes all stages; their errors are the runner's.
@@ -172,12 +203,72 @@ class Calling:
         while not self._over.wait(self._watchdog.every_s):
             self._watchdog.look()
 
+    def _comes(self) -> None:
+        """Takes the turn. Raises EdgertError where the pipeline has ended, or this is one of its own stages."""
+        self._refuse_own("called")
+        if not self._is_next():
+            self._runner.raise_error()
+        try:
+            self._runner.raise_error()
+            if self._over.is_set() or (self._runner.stopping and not self._is_mapping):
+                raise in_place.EndOfFrames("no more frames are taken", why="the pipeline has ended")
+        except BaseException:
+            self._goes()
+            raise
+
+    def _is_next(self) -> bool:
+        """Takes the turn; False where nobody ever gives it back."""
+        while not self._turn.acquire(timeout=_LOOK_S):
+            if self.is_left:
+                return False
+        self._caller.comes()
+        return True
+
+    def _goes(self) -> None:
+        self._caller.goes()
+        self._turn.release()
+
+    def _step(self, arrays: Sequence[Any], options: dict[str, Any], ahead: int | None) -> list[Result]:
+        """More frames of :meth:`map`, and the results that have come."""
+        self._comes()
+        try:
+            return self._results(arrays, options, ahead)
+        finally:
+            self._goes()
+
+    def _end_mapping(self) -> None:
+        """Nothing is under way any more."""
+        if not self._is_next():
+            return
+        try:
+            self._is_mapping = False
+            self._sleep(False)
+            if not self._over.is_set():
+                if not self._runner.stopping:
+                    self._results((), {})
+                self._release()
+        finally:
+            self._goes()
+
+    def _sleep(self, sleeps: bool) -> None:
+        for inference in self._inferences:
+            inference.sleeps = sleeps
+
+    def _refuse_mapping(self) -> None:
+        if self._is_mapping:
+            raise StageError(
+                "a pipeline was called in the middle of map()",
+                why="the frames that map() has taken come first, and their results go to its iterator",
+                fix="exhaust or close() the iterator before, or make another Pipeline of the file",
+            )
+
     def _refuse_own(self, done: str) -> None:
         if self._caller.is_here():
             why = "the call that the stage is part of has not returned yet"
             raise StageError(f"a pipeline was {done} by one of its own stages", why=why)
 
-    def _results(self, arrays: Sequence[Any], options: dict[str, Any]) -> list[Result]:
+    def _results(self, arrays: Sequence[Any], options: dict[str, Any], ahead: int | None = None) -> list[Result]:
+        """What these frames come to, or those before them: see :meth:`~edgert.runtime.in_place.InPlace.run`."""
         given = list[tuple[Any, list[Image]]]()
         try:
             for array in arrays:
@@ -187,12 +278,14 @@ class Calling:
                 give_back(*pair)
             raise
         self._release()
+        if ahead is not None and self._are_many_lent(given):
+            ahead = None
         left = iter(given)
         try:
             if not self._is_open:
                 self._in_place.open()
                 self._is_open = True
-            results = self._in_place.run(self._brought(left))
+            results = self._in_place.run(self._brought(left), ahead)
         except BaseException as error:
             for pair in left:
                 give_back(*pair)
@@ -203,6 +296,12 @@ class Calling:
             raise
         self._lent = [result.frame for result in results]
         return [self._downloader.with_image(result) for result in results]
+
+    def _are_many_lent(self, given: Iterable[tuple[Any, list[Image]]]) -> bool:
+        """Whether arrays of this kind, with those under way, are about as many as buffers that are lent: then whoever
+        brings them would wait for one for ever."""
+        count = max((len(images) for _, images in given), default=1)
+        return self._in_place.under_way >= (most_lent(count) - _SPARE) * count
 
     def _brought(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[Callable[[], object]]:
         """For each frame, what has the source give it next: the first of a batch brings the others."""

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from threading import Event
 
 from edgert.clock import Clock
@@ -14,8 +15,8 @@ from edgert.runtime.records import Together
 
 _Arrival = tuple["_Place", int, Result]
 _NOWHERE = nullcontext()
-_ALL = 2**31
-"""Parts of frames that a join holds: those of one call."""
+_ALL = 2**62
+"""More than frames ever have as a number; and how many parts of frames a join may hold: those of one call."""
 
 
 class EndOfFrames(StageError):  # noqa: N818 - reads as what it is
@@ -25,9 +26,9 @@ class EndOfFrames(StageError):  # noqa: N818 - reads as what it is
 class InPlace:
     """What one call after the other does. For one thread at a time.
 
-    Each stage sees what it sees when it has a thread of its own, in the same order, and the same is measured. Nothing
-    waits in a queue from one call to the next: no frame is dropped, a batch is run when the call has no more frames for
-    it, and parts of frames that a filter kept from being joined are given up.
+    Each stage sees what it sees when it has a thread of its own, in the same order, and the same is measured. Unless a
+    call is to leave frames under way, nothing waits in a queue from one to the next: no frame is dropped, a batch is
+    run when the call has no more frames for it, and parts of frames that a filter kept from being joined are given up.
 
     Args:
         nodes: every one after those it listens to; the first is the source.
@@ -51,6 +52,7 @@ class InPlace:
             place.listeners = [(*edges[id(outlet)], outlet.is_bare) for outlet in place.node.outlets]
         self._at = self._places[0]
         self._opened: list[_Place] = []
+        self._under_way = deque[Frame]()  # those that were taken, and not returned
         source = self._at.node.work
         assert isinstance(source, Source)
         self._frames, self._source, self.is_left = source.frames(stop), source, False
@@ -69,52 +71,53 @@ class InPlace:
                 self._close_stages()
                 raise self._late()
 
-    def run(self, bring: Iterable[Callable[[], object]]) -> list[Result]:
+    def run(self, bring: Iterable[Callable[[], object]], ahead: int | None = None) -> list[Result]:
         """One call.
 
         Args:
             bring: one for each frame: has the source give it next.
+            ahead: how many of the nodes' results may still wait for a GPU, say, when this returns: their frames stay
+                under way, for a later call to return. None: all frames are returned.
 
         Returns:
-            For each frame, all records that were made of it. The caller releases their frames.
+            For each frame that no stage has anything more of, in their order, all records that were made of it. The
+            caller releases their frames.
 
         Raises:
-            EndOfFrames: nothing is wrong, and nothing more can be run.
+            EndOfFrames: nothing is wrong, and no more frames are taken; those that were left under way still are.
             EdgertError: the first error of any stage, after which nothing more may be run.
         """
-        frames: list[Frame] = []
         soon, _ = self._queues
         try:
             for one in bring:
-                frames.append(self._taken(one))
+                self._under_way.append(self._taken(one))
                 self._work(soon)  # a GPU gets one frame while the host prepares the next
-            self._work_all()
-            for place in self._places:
-                if place.is_batching and not self.is_left:
-                    self._at = place
-                    place.flush(last=True)
-                    self._work_all()
+                if ahead is not None:
+                    self._wait_for(ahead)
+            if ahead is None:
+                self._finish()
             if self.is_left:
                 raise self._late()
-            return [self._result(frame) for frame in frames]
+            return self._done()
         except BaseException as error:
-            for frame in frames:
-                frame.lease.release()
-            if isinstance(error, (Exception, SystemExit)) and not isinstance(error, EndOfFrames):
+            is_end = isinstance(error, EndOfFrames)
+            if not (is_end and ahead is not None):
+                self._let_go()
+            if isinstance(error, (Exception, SystemExit)) and not is_end:
                 raise self._at.failure(error)  # noqa: B904 - it has its cause
             raise
         finally:
-            for queue in self._queues:
-                while queue:
-                    queue.popleft()[2].frame.lease.release()
-            for place in self._places:
-                place.give_up()
-                place.sent.clear()
             if self.is_left:
                 self._close_stages()
 
+    @property
+    def under_way(self) -> int:
+        """Frames that were taken, and not returned."""
+        return len(self._under_way)
+
     def close(self) -> EdgertError | None:
-        """Closes source and stages, each once; returns the first error."""
+        """Closes source and stages, each once; returns the first error. Frames under way are let go."""
+        self._let_go()
         close = getattr(self._frames, "close", self._source.close)
         close()
         self._source.close()
@@ -167,22 +170,61 @@ class InPlace:
             self._at = place
             joined = place.joined(edge, result)
             if joined is not None:
+                if place.is_batching:
+                    place.taken = joined.each[-1].frame.index
                 with place.node.context or _NOWHERE:
                     place.step(joined)
 
-    def _work_all(self) -> None:
+    def _wait_for(self, left: int) -> None:
+        """Has those that wait for others work, the first first, until so many are left."""
         soon, late = self._queues
-        while (soon or late) and not self.is_left:
+        while len(late) > left and not self.is_left:
+            soon.append(late.popleft())
             self._work(soon)
-            if late:
-                place, edge, result = late.popleft()
-                soon.append((place, edge, result))
+
+    def _finish(self) -> None:
+        """Works on everything, batches that are not full too."""
+        self._wait_for(0)
+        for place in self._places:
+            if place.is_batching and not self.is_left:
+                self._at = place
+                place.flush(last=True)
+                self._work(self._queues[0])
+                self._wait_for(0)
+
+    def _done(self) -> list[Result]:
+        """Of the frames that nobody works on any more."""
+        first, found = self._first_at_work(), list[Result]()
+        for place in self._places:
+            place.give_up(first)
+        while self._under_way and self._under_way[0].index < first:
+            found.append(self._result(self._under_way.popleft()))
+        return found
+
+    def _first_at_work(self) -> int:
+        """The number of the first frame that waits for others, or in a batch. What only waits to be joined will not
+        be, as stages pass frames on in order."""
+        waiting = (arrival[2].each[0].frame.index for arrival in self._queues[1])
+        held = (place.passed + 1 for place in self._places if place.is_batching and place.passed < place.taken)
+        return min(chain(waiting, held), default=_ALL)
+
+    def _let_go(self) -> None:
+        """Ends all holds on frames under way."""
+        while self._under_way:
+            self._under_way.popleft().lease.release()
+        for queue in self._queues:
+            while queue:
+                queue.popleft()[2].frame.lease.release()
+        for place in self._places:
+            place.give_up()
+            place.sent.clear()
 
     def _result(self, frame: Frame) -> Result:
         """What all stages together made of a frame, in the order in which they ran."""
         outputs, image = dict[str, Record](), None
         for place in self._places:
-            if not place.is_sink and (found := place.sent.get(frame.index)) is not None:
+            found = place.sent.pop(frame.index, None)
+            if found is not None and not place.is_sink:
                 outputs |= found.outputs
                 image = image if found.image is None else found.image
         return Result(frame, outputs, image)
@@ -193,7 +235,8 @@ class _Place(Station):
 
     Attributes:
         listeners: for each of the node's outlets, who listens, by which of its edges, and whether without pixels.
-        sent: what it passed on in this call, by the number of the frame.
+        sent: what it passed on of frames under way, by their numbers.
+        taken, passed: the numbers of the last frames that came, and that it passed on; of a batching stage.
     """
 
     def __init__(self, node: Node, clock: Clock, queue: deque[_Arrival], is_sink: bool) -> None:
@@ -201,6 +244,7 @@ class _Place(Station):
         self.queue, self.is_sink = queue, is_sink
         self.listeners: list[tuple[_Place, int, bool]] = []
         self.sent: dict[int, Result] = {}
+        self.taken = self.passed = -1
         if node.joins and len(node.carried) > 1:
             self.join = Join(node.carried, _ALL, merged)
 
@@ -211,6 +255,7 @@ class _Place(Station):
     def send(self, result: Result) -> None:
         node, index = self.node, result.frame.index
         if isinstance(result, Together):
+            self.passed = result.each[-1].frame.index
             self._give_on(result)
             return
         if index in self.sent:
@@ -219,7 +264,7 @@ class _Place(Station):
                 why="a call returns one result for each frame",
                 fix="submit frames, and take results from pipeline.results(…)",
             )
-        self.sent[index] = result
+        self.sent[index], self.passed = result, index
         self._give_on(result)
 
     def _give_on(self, result: Result) -> None:

@@ -191,10 +191,10 @@ class Station:
         self._give_up(given_up)
         return joined
 
-    def give_up(self) -> None:
-        """Lets go of parts of frames whose others never came."""
+    def give_up(self, before: int | None = None) -> None:
+        """Lets go of parts of frames whose others never came; ``before``: of those with lower numbers."""
         if self.join is not None:
-            self._give_up(self.join.drain())
+            self._give_up(self.join.drain(before))
 
     def step(self, result: Result) -> bool:
         """Has the stage work on a result, and passes on what comes of it; ends the hold on its frame. Returns whether

@@ -13,6 +13,7 @@ The sides:
 - edgert-ort, edgert-rtx: edgert.Pipeline with ``source: api``; the program submits a ``pipeline.buffer()`` for each
   frame, of which the pipeline makes batches, and a callback takes results
 - batch-ort, batch-rtx: the same with a ``pipeline.buffer(batch=…)`` for each batch
+- map-ort, map-rtx: ``pipeline.map`` over such buffers, in the thread that measures
 - call-ort, call-rtx: the same pipeline called, ``pipeline(buffer)``: nothing is in flight
 - file-ort, file-rtx: the same over a source that writes into memory that the GPU reads, as decoders and cameras do
 
@@ -63,6 +64,7 @@ ALONE, IDLE_S = 200, 30.0
 OURS = {
     "edgert": gpu_public.Submitted,
     "batch": gpu_public.SubmittedBatches,
+    "map": gpu_public.Mapped,
     "call": gpu_public.Called,
     "file": gpu_public.File,
 }

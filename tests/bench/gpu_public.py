@@ -233,6 +233,54 @@ class SubmittedBatches(Submitted):
     by_batches = True
 
 
+class Mapped:
+    """Whoever measures iterates over ``pipeline.map``, with a lent buffer for each batch. See
+    :class:`~tests.bench.gpu_race.Answering`.
+    """
+
+    def __init__(self, subject: Subject, pixels: Sequence[Any]) -> None:
+        self.rows = subject.rows
+        self._pipeline = edgert.Pipeline(subject.written({"cam": "source: api"}), strict=True)
+        self._filled = Filled(self._pipeline, pixels, self.rows)
+        self.answers(self.rows)
+        settled(self._pipeline)
+        self.answers(TURNS * self.rows)
+
+    def saturated(self, seconds: float) -> Busy:
+        """See :class:`~tests.bench.gpu_race.Side`."""
+        self._go(WARM_S)
+        return self._go(seconds)
+
+    def _go(self, seconds: float) -> Busy:
+        until, ages = time.perf_counter() + seconds, list[float]()
+        watch = Watch()
+        for result in self._pipeline.map(self._buffers(until)):
+            ages.append((time.monotonic_ns() - result.timestamp_ns) / 1e6)
+        return watch.busy(len(ages), ages)
+
+    def _buffers(self, until: float) -> Iterator[Any]:
+        while time.perf_counter() < until:
+            yield self._filled.any()
+
+    def alone(self, count: int) -> list[float]:
+        """See :class:`~tests.bench.gpu_race.Side`."""
+        taken = []
+        for _ in range(count):
+            started = time.perf_counter()
+            list(self._pipeline.map([self._filled.any()]))
+            taken.append((time.perf_counter() - started) * 1e3)
+        return taken
+
+    def answers(self, count: int) -> list[Answer]:
+        """See :class:`~tests.bench.gpu_race.Side`."""
+        frames = (self._filled.frames(index) for index in range(0, count, self.rows))
+        return [answer_of(result.outputs["find"]) for result in self._pipeline.map(frames)]
+
+    def close(self) -> None:
+        """Ends the pipeline."""
+        self._pipeline.close()
+
+
 class Called(InFlight):
     """A pipeline that is called with a frame, or a batch, by the thread that measures."""
 

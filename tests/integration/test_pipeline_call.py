@@ -487,3 +487,106 @@ def test_many_pipelines_leave_nothing_behind(
     assert rss < most_mib * 2**20 and after.rss_bytes - before.rss_bytes < 8 * 2**20
     if rig is not None:
         assert rig.device.live_bytes == 0 and rig.device.leaked == 0
+
+
+def test_map_gives_what_calls_give_in_their_order(tmp_path: Path, images: list[Any]) -> None:
+    wanted = records(started(write(tmp_path), images, "track"))
+    asked: list[int] = []
+
+    def bring(pipeline: edgert.Pipeline) -> Any:
+        for index, image in enumerate(images[:6]):
+            asked.append(index)
+            with pipeline.buffer((320, 240)) as buffer:
+                buffer.array[:] = image
+                yield buffer
+        yield np.stack(images[6:9])
+        yield from images[9:]
+
+    with edgert.Pipeline(write(tmp_path)) as pipeline:
+        found = []
+        for result in pipeline.map(bring(pipeline)):
+            assert result.frame.lease.alive and len(asked) <= result.frame.index + 1
+            found.append(result)
+            assert not any(one.frame.lease.alive for one in found[:-1] if one.frame.index < 6)
+        assert records(found) == wanted and asked == [0, 1, 2, 3, 4, 5]
+        assert list(pipeline.map([])) == [] and pipeline(images[0]).frame.index == len(images)
+        assert pipeline.summary().frames_out == len(images) + 1
+
+
+def test_map_fills_batches_and_runs_the_last_one_as_it_is(tmp_path: Path, images: list[Any]) -> None:
+    text = "engines: [onnxruntime]\n" + SMALL.format(find=", batch: {max: 4, wait: 1us}")
+    path = small_pipeline(tmp_path, text, ("n", 3, 16, 16), photos=0)
+    with edgert.Pipeline(path) as pipeline:
+        alone = [pipeline(image).outputs["find"].vector for image in images[:6]]
+        runs: list[int] = []
+        inference = pipeline._assembly.node("find").work._inference  # type: ignore[union-attr]
+        run = inference.run
+        inference.run = lambda *rows: runs.append(len(rows)) or run(*rows)
+        found = list(pipeline.map(image for image in images[:6]))
+        assert runs == [4, 2] and [one.frame.index for one in found] == list(range(6, 12))
+        for one, vector in zip(found, alone, strict=True):
+            np.testing.assert_allclose(one.outputs["find"].vector, vector, rtol=1e-5)
+        runs.clear()
+        for count in (1, 3):  # more than are lent, in batches that are never full at the same time
+            taken = pipeline.map(_lent(pipeline, images[0], count, 100))
+            assert sum(1 for _ in taken) == 100 * count
+        assert max(runs) == 4 and sum(runs) == 400
+
+
+def _lent(pipeline: edgert.Pipeline, image: Any, count: int, times: int) -> Any:
+    for _ in range(times):
+        buffer = pipeline.buffer((320, 240), batch=count, timeout_s=5.0)
+        buffer.array[:] = image
+        yield buffer
+
+
+def test_leaving_map_early_finishes_what_was_taken(tmp_path: Path, images: list[Any]) -> None:
+    text = "engines: [onnxruntime]\n" + SMALL.format(find=", batch: {max: 4, wait: 1us}")
+    path, seen = small_pipeline(tmp_path, text, ("n", 3, 16, 16), photos=0), list[int]()
+    with edgert.Pipeline(path, callbacks={"find": lambda result: seen.append(result.frame.index)}) as pipeline:
+        taken = pipeline.map(image for image in images)
+        assert next(taken).frame.index == 0
+        for use in (lambda: pipeline(images[0]), lambda: next(pipeline.map(images))):
+            with pytest.raises(StageError, match="in the middle of map") as caught:
+                use()
+            assert "close()" in caught.value.fix
+        taken.close()
+        assert seen == [0, 1, 2, 3]
+        with pytest.raises(ZeroDivisionError):
+            for _ in pipeline.map(one if index < 6 else 1 / 0 for index, one in enumerate(images)):
+                pass
+        assert seen == list(range(10)) and pipeline(images[0]).frame.index == 10
+        del taken
+
+
+def test_map_ends_with_the_limit_a_stop_or_the_pipeline(tmp_path: Path, images: list[Any]) -> None:
+    with edgert.Pipeline(write(tmp_path), overrides=["stages.belt.limit=4"]) as pipeline:
+        assert [one.frame.index for one in pipeline.map(images)] == [0, 1, 2, 3] and not pipeline.running
+    for end in ("stop", "close"):
+        with edgert.Pipeline(write(tmp_path)) as pipeline:
+            found = []
+            for one in pipeline.map(images):
+                found.append(one.frame.index)
+                if len(found) == 3:
+                    getattr(pipeline, end)()
+            assert found == [0, 1, 2]
+    with pytest.raises(StageError, match="has ended cannot be called"):
+        pipeline.map(images)
+
+
+def test_an_error_in_map_is_that_of_the_pipeline(tmp_path: Path, images: list[Any]) -> None:
+    def fail(result: edgert.Result) -> None:
+        if result.frame.index == 1:
+            raise ZeroDivisionError("no parts")
+
+    pipeline = edgert.Pipeline(write(tmp_path), callbacks={"find": fail})
+    taken = pipeline.map(images)
+    next(taken)
+    with pytest.raises(StageError, match="ZeroDivisionError: no parts"):
+        next(taken)
+    with pytest.raises(StageError, match="ZeroDivisionError: no parts"):
+        pipeline.close()
+    with edgert.Pipeline(write(tmp_path)) as pipeline:
+        with pytest.raises(StageError):
+            list(pipeline.map([images[0], images[0].astype(np.float32)]))
+        assert pipeline(images[0]).frame.index == 1, "what is no image changes nothing"
