@@ -303,12 +303,10 @@ class Calling:
         count = max((len(images) for _, images in given), default=1)
         return self._in_place.under_way >= (most_lent(count) - _SPARE) * count
 
-    def _brought(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[Callable[[], object]]:
-        """For each frame, what has the source give it next: the first of a batch brings the others."""
+    def _brought(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[in_place.Bring]:
+        """For each array, what has the source give its frames next, and how many these are."""
         for array, images in given:
-            count = len(images)
-            yield partial(self._source.put, array, images)
-            yield from [bool] * (count - 1)
+            yield partial(self._source.put, array, images), len(images)
 
     def _release(self) -> None:
         lent, self._lent = self._lent, []

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
-from itertools import chain
+from itertools import chain, islice, takewhile
 from threading import Event
 
 from edgert.clock import Clock
@@ -13,6 +13,7 @@ from edgert.runtime import Frame, Record, Result, Source
 from edgert.runtime.node import Node, Station, merged
 from edgert.runtime.records import Together
 
+Bring = tuple[Callable[[], object], int]
 _Arrival = tuple["_Place", int, Result]
 _NOWHERE = nullcontext()
 _ALL = 2**62
@@ -71,11 +72,11 @@ class InPlace:
                 self._close_stages()
                 raise self._late()
 
-    def run(self, bring: Iterable[Callable[[], object]], ahead: int | None = None) -> list[Result]:
+    def run(self, bring: Iterable[Bring], ahead: int | None = None) -> list[Result]:
         """One call.
 
         Args:
-            bring: one for each frame: has the source give it next.
+            bring: one for each frame, or for several that come together: has the source give them next, and how many.
             ahead: how many of the nodes' results may still wait for a GPU, say, when this returns: their frames stay
                 under way, for a later call to return. None: all frames are returned.
 
@@ -90,7 +91,7 @@ class InPlace:
         soon, _ = self._queues
         try:
             for one in bring:
-                self._under_way.append(self._taken(one))
+                self._take(*one)
                 self._work(soon)  # a GPU gets one frame while the host prepares the next
                 if ahead is not None:
                     self._wait_for(ahead)
@@ -147,22 +148,28 @@ class InPlace:
         finally:
             del first  # the traceback of its cause holds this frame
 
-    def _taken(self, bring: Callable[[], object]) -> Frame:
-        """The source's next frame, on its way; one more hold on it is the caller's."""
+    def _take(self, bring: Callable[[], object], count: int) -> None:
+        """Has the source's next frames go on; one more hold on each is the caller's."""
         self._at, started = self._places[0], self._clock.now_ns()
         bring()
-        frame = next(self._frames, None)
+        frames = list(islice(self._frames, count))
         made = self._clock.now_ns()
-        limiter = self._at.node.limiter
-        if frame is not None and limiter is not None and not limiter.passes(self._stop):
-            frame.lease.release()
-            frame = None
-        if frame is None:
+        limiter, is_full = self._at.node.limiter, len(frames) == count
+        if limiter is not None:
+            passed = list(takewhile(lambda _: limiter.passes(self._stop), frames))
+            for frame in frames[len(passed) :]:
+                frame.lease.release()
+            frames, is_full = passed, is_full and len(passed) == count
+        for frame in frames:
+            frame.lease.retain()
+        self._under_way.extend(frames)
+        if count == 1 and frames:
+            self._at.give(frames[0], made, made - started)
+        elif frames:
+            self._at.give_several(frames, made, made - started)
+        if not is_full:
             why = "the pipeline was stopped" if self._stop.is_set() else "its limit: was reached"
             raise EndOfFrames("no more frames are taken", why=why, where=f"stage {self._at.node.name!r}")
-        frame.lease.retain()
-        self._at.give(frame, made, made - started)
-        return frame
 
     def _work(self, queue: deque[_Arrival]) -> None:
         while queue and not self.is_left:

@@ -30,7 +30,7 @@ class Rig:
         self.in_place.open()
 
     def call(self, count: int = 1) -> list[Result]:
-        results = self.in_place.run([lambda: None] * count)
+        results = self.in_place.run([(lambda: None, 1)] * count)
         for result in results:
             result.frame.lease.release()
         return results
@@ -77,7 +77,7 @@ def test_all_of_it_happens_in_this_thread_and_no_thread_is_made() -> None:
 
 def test_the_frame_is_lent_until_the_caller_lets_go() -> None:
     rig = Rig(chain(Numbers(count=None), tag("find")))
-    (result,) = rig.in_place.run([lambda: None])
+    (result,) = rig.in_place.run([(lambda: None, 1)])
     assert result.frame.lease.alive and not rig.source.is_full()
     result.frame.lease.release()
     assert not result.frame.lease.alive
@@ -288,7 +288,7 @@ def test_frames_without_pixels_are_for_those_who_look_at_none() -> None:
     nodes[1].outlets[0].is_bare = True
     nodes[1].lets_go = True
     rig = Rig(nodes)
-    (result,) = rig.in_place.run([lambda: None])
+    (result,) = rig.in_place.run([(lambda: None, 1)])
     assert bare == [True] and not result.frame.is_let_go and result.frame.planes[0].shape == (2, 2, 3)
     result.frame.lease.release()
     rig.close()
