@@ -10,6 +10,8 @@ The sides:
 - compile: the same lines by torch.compile(mode="reduce-overhead")
 - bare-ort, bare-rtx: ONNX Runtime's and TensorRT-RTX's engine alone (gpu_bare.py): fixed shape, one CUDA graph
   replayed, no frames and no answers
+- fed-rtx: bare-rtx with the bytes of each batch brought to the GPU meanwhile, by one copy that nobody reads: no frames
+  of the host come faster
 - edgert-ort, edgert-rtx: edgert.Pipeline with ``source: api``; the program submits a ``pipeline.buffer()`` for each
   frame, of which the pipeline makes batches, and a callback takes results
 - batch-ort, batch-rtx: the same with a ``pipeline.buffer(batch=…)`` for each batch
@@ -68,7 +70,14 @@ OURS = {
     "call": gpu_public.Called,
     "file": gpu_public.File,
 }
-SIDES = ("careful", "bare-rtx", "bare-ort", *(f"{kind}-{engine}" for kind in OURS for engine in ENGINES), "compile")
+SIDES = (
+    "careful",
+    "bare-rtx",
+    "fed-rtx",
+    "bare-ort",
+    *(f"{kind}-{engine}" for kind in OURS for engine in ENGINES),
+    "compile",
+)
 OVER_CAREFUL, OVER_COMPILE, OF_BARE, CPU_US, AGREEMENT = 1.15, 1.0, 0.95, 400.0, 0.8
 
 
@@ -131,8 +140,8 @@ class Race:
             return OURS[kind](subject, self.entry.pixels)
         from tests.bench import gpu_bare, gpu_careful
 
-        if kind == "bare":
-            bare = gpu_bare.BareRtx if engine == "rtx" else gpu_bare.BareOrt
+        if kind in ("bare", "fed"):
+            bare = gpu_bare.FedRtx if kind == "fed" else gpu_bare.BareRtx if engine == "rtx" else gpu_bare.BareOrt
             return bare(self.entry.lines, self.entry.pinned, self.rows, self.entry.exported(self.rows))
         by = gpu_careful.Careful if kind == "careful" else gpu_careful.Compiled
         return by(self.entry.lines, self.entry.pinned, self.rows)

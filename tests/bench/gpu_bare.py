@@ -120,6 +120,26 @@ class BareRtx(Bare):
             raise RuntimeError("TensorRT-RTX failed while running")
 
 
+class FedRtx(BareRtx):
+    """TensorRT-RTX with the bytes of each batch brought to the GPU meanwhile, by one copy that nobody reads: as fast as
+    frames of the host can come through this engine here, whatever is done with them."""
+
+    def __init__(self, lines: Lines, frames: Sequence[Tensor], rows: int, model: Path) -> None:
+        super().__init__(lines, frames, rows, model)
+        self._batches = [torch.stack(list(frames[:rows])).pin_memory() for _ in range(IN_FLIGHT)]
+        self._brought = [torch.empty_like(self._batches[0], device="cuda") for _ in range(IN_FLIGHT)]
+        self._bringing, self._there = torch.cuda.Stream(), torch.cuda.Event()
+        torch.cuda.synchronize()
+
+    def submit(self, index: int) -> Any:
+        """See :class:`~tests.bench.gpu_race.InFlight`."""
+        with torch.cuda.stream(self._bringing):
+            self._brought[self._turn].copy_(self._batches[self._turn], non_blocking=True)
+            self._there.record()
+        self._stream.wait_event(self._there)
+        return super().submit(index)
+
+
 class BareOrt(Bare):
     """ONNX Runtime's CUDA provider with its fastest kernels: channels last, bias and activation in the convolution."""
 
