@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -304,9 +304,9 @@ class Calling:
         return self._in_place.under_way >= (most_lent(count) - _SPARE) * count
 
     def _brought(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[in_place.Bring]:
-        """For each array, what has the source give its frames next, and how many these are."""
+        """For each array, what gets its frames of the source, and how many these are."""
         for array, images in given:
-            yield partial(self._source.put, array, images), len(images)
+            yield partial(self._source.take, array, images, self._runner.stop_event), len(images)
 
     def _release(self) -> None:
         lent, self._lent = self._lent, []

@@ -3,17 +3,17 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
-from itertools import chain, islice, takewhile
+from itertools import chain, takewhile
 from threading import Event
 
 from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
 from edgert.policy import Join
-from edgert.runtime import Frame, Record, Result, Source
+from edgert.runtime import Frame, Record, Result
 from edgert.runtime.node import Node, Station, merged
 from edgert.runtime.records import Together
 
-Bring = tuple[Callable[[], object], int]
+Bring = tuple[Callable[[], Sequence[Frame]], int]
 _Arrival = tuple["_Place", int, Result]
 _NOWHERE = nullcontext()
 _ALL = 2**62
@@ -54,9 +54,7 @@ class InPlace:
         self._at = self._places[0]
         self._opened: list[_Place] = []
         self._under_way = deque[Frame]()  # those that were taken, and not returned
-        source = self._at.node.work
-        assert isinstance(source, Source)
-        self._frames, self._source, self.is_left = source.frames(stop), source, False
+        self.is_left = False
 
     def open(self) -> None:
         """Opens every stage, the last first. Raises EdgertError: one cannot be; those that were are closed again."""
@@ -76,7 +74,7 @@ class InPlace:
         """One call.
 
         Args:
-            bring: one for each frame, or for several that come together: has the source give them next, and how many.
+            bring: for each frame, or several that come together, what gets them of the source, and how many these are.
             ahead: how many of the nodes' results may still wait for a GPU, say, when this returns: their frames stay
                 under way, for a later call to return. None: all frames are returned.
 
@@ -119,9 +117,7 @@ class InPlace:
     def close(self) -> EdgertError | None:
         """Closes source and stages, each once; returns the first error. Frames under way are let go."""
         self._let_go()
-        close = getattr(self._frames, "close", self._source.close)
-        close()
-        self._source.close()
+        self._places[0].node.work.close()
         return self._close_stages()
 
     def leave(self) -> None:
@@ -148,11 +144,10 @@ class InPlace:
         finally:
             del first  # the traceback of its cause holds this frame
 
-    def _take(self, bring: Callable[[], object], count: int) -> None:
+    def _take(self, bring: Callable[[], Sequence[Frame]], count: int) -> None:
         """Has the source's next frames go on; one more hold on each is the caller's."""
         self._at, started = self._places[0], self._clock.now_ns()
-        bring()
-        frames = list(islice(self._frames, count))
+        frames = bring()
         made = self._clock.now_ns()
         limiter, is_full = self._at.node.limiter, len(frames) == count
         if limiter is not None:

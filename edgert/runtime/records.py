@@ -310,7 +310,7 @@ class Together(Result):
 
     def let_go(self) -> Together:
         """All of them without their pixels."""
-        return Together.of([one.let_go() for one in self.results], self.outputs)
+        return self if self.frame.is_let_go else Together.of([one.let_go() for one in self.results], self.outputs)
 
 
 class _AllLeases(Lease):

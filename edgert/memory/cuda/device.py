@@ -21,6 +21,7 @@ from edgert.memory.cuda.driver import (
     is_lost,
     keeping_lock,
     load_driver,
+    module_loader,
     pycuda_driver,
 )
 from edgert.memory.cuda.gpu_context import Context, MemoryKind, tensor_kind
@@ -219,7 +220,7 @@ class CudaDevice(Context):
 
     def load(self, binary: bytes) -> Module:
         """Compiled kernels, a cubin or PTX. Raises DeviceError when they are not for this GPU."""
-        return self.run(lambda: Module(self, self.driver.module_from_buffer(binary)), doing="loading kernels")
+        return self.run(lambda: Module(self, module_loader(self.driver)(binary)), doing="loading kernels")
 
     def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Graph:
         """Records what ``enqueue`` puts on the stream as a CUDA graph; returns what launches it there.

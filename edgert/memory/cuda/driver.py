@@ -1,7 +1,10 @@
 """PyCUDA and the CUDA driver library: loaded, called, and their errors translated. Nothing else imports PyCUDA."""
 
+from __future__ import annotations
+
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
@@ -157,3 +160,62 @@ def copy_up(driver: Any) -> Callable[[int, Any, Any], object]:
             raise error_of(library, code, "cuMemcpyHtoDAsync")
 
     return copy
+
+
+# Kernels: PyCUDA's own way sets and packs anew what stays the same, with two calls of the driver more, and lets go of
+# Python's lock. Functions and constants are those of cuda.h:
+# https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html.
+
+_LOCAL_SIZE_BYTES, _NUM_REGS = 3, 4  # CUfunction_attribute
+_One: Any = ctypes.c_char_p * 1
+
+
+def module_loader(driver: Any) -> Callable[[bytes], Any]:
+    """``driver.module_from_buffer``, whose functions are launched by the CUDA driver itself. Raises DeviceError, or the
+    driver's Error."""
+    if not isinstance(driver, ModuleType):  # a stand-in for PyCUDA
+        return cast("Callable[[bytes], Any]", driver.module_from_buffer)
+    return partial(LoadedModule, keeping_lock(load_driver()))
+
+
+class LoadedModule:
+    """Kernels that were compiled together, in the context that is current when it is made, and when it goes."""
+
+    def __init__(self, library: Any, binary: bytes) -> None:
+        self._library, self._module = library, ctypes.c_void_p()
+        call(library, "cuModuleLoadData", ctypes.byref(self._module), binary)
+
+    def __del__(self) -> None:
+        if self._module:
+            self._library.cuModuleUnload(self._module)
+
+    def get_function(self, name: str) -> LoadedFunction:
+        """Raises DeviceError where there is none of that name."""
+        function = ctypes.c_void_p()
+        call(self._library, "cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
+        return LoadedFunction(self, self._library, function)
+
+
+class LoadedFunction:
+    """What :class:`~edgert.memory.cuda.nvrtc.Kernel` needs of PyCUDA's function, whose one argument is a struct."""
+
+    def __init__(self, module: LoadedModule, library: Any, function: ctypes.c_void_p) -> None:
+        self._module, self._library, self._function = module, library, function
+        self._launch = library.cuLaunchKernel
+        numbers = [ctypes.c_uint] * 7  # grid, block, bytes of shared memory
+        arguments = ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_void_p
+        self._launch.argtypes = ctypes.c_void_p, *numbers, *arguments
+        self.num_regs, self.local_size_bytes = map(self._attribute, (_NUM_REGS, _LOCAL_SIZE_BYTES))
+
+    def prepare(self, types: Sequence[str]) -> None:
+        """Needs nothing: the driver knows how large the argument is."""
+
+    def prepared_async_call(self, grid: Sequence[int], block: Sequence[int], stream: Any, argument: bytes) -> None:
+        """Puts one launch on the stream. Raises DeviceError."""
+        if code := self._launch(self._function, *grid, *block, 0, stream.handle, _One(argument), None):
+            raise error_of(self._library, code, "cuLaunchKernel")
+
+    def _attribute(self, number: int) -> int:
+        value = ctypes.c_int()
+        call(self._library, "cuFuncGetAttribute", ctypes.byref(value), ctypes.c_int(number), self._function)
+        return value.value

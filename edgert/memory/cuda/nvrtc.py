@@ -199,5 +199,5 @@ class Module:
         try:
             with self._device:
                 return Kernel(self._device, self._module, name, nbytes)
-        except self._device.driver.Error as error:
+        except (self._device.driver.Error, DeviceError) as error:
             raise DeviceError(f"there is no kernel {name!r}", why=str(error)) from error

@@ -3,9 +3,9 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from edgert.stages.source.planes import (
 )
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 from edgert.stages.source.user_memory import Buffer, Buffers, Tensors
+
+T = TypeVar("T")
 
 DEFAULT_QUEUE = 4
 _POLL_S = 0.1
@@ -140,15 +142,33 @@ class ApiSource:
     def put(self, array: Any, images: list[Image], timeout_s: float | None = None) -> int:
         """The second half of :meth:`submit`, which empties the list. Where it raises, the array is the caller's again
         unless some of its frames went on."""
+        return self._handed_over(array, images, partial(self._put, images, timeout_s))
+
+    def take(self, array: Any, images: list[Image], stop: threading.Event) -> list[Frame]:
+        """The second half for whoever takes the frames at once, for one thread: nothing waits here, and nobody serves.
+        Otherwise as :meth:`put`. Fewer than there are images where the limit is reached, or ``stop`` is set; none
+        after that, and the array is the caller's again."""
+        if self._is_over:
+            give_back(array, images)
+            return []
+
+        def taken() -> list[Frame]:
+            frames = self._frames_of(images, stop)
+            self._number(len(frames))
+            return frames
+
+        return self._handed_over(array, images, taken)
+
+    def _handed_over(self, array: Any, images: list[Image], work: Callable[[], T]) -> T:
         lease = images[0].lease
         try:
-            number = self._put(images, timeout_s)
+            found = work()
         except BaseException:
             give_back(array, images)
             raise
         if isinstance(array, Buffer):
             array.submitted(lease, is_taken=True)
-        return number
+        return found
 
     def buffer(
         self,
@@ -191,7 +211,7 @@ class ApiSource:
         try:
             yield from self._timeline.frames(self._images(stop), stop)
         finally:
-            self.close()
+            self._end()
 
     def serve(self, taker: FrameTaker, stop: threading.Event) -> None:
         """See :class:`~edgert.runtime.stage.ServedSource`: until :meth:`finish`, the limit, or ``stop``."""
@@ -214,7 +234,6 @@ class ApiSource:
         finally:
             with self._turn:  # whoever gives a frame on has done so
                 self.close()
-                self._timeline.close()
                 self._taker = None  # which holds this
 
     def wake(self) -> None:
@@ -232,6 +251,10 @@ class ApiSource:
 
     def close(self) -> None:
         """Refuses further frames and drops those that nobody took. May be called twice."""
+        self._end()
+        self._timeline.close()
+
+    def _end(self) -> None:
         with self._changed:
             self._is_over = True
             for image in self._waiting:
@@ -322,10 +345,15 @@ class ApiSource:
 
     def _give(self, images: list[Image], taker: FrameTaker) -> None:
         """Gives frames on, and empties the list: where it raises, of those that still have their image's lease."""
+        if frames := self._frames_of(images, self._stop):
+            taker.give(frames)
+
+    def _frames_of(self, images: list[Image], stop: threading.Event) -> list[Frame]:
+        """What the images become; see :meth:`_give`."""
         frames = list[Frame]()
         try:
             while images and not self._timeline.is_over:
-                frame = self._timeline.frame(images[0], self._stop)
+                frame = self._timeline.frame(images[0], stop)
                 del images[0]
                 if frame is not None:
                     frames.append(frame)
@@ -335,12 +363,11 @@ class ApiSource:
             raise
         give_back(None, images)  # those beyond the limit
         images.clear()
-        if frames:
-            taker.give(frames)
         if self._timeline.is_over:
             with self._changed:
                 self._is_over = True
                 self._changed.notify_all()
+        return frames
 
     @property
     def _refuses(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -27,10 +28,12 @@ class Rig:
         self.nodes, self.stop = list(nodes), threading.Event()
         self.source: Any = nodes[0].work
         self.in_place = InPlace(nodes, REAL, self.stop, sinks, waiting)
+        frames = self.source.frames(self.stop)
+        self.bring = lambda: list(islice(frames, 1)), 1
         self.in_place.open()
 
     def call(self, count: int = 1) -> list[Result]:
-        results = self.in_place.run([(lambda: None, 1)] * count)
+        results = self.in_place.run([self.bring] * count)
         for result in results:
             result.frame.lease.release()
         return results
@@ -77,7 +80,7 @@ def test_all_of_it_happens_in_this_thread_and_no_thread_is_made() -> None:
 
 def test_the_frame_is_lent_until_the_caller_lets_go() -> None:
     rig = Rig(chain(Numbers(count=None), tag("find")))
-    (result,) = rig.in_place.run([(lambda: None, 1)])
+    (result,) = rig.in_place.run([rig.bring])
     assert result.frame.lease.alive and not rig.source.is_full()
     result.frame.lease.release()
     assert not result.frame.lease.alive
@@ -288,7 +291,7 @@ def test_frames_without_pixels_are_for_those_who_look_at_none() -> None:
     nodes[1].outlets[0].is_bare = True
     nodes[1].lets_go = True
     rig = Rig(nodes)
-    (result,) = rig.in_place.run([(lambda: None, 1)])
+    (result,) = rig.in_place.run([rig.bring])
     assert bare == [True] and not result.frame.is_let_go and result.frame.planes[0].shape == (2, 2, 3)
     result.frame.lease.release()
     rig.close()
