@@ -54,7 +54,7 @@ class ApiSource:
         self._capacity = config.queue or DEFAULT_QUEUE
         self._waiting: deque[Image] = deque()
         self._changed = threading.Condition()
-        self._is_finished = self._is_over = False
+        self._is_finished = self._is_over = self._is_closed = False
         self._first_ns: int | None = None
         self._submitted = 0
         self._timeline = Timeline(name, config, clock, MediaClock(False), fps=config.fps, paced=False)
@@ -252,7 +252,10 @@ class ApiSource:
     def close(self) -> None:
         """Refuses further frames and drops those that nobody took. May be called twice."""
         self._end()
-        self._timeline.close()
+        with self._changed:
+            was_closed, self._is_closed = self._is_closed, True
+        if not was_closed:
+            self._timeline.close()
 
     def _end(self) -> None:
         with self._changed:
