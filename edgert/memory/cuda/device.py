@@ -325,7 +325,7 @@ def _recorded(library: Any, stream: Stream, enqueue: Callable[[], None]) -> int:
         try:
             enqueue()
         except BaseException:
-            call(library, "cuStreamEndCapture", handle, ctypes.byref(graph))
+            library.cuStreamEndCapture(handle, ctypes.byref(graph))  # its error says only that there was this one
             if graph.value:
                 _forget(library, graph.value)
             raise
