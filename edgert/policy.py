@@ -318,6 +318,11 @@ class Batcher(Generic[T]):
         self.rows += 1
         return self.rows - 1
 
+    def hold_all(self, items: Sequence[T], now: float) -> None:
+        """Keeps a full batch, of frames that the model all looks at, where nothing is held."""
+        self.is_patient, self._deadline = self._fills and not self._left, now + self.wait
+        self.held, self.rows = [(item, True) for item in items], len(items)
+
     def is_due(self, now: float, idle: bool, last: bool = False) -> bool:
         """Whether the batch is run now.
 

@@ -237,6 +237,7 @@ class InferBatch(SimpleStage):
         self.name, self._inference, self._clock, self._every = name, inference, clock, every
         self._batch: Batcher[Result] = Batcher(most, round(wait_s * 1e9), every, fills)
         self._geometries: list[Geometry] = []
+        self._fill_several = getattr(inference, "fill_several", None)
         self._leaving = deque[tuple[Result, bool]]()  # of the batch that was run: what has not gone on yet
 
     def interrupt(self) -> None:
@@ -257,6 +258,11 @@ class InferBatch(SimpleStage):
     def process(self, result: Result) -> Result | Iterable[Result]:
         """See :class:`~edgert.runtime.Stage`; nothing comes out until a batch is run, or several are."""
         batch, now_ns, out = self._batch, self._clock.now_ns(), list[Iterable[Result]]()
+        if self._every == 1 and len(result.each) == batch.most and not batch.held and self._fill_several:
+            result.frame.lease.retain()
+            batch.hold_all(result.each, now_ns)
+            self._geometries = self._fill_several([one.frame for one in result.each])
+            return self._run()
         for one in result.each:
             frame = one.frame
             frame.lease.retain()
@@ -312,10 +318,9 @@ class InferBatch(SimpleStage):
         """One for all, to the collector behind."""
         held = [self._leaving.popleft() for _ in range(count)]
         outputs = {self.name: (records, [is_wanted for _, is_wanted in held])}
-        results = [result for result, _ in held]
-        yield Together.of(results, outputs)
-        for result in results:
-            result.frame.lease.release()
+        together = Together.of([result for result, _ in held], outputs)
+        yield together
+        together.frame.lease.release()
 
     def _in_order(self, count: int, records: Iterator[Record]) -> Iterator[Result]:
         leaving = self._leaving

@@ -123,3 +123,14 @@ def test_a_file_in_batches_is_never_slower_than_frame_by_frame(
     single = file_ms(1, frames, fill_ms, launch_ms, times)
     together = file_ms(most, frames, fill_ms, launch_ms, times)
     assert together <= single + most * fill_ms + times[most] + 1e-6
+
+
+@pytest.mark.parametrize("fills", [False, True])
+def test_a_full_batch_that_comes_at_once_is_held_as_its_frames_one_by_one(fills: bool) -> None:
+    one, other = (Batcher[str](3, wait=10.0, fills=fills) for _ in range(2))
+    for turn in range(3):
+        for index in range(3):
+            one.hold(f"{turn}{index}", index, now=5.0)
+        other.hold_all([f"{turn}{index}" for index in range(3)], now=5.0)
+        assert vars(one) == vars(other) and other.is_due(5.0, idle=False)
+        assert one.take() == other.take()

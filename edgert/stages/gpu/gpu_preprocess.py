@@ -193,6 +193,22 @@ class Plans:
             addresses = [address + offset for address, offset in zip(addresses, plan.offsets, strict=True)]
         return Ready(plan, (*addresses, 0, 0)[:3], frame.lease, writer)
 
+    def ready_alike(self, frames: Sequence[Frame], writer: Stream | None) -> list[Ready]:
+        """The same of images that lie one behind the other in one buffer, none of them a crop."""
+        first, ready = frames[0], self.ready(frames[0], writer)
+        own, form, found = ready.plan, _form(first), [ready]
+        for frame in frames[1:]:
+            if own.is_cut or _form(frame) != form:
+                found.append(self.ready(frame, writer))
+            else:
+                found.append(Ready(own, (*addresses_of(frame), 0, 0)[:3], frame.lease, writer))
+        return found
+
+
+def _form(frame: Frame) -> tuple[object, ...]:
+    """What of an image decides where it goes, and how it lies in memory."""
+    return frame.format, frame.color, frame.origin, *[(plane.shape, plane.strides) for plane in frame.planes]
+
 
 def chroma_size(frame: Frame) -> tuple[int, int]:
     """(width, height) of the chroma samples; those of the image where there is no chroma."""
@@ -368,6 +384,6 @@ def hold(frames: Sequence[Ready] | Sequence[Frame], stream: Stream, passing: Eve
     Args:
         passing: see :meth:`edgert.memory.cuda.StreamMarks.after`.
     """
-    for frame in frames:
-        if isinstance(frame.lease, StreamLease):
-            frame.lease.after(stream, passing)
+    for lease in {id(frame.lease): frame.lease for frame in frames}.values():  # images of a batch may have one
+        if isinstance(lease, StreamLease):
+            lease.after(stream, passing)

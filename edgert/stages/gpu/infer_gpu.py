@@ -20,7 +20,7 @@ from edgert.runtime.records import Together
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Ready, hold
-from edgert.stages.gpu.upload import Uploader
+from edgert.stages.gpu.upload import Uploader, is_shared
 from edgert.stages.infer import PendingRecords
 
 log = logging.getLogger("edgert.gpu")
@@ -385,6 +385,21 @@ class GpuInference:
             raise
         return ready.plan.geometry
 
+    def fill_several(self, frames: Sequence[Frame]) -> list[Geometry]:
+        """Like :meth:`fill`, of a batch from row 0 on; images that have one buffer of the host are brought as one."""
+        lease = frames[0].lease
+        if not is_shared(frames[0], self.device) or any(frame.lease is not lease for frame in frames):
+            return [self.fill(frame, row) for row, frame in enumerate(frames)]
+        lease.retain(len(frames))
+        try:
+            writer = cast("SharedLease", lease).send(self._uploader.stream, is_read=True)
+            ready = self._plans.ready_alike(frames, writer)
+        except BaseException:
+            lease.release(len(frames))
+            raise
+        self._frames.update(enumerate(ready))
+        return [one.plan.geometry for one in ready]
+
     def brought(self, frame: Frame) -> tuple[Frame, Stream | None]:
         """The frame in memory that the GPU reads, with a lease to release, and the stream that brings it; whoever reads
         it there names that work by the lease. None: it is there."""
@@ -461,6 +476,7 @@ class Submitting:
     def __init__(self, inference: GpuInference, itself: bool = False) -> None:
         self._inference, self._itself = inference, itself
         self.rows, self.warm_up, self.fill = inference.rows, inference.warm_up, inference.fill  # what stays the same
+        self.fill_several = inference.fill_several
 
     @property
     def idle(self) -> bool:

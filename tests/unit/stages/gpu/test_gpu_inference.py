@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from edgert.config import CropConfig
+from edgert.clock import REAL
+from edgert.config import CropConfig, SourceStage
 from edgert.memory.cuda import Event
 from edgert.policy import run_sizes
 from edgert.stages.gpu.infer_gpu import SLOTS, Collect, InferenceSlot, Nap, Pending, Submitting
 from edgert.stages.gpu.upload import Staging, Uploader
 from edgert.stages.infer import Infer, InferCrops
+from edgert.stages.source.api import ApiSource
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.gpu_inference import Rig, bytes_at, nv12, shared
 
@@ -243,3 +246,44 @@ def test_a_wait_that_becomes_shorter_is_late_for_a_while_only_and_a_short_one_is
     assert max(late) <= 500 and late[25:] == [0] * 25
     assert napped([70] * 30) == [(70, 0)] * 30
     assert all(late <= 60 for _, late in napped([1000] * 100, late_us=400)[60:])  # a machine that wakes one late
+
+
+@pytest.mark.parametrize("is_cropped", [False, True])
+def test_images_of_one_buffer_are_brought_as_one_and_lie_where_each_alone_would(is_cropped: bool) -> None:
+    rig = Rig(rows=4)
+    rig.inference.warm_up()
+    source = ApiSource("cam", SourceStage(source="api"), rig.device.counter, REAL)
+    source.read_by(rig.device)
+    buffer = source.buffer((64, 48), format="nv12", batch=4)
+    buffer.array[:] = np.arange(4, dtype=np.uint8)[:, None, None]
+    frames = source.take(buffer, source.images(buffer), threading.Event())
+    if is_cropped:
+        frames[2] = frames[2].crop(8, 8, 64, 48)
+    plans, lease = rig.inference._plans, frames[0].lease
+    wanted = [plans.ready(frame, rig.inference._uploader.stream) for frame in frames]
+    before = rig.device.counter.read()
+    geometries = rig.inference.fill_several(frames)
+    found = [rig.inference._frames[row] for row in range(4)]
+    assert [one.addresses for one in found] == [one.addresses for one in wanted]
+    assert all(one.plan is other.plan for one, other in zip(found, wanted, strict=True))
+    assert geometries == [one.plan.geometry for one in wanted]
+    assert rig.device.counter.read().bytes_copied - before.bytes_copied == 4 * 64 * 48 * 3 // 2
+    rig.inference.run(*geometries)
+    assert lease.alive
+    lease.release(4)
+    assert not lease.alive, "what was held for the GPU is let go"
+    source.close()
+    rig.close()
+    del found, wanted, buffer, frames
+    assert rig.device.live_bytes == 0
+
+
+def test_images_of_several_buffers_are_brought_one_by_one() -> None:
+    rig = Rig(rows=2)
+    rig.inference.warm_up()
+    frames = [shared(rig), nv12(1)]
+    geometries = rig.inference.fill_several(frames)
+    for frame in frames:
+        frame.lease.release()
+    assert len(rig.inference.run(*geometries)) == 2
+    rig.close()
