@@ -78,7 +78,8 @@ def gpu_inference(
         (image,) = session.inputs_on_gpu.values()
         preprocessor = GpuPreprocessor(written, layout, image.block.address, kernels, where=where)
         reader, why_host = reader_for(session.outputs_on_gpu, engine.batched, decoder, preprocessor.network, kernels)
-        slots.append(InferenceSlot(session, preprocessor, reader, reading or session.stream, feeding))
+        decoding = session.stream if reading is None or getattr(reader, "is_quick", False) else reading
+        slots.append(InferenceSlot(session, preprocessor, reader, decoding, feeding))
     if why_host:
         log.info("%s: outputs are brought to the host and decoded there: %s", where, why_host)
     recordable = sessions[0].recordable

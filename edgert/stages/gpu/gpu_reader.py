@@ -53,6 +53,8 @@ class GpuReader(ABC):
     """The file of its kernels."""
     is_small: ClassVar[bool] = True
     """Whether kernels write the answer straight into the host's memory: a copy would take longer than decoding."""
+    is_quick: ClassVar[bool] = False
+    """Whether it takes the GPU less than what a graph of its own, which runs beside the next batch, takes the host."""
 
     def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
         if reason := self.unsupported(decoder, outputs, network):

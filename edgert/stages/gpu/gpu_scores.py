@@ -29,7 +29,7 @@ _PART_BYTES = 16 + _MOST * 8
 class GpuClasses(GpuReader):
     """Probabilities of the best classes; ``decoder`` is a :class:`~edgert.stages.decode.classify.Classify`."""
 
-    source = "classes"
+    source, is_quick = "classes", True
 
     def __init__(
         self, decoder: classify.Classify, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels
