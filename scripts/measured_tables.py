@@ -19,15 +19,18 @@ CAMERAS = re.compile(r"(\S+) (\S+): (?:frames of )?(\d+) cameras(?:, p99 / one c
 SIDES = {
     "edgert-rtx": "edgert on TensorRT-RTX, submitted frames",
     "batch-rtx": "edgert on TensorRT-RTX, submitted batches",
+    "map-rtx": "edgert on TensorRT-RTX, pipeline.map",
     "file-rtx": "edgert on TensorRT-RTX, a source in pinned memory",
     "call-rtx": "edgert on TensorRT-RTX, called",
     "edgert-ort": "edgert on ONNX Runtime, submitted frames",
     "batch-ort": "edgert on ONNX Runtime, submitted batches",
+    "map-ort": "edgert on ONNX Runtime, pipeline.map",
     "file-ort": "edgert on ONNX Runtime, a source in pinned memory",
     "call-ort": "edgert on ONNX Runtime, called",
     "careful": "careful PyTorch",
     "compile": "torch.compile",
     "bare-rtx": "TensorRT-RTX's engine alone",
+    "fed-rtx": "the same, and the bytes of each batch brought up",
     "bare-ort": "ONNX Runtime's engine alone",
 }
 """In the order of the rows."""

@@ -37,6 +37,7 @@ from edgert.memory.cuda import CudaDevice, Loans, SharedPool, Stream
 from edgert.policy import Reads
 from edgert.runtime import Embedding, Frame, Node, Record, Result, Runner, SourceStats
 from edgert.runtime.branches import Branch, branch_nodes, connect
+from edgert.runtime.in_place import InPlace
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, plain
 from edgert.stages.gpu.infer_gpu import SLOTS, Collect, GpuInference, InferenceSlot, Submitting
@@ -310,20 +311,55 @@ def submitted(device: CudaDevice, rows: int, batch: int | None = None) -> tuple[
     return marks.per_frame
 
 
+def mapped(device: CudaDevice, rows: int) -> tuple[float, float]:
+    """The same of a program that iterates over results, as ``Pipeline.map`` does, of batches in lent buffers."""
+    marks, stop = Marks(cast("IdleGpu", device.driver), COUNT), threading.Event()
+    source = ApiSource("cam", SourceStage(source="api"), device.counter, REAL)
+    source.read_by(device)
+    inference, nodes = linked(device, rows, source)
+    in_place = InPlace(nodes, REAL, stop, (), [node for node in nodes if isinstance(node.work, Collect)])
+    in_place.open()
+    lent = list[Result]()
+
+    def take(results: list[Result]) -> None:
+        for result in lent:
+            result.frame.lease.release()
+        for result in results:
+            marks.take(result)
+        lent[:] = results
+
+    for _ in range(COUNT // rows):
+        buffer = source.buffer((WIDTH, HEIGHT), format="nv12", batch=rows if rows > 1 else None)
+        images = source.images(buffer)
+        take(in_place.run([(partial(source.take, buffer, images, stop), len(images))], SLOTS - 1))
+    take(in_place.run(()))
+    take([])
+    in_place.close()
+    inference.close()
+    return marks.per_frame
+
+
+def linked(device: CudaDevice, rows: int, work: Film | ApiSource) -> tuple[GpuInference, list[Node]]:
+    """A source before a model on the GPU, and its nodes."""
+    inference, names = inference_of(device, rows), frozenset({"cam"})
+    feed = Submitting(inference)
+    first = InferBatch("find", feed, rows, WAIT_S, REAL, fills=True) if rows > 1 else Infer("find", feed)
+    source = Node("cam", work, reads="nothing")
+    chain = branch_nodes("find", [Branch((first, Collect("find")), reads="anywhere", context=device)], names, 1)
+    connect(source, chain[0], names, 1 if work.live else max(FILE_QUEUE, 2 * rows), "oldest" if work.live else "never")
+    return inference, [source, *chain]
+
+
 @contextmanager
 def running(
     device: CudaDevice, rows: int, work: Film | ApiSource, marks: Marks, reads: Reads = "host"
 ) -> Iterator[Runner]:
     """A pipeline from a source through a model on the GPU to a callback, or to a sink that looks at no pixels; it has
     started."""
-    inference, names = inference_of(device, rows), frozenset({"cam"})
-    feed = Submitting(inference)
-    first = InferBatch("find", feed, rows, WAIT_S, REAL, fills=True) if rows > 1 else Infer("find", feed)
-    source, end = Node("cam", work, reads="nothing"), Node("end", CallbackSink("end", marks.take), reads=reads)
-    chain = branch_nodes("find", [Branch((first, Collect("find")), reads="anywhere", context=device)], names, 1)
-    connect(source, chain[0], names, 1 if work.live else max(FILE_QUEUE, 2 * rows), "oldest" if work.live else "never")
-    connect(chain[-1], end, names, STAGE_QUEUE, "never")
-    nodes = [source, *chain, end]
+    inference, nodes = linked(device, rows, work)
+    end = Node("end", CallbackSink("end", marks.take), reads=reads)
+    connect(nodes[-1], end, frozenset({"cam"}), STAGE_QUEUE, "never")
+    nodes = [*nodes, end]
     settle(nodes)
     share_threads(nodes)
     cast("IdleGpu", device.driver).is_busy = True  # so that batches are full
@@ -349,6 +385,10 @@ def measure() -> Iterator[Figure]:
     taken = [submitted(device, 8, 8) for _ in range(ROUNDS)]
     name, detail = "batches of eight that a program submits", {"driver_calls": taken[0][1]}
     yield Figure(name, statistics.median(one[0] for one in taken), "µs", None, "lower", ROUNDS, detail)
+    for rows in BARS_US:
+        taken = [mapped(device, rows) for _ in range(ROUNDS)]
+        name, detail = f"buffers of {rows} that a program maps over", {"driver_calls": taken[0][1]}
+        yield Figure(name, statistics.median(one[0] for one in taken), "µs", None, "lower", ROUNDS, detail)
     ways = (
         ("pinned frames", partial(piped, rows=8, on_gpu=False)),
         ("buffers that a program submits", partial(submitted, rows=8)),
