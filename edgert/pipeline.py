@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -246,7 +246,7 @@ class Pipeline:
         is_many = is_list or len(results) > 1 or are_several(frame, options.get("format"))
         return results if is_many else results[0]
 
-    def map(self, frames: Iterable[Any], **options: Any) -> Iterator[Result]:
+    def map(self, frames: Iterable[Any], **options: Any) -> Generator[Result, None, None]:
         """Takes one frame after the other through all stages, in this thread, and gives their results out in order.
 
         For recordings, folders and datasets: ``for result in pipeline.map(frames)``. Like a call, without threads and

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -120,7 +120,7 @@ class Calling:
         finally:
             self._goes()
 
-    def map(self, arrays: Iterable[Any], options: dict[str, Any]) -> Iterator[Result]:
+    def map(self, arrays: Iterable[Any], options: dict[str, Any]) -> Generator[Result, None, None]:
         """The results of these frames, in order; each is lent until the next. Whoever waits for a GPU sleeps, as it has
         been given the next frames by then.
 

@@ -277,8 +277,14 @@ def figures(name: str, real: Sequence[tuple[Summary, float]], told: Sequence[Sim
     }
     for what, (seen, said, bar) in found.items():
         middle, foretells = statistics.median(seen), statistics.median(said)
-        detail = {"foretold": foretells, "real": middle, "least": min(seen), "most": max(seen)}
+        detail = {"foretold": foretells, "real": middle, "least": min(seen), "most": max(seen), "apart": apart(seen)}
         yield Figure(f"{name}: {what}", abs(foretells / middle - 1), "of it", bar, n=len(seen), detail=detail)
+
+
+def apart(seen: Sequence[float]) -> float:
+    """How far a run is from the median of the others, the median of that: nobody foretells one more exactly."""
+    others = (statistics.median([*seen[:at], *seen[at + 1 :]]) for at in range(len(seen)) if len(seen) > 1)
+    return statistics.median([abs(one / other - 1) for one, other in zip(seen, others, strict=False)] or [0.0])
 
 
 if __name__ == "__main__":
