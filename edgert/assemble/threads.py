@@ -13,6 +13,9 @@ from edgert.stages.gpu.infer_gpu import SLOTS, Collect
 from edgert.stages.infer import InferBatch
 from edgert.stages.sink.results import CallbackSink, NullSink
 
+_HALF, _LITTLE = 0.5, 1 / 8
+"""Of the time between two results: what the stage before may lose at most by doing a sink's work, too, is little."""
+
 
 def share_threads(nodes: Sequence[Node]) -> None:
     """Has callbacks and ``sink: null`` be worked on in the thread that waits for a GPU, where nobody else listens; and
@@ -20,6 +23,9 @@ def share_threads(nodes: Sequence[Node]) -> None:
 
     Where results go on to other threads, waiting has a thread of its own: one that is held up by a full queue, such as
     of a program that reads results after it has submitted many frames, must not keep the next from being launched.
+
+    Sinks that write little, such as results as JSON, are worked on by the stage before them, where no source is live:
+    it would wait for one that is slow anyway. Of cameras it would lose frames, as long as a disk holds it up.
 
     Where one camera alone comes to a model on a GPU, the thread that launches also waits, and takes results to others,
     while there is time for that until the next frame.
@@ -37,7 +43,9 @@ def share_threads(nodes: Sequence[Node]) -> None:
             continue
         (before,) = node.producers
         if isinstance(node.work, Collect) and live and not isinstance(before.work, InferBatch):
-            node.is_spared = len(node.carried[0]) == 1
+            node.spared = _HALF if len(node.carried[0]) == 1 else 0.0
+        elif getattr(node.work, "is_brief", False) and not live and _may_be_held_up(before):
+            node.spared = _LITTLE
         if isinstance(node.work, Looked) and len(before.outlets) == before_looked.count(before):
             node.runs_in = before.runs_in or before
         elif len(before.outlets) > 1:
@@ -49,3 +57,8 @@ def share_threads(nodes: Sequence[Node]) -> None:
                 before.runs_in, before.lag, node.runs_in = launcher, SLOTS - 1, launcher
             elif isinstance(node.work, NullSink) or not isinstance(launcher.work, InferBatch):
                 node.runs_in = before
+
+
+def _may_be_held_up(node: Node) -> bool:
+    """Whether it is a stage beside which nothing stands still meanwhile, as a reader's file and a GPU would."""
+    return bool(node.producers) and not isinstance(node.work, Collect)

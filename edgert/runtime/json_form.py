@@ -38,7 +38,7 @@ returns. Numbers that JSON does not have (NaN, infinities) become null.
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, singledispatch
 from typing import Any
 
@@ -72,8 +72,9 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
     """
     frame, outputs = result.frame, {}
     for stage, record in result.outputs.items():
+        form: Callable[[Any, int], Any] = _FORMS.get(type(record), _plain)
         try:
-            outputs[stage] = _plain(record, 0)
+            outputs[stage] = form(record, 0)
         except StageError as error:
             raise error.at(f"stages.{stage}") from error.__cause__
     time_ns = time_of_day_ns(frame.timestamp_ns, clock)
@@ -269,7 +270,7 @@ def _objects(record: Detections) -> list[dict[str, Any]]:
     np.rint(numbers, out=numbers)
     numbers /= _OBJECT_SCALES
     labels, classes = record.labels, record.classes.tolist()
-    rows = list(zip(classes, _rounded(numbers), strict=True))
+    rows = list(zip(classes, _nested(numbers), strict=True))
     if rows and min(classes) >= 0 and max(classes) < len(labels):
         return [{"label": labels[one], "class": one, "score": row.pop(), "box": row} for one, row in rows]
     return [{**_label(labels, one), "class": one, "score": row.pop(), "box": row} for one, row in rows]
@@ -289,9 +290,18 @@ def _rounded(array: Array, decimals: int | None = None) -> Any:
     values = array.astype(np.float64)
     if decimals is not None:
         values = values.round(decimals)
+    return _nested(values)
+
+
+def _nested(values: npt.NDArray[np.float64]) -> Any:
+    """Lists of finite floats, and None."""
     finite = np.isfinite(values)
-    if finite.all():
+    if np.logical_and.reduce(finite, axis=None):  # as finite.all(), without its way through Python
         return values.tolist()
     boxed = values.astype(object)
     boxed[~finite] = None
     return boxed.tolist()
+
+
+_FORMS: Mapping[type, Callable[[Any, int], Any]] = _simple.registry
+"""Of records, by their very class: asked first, as looking for what else a value may be takes longer than a record."""

@@ -43,8 +43,8 @@ class Node:
         lets_go: whether nobody behind looks at pixels, so that a frame's lease ends before the node waits for others.
         runs_in: the node in whose thread this one runs, too; None: it has a thread of its own.
         lag: of such a node, how many results may wait for it: it waits itself, for a GPU that goes on meanwhile.
-        is_spared: whether the thread of the node that it listens to does its work while that is quick, so that one
-            thread less is woken for a result; its own takes over when it is not.
+        spared: of its time between two results, the part within which the thread of the node that it listens to does
+            its work, so that one thread less is woken for a result; its own takes over when it is slower. 0: at once.
         context: in which its thread works, such as a GPU's, instead of entering it for every call; what runs
             inline works outside, as its code may be a user's.
         since_ns: since when it is in one call of its stage; 0 while it is in none.
@@ -73,7 +73,7 @@ class Node:
     lets_go: bool = False
     runs_in: Node | None = None
     lag: int = 0
-    is_spared: bool = False
+    spared: float = 0.0
     context: AbstractContextManager[object] | None = None
     since_ns: int = 0
     care: Care = STOPS

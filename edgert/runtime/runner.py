@@ -225,7 +225,7 @@ class Runner:
         """The nodes that are in a call in a worker's thread."""
         own = (worker.node, *worker.inline)
         for node in self.nodes:
-            if node.since_ns and (node in own or (node.is_spared and node.producers[0] in own)):
+            if node.since_ns and (node in own or (node.spared and node.producers[0] in own)):
                 yield node
 
     def _end_without(self, stuck: Sequence[Node]) -> None:

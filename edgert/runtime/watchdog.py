@@ -105,7 +105,7 @@ class Watchdog:
         """The threads that may be in a call of it."""
         for worker in self.workers:
             own = (worker.node, *worker.inline)
-            if worker.is_alive() and (node in own or (node.is_spared and node.producers[0] in own)):
+            if worker.is_alive() and (node in own or (node.spared and node.producers[0] in own)):
                 yield worker
 
     def _since_ns(self, node: Node) -> int:

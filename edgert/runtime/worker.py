@@ -105,13 +105,12 @@ class _Inline(_Work):
             self.end()
 
 
-_QUICK = 0.5
 _SLOW = 3
 
 
 class _Spared:
     """A node whose own thread sleeps while its results are worked on in the thread that they come from: at first, and
-    as long as that takes less than half of the time from one result to the next, or at least not thrice in a row.
+    as long as that takes less than its part of the time from one result to the next, or at least not thrice in a row.
 
     Attributes:
         ready: set when the node is open, or never will be.
@@ -135,7 +134,7 @@ class _Spared:
             node.inlet.channels[0].lose(result)
         took_ns = self._clock.now_ns() - came_ns
         before.meter.wait_out_ns -= took_ns  # it worked, and did not wait for room
-        self._slow = self._slow + 1 if took_ns > _QUICK * (came_ns - self._came_ns) else 0
+        self._slow = self._slow + 1 if took_ns > node.spared * (came_ns - self._came_ns) else 0
         self._came_ns = came_ns
         if self._slow == _SLOW:
             node.inlet.direct(None)  # its own thread works on those to come
@@ -214,9 +213,13 @@ class Worker(threading.Thread):
         self._lagging = [one for one in self._inline if one.node.lag]
         self._comes_several = False  # whether whoever brings results brought several as one
         self._station = self._own.station
-        self._spared = _Spared(self._own, clock) if node.is_spared else None
-        if self._spared is not None:
-            node.inlet.direct(self._spared.work)
+        self._spared = _Spared(self._own, clock) if node.spared else None
+
+    def start(self) -> None:
+        """Begins; before those that bring its results, as who works on them is settled here."""
+        if self._spared is not None:  # not sooner: a pipeline that never starts would hold on to itself
+            self.node.inlet.direct(self._spared.work)
+        super().start()
 
     def run(self) -> None:
         """The thread's body; never raises."""

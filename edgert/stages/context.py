@@ -8,7 +8,7 @@ from typing import Any
 from edgert.clock import REAL, Clock
 from edgert.memory import Counter
 from edgert.runtime.records import Result
-from edgert.runtime.stage import Source
+from edgert.runtime.stage import ServedSource, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,13 @@ class Context:
     starts_over: bool = True
     pipeline: str = "pipeline"
     sources: Mapping[str, Source] = field(default_factory=dict)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether every source waits for slow stages at no one's expense, as files do: cameras lose frames meanwhile,
+        and programs that submit frames wait themselves."""
+        sources = self.sources.values()
+        return bool(sources) and not any(one.live or isinstance(one, ServedSource) for one in sources)
 
 
 class SimpleStage:

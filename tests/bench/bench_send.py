@@ -7,8 +7,9 @@ killed and started again 50 times, and the process that sends is killed 20 times
 next number. A result counts as lost if the sink took the next one, and the listener never got it. The servers are
 mosquitto, nats-server, librdkafka's mock broker, and a stub over TLS (send_partners.py). Before that, in one process,
 the time that a stage's thread takes for a result, 30 times a second as behind a camera, with a broker and without one;
-and how fast the demo runs, with a sender whose broker is gone, with a sink that does nothing, and with neither, by
-turns: at a camera's rate, and as fast as the processor can, which its model then fills.
+how fast the demo runs, with a sender whose broker is gone, with a sink that does nothing, and with neither, by turns:
+at a camera's rate, and as fast as the processor can, which its model then fills; and, as fast as it can, what each part
+of sending takes of a frame's processor time.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from report import main
@@ -38,9 +41,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from edgert.benchmark.measure import Figure
 from edgert.config import SinkStage
 from edgert.pipeline import Pipeline
-from edgert.runtime import Result
+from edgert.runtime import Result, json_form
 from edgert.stages.context import Context, made
 from edgert.stages.sink.send.sink import SendSink
+from edgert.stages.sink.send.spool import Spool
 from tests.helpers.brokers import free_port, mosquitto
 from tests.helpers.moving import Scene
 
@@ -233,6 +237,41 @@ def _ratio(title: str, demo: str, rounds: int, frames: int) -> Figure:
     return Figure(title, float(np.median(pairs["with"])), "of fps alone", BAR_SPEED, "higher", rounds, detail=detail)
 
 
+def parts(frames: int = 1200) -> Iterator[Figure]:
+    """Processor time of a result's JSON, its way into the spool, and securing the spool, of all that a frame takes."""
+    taken = dict[str, float]()
+
+    def timed(owner: Any, name: str, part: str) -> Any:
+        called = getattr(owner, name)
+
+        def call(*arguments: Any) -> Any:
+            began_ns = time.thread_time_ns()
+            found = called(*arguments)
+            taken[part] = taken.get(part, 0.0) + (time.thread_time_ns() - began_ns) / 1e3 / frames
+            return found
+
+        return patch.object(owner, name, call)
+
+    with tempfile.TemporaryDirectory(prefix="edgert-") as name, ExitStack() as timing:
+        for owner, method, part in _PARTS:
+            timing.enter_context(timed(owner, method, part))
+        file = Path(name) / "p.yaml"
+        file.write_text((DEMO + TELL).format(root=ROOT, folder=name, port=free_port(), frames=frames, hz=CAMERA_HZ))
+        with Pipeline(file) as pipeline:
+            began_s = time.process_time()
+            pipeline.run()
+            frame_us = 1e6 * (time.process_time() - began_s) / frames
+    share, detail = 100 * sum(taken.values()) / frame_us, {"us of a frame": frame_us}
+    detail |= {f"us of {part}": found for part, found in taken.items()}
+    yield Figure("processor time of a result's sending, with its broker gone", share, "% of a frame's", detail=detail)
+
+
+_PARTS = (
+    (json_form, "plain_result", "plain data"),
+    (json_form, "encoded", "JSON"),
+    (Spool, "put", "journal"),
+    (Spool, "secure", "database"),
+)
 _QUARTERS = {"25 %": 25, "median": 50, "75 %": 75}
 
 
@@ -242,6 +281,7 @@ def measure(arguments: Any) -> Iterator[Figure]:
     yield from cost()
     if arguments.rounds:
         yield from undisturbed(arguments.rounds)
+        yield from parts()
     for name in arguments.to:
         yield from deliver(name, arguments.results)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from edgert.clock import REAL, Clock
 from edgert.runtime import json_form
@@ -15,6 +15,8 @@ from edgert.stages.sink.output_files import REPLACED, Files, Rules, has_field
 
 class NullSink(SimpleStage):
     """Takes results and forgets them; for measuring everything else."""
+
+    is_brief: ClassVar[bool] = True
 
     def process(self, result: Result) -> None:
         """Forgets the result."""
@@ -92,6 +94,8 @@ class JsonlSink:
     Args:
         clock: of the results' times.
     """
+
+    is_brief: ClassVar[bool] = True
 
     def __init__(self, name: str, path: Path, rules: Rules = REPLACED, clock: Clock = REAL) -> None:
         self._lines, self._clock = JsonLines(path, rules, f"stages.{name}"), clock

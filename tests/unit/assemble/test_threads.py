@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from edgert.runtime import Node
 from edgert.runtime.branches import Branch, branch_nodes, connect
 from edgert.stages.gpu.infer_gpu import Collect
 from edgert.stages.infer import Infer, InferBatch
-from edgert.stages.sink.results import CallbackSink, NullSink
+from edgert.stages.sink.results import CallbackSink, JsonlSink, NullSink
 from tests.helpers.stages import Does, Numbers
 
 CAM = frozenset({"cam"})
@@ -77,6 +78,27 @@ def test_the_results_of_several_gpus_meet_in_a_thread_of_their_own() -> None:
     assert threads(ONE, CALLBACK, copies=2) == ["", ""]
 
 
+def test_the_stage_before_a_sink_that_writes_little_does_so_where_no_camera_waits() -> None:
+    def spared(end: Any, *, live: bool = False, on_gpu: bool = False, reader: bool = False) -> bool:
+        source, last = Node("cam", Numbers(live=live)), Node("end", end)
+        stages = (ONE, Collect("find")) if on_gpu else (Does(),)
+        share = [] if reader else branch_nodes("find", [Branch(stages)], CAM, 1)
+        nodes = [source, *share]
+        if share:
+            connect(source, share[0], CAM, 1, "never")
+        for each in (last, Node("other", Does())):  # others may listen, too
+            connect(nodes[-1], each, CAM, 1, "never")
+        share_threads([*nodes, last])
+        assert not any(node.spared for node in nodes) and last.runs_in is None
+        return bool(last.spared)
+
+    lines = JsonlSink("end", Path("lines.jsonl"))
+    assert spared(lines) and spared(NULL)
+    assert not spared(CALLBACK) and not spared(Does())  # which may take long
+    assert not spared(lines, live=True)  # a disk that is slow costs no frame
+    assert not spared(lines, on_gpu=True) and not spared(lines, reader=True)  # which would stand still
+
+
 @pytest.mark.parametrize(
     ("first", "live", "cameras", "spared"),
     [(ONE, True, 1, True), (ONE, True, 2, False), (BATCH, True, 1, False), (ONE, False, 1, False)],
@@ -90,4 +112,4 @@ def test_who_waits_for_a_gpu_is_spared_a_thread_for_one_camera_alone(
     for source in sources:
         connect(source, chain[0], frozenset({source.name}), 1, "oldest")
     share_threads([*sources, *chain])
-    assert [node.is_spared for node in (*sources, *chain)] == [*[False] * cameras, False, spared]
+    assert [bool(node.spared) for node in (*sources, *chain)] == [*[False] * cameras, False, spared]

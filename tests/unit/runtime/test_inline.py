@@ -385,7 +385,7 @@ class Spared:
                     assert stop.is_set() or self._done.acquire(timeout=LIMIT_S)
 
         self.nodes = chain(Camera(count=count), Does(), Does(self._work))
-        self.nodes[2].is_spared = True
+        self.nodes[2].spared = 0.5
 
     def wait(self, milliseconds: float) -> None:
         """Time goes by."""
@@ -432,7 +432,7 @@ def test_a_spared_node_that_fails_or_cannot_open_keeps_no_frame(opens: bool) -> 
             raise DeviceError("no disk")
 
     nodes = chain(Numbers(count=None), Does(), Does(fail) if opens else Does(opening=refuse))
-    nodes[2].is_spared = True
+    nodes[2].spared = 0.5
     with pytest.raises(DeviceError, match="no disk"):
         run(*nodes).raise_error()
     source, last = nodes[0].work, nodes[2].work

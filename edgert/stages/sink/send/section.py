@@ -176,6 +176,7 @@ class _Sends(section.SinkStage):
             Writer(choice, context.pipeline, context.clock),
             lambda: Spool(path, self.limit, self.age, f"stages.{name}"),
             self.door(context.pipeline),
+            hands_over=not context.is_waited_for,
         )
 
 

@@ -14,24 +14,34 @@ from edgert.stages.sink.send.spool import Spool
 
 
 class SendSink(SimpleStage):
-    """Hands each result over to a thread that writes its messages and puts them into the spool.
+    """Writes the messages of each result and puts them into the spool, before it takes the next one.
 
-    Whoever calls it may be a control loop, and writing takes several times as long as handing over. The next result is
-    taken when the one before is in the spool. Where images go along they are made at once, as long as there are frames.
+    Behind a camera, or where a program calls that may be a control loop, a thread of its own writes, which after a
+    pause takes several times as long as handing over. Of files, whose reader waits anyway, whoever calls writes: waking
+    another thread takes about as long again. Where images go along they are made at once, as long as there are frames.
+
+    Args:
+        hands_over: whether a thread of its own writes.
     """
 
-    def __init__(self, name: str, writer: Writer, spool: SpoolOf, door: Door) -> None:
+    def __init__(self, name: str, writer: Writer, spool: SpoolOf, door: Door, hands_over: bool = True) -> None:
         self.name, self._writer, self._spool_of, self._door = name, writer, spool, door
+        self._hands_over = hands_over and not writer.needs_frames
         self._spool: Spool | None = None
         self._courier: Courier | None = None
         self._handed, self._written = SimpleQueue[Result | None](), SimpleQueue[Exception | None]()
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_brief(self) -> bool:
+        """Whether a result takes little: no image is made of it."""
+        return not self._writer.needs_frames
+
     def open(self) -> None:
         """Raises StageError when another process has the spool."""
         self._spool = self._spool_of()
         self._courier = Courier(f"stages.{self.name}", self._spool, self._door)
-        if not self._writer.needs_frames:
+        if self._hands_over:
             self._thread = threading.Thread(target=self._write_all, name=f"edgert-{self.name}-write", daemon=True)
             self._thread.start()
             self._written.put(None)

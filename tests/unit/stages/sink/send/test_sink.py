@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 
 from edgert.clock import REAL
+from edgert.config import SinkStage, SourceStage
 from edgert.errors import StageError
+from edgert.memory import Counter
+from edgert.stages.context import Context, made
 from edgert.stages.sink.send.messages import Choice, Writer
 from edgert.stages.sink.send.sink import SendSink
 from edgert.stages.sink.send.spool import Message, Spool
+from edgert.stages.source.api import ApiSource
 from edgert.testing import sample
+from tests.helpers.stages import Numbers
 
 PATIENCE_S = 30.0
 
@@ -35,9 +40,10 @@ class Server:
     def close(self) -> None: ...
 
 
-def sink(folder: Path, choice: Choice = Choice()) -> tuple[SendSink, Server]:  # noqa: B008 - frozen
+def sink(folder: Path, choice: Choice = Choice(), hands_over: bool = True) -> tuple[SendSink, Server]:  # noqa: B008 - frozen
     server, writer = Server(), Writer(choice, "yard", REAL)
-    return SendSink("out", writer, lambda: Spool(folder / "a.db", 1 << 30, 1e6, "stages.out"), server), server
+    spool = lambda: Spool(folder / "a.db", 1 << 30, 1e6, "stages.out")  # noqa: E731
+    return SendSink("out", writer, spool, server, hands_over), server
 
 
 def test_it_sends_what_its_writer_makes(tmp_path: Path) -> None:
@@ -87,10 +93,39 @@ def test_what_cannot_be_written_is_an_error_of_the_next_call(tmp_path: Path) -> 
     one.close()
 
 
+def test_of_files_whoever_calls_writes(tmp_path: Path) -> None:
+    one, server = sink(tmp_path, hands_over=False)
+    one.open()
+    assert one._spool is not None and one.is_brief
+    writers = list[str]()
+    put = one._spool.put
+    one._spool.put = lambda *message: (writers.append(threading.current_thread().name), put(*message))[1]  # type: ignore[method-assign]
+    for number in range(3):
+        one.process(sample(number))
+        assert writers == [threading.current_thread().name] * (number + 1)  # it is in the spool now
+    with pytest.raises(StageError, match="cannot write") as caught:
+        one.process(sample(3).with_output("odd", object()))
+    assert caught.value.where == "stages.odd"
+    one.close()
+    assert [each["frame"] for each in server.got] == [0, 1, 2]
+
+
+def test_only_where_all_sources_wait_does_whoever_calls_write(tmp_path: Path) -> None:
+    files, camera = Numbers(), Numbers(live=True)
+    keys = {"sink": "webhook", "from": "track", "server": "http://127.0.0.1:9", "spool": tmp_path / "a.db"}
+    for sources, waits in (({}, False), ({"a": files}, True), ({"a": files, "b": camera}, False)):
+        context = Context(sources=sources)
+        one: SendSink = made(SinkStage.model_validate(keys), "out", context)
+        assert context.is_waited_for == waits and one._hands_over != waits
+    program = ApiSource("api", SourceStage(source="api"), Counter(), REAL)  # which waits itself
+    assert not Context(sources={"api": program}).is_waited_for
+
+
 def test_images_are_made_while_there_is_a_frame(tmp_path: Path) -> None:
     one, server = sink(tmp_path, Choice(attach="frame"))
     one.open()
     one.process(sample())
+    assert not one.is_brief
     assert one._spool is not None and (one._spool.count or server.got)  # no other thread has the frame
     one.close()
     assert "image" in server.got[0]
