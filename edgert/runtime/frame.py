@@ -71,6 +71,8 @@ class Frame:
         origin: (x, y) of this frame's first pixel in the full image; other than (0, 0) only for crops.
         root: the full image a crop was taken from.
         file: of an image file, its name within the folder that all images of the source lie in; else empty.
+        sender_ns: nanoseconds of the epoch when it was captured, by the clock of a network camera that reports it; None
+            of others.
     """
 
     stream: str
@@ -86,6 +88,7 @@ class Frame:
     origin: tuple[int, int] = (0, 0)
     root: Frame | None = None
     file: str = ""
+    sender_ns: int | None = None
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -145,7 +148,7 @@ class Frame:
     def moved(self, planes: tuple[U8, ...], lease: Lease) -> Frame:
         """The same image in other memory, under that memory's lease; this one's goes on."""
         place = self.stream, self.index, self.timestamp_ns, self.media_ns, self.width, self.height, self.format
-        return Frame(*place, planes, lease, self.color, self.origin, None, self.file)  # not by replace: it is slow
+        return Frame(*place, planes, lease, self.color, self.origin, None, self.file, self.sender_ns)
 
     def to_host(self) -> Frame:
         """The frame with its planes on the host: itself, or a copy of a frame that is on a GPU, which is counted."""

@@ -7,8 +7,9 @@ One result::
 
 ``frame`` counts from 0. ``time`` is when the frame was captured, by this machine's clock as it is set when the result
 is written; ``time_ns`` is the same in nanoseconds of the epoch. ``timestamp_ns`` is the monotonic clock at capture,
-``media_s`` the position in the stream. Frames that are image files have their name too, ``"file": "cats/one.jpg"``,
-within the folder that all images of the source lie in.
+``media_s`` the position in the stream. Where a network camera reports its own clock (RTCP), ``sender_time`` and
+``sender_time_ns`` are when it captured the frame by that. Frames that are image files have their name too,
+``"file": "cats/one.jpg"``, within the folder that all images of the source lie in.
 The records, distinguished by ``type``; boxes and points are pixels of the source image, scores lie in 0–1:
 
 * ``detections``: ``objects``: [{``label``?, ``class``, ``score``, ``box``: [x1, y1, x2, y2], ``id``?,
@@ -86,8 +87,14 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
         "timestamp_ns": frame.timestamp_ns,
         "media_s": round(frame.media_ns / 1e9, 6),
         **({"file": frame.file} if frame.file else {}),
+        **(_sent(frame.sender_ns) if frame.sender_ns is not None else {}),
         "outputs": outputs,
     }
+
+
+def _sent(time_ns: int) -> dict[str, Any]:
+    """By the sender's clock."""
+    return {"sender_time": rfc3339(time_ns), "sender_time_ns": time_ns}
 
 
 def encoded(data: object) -> bytes:

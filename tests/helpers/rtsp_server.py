@@ -23,7 +23,17 @@ from pathlib import Path
 from types import TracebackType
 
 MTU_BYTES = 1200
-_REPORT = struct.pack(">cBHBBHIQIII", b"$", 1, 28, 0x80, 200, 6, 1, 0, 0, 0, 0)  # RFC 3550, 6.4.1: nothing to report
+_1900_S = 2_208_988_800
+"""From 1900, where NTP's time begins, to 1970."""
+
+
+def _report(clock_s: float, ticks: int) -> bytes:
+    """A sender's report, interleaved (RFC 3550, 6.4.1): its time of day where its stream's own clock shows ticks."""
+    ntp = round((clock_s + _1900_S) * 2**32)
+    return struct.pack(">cBHBBHIQIII", b"$", 1, 28, 0x80, 200, 6, 1, ntp, ticks & 0xFFFFFFFF, 0, 0)
+
+
+_REPORT = _report(-_1900_S, 0)  # nothing to report
 CLOCK_HZ = 90_000
 START_TICKS = 1_234_567  # RFC 3550 wants a random one
 REALM, NONCE = "cameras", "0123456789abcdef"
@@ -42,6 +52,8 @@ class RtspServer:
         sent, started_s: units sent so far, and the monotonic time of the first, of the newest connection of each URL.
         is_stalled: while true, nothing more is sent though connections stay open; ``is_reporting``: but sender reports.
         is_silent: while true, requests get no answer.
+        clock_s: seconds since 1970 that its clock shows at the first unit of each connection, which it then reports
+            before every tenth unit; None: it reports nothing.
     """
 
     def __init__(
@@ -60,6 +72,7 @@ class RtspServer:
         self.connections = self.plays = 0
         self.is_stalled = self.is_reporting = self.is_silent = False
         self.status = 200  # of DESCRIBE
+        self.clock_s: float | None = None
         self.port = 0
         self.sent: dict[str, int] = {}
         self.started_s: dict[str, float] = {}
@@ -194,6 +207,8 @@ class RtspServer:
                         client.sendall(_REPORT)
                     time.sleep(0.01)
                 ticks = START_TICKS + round((index - self.first) * CLOCK_HZ / self.fps)
+                if self.clock_s is not None and (index - self.first) % 10 == 0:
+                    client.sendall(_report(self.clock_s + (index - self.first) / self.fps, ticks))
                 packets = _packets(self.units[index % len(self.units)], number, ticks & 0xFFFFFFFF)
                 client.sendall(b"".join(packets))
                 number += len(packets) // 2

@@ -21,7 +21,9 @@ from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter
+from edgert.runtime import Result
 from edgert.runtime.frame import Frame
+from edgert.runtime.json_form import plain_result
 from edgert.runtime.stage import Source
 from edgert.stages.source import live
 from edgert.stages.source.gst_decoder import DecoderRefusedError
@@ -80,6 +82,35 @@ def test_frames_arrive_whole_and_uncopied(units: list[bytes]) -> None:
     # FFmpeg gives the first frame of a connection no time of its own.
     assert np.diff([frame.media_ns for frame in frames])[1:] == pytest.approx(1e9 / 30, rel=0.01)
     assert counter.read().copies == 0
+
+
+def test_frames_have_the_time_of_day_that_the_camera_reports(units: list[bytes]) -> None:
+    epoch_s = 1_800_000_000
+    with RtspServer(units) as server:
+        server.clock_s = epoch_s
+        camera = source(server.url)
+        frames = take(camera.frames(threading.Event()), 30)
+        camera.close()
+    by_number = {read_counter(frame.planes[0]): frame.sender_ns for frame in frames[1:]}
+    for number, sender_ns in by_number.items():  # but for the first frame, to which FFmpeg gives no time of its own
+        assert sender_ns is not None and abs(sender_ns - epoch_s * 10**9 - number * 1e9 / 30) < 2e6
+    data = plain_result(Result(frames[-1]))
+    assert data["sender_time_ns"] == frames[-1].sender_ns and data["sender_time"].startswith("2027-01-15T08:00:0")
+    assert abs(data["time_ns"] - time.time_ns()) < 60e9
+
+
+def test_a_camera_without_a_time_of_day_is_named_and_its_frames_have_this_machine_s(
+    units: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    with RtspServer(units) as server, caplog.at_level(logging.WARNING):
+        server.clock_s = 86_400.0  # it was switched on without a network, a day after 1970 began
+        camera = source(server.url)
+        frames = take(camera.frames(threading.Event()), 30)
+        camera.close()
+    assert all(frame.sender_ns is None for frame in frames)
+    assert "sender_time" not in plain_result(Result(frames[-1]))
+    (line,) = [record.getMessage() for record in caplog.records if "time of day" in record.getMessage()]
+    assert "its clock says 1970-01-02T00:00:0" in line and "NTP" in line
 
 
 def test_it_begins_at_a_key_frame(units: list[bytes]) -> None:

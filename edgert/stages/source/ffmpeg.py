@@ -10,7 +10,7 @@ import errno
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from edgert.clock import Clock
@@ -18,6 +18,7 @@ from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counter
 from edgert.stages.source.live import FinalError, LoginError, redact
 from edgert.stages.source.planes import to_image
+from edgert.stages.source.sender_clock import SenderClock
 from edgert.stages.source.timeline import Image
 
 if TYPE_CHECKING:
@@ -133,7 +134,9 @@ class Video:
             from edgert.stages.source.gst_decoder import DecoderRefusedError
 
             try:
-                yield from self._hardware.images(self._tapped())
+                for image in self._hardware.images(self._tapped()):
+                    sender_ns = self._sender.at(image.media_ns)
+                    yield image if sender_ns is None else replace(image, sender_ns=sender_ns)
                 return
             except DecoderRefusedError as refused:
                 if self._refuse is None or self._is_waiting():  # a silent camera is no fault of the decoder's
@@ -145,7 +148,9 @@ class Video:
                 self._container.close()
                 self._begin()
         for frame in self._frames(self._tapped()):
-            yield to_image(frame, self._counter, self._clock.now_ns())
+            image = to_image(frame, self._counter, self._clock.now_ns())
+            sender_ns = self._sender.at(image.media_ns)
+            yield image if sender_ns is None else replace(image, sender_ns=sender_ns)
 
     @property
     def decoder(self) -> str:
@@ -251,6 +256,8 @@ class Video:
                     if not wants_key:
                         self.asked_ns = None
                         self.packets += packet.size > 0
+                        if self._live:
+                            self._sender.see(packet)
                         yield packet
                     self.asked_ns = self._clock.now_ns()
                 return
@@ -271,7 +278,7 @@ class Video:
     def _begin(self) -> None:
         began_ns, limit_ns = self._clock.now_ns(), 1e9 * (self._timeout_s or math.inf)
         self._container, self.packets, self.skipped = self._open(*self._asked), 0, 0
-        self._stream = self._video_stream()
+        self._stream, self._sender = self._video_stream(), SenderClock(self.where)
         is_silent = self._clock.now_ns() - began_ns > (1 - _MOMENT) * limit_ns
         self._waited_ns = round((1 - _MOMENT) * limit_ns) if is_silent else 0
 

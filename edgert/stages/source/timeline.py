@@ -26,6 +26,7 @@ class Image:
         media_ns: position by the stream's own clock, which may jump; None when it has none.
         lost: images known to be missing just before this one.
         file: its name, of an image file.
+        sender_ns: nanoseconds of the epoch at its capture, by the clock of a network camera; None: it does not say.
     """
 
     format: PixelFormat
@@ -36,6 +37,7 @@ class Image:
     color: Color = YUV
     lost: int = 0
     file: str = ""
+    sender_ns: int | None = None
 
 
 class Canvas:
@@ -252,5 +254,6 @@ class Timeline:
             lease=image.lease,
             color=image.color,
             file=image.file,
+            sender_ns=image.sender_ns,
         )
         return frame if self._staging is None or frame.is_on_gpu else self._staging.taken(frame)
