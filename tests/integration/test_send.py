@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 
 from edgert.config import SinkStage
 from edgert.stages.context import Context, made
 from edgert.stages.sink.send import courier, kafka, mqtt, nats, server
 from edgert.stages.sink.send.sink import SendSink
+from edgert.testing import sample
 from tests.helpers import brokers
 from tests.helpers.moving import Scene
 
@@ -47,7 +50,7 @@ def opened(folder: Path, sink: str, **keys: Any) -> SendSink:
 
 def waiting(sink: SendSink) -> int:
     assert sink._spool is not None
-    return sink._spool.count + int(sink._written.empty())  # and one on its way there
+    return sink._spool.count + int(sink._hands_over and sink._written.empty())  # and one on its way there
 
 
 def run(sink: SendSink, scene: Scene, count: int) -> None:
@@ -216,6 +219,26 @@ def test_a_webhook_is_signed_and_tried_again(tmp_path: Path) -> None:
     receiver.shutdown()
 
 
+def test_snapshots_are_pushed_as_images(tmp_path: Path) -> None:
+    receiver = brokers.Receiver()
+    receiver.answers = [503]
+    address = f"http://127.0.0.1:{receiver.port}/snapshots"
+    sink = opened(tmp_path, "webhook", server=address, attach="frame", body="image", secret="word")
+    for number in range(3):
+        sink.process(sample(number))
+    until(lambda: not waiting(sink))
+    sink.close()
+    assert len({headers["ce-id"] for headers, _ in receiver.requests}) == 3
+    for headers, body in receiver.requests:
+        assert headers["content-type"] == "image/jpeg" and headers["ce-source"] == "/edgert/pole/camera"
+        image = cv2.imdecode(np.frombuffer(body, np.uint8), cv2.IMREAD_COLOR)
+        assert image is not None and image.shape == sample().frame.planes[0].shape
+        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+        wanted = base64.b64encode(hmac.new(b"word", signed, hashlib.sha256).digest()).decode()
+        assert headers["webhook-signature"] == f"v1,{wanted}" and headers["ce-time"].endswith("Z")
+    receiver.shutdown()
+
+
 def test_what_a_webhook_never_takes_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     receiver = brokers.Receiver()
     receiver.answers = [422]
@@ -269,6 +292,7 @@ CASES: Mapping[str, dict[str, Any]] = {
     "there is no file": {"sink": "webhook", "server": "https://h", "tls": {"ca": "a.pem"}},
     "home_assistant: shows events": {"sink": "mqtt", "server": "mqtt://h", "home_assistant": True},
     "attach: crop shows the object of an event": {"sink": "mqtt", "server": "mqtt://h", "attach": "crop"},
+    "body: image sends what attach: makes": {"sink": "webhook", "server": "http://h", "body": "image"},
     "leave nothing out": {"sink": "mqtt", "server": "mqtt://h", "send": "events", "every": "1s"},
     "Port": {"sink": "mqtt", "server": "mqtt://h:99999"},
 }

@@ -125,6 +125,8 @@ def schema() -> dict[str, Any]:
         "time_ns": {**whole, "description": "the same, nanoseconds of the epoch"},
         "timestamp_ns": {**whole, "description": "the same, by the machine's monotonic clock"},
         "media_s": {**number, "description": "position in the stream"},
+        "sender_time": {**time, "description": "of the capture, by the clock of a network camera that reports it"},
+        "sender_time_ns": {**whole, "description": "the same, nanoseconds of the epoch"},
         "file": {**text, "description": "name of the image file, where the source is one of those"},
         "image": {
             "type": "object",
@@ -161,7 +163,7 @@ def schema() -> dict[str, Any]:
         "title": "edgert message",
         "type": "object",
         "properties": common,
-        "required": [key for key in common if key not in ("file", "image")],
+        "required": [key for key in common if key not in ("sender_time", "sender_time_ns", "file", "image")],
         "oneOf": [
             {"properties": {"kind": {"const": "result"}, "outputs": outputs}, "required": ["outputs"]},
             {

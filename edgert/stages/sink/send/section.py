@@ -267,9 +267,20 @@ class Webhook(_Sends):
     schemes: ClassVar[tuple[str, ...]] = ("http", "https")
     headers: dict[str, str] = Field(default_factory=dict, repr=False, description="sent along")
     secret: str = Field(default="", repr=False, description="signs every message, as standardwebhooks.com describes")
+    body: Literal["json", "image"] = Field(
+        default="json",
+        description="the message; or the JPEG of attach: by itself, for whoever takes snapshots, with headers that say "
+        "of what. The end of an event has none and is left out",
+    )
+
+    @model_validator(mode="after")
+    def _has_an_image(self) -> Webhook:
+        if self.body == "image" and self.attach is None:
+            raise ValueError("body: image sends what attach: makes; add attach: frame, or attach: crop of events")
+        return self
 
     def door(self, pipeline: str) -> Door:
         """See the family."""
         from edgert.stages.sink.send.webhook import WebhookDoor
 
-        return WebhookDoor(self.reached(), pipeline, self.headers, self.secret)
+        return WebhookDoor(self.reached(), pipeline, self.headers, self.secret, self.body == "image")

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import hmac
 import http.client
+import json
 import time
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
@@ -19,15 +20,23 @@ from edgert.stages.sink.send.courier import RefusedError
 from edgert.stages.sink.send.server import TIMEOUT_S, Server
 from edgert.stages.sink.send.spool import Message
 
+_JSON = {"Content-Type": "application/json"}
 _NEVER = (400, 406, 411, 413, 414, 415, 422, 431)
 """Answers that say of the message itself, not of the address or the moment, that it is not taken (RFC 9110)."""
 
 
 class WebhookDoor:
-    """An address that takes POST. ``headers`` are sent along; ``secret`` signs."""
+    """An address that takes POST. ``headers`` are sent along; ``secret`` signs.
 
-    def __init__(self, server: Server, pipeline: str, headers: Mapping[str, str], secret: str) -> None:
+    Args:
+        sends_images: whether the image of a message is sent, and not the message.
+    """
+
+    def __init__(
+        self, server: Server, pipeline: str, headers: Mapping[str, str], secret: str, sends_images: bool = False
+    ) -> None:
         self._server, self._pipeline, self._headers, self._secret = server, pipeline, headers, _key(secret)
+        self._sends_images = sends_images
         self._port = server.port(443 if server.scheme == "https" else 80)
         self.name, self.settle_s = server.name(self._port), 0.0
         parts = urlsplit(server.url)
@@ -48,8 +57,11 @@ class WebhookDoor:
         """See :class:`~edgert.stages.sink.send.courier.Door`."""
         assert self._connection is not None, "connect() comes first"
         for message in messages:
+            body, about = _image(message.body) if self._sends_images else (message.body, _JSON)
+            if not body:
+                continue
             try:
-                self._connection.request("POST", self._path, message.body, self._all_headers(message))
+                self._connection.request("POST", self._path, body, self._all_headers(message, body, about))
                 answer = self._connection.getresponse()
                 said = answer.read(500).decode(errors="replace")
                 answer.read()
@@ -65,9 +77,9 @@ class WebhookDoor:
         if self._connection is not None:
             self._connection.close()
 
-    def _all_headers(self, message: Message) -> dict[str, str]:
+    def _all_headers(self, message: Message, body: bytes, about: Mapping[str, str]) -> dict[str, str]:
         found = {
-            "Content-Type": "application/json",
+            **about,
             "User-Agent": "edgert",
             "ce-specversion": "1.0",
             "ce-id": message.id,
@@ -80,7 +92,7 @@ class WebhookDoor:
             found["Authorization"] = f"Basic {pair}"
         return {
             **found,
-            **(signature(self._secret, message.id, int(time.time()), message.body) if self._secret else {}),
+            **(signature(self._secret, message.id, int(time.time()), body) if self._secret else {}),
         }
 
 
@@ -92,6 +104,15 @@ def signature(key: bytes, number: str, time_s: int, body: bytes) -> dict[str, st
         "webhook-timestamp": str(time_s),
         "webhook-signature": f"v1,{base64.b64encode(signed).decode()}",
     }
+
+
+def _image(body: bytes) -> tuple[bytes, dict[str, str]]:
+    """That of a message, empty where it has none, and headers that say what it is and of when."""
+    message = json.loads(body)
+    if "image" not in message:
+        return b"", {}
+    image = message["image"]
+    return base64.b64decode(image["data"]), {"Content-Type": image["type"], "ce-time": message["time"]}
 
 
 def _key(secret: str) -> bytes:
