@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+from edgert.clock import REAL
+from edgert.config import SinkStage
+from edgert.config.stages import SourceStage
+from edgert.memory import Counter
+from edgert.stages.context import Context, made
 from edgert.stages.sink.http import HttpSink
+from edgert.stages.source.kinds import source_for
 from edgert.stages.zones.rules import Event, Events
 from edgert.stages.zones.section import ZonesSection
 from tests.helpers.browser import Page, browser
+from tests.helpers.clips import SIZE, write_clip
 from tests.helpers.frames import detections, frame_of, result_of
 
 pytestmark = pytest.mark.slow
@@ -138,3 +147,35 @@ def test_zones_are_drawn_and_given_back_as_a_stage_takes_them(page: Page, sink: 
     crossing = "fault({name: 'a', kind: 'zone', points: [[0, 0], [1, 1], [1, 0], [0, 1]]}, [])"
     assert page.evaluate(crossing) == "the border of a crosses itself"
     assert page.errors == []
+
+
+def test_the_recording_of_an_event_plays_on_the_page(page: Page, tmp_path: Path) -> None:
+    """Of a camera's own packets, cut out by a record stage, as the page finds them in its index."""
+    film = write_clip(tmp_path / "film.mp4", 120)
+    source = source_for("gate", SourceStage(source=str(film)), Counter(), REAL, Path())
+    keys = {"path": tmp_path / "{stream}.mp4", "clips": {"before": "1s", "after": "1s"}}
+    section = SinkStage.model_validate({"sink": "record", "from": "alarm", **keys})
+    record = made(section, "clips", Context(sources={"gate": source}))
+    event = Event("ab12", "intruder", "begin", "gate", 10**18, 0.0, "lane", "in", 4, "person")
+    record.open()
+    for frame in source.frames(threading.Event()):
+        record.process(result_of(frame, {"alarm": Events((event,))} if frame.index == 60 else {}))
+        frame.lease.release()
+    source.close()
+    record.close()
+    sink = HttpSink("page", "127.0.0.1", 0, stats, clips=tmp_path / "clips.jsonl")
+    sink.open()
+    image = np.full((90, 160, 3), 40, np.uint8)
+    result = result_of(frame_of(160, 90, stream="gate"), {"alarm": Events((event,))})
+    sink.process(replace(result, image=image))
+    page.open(sink.url, 390)
+    wait_for(page, "document.querySelector('#events a')?.textContent", "Play the recording")
+    page.evaluate("document.querySelector('#events a').scrollIntoView()")
+    page.click(*middle_of(page, "#events a"))
+    wait_for(page, "document.querySelector('#film').currentTime > 0.5")
+    shown = page.evaluate("[film.videoWidth, film.videoHeight, film.duration > 1.9, cinema.open]")
+    assert shown == [*SIZE, True, True]
+    page.click(*middle_of(page, "#close"))
+    wait_for(page, "cinema.open", False)
+    assert page.errors == []
+    sink.close()
