@@ -75,7 +75,7 @@ def served(*streams: str, login: tuple[str, str] = ("", "")) -> Iterator[Cameras
     cameras = Cameras(sink, streams)
     cameras.start()
     try:
-        wait(lambda: len(sink._mounts) == len(streams))
+        wait(lambda: cameras.shown)  # then every stream has its path
         yield cameras
     finally:
         cameras.over.set()
