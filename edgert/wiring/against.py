@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from edgert.graph import Model, inputs
 from edgert.graph.operators import is_integer
-from edgert.wiring.prior import Told, told_task
+from edgert.wiring.prior import told_task
 from edgert.wiring.search import Subject
+from edgert.wiring.told import Told
 from edgert.wiring.trial import reads
 
 

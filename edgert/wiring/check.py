@@ -18,9 +18,10 @@ from edgert.wiring.against import contradictions
 from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, described, yaml_value
 from edgert.wiring.judge import Judgment, judge, kind_of_photo, lead_of, same_answers
 from edgert.wiring.photos import read_photos
-from edgert.wiring.prior import Prior, Told, prior_of, told_of
+from edgert.wiring.prior import Prior, prior_of
 from edgert.wiring.search import CLEAR, SAME, Progress, Ranking, Search, Subject, Tally, subject
 from edgert.wiring.settings import GROUPS, Setting, differs, named
+from edgert.wiring.told import Told, told_of
 from edgert.wiring.trial import readings
 
 _NAMED = 4  # settings of a tie that are named

@@ -12,9 +12,10 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from edgert.runtime import Classification, Detections, Embedding, Record, Segmentation
+from edgert.runtime import Classification, Detections, Embedding, OutputImage, Record, Segmentation, Text
 from edgert.stages.decode.decoder import Array
 from edgert.wiring.photos import Photo, View
+from edgert.wiring.produced import image_parts, same_image_made, same_text, text_parts
 from edgert.wiring.trial import Answer
 
 F32 = npt.NDArray[np.float32]
@@ -81,6 +82,13 @@ def weigh(answers: Answers, photo: Photo) -> Evidence:
         return _weigh_vectors([record.vector for record in (*answers.records, answers.control)])
     if isinstance(first, Segmentation):
         return _weigh_masks(answers, photo)
+    if isinstance(first, Text) and isinstance(answers.control, Text):
+        texts = [record for record in answers.records if isinstance(record, Text)]
+        found, confirmed, chance = text_parts(texts, answers.control)
+        return Evidence(found, confirmed, chance, max(confirmed - chance, 0.0))
+    if isinstance(first, OutputImage):
+        found, confirmed, chance = image_parts(first, photo.image)
+        return Evidence(found, confirmed, chance, confirmed * (1 - chance))
     return NOTHING
 
 
@@ -109,6 +117,10 @@ def sameness(first: Record, second: Record) -> float:
         return float(first.vector @ second.vector)
     if isinstance(first, Segmentation) and isinstance(second, Segmentation):
         return _same_mask(first, second)
+    if isinstance(first, Text) and isinstance(second, Text):
+        return same_text(first, second)
+    if isinstance(first, OutputImage) and isinstance(second, OutputImage):
+        return same_image_made(first, second)
     return 0.0
 
 

@@ -15,9 +15,10 @@ from edgert.wiring.check_report import Row
 from edgert.wiring.head_activation import with_activation
 from edgert.wiring.judge import judge, kind_of_photo
 from edgert.wiring.photos import read_photos
-from edgert.wiring.prior import FAMILY, Prior, Told, named_family, told_of, told_task
+from edgert.wiring.prior import FAMILY, Prior, named_family, told_task
 from edgert.wiring.search import Progress, Search, Subject, subject
 from edgert.wiring.settings import SCALES, Setting
+from edgert.wiring.told import Told, told_of
 from edgert.wiring.trial import guesses, readings, task_of
 
 _USUAL_SIZE = 640

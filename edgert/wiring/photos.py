@@ -22,6 +22,14 @@ PHOTO_LIMIT = 16
 _SIDE_PX = 1920  # larger photos are shrunk: no network sees more, and sixteen of them have to fit in memory
 _CONTROL_SIDE_PX = 512
 _EDGE = 0.1  # part of its width and height that a shifted or middle view loses
+_MIRRORED, _MIDDLE = (0, 0, 0, 0, True), (1, 1, 1, 1, False)
+_CUTS = {
+    "classify": (_MIRRORED, _MIDDLE, (0, 0, 2, 2, False), (2, 2, 0, 0, True)),
+    "embed": (_MIRRORED, _MIDDLE, (0, 0, 2, 2, False), (2, 2, 0, 0, True)),
+    "text": (_MIDDLE, (0, 0, 2, 2, False), (2, 2, 0, 0, False)),
+}
+"""Task → what its views lose at the left, top, right and bottom, in halves of :data:`_EDGE`, and whether they are
+mirrored. Answers without a position must agree on shifted views, too; mirrored text is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,15 +103,18 @@ def read_photos(images: Sequence[str | Path], limit: int = PHOTO_LIMIT) -> list[
     return [(paths[index], _read(paths[index])) for index in chosen]
 
 
-def with_views(path: Path, image: U8, control: U8, many: bool) -> Photo:
-    """A photo, its mirror image and its middle; with ``many`` two shifted views more."""
+def cuts_of(verb: str) -> tuple[tuple[int, int, int, int, bool], ...]:
+    """What the views of a photo show that answers of a task must agree on, beside the photo itself."""
+    return _CUTS.get(verb, (_MIRRORED, _MIDDLE))
+
+
+def with_views(path: Path, image: U8, control: U8, verb: str) -> Photo:
+    """A photo and its views, as :func:`cuts_of` has them."""
     height, width = image.shape[:2]
     dx, dy = int(width * _EDGE), int(height * _EDGE)
-    cuts = [(0, 0, width, height, True), (dx // 2, dy // 2, width - dx // 2, height - dy // 2, False)]
-    if many:
-        cuts += [(0, 0, width - dx, height - dy, False), (dx, dy, width, height, True)]
     views = [View(_frame(image))]
-    for x1, y1, x2, y2, mirrored in cuts:
+    for left, top, right, bottom, mirrored in cuts_of(verb):
+        x1, y1, x2, y2 = left * dx // 2, top * dy // 2, width - right * dx // 2, height - bottom * dy // 2
         part = image[y1:y2, x1:x2]
         views.append(View(_frame(np.ascontiguousarray(part[:, ::-1] if mirrored else part)), x1, y1, mirrored))
     return Photo(path, image, tuple(views), View(_frame(control)))

@@ -20,7 +20,7 @@ from edgert.stages.decode.decoder import Decoder
 from edgert.stages.preprocess import layout_of
 from edgert.wiring.check_report import CheckReport
 from edgert.wiring.evidence import Answers, Evidence, counts, relative, weigh
-from edgert.wiring.photos import Photo, scrambled, with_views
+from edgert.wiring.photos import Photo, cuts_of, scrambled, with_views
 from edgert.wiring.settings import Setting, colors_and_scales, for_checking, placements
 from edgert.wiring.training import Memory, memories
 from edgert.wiring.trial import Trial, decoder_of
@@ -160,7 +160,6 @@ Progress = Callable[[int, int], None]
 """Called with the runs made and the most runs there will be."""
 _MOST_SETTINGS = 96
 """Colors and scales, times readings: a head with many options is not searched through for minutes."""
-_SHIFTED = ("classify", "embed")  # answers without a position, which shifted views must agree on
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,7 +218,7 @@ class Search:
                 progress(self.runs, max(self._planned, self.runs))
 
         self._trial = Trial(subject.session, subject.engine.batched, subject.where, ran)
-        self._many = verb in _SHIFTED
+        self._verb = verb
         self._controls: dict[int, U8] = {}
         self._decoders: dict[str, Decoder] = {}
 
@@ -246,7 +245,7 @@ class Search:
 
     def plan(self, inputs: int) -> None:
         """Tells the progress how many more ways to feed the model will be tried."""
-        self._planned += inputs * len(self.photos) * (6 if self._many else 4)
+        self._planned += inputs * len(self.photos) * (len(cuts_of(self._verb)) + 2)
 
     def gather(self, settings: Sequence[Setting], always: Collection[str] = (), keep_all: bool = False) -> None:
         """Tries settings on every photo, less those that fall hopelessly behind.
@@ -259,7 +258,7 @@ class Search:
         for number, (path, image) in enumerate(self.photos):
             if number not in self._controls:
                 self._controls[number] = scrambled(image)
-            photo = with_views(path, image, self._controls[number], self._many)
+            photo = with_views(path, image, self._controls[number], self._verb)
             for tally in tallies:
                 if number not in tally.evidence:
                     self._see(tally, number, photo)
@@ -274,7 +273,8 @@ class Search:
         config, task = tally.setting.input, tally.setting.task
         decoder = self._decoders.get(repr(task))
         if decoder is None:
-            labels, engine = self.subject.labels, self.subject.engine
+            engine = self.subject.engine
+            labels = () if self._verb == "text" else self.subject.labels  # numbers tell characters apart as well
             decoder = decoder_of(for_checking(task), labels, engine, self.subject.network)
             self._decoders[repr(task)] = decoder
         *raw, control = [self._trial.answer(config, view) for view in (*photo.views, photo.control)]

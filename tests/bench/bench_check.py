@@ -35,55 +35,18 @@ from edgert.wiring.check_report import CheckReport, described, yaml_value
 from edgert.wiring.evidence import sameness
 from edgert.wiring.settings import GROUPS, SCALES, Setting, colors_and_scales, placements
 from edgert.wiring.trial import readings
+from tests.bench.check_models import DATA, MODELS, SHOWN, images, model_file
 
-DATA = Path(os.environ.get("EDGERT_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
-CROP = "resize: center_crop, crop: 0.875"
-IMAGENET = "mean: [123.675, 116.28, 103.53], std: [58.395, 57.12, 57.375]"
-RECIPES = {
-    "squeezenet_fp32": ("classify: auto", f"{CROP}, color: bgr, mean: [104, 117, 123], std: 1", "imagenet"),
-    "mobilenet_v1_025_224": ("classify: auto", f"{CROP}, color: rgb, mean: 127.5, std: 127.5", "imagenet"),
-    "mobilenet_v2_quant": ("classify: auto", f"{CROP}, color: rgb, {IMAGENET}", "imagenet"),
-    "yolox_nano_416": ("detect: yolox", "resize: letterbox, anchor: top_left, color: bgr", "coco"),
-    "nanodet_m_320": (
-        "detect: nanodet",
-        "resize: letterbox, pad: 0, color: bgr, mean: [103.53, 116.28, 123.675], std: [57.375, 57.12, 58.395]",
-        "coco",
-    ),
-    "fastestdet": ("detect: fastestdet", "resize: stretch, interpolation: area, color: bgr, std: 255", "coco"),
-    "ultraface_rfb_320": ("detect: ssd", "resize: stretch, color: rgb, mean: 127, std: 128", "people"),
-    "deeplab_v3_mnv2_05": ("segment: argmax", "resize: stretch, color: rgb, mean: 127.5, std: 127.5", "people"),
-    "ppocr_mobile_v2_det_ch": ("segment: threshold", f"size: 320x320, resize: stretch, color: bgr, {IMAGENET}", "coco"),
-    "osnet_x0_25_msmt17": ("embed: l2", f"resize: stretch, color: rgb, {IMAGENET}", "people"),
-}
-_TALL = 0.6  # of the image's height: a person whose face a face detector can find
 _SAME = 0.9
 """Sameness of answers from which on a setting is as good as another."""
 
 
 def pipeline_text(model: str, task: str, recipe: str) -> str:
     """A pipeline file for one model."""
-    onnx = model if model.endswith(".onnx") else DATA / "models" / f"{model}.onnx"
     return (
-        f"models:\n  net:\n    onnx: {onnx}\n    task: {{{task}}}\n    input: {{{recipe}}}\n"
+        f"models:\n  net:\n    onnx: {model_file(model)}\n    task: {{{task}}}\n    input: {{{recipe}}}\n"
         'stages:\n  camera: {source: api}\n  see: {infer: net, from: camera}\n  out: {sink: "null", from: see}\n'
     )
-
-
-def images(kind: str) -> list[Path]:
-    """Photos that show what a model knows."""
-    if kind == "imagenet":
-        return sorted((DATA / "images" / "imagenet").iterdir())
-    if kind == "coco":
-        return sorted((DATA / "images" / "coco_val").iterdir()) + sorted((DATA / "images" / "coco_calib").iterdir())
-    found = set()
-    for name in ("coco_val", "coco_calib"):
-        data = json.loads((DATA / "images" / f"{name}.json").read_text())
-        images = {image["id"]: image for image in data["images"]}
-        for box in data["annotations"]:
-            image = images[box["image_id"]]
-            if box["category_id"] == 0 and box["bbox"][3] > _TALL * image["height"]:
-                found.add(DATA / "images" / name / image["file_name"])
-    return sorted(found)
 
 
 class Remembered:
@@ -112,10 +75,10 @@ class Remembered:
                     self.images[path] = read([path])[0]
             return [self.images[path] for path in paths]
 
-        def views_of(path: Path, image: Any, many: bool) -> Any:
-            if (path, many) not in self.views:
-                self.views[path, many] = with_views(path, image, scrambled(image), many)
-            return self.views[path, many]
+        def views_of(path: Path, image: Any, verb: str) -> Any:
+            if (path, verb) not in self.views:
+                self.views[path, verb] = with_views(path, image, scrambled(image), verb)
+            return self.views[path, verb]
 
         def remembered_see(search: Any, tally: Any, number: int, photo: Any) -> None:
             key = (search.photos[number][0], tally.setting.key)
@@ -125,15 +88,14 @@ class Remembered:
             tally.evidence[number], tally.records[number], tally.looks[number] = self.seen[key]
 
         yield mock.patch.object(searching.Search, "_see", remembered_see)
-        yield mock.patch.object(searching, "with_views", lambda path, image, _, many: (path, image, many))
+        yield mock.patch.object(searching, "with_views", lambda path, image, _, verb: (path, image, verb))
         yield mock.patch.object(searching, "scrambled", lambda image: image)  # made with the views, where one is new
         yield mock.patch.object(checking, "subject", remembered_subject)
         yield mock.patch.object(checking, "read_photos", remembered_photos)
 
     def records(self, subject: Any, setting: Setting, paths: list[Path]) -> list[Any]:
         """What a setting found on photos, running it where it was not."""
-        search = searching.Search(subject, [self.images[path] for path in paths], "detect")
-        search._many = next(iter(setting.part("task"))) in ("classify", "embed")
+        search = searching.Search(subject, [self.images[path] for path in paths], next(iter(setting.part("task"))))
         search.gather([setting], keep_all=True)
         return [search.ranking.add(setting).records[n] for n in range(len(paths))]
 
@@ -186,8 +148,8 @@ def measure(model: str, counts: list[int], trials: int, pool_size: int, memory: 
     """Shares of trials, see the module."""
     from contextlib import ExitStack
 
-    task, recipe, kind = RECIPES[model]
-    every = images(kind)
+    task, recipe, kind = MODELS[model]
+    every = images(SHOWN.get(model, kind))
     pool = [every[n] for n in np.linspace(0, len(every) - 1, min(pool_size, len(every))).astype(int)]
     results: dict[int, Any] = {}
     folder = Path(os.environ.get("TMPDIR", "/tmp"))
@@ -262,7 +224,7 @@ def main() -> None:
     parser.add_argument("--photos", default="1,4,16")
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--pool", type=int, default=24)
-    parser.add_argument("--models", default=",".join(RECIPES))
+    parser.add_argument("--models", default=",".join(MODELS))
     options = parser.parse_args()
     if not DATA.is_dir():
         sys.exit(f"no evaluation data at {DATA}; set EDGERT_DATA")

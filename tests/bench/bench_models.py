@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import report
 import yaml
-from bench_check import RECIPES
+from check_models import OTHERS, RECIPES
 from zoo import COCO_CALIB, COCO_VAL, NEEDED, chosen, model_path, some
 from zoo import IMAGENET as IMAGENET_IMAGES
 
@@ -52,18 +52,6 @@ from edgert.wiring.inferred import infer
 CALIBRATED, EXPORTED, LABELED, AGREED = 32, 16, 125, 24
 BAR, COLLAPSED_DB = 0.5, 3.0
 LABELED_BY = ("map", "top1")
-OTHERS = {
-    "person_reid_retail_0288": ("embed: l2", "resize: stretch, color: bgr", "people"),
-    "yunet_120x160": ("detect: yunet", "resize: stretch, color: rgb", "people"),
-    "road_segmentation_adas_0001": ("segment: argmax", "resize: stretch, color: bgr", "coco"),
-    "ppocr_en_number_rec": (
-        "text: ctc",
-        "size: 320x32, resize: letterbox, anchor: top_left, pad: 127, color: rgb, mean: 127.5, std: 127.5",
-        "coco",
-    ),
-    "tbefn_360x640": ("image: unit", "resize: stretch, color: rgb, std: 255", "coco"),
-    "fns_candy": ("image: byte", "resize: stretch, color: bgr", "coco"),
-}
 MODELS = {**RECIPES, **OTHERS}
 FAMILY = {
     "squeezenet_fp32": "Caffe and Caffe2 model zoo",

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import report
-from bench_check import RECIPES
+from check_models import RECIPES
 from zoo import NEEDED, ROOT, calibration_folder, chosen, model_path, rounds
 
 from edgert.benchmark.measure import Figure, in_turn, median_ratio

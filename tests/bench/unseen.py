@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from bench_check import RECIPES
 from bench_cpu_stages import CODE, OBJECTS, SIZES
+from check_models import RECIPES
 from pace import Pace, mean_ms
 from report import DATA
 from scipy.optimize import nnls

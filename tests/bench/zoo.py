@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from bench_check import RECIPES
+from check_models import RECIPES
 from report import DATA
 
 from edgert.config import DetectTask, ModelConfig

@@ -9,8 +9,8 @@ import pytest
 
 from edgert.config import load_pipeline
 from edgert.graph import load
-from edgert.wiring.prior import told_of
 from edgert.wiring.settings import Setting
+from edgert.wiring.told import told_of
 from pipelines.conveyor import LABELS
 from tests.helpers.average_precision import Found, Wanted, average_precision
 from tests.helpers.demo_detector import DemoDetector, compare

@@ -21,7 +21,8 @@ from edgert.wiring.check import check
 from edgert.wiring.check_report import CheckReport, Finding
 from edgert.wiring.photos import save_image
 from edgert.wiring.starter import starter, write_pipeline
-from tests.bench.bench_check import DATA, RECIPES, images, pipeline_text
+from tests.bench.bench_check import pipeline_text
+from tests.bench.check_models import DATA, RECIPES, images
 from tests.helpers.command import ROOT
 
 ESSENTIAL = ("yolox_nano_416", "nanodet_m_320", "fastestdet", "squeezenet_fp32", "mobilenet_v1_025_224")

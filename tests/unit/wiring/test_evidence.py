@@ -15,7 +15,7 @@ from edgert.wiring.photos import with_views
 
 GEOMETRY = Geometry(1.0, 1.0, 0.0, 0.0, (64, 64), (0.0, 0.0, 64.0, 64.0))
 IMAGE = np.zeros((64, 64, 3), np.uint8)
-PHOTO, SHIFTED = with_views(Path("p"), IMAGE, IMAGE, False), with_views(Path("p"), IMAGE, IMAGE, True)
+PHOTO, SHIFTED = with_views(Path("p"), IMAGE, IMAGE, "detect"), with_views(Path("p"), IMAGE, IMAGE, "classify")
 NOWHERE: list[list[float]] = []
 
 

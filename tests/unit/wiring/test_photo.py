@@ -47,10 +47,10 @@ def test_missing_broken_and_absent_photos_are_told(tmp_path: Path) -> None:
         read_photos([])
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_boxes_of_every_view_come_back_to_where_they_are_in_the_photo(many: bool) -> None:
-    photo = with_views(Path("p.png"), scene(), scene(), many)
-    assert len(photo.views) == (5 if many else 3)
+@pytest.mark.parametrize(("verb", "count"), [("detect", 3), ("classify", 5), ("text", 4)])
+def test_boxes_of_every_view_come_back_to_where_they_are_in_the_photo(verb: str, count: int) -> None:
+    photo = with_views(Path("p.png"), scene(), scene(), verb)
+    assert len(photo.views) == count
     for view in photo.views:
         ys, xs = np.nonzero(view.frame.planes[0][..., 1] == 240)
         box = np.array([[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]], np.float32)

@@ -14,9 +14,10 @@ from edgert.config import InputConfig, TaskConfig
 from edgert.errors import ModelError
 from edgert.graph import load
 from edgert.wiring.families import FAMILIES, IMAGENET_MEAN, IMAGENET_STD
-from edgert.wiring.prior import FAMILY, FILE, USUAL, Told, named_family, prior_of, told_of, told_task
+from edgert.wiring.prior import FAMILY, FILE, USUAL, named_family, prior_of, told_task
 from edgert.wiring.settings import Setting, differs
 from edgert.wiring.starter import starter
+from edgert.wiring.told import Told, told_of
 
 YOLO = {"author": "Ultralytics"}
 YOLOS = "Ultralytics YOLO (v8, 11, 12, 26)"
@@ -133,6 +134,46 @@ def test_a_prompt_without_its_encoder_is_named(name: str, tmp_path: Path) -> Non
             "[property]\nnet-scale-factor=0.0039215697906911373\noffsets=0;0;0\nmodel-color-format=0\n",
             {"resize": "stretch", "color": "rgb", "mean": (0.0,) * 3, "std": (254.9999,)},
         ),
+        (
+            "inference_config.json",
+            json.dumps(
+                {
+                    "network_input": {
+                        "color_mode": "rgb",
+                        "resize_mode": "letterbox",
+                        "padding_value": 114,
+                        "training_input_size": {"height": 8, "width": 8},
+                        "scaling_factor": 255,
+                        "normalization": [[0.5] * 3, [0.25] * 3],
+                    }
+                }
+            ),
+            {
+                "resize": "letterbox",
+                "anchor": "center",
+                "pad": 114,
+                "color": "rgb",
+                "mean": (127.5,) * 3,
+                "std": (63.75,) * 3,
+            },
+        ),
+        (
+            "inference_config.json",
+            json.dumps({"network_input": {"color_mode": "bgr", "resize_mode": "fit-longer-edge"}}),
+            {"color": "bgr", "mean": (0.0,), "std": (1.0,)},
+        ),
+        (
+            "config.json",
+            json.dumps({"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 0.9}}),
+            {"color": "rgb", "mean": (127.5,) * 3, "std": (127.5,) * 3, "resize": "center_crop", "crop": 0.9},
+        ),
+        (
+            "config.json",
+            json.dumps({"pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3, "crop_mode": "squash"}}),
+            {"color": "rgb", "mean": (127.5,) * 3, "std": (127.5,) * 3, "resize": "stretch"},
+        ),
+        ("config.json", json.dumps({"architectures": ["ViT"]}), {}),
+        ("inference_config.json", "[]", {}),
         ("preprocessor_config.json", "{", {}),
         ("preprocessor_config.json", "[]", {}),
         ("inference.yml", "a: [", {}),
@@ -149,6 +190,25 @@ def test_files_beside_the_model_state_its_input(
     assert told.input == expected
     prior = prior_of(told, task(classify="auto"), ["images"], ["output0"])
     assert (prior.margin == FILE) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        ({"config.json": json.dumps({"id2label": {"1": "dog", "0": "cat"}})}, ("cat", "dog")),
+        ({"inference_config.json": "{}", "class_names.txt": "cat\nbig dog\n"}, ("cat", "big dog")),
+        ({"class_names.txt": "of\nanother\nmodel\n"}, ()),
+        ({"config.json": json.dumps({"id2label": {"0": "cat", "5": "dog"}})}, ()),
+        ({"config.json": "{"}, ()),
+    ],
+)
+def test_names_of_classes_that_stand_beside_the_model(
+    files: dict[str, str], names: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = saved(tmp_path / "m.onnx", (1, 3, 8, 8), (1, 2))
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert told_of(load(path)).labels == names
 
 
 def test_the_model_api_of_openvino(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from edgert.wiring.photos import with_views
 from edgert.wiring.training import CalibratedRange, Layer, TrainingStatistics, memories
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-VIEW = with_views(Path("p"), IMAGE, IMAGE, False).views[0]
+VIEW = with_views(Path("p"), IMAGE, IMAGE, "detect").views[0]
 
 
 class Echo:

@@ -41,7 +41,7 @@ CONFIGS = [
 
 
 def test_inputs_are_those_of_the_pipeline_in_any_order() -> None:
-    photo = with_views(Path("p"), noise(77, 53), CONTROL, True)
+    photo = with_views(Path("p"), noise(77, 53), CONTROL, "classify")
     session, counted = Echo(), []
     trial = Trial(session, [True], "m", lambda: counted.append(1))
     for config in [*CONFIGS, *reversed(CONFIGS)]:
@@ -55,7 +55,7 @@ def test_inputs_are_those_of_the_pipeline_in_any_order() -> None:
 
 
 def test_settings_that_make_the_same_input_share_a_run() -> None:
-    photo = with_views(Path("p"), noise(48, 64), CONTROL, False)
+    photo = with_views(Path("p"), noise(48, 64), CONTROL, "detect")
     session = Echo()
     trial = Trial(session, [True], "m", lambda: None)
     for config in (InputConfig(), InputConfig(pad=0), InputConfig(anchor="top_left"), InputConfig(resize="stretch")):
@@ -67,7 +67,7 @@ def test_settings_that_make_the_same_input_share_a_run() -> None:
 
 
 def test_answers_are_copies_that_outlive_the_next_run() -> None:
-    photo = with_views(Path("p"), noise(48, 64), CONTROL, False)
+    photo = with_views(Path("p"), noise(48, 64), CONTROL, "detect")
     trial = Trial(Echo(), [True], "m", lambda: None)
     (first,), _ = trial.answer(InputConfig(), photo.views[0])
     before = first.copy()

@@ -1,0 +1,245 @@
+"""What exporters write down of a model, in its metadata and in files beside it."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from edgert.graph import Model
+from edgert.graph.metadata import class_names, literal, metadata_of
+
+_SIDE_BYTES = 2**20  # of a file beside the model; more is none that an exporter writes
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a model's file, and those that its exporter puts beside it, say of it.
+
+    Attributes:
+        metadata: key → value.
+        producer: the exporter's name.
+        input: keys of ``input:`` that are stated, not guessed.
+        labels: names of the classes.
+        size: network size, (width, height).
+        source: where ``input`` stands, in words.
+    """
+
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    producer: str = ""
+    input: Mapping[str, object] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    size: tuple[int, int] | None = None
+    source: str = ""
+
+
+def told_of(model: Model) -> Told:
+    """Reads a model's metadata and the files beside it."""
+    metadata = metadata_of(model.path)
+    found = Told(
+        metadata, model.proto.producer_name, labels=class_names(metadata), size=_size(metadata.get("imgsz", ""))
+    )
+    if stated := _model_api(metadata):
+        return _with(found, stated, "the metadata of its exporter")
+    with suppress(ValueError, TypeError, AttributeError):  # files that no exporter wrote
+        found = replace(found, labels=found.labels or _named_beside(model.path))
+    for name, read in _BESIDE:
+        path = model.path.with_name(name)
+        with suppress(ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError):  # one that no exporter wrote
+            if (text := _text(path)) is not None and (stated := read(text)):
+                return _with(found, stated, f"{name} beside it")
+    return found
+
+
+def _with(told: Told, stated: Mapping[str, Any], source: str) -> Told:
+    own = {key: value for key, value in stated.items() if key not in ("labels", "size")}
+    labels = told.labels or tuple(stated.get("labels", ()))
+    return Told(told.metadata, told.producer, own, labels, told.size or stated.get("size"), source)
+
+
+def _size(text: str) -> tuple[int, int] | None:
+    """Ultralytics' imgsz: one number, or [height, width]."""
+    found = literal(text)
+    numbers = [found] * 2 if isinstance(found, int) else found
+    if isinstance(numbers, (list, tuple)) and len(numbers) == 2 and all(isinstance(n, int) and n > 0 for n in numbers):
+        return numbers[1], numbers[0]
+    return None
+
+
+def _model_api(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Training Extensions and all that OpenVINO's Model API reads: gray levels, in the order of the image's channels.
+
+    https://github.com/open-edge-platform/model_api, docs on the model configuration.
+    """
+    given = {key.removeprefix("model_info "): text for key, text in metadata.items() if key.startswith("model_info ")}
+    mean, std = (_numbers(given.get(key, "").split()) for key in ("mean_values", "scale_values"))
+    if mean is None or std is None or not {"mean_values", "scale_values"} & given.keys():
+        return {}
+    ways: dict[str, dict[str, Any]] = {
+        "crop": {"resize": "center_crop", "crop": 1.0},
+        "standard": {"resize": "stretch"},
+        "fit_to_window": {"resize": "letterbox", "anchor": "top_left"},
+        "fit_to_window_letterbox": {"resize": "letterbox", "anchor": "center"},
+    }
+    found: dict[str, Any] = {"mean": mean or (0.0,), "std": std or (1.0,), **ways.get(given.get("resize_type", ""), {})}
+    if "reverse_input_channels" in given:  # images are read as BGR
+        found["color"] = "rgb" if given["reverse_input_channels"].lower() in ("true", "yes", "1") else "bgr"
+    if found.get("resize") == "letterbox" and given.get("pad_value", "").isdecimal():
+        found["pad"] = min(int(given["pad_value"]), 255)
+    return found
+
+
+def _hugging_face(text: str) -> dict[str, Any]:
+    """preprocessor_config.json: https://huggingface.co/docs/transformers/main_classes/image_processor."""
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        return {}
+    scale = data.get("rescale_factor", 1 / 255) if data.get("do_rescale", True) else 1.0
+    mean, std = (_numbers(data.get(key)) for key in ("image_mean", "image_std"))
+    if not data.get("do_normalize", True) or not mean or not std:
+        mean, std = (0.0,), (1.0,)
+    if not isinstance(scale, (int, float)) or scale <= 0:
+        return {}
+    found: dict[str, Any] = {"color": "rgb", "mean": tuple(round(value / scale, 4) for value in mean)}
+    found["std"] = tuple(round(value / scale, 4) for value in std)
+    size = data.get("crop_size") if data.get("do_center_crop") else data.get("size")
+    if data.get("do_center_crop"):
+        whole = data.get("size")
+        edge = whole.get("shortest_edge") if isinstance(whole, dict) else whole
+        side = size.get("height") if isinstance(size, dict) else size
+        part = side / edge if isinstance(side, int) and isinstance(edge, int) and edge > 0 else 1.0
+        found |= {"resize": "center_crop", "crop": round(min(part, 1.0), 4)}
+    elif isinstance(size, int) or (isinstance(size, dict) and {"height", "width"} <= set(size)):
+        found["resize"] = "stretch"
+    if isinstance(size, dict) and all(isinstance(size.get(key), int) for key in ("height", "width")):
+        found["size"] = (size["width"], size["height"])
+    return found
+
+
+def _timm(text: str) -> dict[str, Any]:
+    """config.json of a timm model: https://huggingface.co/docs/timm/hf_hub."""
+    data = json.loads(text)
+    known = data.get("pretrained_cfg") if isinstance(data, dict) else None
+    mean, std = (_numbers(known.get(key)) for key in ("mean", "std")) if isinstance(known, dict) else (None, None)
+    if not isinstance(known, dict) or not mean or not std:
+        return {}
+    gray_levels = {"mean": tuple(round(255 * v, 4) for v in mean), "std": tuple(round(255 * v, 4) for v in std)}
+    found: dict[str, Any] = {"color": "rgb", **gray_levels, "labels": known.get("label_names") or ()}
+    if known.get("crop_mode") == "squash":
+        return {**found, "resize": "stretch"}
+    part = known.get("crop_pct")
+    if isinstance(part, (int, float)) and 0 < part <= 1 and known.get("crop_mode", "center") == "center":
+        found |= {"resize": "center_crop", "crop": float(part)}
+    return found
+
+
+def _roboflow(text: str) -> dict[str, Any]:
+    """inference_config.json of models trained at Roboflow: https://github.com/roboflow/inference, inference_models."""
+    known = json.loads(text)["network_input"]
+    scale, normalized = known.get("scaling_factor") or 1.0, known.get("normalization") or ((0.0,), (1.0,))
+    mean, std = (_numbers(one) for one in normalized)
+    ways: dict[str, dict[str, Any]] = {
+        "stretch": {"resize": "stretch"},
+        "letterbox": {"resize": "letterbox", "anchor": "center", "pad": known.get("padding_value") or 0},
+        "center-crop": {"resize": "center_crop", "crop": 1.0},
+    }
+    if not mean or not std or known.get("color_mode") not in ("rgb", "bgr"):
+        return {}
+    found = {"mean": tuple(round(scale * v, 4) for v in mean), "std": tuple(round(scale * v, 4) for v in std)}
+    size = known.get("training_input_size") or {}
+    if all(isinstance(size.get(key), int) for key in ("height", "width")):
+        found["size"] = (size["width"], size["height"])
+    return {"color": known["color_mode"], **found, **ways.get(known.get("resize_mode", ""), {})}
+
+
+def _paddle(text: str) -> dict[str, Any]:
+    """inference.yml of PaddleX and PaddleOCR, infer_cfg.yml of PaddleDetection (deploy/python/preprocess.py there)."""
+    data = yaml.safe_load(text)
+    if not isinstance(data, dict):
+        return {}
+    steps = data.get("PreProcess") or data.get("Preprocess") or []
+    steps = steps.get("transform_ops", []) if isinstance(steps, dict) else steps
+    found: dict[str, Any] = {}
+    for step in steps if isinstance(steps, list) else []:
+        if not isinstance(step, dict):
+            continue
+        kind = step.get("type")
+        name, values = (kind, step) if isinstance(kind, str) else next(iter(step.items()), ("", {}))
+        values = values if isinstance(values, dict) else {}
+        if name in ("NormalizeImage", "Normalize"):
+            mean, std = (_numbers(values.get(key)) for key in ("mean", "std"))
+            factor = 255.0 if values.get("is_scale", True) else 1.0
+            if values.get("norm_type") == "none":
+                mean, std = (0.0,), (1.0,)
+            if mean and std:
+                found |= {
+                    "mean": tuple(round(v * factor, 4) for v in mean),
+                    "std": tuple(round(v * factor, 4) for v in std),
+                }
+        elif name == "DecodeImage" and str(values.get("img_mode", "")).lower() in ("rgb", "bgr"):
+            found["color"] = values["img_mode"].lower()
+        elif name == "Resize" and "keep_ratio" in values:  # PaddleDetection, whose images are RGB
+            found |= {"resize": "letterbox", "anchor": "top_left"} if values["keep_ratio"] else {"resize": "stretch"}
+            found.setdefault("color", "rgb")
+    if "mean" not in found:
+        return {}
+    names = data.get("label_list")
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        found["labels"] = names
+    return found
+
+
+def _deepstream(text: str) -> dict[str, Any]:
+    """nvinfer_config.txt of TAO: https://docs.nvidia.com/metropolis/deepstream/dev-guide, Gst-nvinfer."""
+    pairs = (line.partition("#")[0].partition("=") for line in text.splitlines())
+    given = {key.strip(): value.strip() for key, _, value in pairs}
+    (factor,) = _numbers([given.get("net-scale-factor", "")]) or (0.0,)
+    mean = _numbers(given.get("offsets", "0").split(";"))
+    if factor <= 0 or mean is None:
+        return {}
+    found: dict[str, Any] = {"std": (round(1 / factor, 4),), "mean": mean}
+    if color := {"0": "rgb", "1": "bgr"}.get(given.get("model-color-format", "0")):
+        found["color"] = color
+    if given.get("maintain-aspect-ratio") != "1":
+        return {**found, "resize": "stretch"}
+    anchor = "center" if given.get("symmetric-padding") == "1" else "top_left"
+    return {**found, "resize": "letterbox", "anchor": anchor, "pad": 0}
+
+
+_BESIDE = (
+    ("inference_config.json", _roboflow),
+    ("preprocessor_config.json", _hugging_face),
+    ("config.json", _timm),
+    ("inference.yml", _paddle),
+    ("infer_cfg.yml", _paddle),
+    ("nvinfer_config.txt", _deepstream),
+)
+
+
+def _named_beside(path: Path) -> tuple[str, ...]:
+    """Names of classes in files beside a model: class_names.txt of Roboflow, ``id2label`` of transformers."""
+    text = _text(path.with_name("class_names.txt"))
+    if text is not None and path.with_name("inference_config.json").exists():
+        return tuple(line.strip() for line in text.splitlines() if line.strip())
+    data = json.loads(_text(path.with_name("config.json")) or "{}")
+    return class_names({"names": json.dumps(data["id2label"])}) if isinstance(data, dict) and "id2label" in data else ()
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8") if path.stat().st_size <= _SIDE_BYTES else None
+    except (OSError, UnicodeDecodeError):  # no such file, or none that an exporter writes
+        return None
+
+
+def _numbers(found: object) -> tuple[float, ...] | None:
+    """Numbers, as such or as text; None where something else is among them."""
+    if not isinstance(found, (list, tuple)):
+        return None
+    try:
+        return tuple(float(one) for one in found if one != "")
+    except (TypeError, ValueError):
+        return None
