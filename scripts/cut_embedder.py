@@ -35,14 +35,15 @@ def embedder() -> onnx.ModelProto:
     graph = model.graph
     graph.node.add(op_type="GlobalAveragePool", input=[FEATURES], output=["mean"])
     graph.node.add(op_type="Flatten", input=["mean"], output=["vector"])
+    stated = [(one.key, one.value) for one in detector.metadata_props if one.key.startswith("model_info ")]
     del graph.value_info[:], graph.output[:], graph.input[:], model.metadata_props[:]
     for ends, name, shape in ((graph.input, "images", (1, 3, SIDE, SIDE)), (graph.output, "vector", (1, CHANNELS))):
         tensor = ends.add(name=name).type.tensor_type
         tensor.elem_type = onnx.TensorProto.FLOAT
         for size in shape:
             tensor.shape.dim.add(dim_value=size)
-    model.metadata_props.add(key="input", value="RGB / 255, letterboxed, pad 114")
-    model.metadata_props.add(key="cut", value="from parts.onnx")
+    for key, value in (*stated, ("cut", "from parts.onnx")):  # how it is fed, as edgert check and new read it
+        model.metadata_props.add(key=key, value=value)
     onnx.checker.check_model(model, full_check=True)
     return model
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgert.config import ModelConfig, PipelineFile, load_pipeline
+from edgert.config import ModelConfig, PipelineFile, TaskConfig, load_pipeline
 from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.engine import one_image
 from edgert.errors import ConfigError, EdgertError, ModelError, nearest
@@ -77,7 +77,7 @@ def check(
     base = Setting(config.input, tasks[0])
     model_file = load(config.onnx)
     told = told_of(model_file)
-    prior = prior_for(found, base, told)
+    prior = prior_for(found, base, told, tasks)
     against = contradictions(told, model_file, found)
     favored = Setting(prior.applied(base.input), base.task)
     verb = verb_of(tasks[0])
@@ -100,8 +100,13 @@ def labeled(
     return LabeledSearch(found, opened, config.task, progress)
 
 
-def prior_for(found: Subject, base: Setting, told: Told) -> Prior:
-    """What is known of a subject's input when it is read as ``base`` has it."""
+def prior_for(found: Subject, base: Setting, told: Told, tasks: Sequence[TaskConfig] = ()) -> Prior:
+    """What is known of a subject's input when it is read as ``base`` has it, and as other tasks would read it."""
+    others = {f"{verb_of(task)}: {value_of(task)}": prior_for(found, replace(base, task=task), told) for task in tasks}
+    return replace(_prior_for(found, base, told), others=others)
+
+
+def _prior_for(found: Subject, base: Setting, told: Told) -> Prior:
     if isinstance(base.task, PythonTask):
         return Prior(told)
     inputs, outputs = ([tensor.name for tensor in ends] for ends in (found.engine.inputs, found.engine.outputs))
@@ -154,7 +159,7 @@ def report_of(
         summary=_summary(verdict, name, findings, ties, judgment, labels, len(search.photos)),
         findings=findings,
         ties=ties,
-        known=prior.source,
+        known=prior.of(chosen.setting.task).source,
         more_photos=judgment.more_photos if verdict == "unclear" else 0,
         rows=rows_of(ranking, written),
         runs=search.runs,

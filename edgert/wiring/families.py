@@ -62,6 +62,16 @@ _CAFFE = {"color": "bgr", "mean": (104.0, 117.0, 123.0), "std": (1.0,)}
 _PADDLE = {"color": "bgr", "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
 """PaddleOCR reads images as OpenCV does, and takes red's mean from blue (``img_mode: BGR`` of its configurations)."""
 
+_PADDLE_LINE = {
+    "resize": "letterbox",
+    "anchor": "top_left",
+    "pad": 127,
+    "color": "bgr",
+    "mean": (127.5,),
+    "std": (127.5,),
+}
+"""Padded behind the normalization, with its 0."""
+
 _ULTRALYTICS = "https://docs.ultralytics.com/modes/export"
 _ULTRALYTICS_TASKS = {
     "detect": "detect: yolov8",
@@ -205,12 +215,30 @@ FAMILIES = (
     Family(
         "PaddleOCR, text recognition",
         ("text: ctc",),
-        {"resize": "letterbox", "anchor": "top_left", "pad": 0, "color": "bgr", "mean": (127.5,), "std": (127.5,)},
+        _PADDLE_LINE,
         "https://github.com/PaddlePaddle/PaddleOCR/blob/main/configs/rec/PP-OCRv4/PP-OCRv4_mobile_rec.yml",
         "paddle2onnx --model_dir DIR --model_filename inference.pdmodel --save_file rec.onnx",
         takes=("x",),
         gives=("softmax",),
         size=(320, 48),
+    ),
+    Family(
+        "PaddleOCR 2, text recognition",
+        ("text: ctc",),
+        _PADDLE_LINE,
+        "https://github.com/PaddlePaddle/PaddleOCR/blob/release/2.6/tools/infer/predict_rec.py",
+        "paddle2onnx --model_dir DIR --model_filename inference.pdmodel --save_file rec.onnx",
+        takes=("x",),
+    ),
+    Family(
+        "PaddleOCR, text direction",
+        ("classify: auto",),
+        _PADDLE_LINE,
+        "https://github.com/PaddlePaddle/PaddleOCR/blob/release/2.6/tools/infer/predict_cls.py",
+        "paddle2onnx --model_dir DIR --model_filename inference.pdmodel --save_file cls.onnx",
+        takes=("x",),
+        gives=("softmax",),
+        lengths=(2,),
     ),
     Family(
         "Caffe and Caffe2 model zoo",
@@ -270,6 +298,12 @@ PLACED = (
         _CROP,
         "https://pytorch.org/vision/stable/models.html",
         lengths=(1000, 1001),
+    ),
+    Family(
+        "text recognizers",
+        ("text: ctc",),
+        {"resize": "letterbox", "anchor": "top_left"},
+        "https://github.com/PaddlePaddle/PaddleOCR/blob/main/tools/infer/predict_rec.py",
     ),
     Family(
         "person embedders",

@@ -149,7 +149,7 @@ def _guessed(
     elif "std" not in usual:
         usual["mean"], usual["std"] = SCALES["ImageNet"]
     base = Setting(blank.model_copy(update=usual), read)
-    prior = prior_for(found, base, told)
+    prior = prior_for(found, base, told, readings(task, found.engine, told.labels, found.network, meant))
     sure = prior.margin >= FAMILY and {"color", "std"} <= prior.input.keys()
     weights = [look.weight for look in looks] + [0, 0]
     task_sure = task is not None or (weights[0] >= _FITS and weights[0] > weights[1] and task_of(looks[0]) == read)
@@ -173,7 +173,8 @@ def _tried(made: Inferred, images: Sequence[str | Path], progress: Progress | No
     if not judgment.settled:
         more = judgment.more_photos
         first += f"; take {'more' if more is None else f'about {more} more'} {kind_of_photo(judgment, labels)}".rstrip()
-    known = (made.prior.source,) if made.prior.source else ()
+    source = made.prior.of(chosen.task).source
+    known = (source,) if source else ()
     notes = (f"{first}: the best of {len(rows)} settings", *known, *ties_of(judgment, len(photos)))
     reasons = made.task_notes
     if "task" in base.differing(chosen):

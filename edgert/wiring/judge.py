@@ -14,6 +14,8 @@ from edgert.wiring.settings import differs
 
 SOMETHING = 0.05
 """Mean evidence of answers below which a model found nothing that its views agree on."""
+_PRACTICALLY = 0.95
+"""Sameness of answers from which on a setting that is not what is known of its model is as good as one that is."""
 FITTING = 0.5
 """Fit with what a model remembers from which on that alone is enough for a verdict."""
 _NAMED = 4  # classes that are named
@@ -56,7 +58,8 @@ class Judgment:
 
     def as_good(self, other: Tally) -> bool:
         """Whether it does not matter whether a setting or the chosen one is used."""
-        return alike(self.chosen, other) or self.ranking.as_good(other, self.chosen)
+        strange = self.prior.against(other.setting) > self.prior.against(self.chosen.setting)
+        return alike(self.chosen, other, _PRACTICALLY if strange else SAME) or self.ranking.as_good(other, self.chosen)
 
     @property
     def more_photos(self) -> int | None:
@@ -98,7 +101,7 @@ def judge(ranking: Ranking, prior: Prior, favored: Tally) -> Judgment:
     found = ranking.answers(chosen) >= SOMETHING or max(ranking.fits(chosen), default=0.0) >= FITTING
     return Judgment(
         ranking, prior, chosen, rivals[place] if leads else None, leads[place] if leads else math.inf,
-        found or prior.margin >= FILE,
+        found or prior.of(chosen.setting.task).margin >= FILE,
     )  # fmt: skip
 
 
@@ -116,10 +119,10 @@ def lead_of(ranking: Ranking, prior: Prior, first: Tally, second: Tally) -> floa
     return ranking.gap(first, second).errors + prior.against(second.setting) - prior.against(first.setting)
 
 
-def alike(first: Tally, second: Tally) -> bool:
+def alike(first: Tally, second: Tally, least: float = SAME) -> bool:
     """Whether two settings give practically the same answers. Few photos must agree more for it."""
     shared = len(first.records.keys() & second.records.keys())
-    return shared > 0 and same_answers(first, second) >= 1 - (1 - SAME) * shared / (shared + 2)
+    return shared > 0 and same_answers(first, second) >= 1 - (1 - least) * shared / (shared + 2)
 
 
 def same_answers(first: Tally, second: Tally) -> float:

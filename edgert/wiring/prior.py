@@ -9,7 +9,7 @@ from edgert.config import InputConfig, TaskConfig
 from edgert.config.model_section import value_of, verb_of
 from edgert.graph.metadata import literal
 from edgert.wiring.families import FAMILIES, PLACED, Family
-from edgert.wiring.settings import GROUPS, Setting, differs
+from edgert.wiring.settings import GROUPS, Setting, crossed, differs
 from edgert.wiring.told import Told
 
 FILE, FAMILY, USUAL = 5.0, 3.0, 1.0
@@ -28,6 +28,7 @@ class Prior:
         margin: standard errors by which photos must speak against it.
         placed: the same for how images are placed, where that is firmer.
         source: why, in words.
+        others: the same where outputs are read otherwise, by decoder, as a task writes it.
     """
 
     told: Told = field(default_factory=Told)
@@ -36,6 +37,11 @@ class Prior:
     margin: float = 0.0
     placed: float = 0.0
     source: str = ""
+    others: Mapping[str, "Prior"] = field(default_factory=dict)
+
+    def of(self, task: TaskConfig) -> "Prior":
+        """What is known where outputs are read by a task."""
+        return self.others.get(_decoder(task), self)
 
     def applied(self, base: InputConfig) -> InputConfig:
         """An input as it would be by what is known; all else as ``base`` has it."""
@@ -43,10 +49,12 @@ class Prior:
 
     def against(self, setting: Setting) -> float:
         """Standard errors that stand against a setting: the margin for each of color, scale and placement in which it
-        is not what is known."""
-        expected = Setting(self.applied(setting.input), setting.task)
-        margins = {"placement": max(self.margin, self.placed)}
-        return sum(margins.get(group, self.margin) for group in GROUPS if differs(setting, expected, group))
+        is not what is known of models that are read so; where nothing is, what is unusual counts."""
+        own = self.of(setting.task)
+        expected = Setting(own.applied(setting.input), setting.task)
+        margins = {"placement": max(own.margin, own.placed)}
+        known = sum(margins.get(group, own.margin) for group in GROUPS if differs(setting, expected, group))
+        return known + (USUAL if "mean" not in own.input and crossed(setting.input) else 0.0)
 
     def taken(self, base: InputConfig, dtype: str) -> "Prior":
         """What of it holds for an input like this: gray has no order of colors, integers have scales of their own."""
@@ -83,9 +91,9 @@ def prior_of(
         length: how many numbers its one output holds for an image; 0 where there are more outputs or that is open.
         tall: whether its input is twice as high as wide, as people are.
     """
-    found = _of_family(told, task, inputs, outputs)
+    found = _of_family(told, task, inputs, outputs, length)
     for family in PLACED:
-        fits = _decoder(task) in family.reads and length in family.lengths and (tall or "embed: l2" not in family.reads)
+        fits = _decoder(task) in family.reads and (tall or "embed: l2" not in family.reads) and _long(family, length)
         if fits and found.margin < FAMILY and "resize" not in told.input:
             known = {**found.input, **family.input}
             source = found.source or f"it is one of the {family.name}, placed as in {family.source}"
@@ -93,16 +101,16 @@ def prior_of(
     return found
 
 
-def _of_family(told: Told, task: TaskConfig, inputs: Sequence[str], outputs: Sequence[str]) -> Prior:
+def _of_family(told: Told, task: TaskConfig, inputs: Sequence[str], outputs: Sequence[str], length: int) -> Prior:
     decoder, ranked = _decoder(task), list[tuple[float, bool, int, Family | None]]()
     names = " ".join(outputs).lower()
     for place, family in enumerate(FAMILIES):
         by_file = bool(family.metadata) and _by_metadata(family, told)
         marked = bool(family.producer or family.gives)
         named = told.producer.startswith(family.producer) and all(part in names for part in family.gives)
-        named = named and (not family.takes or not set(family.takes).isdisjoint(inputs))
-        own = decoder.startswith(("detect", "keypoints"))  # others are outputs that anybody could have made
-        if decoder in family.reads and (by_file or (named if marked else own)):
+        named = named and (not family.takes or not set(family.takes).isdisjoint(inputs)) and _long(family, length)
+        own = decoder.startswith(("detect", "keypoints", "text"))  # others are outputs that anybody could have made
+        if decoder in family.reads and (by_file or (named and (marked or own))):
             weight = FILE if by_file else FAMILY if not marked or family.gives else USUAL
             ranked.append((weight, bool(family.gives), -place, family))
     margin, *_, best = max(ranked, default=(0.0, False, 0, None), key=lambda one: one[:3])
@@ -113,6 +121,10 @@ def _of_family(told: Told, task: TaskConfig, inputs: Sequence[str], outputs: Seq
         return Prior(told)
     said = {FILE: "the file is one of", FAMILY: "its outputs are those of", USUAL: "its exporter is the usual one of"}
     return Prior(told, best, known, margin, source=f"{said[margin]} {best.name}, fed as in {best.source}")
+
+
+def _long(family: Family, length: int) -> bool:
+    return not family.lengths or length in family.lengths
 
 
 def _by_metadata(family: Family, told: Told) -> bool:

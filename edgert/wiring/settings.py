@@ -136,6 +136,16 @@ def placements(base: InputConfig, verb: str) -> list[InputConfig]:
     return _distinct([base, *(base.model_copy(update=way) for way in ways)])
 
 
+def crossed(config: InputConfig) -> bool:
+    """Whether red's usual mean is taken from blue, and blue's from red."""
+    means = config.mean if config.color == "bgr" else config.mean[::-1]
+    return any(
+        len(set(usual)) > 1 and np.allclose(means, usual, atol=1)
+        for usual, _ in SCALES.values()
+        if len(usual) == len(means)
+    )
+
+
 def same_image(config: InputConfig) -> tuple[object, ...]:
     """Equal for configurations that make the same input of any image."""
     keys = ("resize", "anchor", "pad", "crop", "interpolation", "color")

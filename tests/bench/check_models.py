@@ -50,7 +50,7 @@ RECIPES = {
 """Model → task, input, and what images show. The benchmarks of quantization and tuning go through these."""
 OTHERS = {
     "person_reid_retail_0288": ("embed: l2", "resize: stretch, color: bgr", "people"),
-    "yunet_120x160": ("detect: yunet", "resize: stretch, color: rgb", "people"),
+    "yunet_120x160": ("detect: yunet", "resize: stretch, color: bgr", "people"),
     "road_segmentation_adas_0001": ("segment: argmax", "resize: stretch, color: bgr", "coco"),
     "ppocr_en_number_rec": ("text: ctc", f"size: 320x32, {LINE}", "lines"),
     "tbefn_360x640": ("image: unit", "resize: stretch, color: rgb, std: 255", "coco"),

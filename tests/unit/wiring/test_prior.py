@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -275,6 +276,38 @@ def test_the_task_of_the_metadata() -> None:
     assert told_task(Told({"author": "Ultralytics", "task": "pose"})) == "keypoints: yolo-pose"
     assert told_task(Told({"author": "Ultralytics", "task": "detect", "end2end": "True"})) == "detect: yolov10"
     assert told_task(Told({"task": "detect"})) == ""
+
+
+def test_what_is_known_is_that_of_the_reading(tmp_path: Path) -> None:
+    yolox, yolov5 = (prior_of(Told(), task(detect=kind), ["images"], ["output"]) for kind in ("yolox", "yolov5"))
+    prior = replace(yolov5, others={"detect: yolox": yolox, "detect: yolov5": yolov5})
+    fed = yolox.applied(InputConfig())
+    assert prior.against(Setting(fed, task(detect="yolox"))) == 0
+    assert prior.against(Setting(fed, task(detect="yolov5"))) == 3 * FAMILY
+    assert prior.of(task(detect="yolox")).source == yolox.source
+
+
+def test_means_in_the_other_order_than_the_colors_are_unusual() -> None:
+    read = task(classify="auto")
+    orders = [
+        Setting(InputConfig(color=color, mean=mean, std=IMAGENET_STD), read)
+        for color in ("rgb", "bgr")
+        for mean in (IMAGENET_MEAN, IMAGENET_MEAN[::-1])
+    ]
+    assert [prior_of(Told(), read, ["i"], ["o"]).against(one) for one in orders] == [0, USUAL, USUAL, 0]
+    assert prior_of(Told(), read, ["i"], ["o"]).against(Setting(InputConfig(color="bgr", mean=(0.0,)), read)) == 0
+    paddle = prior_of(Told(), task(detect="db"), ["x"], ["sigmoid_0.tmp_0"])
+    assert paddle.against(Setting(paddle.applied(InputConfig()), task(detect="db"))) == 0
+
+
+def test_lines_of_text_are_padded_with_what_becomes_0() -> None:
+    reader = prior_of(Told(), task(text="ctc"), ["x"], ["save_infer_model/scale_0.tmp_1"])
+    direction = prior_of(Told(), task(classify="auto"), ["x"], ["softmax_0.tmp_0"], 2)
+    assert (reader.margin, direction.margin) == (FAMILY, FAMILY)
+    assert reader.input == direction.input == {**reader.input, "pad": 127, "mean": (127.5,), "anchor": "top_left"}
+    assert prior_of(Told(), task(classify="auto"), ["x"], ["softmax_0.tmp_0"], 1000).margin == 0
+    other = prior_of(Told(), task(text="ctc"), ["images"], ["y"])
+    assert (other.margin, other.placed) == (0, FAMILY) and "mean" not in other.input
 
 
 def test_what_stands_against_a_setting() -> None:
