@@ -14,8 +14,9 @@ from edgert.wiring.settings import differs
 
 SOMETHING = 0.05
 """Mean evidence of answers below which a model found nothing that its views agree on."""
-_PRACTICALLY = 0.95
-"""Sameness of answers from which on a setting that is not what is known of its model is as good as one that is."""
+_PRACTICALLY, _SEVERAL = 0.95, 4
+"""Sameness of answers, and the number of photos that must show it, from which on a setting that is not what is known of
+its model is as good as one that is."""
 FITTING = 0.5
 """Fit with what a model remembers from which on that alone is enough for a verdict."""
 _NAMED = 4  # classes that are named
@@ -58,8 +59,11 @@ class Judgment:
 
     def as_good(self, other: Tally) -> bool:
         """Whether it does not matter whether a setting or the chosen one is used."""
-        strange = self.prior.against(other.setting) > self.prior.against(self.chosen.setting)
-        return alike(self.chosen, other, _PRACTICALLY if strange else SAME) or self.ranking.as_good(other, self.chosen)
+        if self.prior.against(other.setting) <= self.prior.against(self.chosen.setting):
+            same = alike(self.chosen, other)
+        else:
+            same = len(other.records) >= _SEVERAL and alike(self.chosen, other, _PRACTICALLY)
+        return same or self.ranking.as_good(other, self.chosen)
 
     @property
     def more_photos(self) -> int | None:

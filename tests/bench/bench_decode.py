@@ -332,10 +332,12 @@ def other_heads() -> dict[str, Call]:
     add("movenet", poses.MoveNet(0.0), [numbers(6, 56)])
     add("landmarks", poses.Landmarks(), [numbers(212)])
     add("trt-pose, 5 bodies", poses.TrtPose(), list(plausible(np.random.default_rng(5), 5)), 224)
-    page = numbers(640, 640)
-    for line in range(30):
-        page[20 * line + 5 : 20 * line + 15, 40:600] = 0.9
-    add("db, 30 lines", Detector(text.DB(), 0.6), [page[None]])
+    for how, slope in (("level", 0), ("turned", 6)):
+        page = numbers(640, 640)
+        for top in range(5, 600, 20):
+            corners = np.array([[40, top], [600, top + slope], [600, top + slope + 9], [40, top + 9]])
+            cv2.fillPoly(page, [corners], 0.9)
+        add(f"db, 30 {how} lines", Detector(text.DB(), 0.6), [page[None]])
     add("ctc", text.CTC(), [numbers(80, 6625)])
     add("depth", dense.Depth(), [numbers(1, 640, 640)])
     add("image", dense.ImageToImage(), [numbers(3, 640, 640)])

