@@ -15,6 +15,11 @@ from edgert.stages.decode.decoder import Shapes, boxes_and_scores
 
 _MOVES = of_values("same", "some", "picked")
 """Operators that make no new numbers."""
+_DENIED = {
+    "normalization": frozenset({"classify: multilabel"}),
+    "curve": frozenset({"classify: auto", "classify: softmax", "classify: logits"}),
+}
+"""Kind of the last operator → decoders that it speaks against."""
 
 
 def with_activation(task: TaskConfig, model: Model, shapes: Shapes, label_count: int) -> TaskConfig:
@@ -38,6 +43,19 @@ def with_activation(task: TaskConfig, model: Model, shapes: Shapes, label_count:
         if found == "sigmoid" and shapes[roles[1]][1] != label_count:
             found = ""
     return task.model_copy(update={"options": {**task.options, "activation": found}}) if found else task
+
+
+def denied(model: Model) -> frozenset[str]:
+    """Decoders of classes, as a task writes them, that the end of the graph speaks against.
+
+    Shares that add up to 1 are of one class; numbers that are each between 0 and 1 by themselves are of any.
+    """
+    makers = {name: node for node in model.proto.graph.node for name in node.output}
+    ends = [node for one in model.proto.graph.output for node in _sources(makers, one.name)]
+    if len(ends) != 1 or ends[0] is None:
+        return frozenset()
+    end = about(ends[0].op_type)
+    return _DENIED.get(end.kind, frozenset()) if (end.low, end.high) == (0, 1) else frozenset()
 
 
 def _activation(model: Model, outputs: Sequence[str]) -> str:

@@ -49,12 +49,14 @@ class Prior:
 
     def against(self, setting: Setting) -> float:
         """Standard errors that stand against a setting: the margin for each of color, scale and placement in which it
-        is not what is known of models that are read so; where nothing is, what is unusual counts."""
+        is not what is known of models that are read so, and for a reading that the graph denies; what is unusual
+        counts where nothing is known."""
         own = self.of(setting.task)
         expected = Setting(own.applied(setting.input), setting.task)
         margins = {"placement": max(own.margin, own.placed)}
         known = sum(margins.get(group, own.margin) for group in GROUPS if differs(setting, expected, group))
-        return known + (USUAL if "mean" not in own.input and crossed(setting.input) else 0.0)
+        is_denied = f"{verb_of(setting.task)}: {value_of(setting.task)}" in self.told.denied
+        return known + FILE * is_denied + USUAL * ("mean" not in own.input and crossed(setting.input))
 
     def taken(self, base: InputConfig, dtype: str) -> "Prior":
         """What of it holds for an input like this: gray has no order of colors, integers have scales of their own."""

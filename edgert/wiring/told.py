@@ -11,6 +11,7 @@ import yaml
 
 from edgert.graph import Model
 from edgert.graph.metadata import class_names, literal, metadata_of
+from edgert.wiring.head_activation import denied
 
 _SIDE_BYTES = 2**20  # of a file beside the model; more is none that an exporter writes
 
@@ -26,6 +27,7 @@ class Told:
         labels: names of the classes.
         size: network size, (width, height).
         source: where ``input`` stands, in words.
+        denied: decoders, as a task writes them, that the end of its graph speaks against.
     """
 
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -34,14 +36,14 @@ class Told:
     labels: tuple[str, ...] = ()
     size: tuple[int, int] | None = None
     source: str = ""
+    denied: frozenset[str] = frozenset()
 
 
 def told_of(model: Model) -> Told:
     """Reads a model's metadata and the files beside it."""
     metadata = metadata_of(model.path)
-    found = Told(
-        metadata, model.proto.producer_name, labels=class_names(metadata), size=_size(metadata.get("imgsz", ""))
-    )
+    labels, size = class_names(metadata), _size(metadata.get("imgsz", ""))
+    found = Told(metadata, model.proto.producer_name, labels=labels, size=size, denied=denied(model))
     if stated := _model_api(metadata):
         return _with(found, stated, "the metadata of its exporter")
     with suppress(ValueError, TypeError, AttributeError):  # files that no exporter wrote
@@ -57,7 +59,7 @@ def told_of(model: Model) -> Told:
 def _with(told: Told, stated: Mapping[str, Any], source: str) -> Told:
     own = {key: value for key, value in stated.items() if key not in ("labels", "size")}
     labels = told.labels or tuple(stated.get("labels", ()))
-    return Told(told.metadata, told.producer, own, labels, told.size or stated.get("size"), source)
+    return replace(told, input=own, labels=labels, size=told.size or stated.get("size"), source=source)
 
 
 def _size(text: str) -> tuple[int, int] | None:

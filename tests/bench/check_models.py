@@ -29,7 +29,6 @@ FOLDERS = (DATA / "models", ROOT / "pipelines" / "assets", Path(os.environ.get("
 CROP = "resize: center_crop, crop: 0.875"
 IMAGENET = "mean: [123.675, 116.28, 103.53], std: [58.395, 57.12, 57.375]"
 LINE = "resize: letterbox, anchor: top_left, pad: 127, color: bgr, mean: 127.5, std: 127.5"
-NUDE = "resize: letterbox, anchor: top_left, pad: 0, color: rgb, mean: 0, std: 255"
 PARTS = "resize: letterbox, color: rgb, mean: 0, std: 255"
 RECIPES = {
     "squeezenet_fp32": ("classify: auto", f"{CROP}, color: bgr, mean: [104, 117, 123], std: 1", "imagenet"),
@@ -63,9 +62,10 @@ OWN = {
     "ch_PP-OCRv4_det_infer": ("detect: db", f"size: 640x640, resize: stretch, color: bgr, {IMAGENET}", "text"),
     "ch_PP-OCRv4_rec_infer": ("text: ctc", f"size: 320x48, {LINE}", "lines"),
     "ch_ppocr_mobile_v2.0_cls_infer": ("classify: auto", f"size: 192x48, {LINE}", "lines"),
-    "nudenet_320n": ("detect: yolov8", f"size: 320x320, {NUDE}", "people"),
+    "nudenet_320n": ("detect: yolov8", f"size: 320x320, {PARTS}", "people"),
 }
-"""The demo's models, and those of rapidocr_onnxruntime and nudenet."""
+"""The demo's models, and those of rapidocr_onnxruntime and nudenet; the last as its exporter, Ultralytics, feeds it, by
+whose training it was made: the package's own code pads otherwise."""
 MODELS = {**RECIPES, **OTHERS, **OWN}
 SHOWN = {"osnet_x0_25_msmt17": "persons", "person_reid_retail_0288": "persons"}
 """Where ``check`` is shown other images than a calibration takes: an embedder of persons sees them cut out."""

@@ -8,7 +8,7 @@ import pytest
 
 from edgert.config.model_section import DetectTask
 from edgert.graph import load
-from edgert.wiring.head_activation import with_activation
+from edgert.wiring.head_activation import denied, with_activation
 from edgert.wiring.starter import starter
 from tests.helpers.exports import Export
 
@@ -71,3 +71,23 @@ def test_new_writes_it(tmp_path: Path) -> None:
     made = starter(head(tmp_path / "m.onnx", "Sigmoid"), directory=tmp_path)
     assert "detect: yolo-raw" in made.text
     assert "activation: none" in made.text
+
+
+@pytest.mark.parametrize(
+    ("ends", "wrong"),
+    [
+        (("Softmax",), {"classify: multilabel"}),
+        (("Softmax", "Identity"), {"classify: multilabel"}),
+        (("Sigmoid",), {"classify: auto", "classify: softmax", "classify: logits"}),
+        ((), set()),
+        (("Softmax", "Relu"), set()),
+    ],
+)
+def test_shares_are_of_one_class_and_numbers_by_themselves_of_any(
+    ends: tuple[str, ...], wrong: set[str], tmp_path: Path
+) -> None:
+    b = Export(images=(1, 3, 8, 8))
+    y = b.linear(b.reshape("images", 1, 192), 192, 5)
+    for end in ends:
+        y = b.node(end, y)
+    assert denied(load(b.save(tmp_path / "m.onnx", y))) == wrong
