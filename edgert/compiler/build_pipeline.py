@@ -25,6 +25,7 @@ from edgert.config.pipeline_file import CODE
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause
 from edgert.files import cache_folder
 from edgert.quantization.precision import check_precision
+from edgert.stages.kinds import tracking_of
 from edgert.steps import Event, OnEvent, Product, Runner, StepCache, side_by_side
 from edgert.user_code import code_name
 from edgert.zip_archive import member_of
@@ -222,7 +223,8 @@ def build(
     directory, jobs = file.document.path.parent, dict[str, ModelJob]()
     for name, config in file.config.models.items():
         where, batched = file.where("models", name), bool(batching(file.config, name))
-        jobs[name] = ModelJob(name, config, where, directory, target, cache / "state", stop, batched)
+        tracking = tracking_of(file.config, name)
+        jobs[name] = ModelJob(name, config, where, directory, target, cache / "state", stop, batched, tracking)
     ready = side_by_side(lambda name: build_forms(jobs[name], runner), jobs, _workers(jobs), stop)
     planned, without = None, target.board.without_edgert if target.board is not None else ""
     if target.board is not None:

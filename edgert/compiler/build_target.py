@@ -23,6 +23,7 @@ from edgert.dataset import ImageDataset, open_images
 from edgert.errors import ConfigError
 from edgert.graph import Model, load
 from edgert.installation import demo_images
+from edgert.stages.kinds import ByteTrackStage
 from edgert.stages.source.kinds import is_live as is_live_source
 
 MODEL = "model.onnx"
@@ -181,6 +182,7 @@ class ModelJob:
         state: folder from which interrupted steps resume.
         stop: ends a step that polls it.
         batched: whether stages run it in batches.
+        tracking: how stages track what it finds, if they do.
     """
 
     name: str
@@ -191,6 +193,7 @@ class ModelJob:
     state: Path
     stop: threading.Event
     batched: bool = False
+    tracking: ByteTrackStage | None = None
 
     @property
     def precision(self) -> str:

@@ -100,6 +100,7 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
             report.note,
             lambda what, done, total: report.progress(done, total, what),
             job.stop,
+            job.tracking,
         )
         outcome = quantize_section(
             config,
@@ -233,6 +234,8 @@ def _wanted(job: ModelJob) -> dict[str, Any]:
         path = dataset.path
         listed = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         found |= config.model_dump(mode="json", include={"accuracy"})
+        if job.tracking is not None:
+            found["tracking"] = job.tracking.model_dump(mode="json")
         found["labels"] = [*labels, dataset.images.digest(), listed]
         if isinstance(task, DetectTask):
             task = task.model_copy(update={"score": min(task.score, _LOWEST_SCORE)})

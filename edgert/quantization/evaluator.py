@@ -126,7 +126,13 @@ class TaskEvaluator:
             some = range(first, min(first + AGREEMENT_IMAGES, len(images)))
             dataset = LabeledDataset(config.onnx, _Part(images, some))
         self.setup = open_evaluation(
-            calibrated.model, config, dataset, labels=labels, directory=run.directory, where=run.where
+            calibrated.model,
+            config,
+            dataset,
+            labels=labels,
+            directory=run.directory,
+            where=run.where,
+            tracking=run.tracking,
         )
 
     @cached_property

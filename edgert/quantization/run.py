@@ -9,6 +9,7 @@ from typing import Literal
 
 from edgert.config import ModelConfig
 from edgert.errors import CalibrationError
+from edgert.stages.kinds import ByteTrackStage
 
 Log = Callable[[str], object]
 """Called with one line about what is being done."""
@@ -28,6 +29,7 @@ class Run:
         log: called with each step; the logger of this package by default.
         bar: moved while images are counted.
         stop: ends whatever is being done with CalibrationError when set, within an image's time.
+        tracking: how the pipeline tracks what the model finds, if it does: labels of a sequence are judged so.
     """
 
     where: str = ""
@@ -35,6 +37,7 @@ class Run:
     log: Log = logging.getLogger("edgert.quantization").info
     bar: Bar | None = None
     stop: threading.Event | None = None
+    tracking: ByteTrackStage | None = None
 
     @property
     def progress(self) -> Callable[[int, int | None, str], object] | None:

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from edgert.config import AccuracyConfig, CalibrateConfig, EmbedTask, ModelConfig, load_pipeline
-from edgert.config.flow import trackers_of
 from edgert.config.pipeline_file import input_words, parse_input, parse_task, task_words
 from edgert.dataset import FileDataset, open_images
 from edgert.errors import ConfigError, ModelError, nearest
 from edgert.installation import pipeline_path
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.run import Log
-from edgert.stages.kinds import ByteTrackStage
+from edgert.stages.kinds import ByteTrackStage, tracking_of
 
 _METRIC = "map"  # where a budget names none
 
@@ -135,9 +134,7 @@ def model_section(
             fix=f"change the file, or --set models.{name}.{option}.KEY=VALUE",
         )
     config, where = file.config.models[name], file.where("models", name)
-    trackers = trackers_of(file.config.stages, file.config.models, name)
-    tracking = next((one for one in trackers if isinstance(one, ByteTrackStage)), None)
-    return ModelSection(name, config, where, file.document.path.parent, tracking)
+    return ModelSection(name, config, where, file.document.path.parent, tracking_of(file.config, name))
 
 
 _PHOTOS = 4

@@ -258,7 +258,7 @@ def quantize(
         return _of_qdq(section.config, target, trt, dla, path)
     section, dataset = _on_images(section, images, method, limit)
     section = section.keeping(keep).within(data, metric, max_drop)
-    run = Run(section.where, section.directory, log or ALONE.log, bar, stop)
+    run = Run(section.where, section.directory, log or ALONE.log, bar, stop, section.tracking)
     engine = cast(Target, "dla" if target == "cache" else target)
     if ranges is not None:
         calibrated = with_ranges(section.config, ranges, images=dataset, where=section.where)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema, model_validator
 
-from edgert.config import Fraction, OutputPath, Seconds, Section, SinkStage, TrackStage
+from edgert.config import Fraction, OutputPath, PipelineConfig, Seconds, Section, SinkStage, TrackStage
 from edgert.config.fields import CODE_NAME, FilePath, SomeBytes
+from edgert.config.flow import trackers_of
 from edgert.errors import ConfigError, StageError
 
 if TYPE_CHECKING:
@@ -374,6 +375,12 @@ class ByteTrackStage(TrackStage):
         from edgert.stages.bytetrack import ByteTrack
 
         return ByteTrack(self.limits(context.score), context.rate_hz)
+
+
+def tracking_of(config: PipelineConfig, model: str) -> ByteTrackStage | None:
+    """How the pipeline tracks what a model finds; None where it does not, or by a tracker of the user's own."""
+    trackers = trackers_of(config.stages, config.models, model)
+    return next((one for one in trackers if isinstance(one, ByteTrackStage)), None)
 
 
 class BotSortStage(ByteTrackStage):

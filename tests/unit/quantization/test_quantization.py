@@ -7,6 +7,7 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.config import EmbedTask, ModelConfig
+from edgert.evaluation import evaluate_model
 from edgert.graph import read
 from edgert.quantization import evaluator
 from edgert.quantization.calibrated import Calibrated, calibrate_section
@@ -15,6 +16,7 @@ from edgert.quantization.evaluator import NoiseEvaluator, TaskEvaluator, evaluat
 from edgert.quantization.int8_model import QuantizationResult, quantize_section, rounded
 from edgert.quantization.quantizer import Recipe
 from edgert.quantization.run import Run
+from edgert.stages.kinds import ByteTrackStage
 from tests.unit.quantization.network import IMAGES, SIZE, random_images
 
 
@@ -105,6 +107,17 @@ def test_the_evaluation_takes_images_that_nothing_was_corrected_over(config: Mod
     few = calibrate_section(config, images=random_images(40, 5))
     found = evaluator_of(config, few)
     assert isinstance(found, TaskEvaluator) and len(found.setup) == 40
+
+
+def test_tracks_are_judged_as_the_pipeline_makes_them(
+    config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+    opened = evaluate_model.open_evaluation
+    monkeypatch.setattr(evaluator, "open_evaluation", lambda *of, **keys: asked.update(keys) or opened(*of, **keys))
+    stage = ByteTrackStage.model_validate({"track": "bytetrack", "from": "find", "activate": 0.9})
+    assert evaluator_of(config, calibrated, Run(tracking=stage)) is not None
+    assert asked["tracking"] is stage
 
 
 def test_plain_rounding_is_all_integers(config: ModelConfig, calibrated: Calibrated) -> None:
