@@ -89,6 +89,12 @@ def class_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
     return ()
 
 
+def characters(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """The characters of a text model, a line each as RapidOCR writes them into files; empty where none are stored."""
+    found = tuple(metadata.get("character", "").rstrip("\n").split("\n"))
+    return found if all(len(one) == 1 and not CONTROL.search(one) for one in found) else ()
+
+
 def literal(text: str) -> Any:
     """A value in Python's or JSON's spelling; the text itself where it is neither."""
     if len(text) > _MOST_CHARACTERS:

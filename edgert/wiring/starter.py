@@ -9,8 +9,10 @@ from typing import Any
 
 from edgert.config import load_pipeline
 from edgert.config.model_section import PythonTask, value_of, verb_of
+from edgert.engine import one_image
 from edgert.errors import ConfigError, cause
 from edgert.files import replace_text
+from edgert.stages.decode.kinds import decoder_for
 from edgert.wiring.check_report import Row, described, yaml_value
 from edgert.wiring.inferred import Inferred, infer
 from edgert.wiring.search import Progress, Subject
@@ -64,27 +66,34 @@ class Starter:
         notes: what was guessed and why, a sentence each; also in the text, as comments.
         report: the settings that were tried on photos, the best first; empty without photos.
         stub: a decoder to be filled in, that the text names; None where one of edgert's reads the outputs.
+        labels: names of classes, for the file of :attr:`labels_file` that the text names; empty where it names none.
+        labels_file: without a folder.
     """
 
     text: str
     notes: tuple[str, ...]
     report: tuple[Row, ...] = ()
     stub: Stub | None = None
+    labels: tuple[str, ...] = ()
+    labels_file: str = ""
 
     def write(self, path: Path, force: bool) -> tuple[Path, ...]:
-        """Writes the decoder to be filled in, with its test, and the pipeline file; returns what was written.
+        """Writes the decoder to be filled in, with its test, labels and the pipeline file; returns what was written.
 
         Raises:
             ConfigError: a file exists, or cannot be written.
         """
         refuse_existing(path, force)
         stub, folder = self.stub.files if self.stub else {}, path.parent
+        named = {self.labels_file: "\n".join(self.labels) + "\n"} if self.labels else {}
         if self.stub:
             self.stub.refuse_existing(folder)
+        for name in named:
+            refuse_existing(folder / name, force)
         write_pipeline(self.text, path, force)
-        for name, text in stub.items():
+        for name, text in (stub | named).items():
             replace_text(folder / name, text)
-        return (path, *(folder / name for name in stub))
+        return (path, *(folder / name for name in stub | named))
 
 
 def starter(
@@ -122,12 +131,25 @@ def starter(
         asked = "as you asked" if is_own else "no decoder of edgert reads these outputs"
         note = f"{asked}: {stubs[0].module}.py is one to be filled in, and test_{stubs[0].module}.py tries it"
         made = replace(made, task_notes=(note,))
-    text = _text(os.path.relpath(path.absolute(), folder), path.stem, made, source)
-    return Starter(text, (*made.task_notes, *made.input_notes), made.report, stubs[0] if stubs else None)
+    listed, labels_file = _listed(made), f"{path.stem}_labels.txt"
+    text = _text(os.path.relpath(path.absolute(), folder), path.stem, made, source, labels_file if listed else "")
+    notes = (*made.task_notes, *made.input_notes)
+    return Starter(text, notes, made.report, stubs[0] if stubs else None, listed, labels_file)
 
 
-def _text(onnx: str, stem: str, guessed: Inferred, source: str) -> str:
-    found, spec, named = guessed.found, guessed.spec, guessed.prior.told.labels
+def _listed(made: Inferred) -> tuple[str, ...]:
+    """Names of classes that stand beside the model's file, where they are those of its outputs."""
+    told, found = made.prior.told, made.found
+    try:
+        decoder_for(made.setting.task, told.labels).check(tuple(one_image(found.engine)), found.network)
+    except ConfigError:
+        return ()
+    return told.labels if told.named_beside else ()
+
+
+def _text(onnx: str, stem: str, guessed: Inferred, source: str, labels_file: str) -> str:
+    found, spec, told = guessed.found, guessed.spec, guessed.prior.told
+    named = told.labels if labels_file or not told.named_beside else ()
     width, height = found.network
     outputs = [f"{tensor.name} {list(tensor.shape)}" for tensor in found.engine.outputs]
     more = f", and {len(outputs) - _SHOWN_OUTPUTS} more" if len(outputs) > _SHOWN_OUTPUTS else ""
@@ -135,6 +157,7 @@ def _text(onnx: str, stem: str, guessed: Inferred, source: str) -> str:
     keys: dict[str, object] = {verb: value_of(task)}
     keys |= {key: getattr(task, key) for key in ("score", "iou", "threshold", "top") if hasattr(task, key)}
     keys |= {key: getattr(task, key) for key in ("options", "args") if getattr(task, key, None)}
+    keys |= {"labels": labels_file} if labels_file else {}
     items: dict[str, object] = described(guessed.setting)["input"]
     if guessed.size is not None:
         text = f"{guessed.size[0]}x{guessed.size[1]}   # the model takes any size; smaller is quicker"
@@ -153,7 +176,7 @@ def _text(onnx: str, stem: str, guessed: Inferred, source: str) -> str:
         f"    # input {spec}; outputs {', '.join(outputs[:_SHOWN_OUTPUTS])}{more}",
         f"    # guessed: {guessed.task_notes[0]}",
         *(f"    #   {note}" for note in guessed.task_notes[1:]),
-        f"    task: {yaml_value(keys)}   # {_labels(named)}",
+        f"    task: {yaml_value(keys)}   # {_labels(named, labels_file)}",
         f"    # {'tried' if guessed.report else 'guessed'}: {guessed.input_notes[0]}",
         *(f"    #   {note}" for note in guessed.input_notes[1:]),
         "    input:",
@@ -166,10 +189,10 @@ def _text(onnx: str, stem: str, guessed: Inferred, source: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _labels(named: tuple[str, ...]) -> str:
+def _labels(named: tuple[str, ...], file: str) -> str:
     if not named:
         return "add labels: names.txt, one class a line, or a list such as coco"
-    return f"its {len(named)} labels are in the model file: {', '.join(named[:_SHOWN_OUTPUTS])}, ..."
+    return f"its {len(named)} labels are in {file or 'the model file'}: {', '.join(named[:_SHOWN_OUTPUTS])}, ..."
 
 
 _COMMENTS = {

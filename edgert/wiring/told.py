@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from edgert.graph import Model
-from edgert.graph.metadata import class_names, literal, metadata_of
+from edgert.graph.metadata import characters, class_names, literal, metadata_of
 from edgert.wiring.head_activation import denied
 
 _SIDE_BYTES = 2**20  # of a file beside the model; more is none that an exporter writes
@@ -24,9 +24,10 @@ class Told:
         metadata: key → value.
         producer: the exporter's name.
         input: keys of ``input:`` that are stated, not guessed.
-        labels: names of the classes.
+        labels: names of the classes, or a text model's characters.
         size: network size, (width, height).
         source: where ``input`` stands, in words.
+        named_beside: whether ``labels`` stand in a file beside the model's, and not in it.
         denied: decoders, as a task writes them, that the end of its graph speaks against.
     """
 
@@ -36,18 +37,20 @@ class Told:
     labels: tuple[str, ...] = ()
     size: tuple[int, int] | None = None
     source: str = ""
+    named_beside: bool = False
     denied: frozenset[str] = frozenset()
 
 
 def told_of(model: Model) -> Told:
     """Reads a model's metadata and the files beside it."""
     metadata = metadata_of(model.path)
-    labels, size = class_names(metadata), _size(metadata.get("imgsz", ""))
+    labels, size = class_names(metadata) or characters(metadata), _size(metadata.get("imgsz", ""))
     found = Told(metadata, model.proto.producer_name, labels=labels, size=size, denied=denied(model))
     if stated := _model_api(metadata):
         return _with(found, stated, "the metadata of its exporter")
     with suppress(ValueError, TypeError, AttributeError):  # files that no exporter wrote
-        found = replace(found, labels=found.labels or _named_beside(model.path))
+        if not labels and (beside := _named_beside(model.path)):
+            found = replace(found, labels=beside, named_beside=True)
     for name, read in _BESIDE:
         path = model.path.with_name(name)
         with suppress(ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError):  # one that no exporter wrote
@@ -58,8 +61,9 @@ def told_of(model: Model) -> Told:
 
 def _with(told: Told, stated: Mapping[str, Any], source: str) -> Told:
     own = {key: value for key, value in stated.items() if key not in ("labels", "size")}
-    labels = told.labels or tuple(stated.get("labels", ()))
-    return replace(told, input=own, labels=labels, size=told.size or stated.get("size"), source=source)
+    if not told.labels and stated.get("labels"):
+        told = replace(told, labels=tuple(stated["labels"]), named_beside=True)
+    return replace(told, input=own, size=told.size or stated.get("size"), source=source)
 
 
 def _size(text: str) -> tuple[int, int] | None:

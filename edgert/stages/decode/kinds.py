@@ -160,9 +160,11 @@ def labels_of(config: ModelConfig, where: str = "") -> tuple[str, ...]:
     """
     if config.task.labels is not None:
         return read_labels(config.task.labels, where)
-    from edgert.graph.metadata import class_names, metadata_of  # whose package wants arrays
+    from edgert.graph.metadata import characters, class_names, metadata_of  # whose package wants arrays
 
-    return class_names(metadata_of(config.onnx)) if verb_of(config.task) in _CLASSES else ()
+    verb = verb_of(config.task)
+    read = characters if verb == "text" else class_names if verb in _CLASSES else None
+    return read(metadata_of(config.onnx)) if read else ()
 
 
 def fitting_decoder(

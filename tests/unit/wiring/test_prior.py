@@ -11,9 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 from pydantic import TypeAdapter
 
-from edgert.config import InputConfig, TaskConfig
-from edgert.errors import ModelError
+from edgert.config import InputConfig, ModelConfig, TaskConfig, load_pipeline
+from edgert.errors import ConfigError, ModelError
 from edgert.graph import load
+from edgert.stages.decode.kinds import labels_of
 from edgert.wiring.families import FAMILIES, IMAGENET_MEAN, IMAGENET_STD
 from edgert.wiring.prior import FAMILY, FILE, USUAL, named_family, prior_of, told_task
 from edgert.wiring.settings import Setting, differs
@@ -209,7 +210,29 @@ def test_names_of_classes_that_stand_beside_the_model(
     path = saved(tmp_path / "m.onnx", (1, 3, 8, 8), (1, 2))
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert told_of(load(path)).labels == names
+    told = told_of(load(path))
+    assert (told.labels, told.named_beside) == (names, bool(names))
+
+
+def test_labels_that_stand_beside_the_model_are_written_beside_the_pipeline(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.onnx", (1, 3, 64, 64), (1, 6, 84))
+    (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "cat", "1": "big dog"}}))
+    made = starter(path, directory=tmp_path)
+    assert made.write(tmp_path / "p.yaml", force=False) == (tmp_path / "p.yaml", tmp_path / "m_labels.txt")
+    config = load_pipeline(tmp_path / "p.yaml").config.models["net"]
+    assert labels_of(config) == ("cat", "big dog")
+    with pytest.raises(ConfigError, match=r"m_labels\.txt' exists already"):
+        made.write(tmp_path / "other.yaml", force=False)
+    (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "cat", "1": "dog", "2": "of another model"}}))
+    assert "labels: m_labels" not in starter(path, directory=tmp_path).text
+
+
+@pytest.mark.parametrize(("text", "labels"), [("a\nb\n\u3000", ("a", "b", "\u3000")), ("mario", ()), ("", ())])
+def test_characters_that_stand_in_a_text_model(text: str, labels: tuple[str, ...], tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.onnx", (1, 3, 32, 64), (1, 16, 5), **({"character": text} if text else {}))
+    assert told_of(load(path)).labels == labels
+    config = ModelConfig.model_validate({"onnx": path, "task": {"text": "ctc"}})
+    assert labels_of(config) == labels
 
 
 def test_the_model_api_of_openvino(tmp_path: Path) -> None:
