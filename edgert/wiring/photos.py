@@ -27,9 +27,11 @@ _CUTS = {
     "classify": (_MIRRORED, _MIDDLE, (0, 0, 2, 2, False), (2, 2, 0, 0, True)),
     "embed": (_MIRRORED, _MIDDLE, (0, 0, 2, 2, False), (2, 2, 0, 0, True)),
     "text": (_MIDDLE, (0, 0, 2, 2, False), (2, 2, 0, 0, False)),
+    "image": (),
 }
 """Task → what its views lose at the left, top, right and bottom, in halves of :data:`_EDGE`, and whether they are
-mirrored. Answers without a position must agree on shifted views, too; mirrored text is none."""
+mirrored. Answers without a position must agree on shifted views, too; mirrored text is none; images are compared with
+the photo itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -59,7 +59,7 @@ OTHERS = {
 OWN = {
     "parts": ("detect: yolox", PARTS, "belt"),
     "look": ("embed: l2", PARTS, "parts"),
-    "ch_PP-OCRv4_det_infer": ("detect: db", f"size: 640x640, resize: stretch, color: bgr, {IMAGENET}", "text"),
+    "ch_PP-OCRv4_det_infer": ("detect: db", f"size: 320x320, resize: stretch, color: bgr, {IMAGENET}", "text"),
     "ch_PP-OCRv4_rec_infer": ("text: ctc", f"size: 320x48, {LINE}", "lines"),
     "ch_ppocr_mobile_v2.0_cls_infer": ("classify: auto", f"size: 192x48, {LINE}", "lines"),
     "nudenet_320n": ("detect: yolov8", f"size: 320x320, {PARTS}", "people"),
