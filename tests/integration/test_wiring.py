@@ -22,7 +22,7 @@ from edgert.wiring.check_report import CheckReport, Finding
 from edgert.wiring.photos import save_image
 from edgert.wiring.starter import starter, write_pipeline
 from tests.bench.bench_check import pipeline_text
-from tests.bench.check_models import DATA, RECIPES, images
+from tests.bench.check_models import DATA, MODELS, RECIPES, images
 from tests.helpers.command import ROOT
 
 ESSENTIAL = ("yolox_nano_416", "nanodet_m_320", "fastestdet", "squeezenet_fp32", "mobilenet_v1_025_224")
@@ -33,12 +33,12 @@ def photos(model: str, count: int) -> list[Path]:
     """Every n-th of the photos that suit a model."""
     if not (DATA / "models" / f"{model}.onnx").is_file():
         pytest.skip(f"needs {model}.onnx and photos under {DATA} (set EDGERT_DATA)")
-    found = images(RECIPES[model][2])
+    found = images(MODELS[model][2])
     return found[:: len(found) // count][:count]
 
 
 def checked(folder: Path, model: str, count: int, task: str = "", recipe: str | None = None) -> CheckReport:
-    documented_task, documented, _ = RECIPES[model]
+    documented_task, documented, _ = MODELS[model]
     path = folder / "p.yaml"
     path.write_text(pipeline_text(model, task or documented_task, documented if recipe is None else recipe))
     return check(load_pipeline(path), photos(model, count))
@@ -91,6 +91,30 @@ def test_a_missing_std_is_told_with_the_section_it_belongs_to(tmp_path: Path) ->
     assert (found.written, found.better, found.missing) == ("std: 1", "std: 255", True)
     assert found.where == f"{tmp_path / 'p.yaml'}:5 models.net.input.std"
     assert "write std: 255" in str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "wrong", "key"),
+    [
+        (
+            "ppocr_en_number_rec",
+            "size: 320x32, resize: letterbox, anchor: top_left, pad: 127, color: bgr",
+            "input.mean",
+        ),
+        ("tbefn_360x640", "resize: stretch, color: bgr, std: 255", "input.color"),
+    ],
+)
+def test_text_and_images_show_how_their_models_are_fed(tmp_path: Path, model: str, wrong: str, key: str) -> None:
+    assert checked(tmp_path, model, 6).verdict != "wrong"
+    report = checked(tmp_path, model, 6, recipe=wrong)
+    assert report.verdict == "wrong" and finding(report, key).sure
+
+
+def test_a_decoder_whose_family_is_fed_otherwise_is_told(tmp_path: Path) -> None:
+    report = checked(tmp_path, "yolox_nano_416", 2, task="detect: yolov5")
+    assert report.verdict == "wrong"
+    assert [(item.written, item.better) for item in report.findings] == [("detect: yolov5", "detect: yolox")]
 
 
 def test_a_wrong_decoder_is_told_and_the_right_one_named(tmp_path: Path) -> None:
