@@ -1,4 +1,4 @@
-"""How often ``edgert check`` is right: every model of the evaluation data whose preprocessing is documented.
+"""How often ``edgert check`` is right: every model with real weights whose preprocessing is documented.
 
     python -m tests.bench.bench_check [--json FILE] [--photos 1,4,16] [--trials 12] [--pool 24] [--models ...]
 
@@ -12,6 +12,9 @@ from one check to the next, so a hundred checks cost what a few cost. Per model 
 * blamed: of files wired as documented, the share that is called wrong
 * open: of all files, the share where the answer is that more photos are needed
 * new: of files that ``edgert new`` would write from these photos, the share whose answers are the documented ones'
+
+EDGERT_EXPORTS names a folder of models that packages ship (see check_models). --json goes on with the file's other
+models, where trials and pool are the same.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from edgert.wiring.check_report import CheckReport, described, yaml_value
 from edgert.wiring.evidence import sameness
 from edgert.wiring.settings import GROUPS, SCALES, Setting, colors_and_scales, placements
 from edgert.wiring.trial import readings
-from tests.bench.check_models import DATA, MODELS, SHOWN, images, model_file
+from tests.bench.check_models import DATA, FOLDERS, MODELS, SHOWN, images, model_file
 
 _SAME = 0.9
 """Sameness of answers from which on a setting is as good as another."""
@@ -217,6 +220,25 @@ def line(row: dict[str, Any]) -> str:
     return "".join(_share(row[part], row[whole]) for part, whole in (*pairs, ("new", "wrong")))
 
 
+def held(file: Path | None, run: dict[str, int]) -> dict[str, Any]:
+    """Models that a file has from a run like this one."""
+    known = json.loads(file.read_text()) if file is not None and file.is_file() else {}
+    if any(known.get(key) != value for key, value in run.items()):
+        return {}
+    return {model: {int(count): row for count, row in rows.items()} for model, rows in known["models"].items()}
+
+
+def summed(results: dict[str, Any]) -> dict[int, dict[str, int]]:
+    """Counts of all models, by number of photos."""
+    totals: dict[int, dict[str, int]] = {}
+    for count, row in (pair for rows in results.values() for pair in rows.items()):
+        own = totals.setdefault(count, {})
+        for key, value in row.items():
+            if isinstance(value, int):
+                own[key] = own.get(key, 0) + value
+    return totals
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -229,22 +251,21 @@ def main() -> None:
     if not DATA.is_dir():
         sys.exit(f"no evaluation data at {DATA}; set EDGERT_DATA")
     counts = [int(count) for count in options.photos.split(",")]
-    results: dict[str, Any] = {}
+    run = {"trials": options.trials, "pool": options.pool}
+    results: dict[str, Any] = held(options.json, run)
     headings = ("right", "said", "named", "blamed", "open", "new")
-    print(f"{'model':<24}{'photos':>7}{''.join(f'{name:>8}' for name in headings)}{'checks':>8}")
-    totals: dict[int, dict[str, int]] = {count: {} for count in counts}
+    print(f"{'model':<32}{'photos':>7}{''.join(f'{name:>8}' for name in headings)}{'checks':>8}")
     for model in options.models.split(","):
+        if not model_file(model).is_file():
+            print(f"{model:<32} is not in {', '.join(map(str, FOLDERS))}")
+            continue
         results[model] = measure(model, counts, options.trials, options.pool, Remembered())
         for count, row in results[model].items():
-            print(f"{model:<24}{count:>7}{line(row)}{row['asked']:>8}", flush=True)
-            for key, value in row.items():
-                if isinstance(value, int):
-                    totals[count][key] = totals[count].get(key, 0) + value
+            print(f"{model:<32}{count:>7}{line(row)}{row['asked']:>8}", flush=True)
         if options.json:  # after every model: a run that is ended early keeps what it has
-            run = {"trials": options.trials, "pool": options.pool}
-            options.json.write_text(json.dumps({**run, "models": results, "all": totals}, indent=2) + "\n")
-    for count, row in totals.items():
-        print(f"{'all':<24}{count:>7}{line(row)}{row['asked']:>8}")
+            options.json.write_text(json.dumps({**run, "models": results, "all": summed(results)}, indent=2) + "\n")
+    for count, row in summed(results).items():
+        print(f"{'all':<32}{count:>7}{line(row)}{row['asked']:>8}")
 
 
 if __name__ == "__main__":

@@ -59,13 +59,14 @@ OTHERS = {
 OWN = {
     "parts": ("detect: yolox", PARTS, "belt"),
     "look": ("embed: l2", PARTS, "parts"),
-    "ch_PP-OCRv4_det_infer": ("detect: db", f"size: 320x320, resize: stretch, color: bgr, {IMAGENET}", "text"),
+    "ch_PP-OCRv4_det_infer": ("detect: db", f"size: 480x480, resize: letterbox, color: bgr, {IMAGENET}", "text"),
     "ch_PP-OCRv4_rec_infer": ("text: ctc", f"size: 320x48, {LINE}", "lines"),
     "ch_ppocr_mobile_v2.0_cls_infer": ("classify: auto", f"size: 192x48, {LINE}", "lines"),
     "nudenet_320n": ("detect: yolov8", f"size: 320x320, {PARTS}", "people"),
 }
 """The demo's models, and those of rapidocr_onnxruntime and nudenet; the last as its exporter, Ultralytics, feeds it, by
-whose training it was made: the package's own code pads otherwise."""
+whose training it was made: the package's own code pads otherwise. PaddleOCR's text finder takes images of any shape as
+they are, which a letterbox comes nearest to."""
 MODELS = {**RECIPES, **OTHERS, **OWN}
 SHOWN = {"osnet_x0_25_msmt17": "persons", "person_reid_retail_0288": "persons"}
 """Where ``check`` is shown other images than a calibration takes: an embedder of persons sees them cut out."""
