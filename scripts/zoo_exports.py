@@ -279,6 +279,12 @@ def rapidocr(name, path):
     shutil.copy(package / "models" / f"{name}.onnx", path)
 
 
+@author("nudenet", "detect: yolov8", "nudenet_320n")
+def nudenet(name, path):
+    """A detector with its weights, which the package ships as Ultralytics exported it."""
+    shutil.copy(Path(importlib.util.find_spec("nudenet").origin).with_name("320n.onnx"), path)
+
+
 @author("effdet", "", "efficientdet_lite0")
 def effdet(name, path):
     """Ten raw maps of five levels, which nothing here reads: what is right is to say so."""
