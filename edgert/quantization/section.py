@@ -137,8 +137,8 @@ def model_section(
     return ModelSection(name, config, where, file.document.path.parent, tracking_of(file.config, name))
 
 
-_PHOTOS = 4
-"""Of the images, as many as a model is tried on when nothing else shows how it is fed."""
+_FEW, _ENOUGH = 4, 16
+"""Of the images, as many as a model is tried on when nothing else shows how it is fed; more where few cannot tell."""
 
 
 def _of_onnx(
@@ -152,8 +152,11 @@ def _of_onnx(
 
     try:
         made = infer(path, task=written)
-        if input is None and not made.sure and images is not None:
-            made = infer(path, _some(images), task=written)
+        for count in (_FEW, _ENOUGH):
+            if input is None and images is not None and not made.sure:
+                if log is not None:
+                    log(f"nothing in the file says how it is fed: trying it on {count} images")
+                made = infer(path, _some(images, count), task=written)
     except ModelError as error:
         option = "--input 'letterbox rgb mean=0 std=255'" if input is None else "--task 'detect yolox'"
         fix = f"say it: {option} or the like; edgert inspect {path} lists inputs and outputs"
@@ -175,18 +178,19 @@ def _of_onnx(
             fix=f"--input '{likely}' is likeliest; edgert check with labeled or more images shows whether it is right",
         )
     if log is not None and input is None:
-        log(f"input: {input_words(setting.input)} ({made.prior.source or made.input_notes[0]})")
+        why = made.input_notes[0] if made.report else made.prior.source or made.input_notes[0]
+        log(f"input: {input_words(setting.input)} ({why})")
     does = setting.task if made.task_sure else EmbedTask(embed="none")
     if log is not None and task is None and made.task_sure:
         log(f"task: {task_words(does)} ({made.task_notes[0]})")
     return ModelSection(path.stem, ModelConfig(onnx=path.absolute(), task=does, input=found), str(path), Path())
 
 
-def _some(images: str) -> list[str | Path]:
+def _some(images: str, count: int) -> list[str | Path]:
     """A few files of a folder or glob; none of a video, or of a list."""
     if Path(images).is_file():
         return []
-    dataset = open_images(images, limit=_PHOTOS)
+    dataset = open_images(images, limit=count)
     return list(dataset.paths) if isinstance(dataset, FileDataset) else []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -10,9 +11,10 @@ import pytest
 from onnx import helper
 
 import edgert
-from edgert.config import EmbedTask, ModelConfig
+from edgert.config import ClassifyTask, EmbedTask, ModelConfig
 from edgert.errors import ConfigError
 from edgert.graph import load, to_bytes
+from edgert.wiring import inferred
 from tests.unit.quantization.network import IMAGES, SIZE, network
 
 INPUT = edgert.InputConfig(resize="stretch", std=(64.0,))
@@ -72,6 +74,23 @@ def test_how_a_file_is_fed_is_asked_where_nothing_shows_it(file: Path, tmp_path:
             make(file, tmp_path, output=tmp_path / "made")
         assert "--input '" in caught.value.fix and "spoils every number" in caught.value.why
     assert not (tmp_path / "made").exists()
+
+
+def test_more_images_are_tried_where_few_cannot_tell(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried, lines = list[int](), list[str]()
+
+    def infer(path: Path, photos: tuple[Path, ...] = (), **keys: object) -> inferred.Inferred:
+        tried.append(len(photos))
+        return replace(found, sure=len(photos) > 4)
+
+    found = inferred.infer(file, task=ClassifyTask(classify="auto"))
+    monkeypatch.setattr(inferred, "infer", infer)
+    for number in range(20):
+        assert cv2.imwrite(str(tmp_path / f"{number}.png"), images()[0])
+    edgert.calibrate(file, tmp_path, early_stop=False, log=lines.append)
+    assert tried == [0, 4, 16] and "trying it on 16 images" in lines[1]
 
 
 def test_what_the_exporter_wrote_down_is_used_and_named(tmp_path: Path) -> None:
