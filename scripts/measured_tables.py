@@ -127,8 +127,9 @@ def of_check(folder: Path) -> dict[str, list[str]]:
     data = json.loads((folder / "check.json").read_text(encoding="utf-8"))
     rows = {**data["models"], f"all {len(data['models'])}": data["all"]}
     counts = sorted(map(int, data["all"]))
-    named = (f"{count} photo{'' if count == 1 else 's'}: {what}" for count in counts for what in ("right", "named"))
-    pairs = [(str(count), *pair) for count in counts for pair in (("true", "said"), ("named", "wrong"))]
+    shares = {"right": ("true", "said"), "named": ("named", "wrong"), "new": ("new", "wrong")}
+    named = (f"{count} photo{'' if count == 1 else 's'}: {what}" for count in counts for what in shares)
+    pairs = [(str(count), *pair) for count in counts for pair in shares.values()]
     cells = [
         (name, *(f"{row[count][part]} of {row[count][whole]}" for count, part, whole in pairs))
         for name, row in rows.items()

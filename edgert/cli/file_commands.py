@@ -167,8 +167,8 @@ def new(
 
     Reads the model's inputs and outputs, guesses task, decoder, size and color, and prints what it guessed and why.
     With images it tries the guesses out, as edgert check does, and writes down the best. Where no decoder reads the
-    outputs, one to be filled in is written beside the file, with a test; these two never replace a file. Names of classes
-    that the exporter put beside the model are written beside the file, too.
+    outputs, one to be filled in is written beside the file, with a test; these two never replace a file. Names of
+    classes that the exporter put beside the model are written beside the file, too.
 
     Examples:
 

@@ -82,10 +82,13 @@ def test_a_pipeline_that_nobody_measured_is_a_row(tables: Any, tmp_path: Path) -
 
 
 def test_checks_are_a_row_for_each_model_and_one_for_all(tables: Any, tmp_path: Path) -> None:
-    one = {"true": 3, "said": 4, "named": 5, "wrong": 6}
-    sixteen = {"true": 6, "said": 6, "named": 6, "wrong": 6}
+    one = {"true": 3, "said": 4, "named": 5, "wrong": 6, "new": 2}
+    sixteen = {"true": 6, "said": 6, "named": 6, "wrong": 6, "new": 6}
     counts = {"16": sixteen, "1": one}
     (tmp_path / "check.json").write_text(json.dumps({"models": {"yolox": counts}, "all": counts}))
     head, _, row, total, *_ = tables.of_check(tmp_path)["check"]
-    assert head == "| model | 1 photo: right | 1 photo: named | 16 photos: right | 16 photos: named |"
-    assert row == "| yolox | 3 of 4 | 5 of 6 | 6 of 6 | 6 of 6 |" and total.startswith("| all 1 | 3 of 4 |")
+    photos = ("1 photo", "16 photos")
+    assert head == f"| model | {' | '.join(f'{one}: {what}' for one in photos for what in ('right', 'named', 'new'))} |"
+    assert row == "| yolox | 3 of 4 | 5 of 6 | 2 of 6 | 6 of 6 | 6 of 6 | 6 of 6 |" and total.startswith(
+        "| all 1 | 3 of 4 |"
+    )
