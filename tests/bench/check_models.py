@@ -68,8 +68,13 @@ OWN = {
 whose training it was made: the package's own code pads otherwise. PaddleOCR's text finder takes images of any shape as
 they are, which a letterbox comes nearest to."""
 MODELS = {**RECIPES, **OTHERS, **OWN}
-SHOWN = {"osnet_x0_25_msmt17": "persons", "person_reid_retail_0288": "persons"}
-"""Where ``check`` is shown other images than a calibration takes: an embedder of persons sees them cut out."""
+SHOWN = {
+    "osnet_x0_25_msmt17": "persons",
+    "person_reid_retail_0288": "persons",
+    "road_segmentation_adas_0001": "streets",
+}
+"""Where ``check`` is shown other images than a calibration takes: those that show what a model knows."""
+_PERSON, _TRAFFIC = 0, (2, 5, 7, 9, 11)  # car, bus, truck, traffic light, stop sign: where they are, streets are
 _TALL = 0.6  # of the image's height: a person whose face a face detector can find
 _UPRIGHT, _LEAST_PX, _LONG = (1.8, 3.6), 150, 6
 """Height over width of a person who stands, least height, and most width over height of a piece of text."""
@@ -90,7 +95,9 @@ def images(kind: str) -> list[Path]:
     if kind == "text":
         return sorted((DATA / "images" / "text").iterdir())
     if kind == "people":
-        return sorted({path for path, box, height in _persons() if box[3] > _TALL * height})
+        return sorted({path for path, box, height in _of_coco(_PERSON) if box[3] > _TALL * height})
+    if kind == "streets":
+        return sorted({path for path, _, _ in _of_coco(*_TRAFFIC)})
     return _made(kind)
 
 
@@ -106,18 +113,18 @@ def _made(kind: str) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def _persons() -> Iterator[tuple[Path, list[float], float]]:
-    """Image, box x, y, w, h and height of the image, for each person of COCO's images here."""
+def _of_coco(*categories: int) -> Iterator[tuple[Path, list[float], float]]:
+    """Image, box x, y, w, h and height of the image, for each object of some categories of COCO's images here."""
     for name in ("coco_val", "coco_calib"):
         data = json.loads((DATA / "images" / f"{name}.json").read_text())
         found = {image["id"]: image for image in data["images"]}
-        for box in (one for one in data["annotations"] if one["category_id"] == 0):
+        for box in (one for one in data["annotations"] if one["category_id"] in categories):
             image = found[box["image_id"]]
             yield DATA / "images" / name / image["file_name"], box["bbox"], image["height"]
 
 
 def _cut_out() -> Iterator[np.ndarray]:
-    for path, (x, y, width, height), _ in _persons():
+    for path, (x, y, width, height), _ in _of_coco(_PERSON):
         if height >= _LEAST_PX and _UPRIGHT[0] <= height / width <= _UPRIGHT[1]:
             yield _read(path)[round(y) : round(y + height), round(x) : round(x + width)]
 
