@@ -124,6 +124,13 @@ def test_a_mask_that_moves_with_the_image_carries_information() -> None:
     assert empty.value == pytest.approx(0, abs=1e-6)
 
 
+def test_shares_behind_a_softmax_are_taken_as_they_are() -> None:
+    shares = [(maps == maps.max(axis=0)).astype(np.float32) for maps in masks()]
+    blank = np.stack([np.ones((32, 32), np.float32), np.zeros((32, 32), np.float32)])
+    record = segmentation(shares[0])
+    assert seen(record, record, segmentation(blank), [*shares, blank]).value > 0.9
+
+
 def test_channels_may_come_last() -> None:
     left, right = (np.ascontiguousarray(maps.transpose(1, 2, 0)) for maps in masks())
     record = segmentation(masks()[0])
