@@ -195,7 +195,7 @@ def rows_of(ranking: Ranking, written: Setting | None) -> tuple[Row, ...]:
             found=found,
             confirmed=confirmed,
             chance=chance,
-            behind=0.0 if tally is best else ranking.gap(best, tally).errors,
+            behind=max(0.0 if tally is best else ranking.gap(best, tally).errors, 0.0),
             same=same_answers(best, tally),
             photos=len(tally.evidence),
         )

@@ -21,7 +21,7 @@ from edgert.stages.preprocess import layout_of
 from edgert.wiring.check_report import CheckReport
 from edgert.wiring.evidence import Answers, Evidence, counts, relative, weigh
 from edgert.wiring.photos import Photo, cuts_of, scrambled, with_views
-from edgert.wiring.settings import Setting, colors_and_scales, for_checking, placements
+from edgert.wiring.settings import Setting, colors_and_scales, differs, for_checking, placements
 from edgert.wiring.training import Memory, memories
 from edgert.wiring.trial import Trial, decoder_of
 
@@ -112,9 +112,14 @@ class Ranking:
         (Smyth, "Linear Models and Empirical Bayes Methods", 2004: the moderated t).
         """
         photos = sorted(first.evidence.keys() & second.evidence.keys())
-        differences = self.values(first, photos) - self.values(second, photos)
+        # memories know colors and scales; where an image is put, and what is around it, training had otherwise
+        alone = not any(differs(first.setting, second.setting, group) for group in ("color", "scale"))
+        one, other = (
+            np.array(self._relative(of, photos)) if alone else self.values(of, photos) for of in (first, second)
+        )
+        differences = one - other
         count, mean = len(photos), float(differences.mean())
-        kinds = 1 if first.setting.input == second.setting.input else 1 + len(self.memories)
+        kinds = 1 if alone else 1 + len(self.memories)
         prior = PRIOR_SPREAD**2 * kinds  # each adds what a single photo can get wrong
         squares = PRIOR_PHOTOS * prior + float(((differences - mean) ** 2).sum())
         error = math.hypot(math.sqrt(squares / (PRIOR_PHOTOS + count - 1) / count), SYSTEMATIC)

@@ -76,6 +76,15 @@ def test_a_memory_adds_its_fit_and_its_spread() -> None:
     assert ranking.answers(first) == pytest.approx(0.5)
 
 
+def test_a_memory_of_color_and_scale_says_nothing_of_a_placement() -> None:
+    ranking = Ranking((Average(),))
+    first, placed = (tally(ranking, pad, [0.5] * 4, [look] * 4) for pad, look in ((0, 0.9), (1, 0.1)))
+    turned = ranking.add(Setting(InputConfig(pad=0, color="bgr"), TASK))
+    turned.evidence, turned.looks = dict(first.evidence), dict(placed.looks)
+    assert ranking.gap(first, placed).mean == 0
+    assert ranking.gap(first, turned).mean == pytest.approx(0.8)
+
+
 def test_an_equal_setting_has_one_tally() -> None:
     ranking = Ranking(())
     first = ranking.add(Setting(InputConfig(), TASK))
