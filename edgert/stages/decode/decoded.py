@@ -263,6 +263,10 @@ Activation = Literal["auto", "sigmoid", "softmax", "none"]
 Choice = Callable[[decoder.F32, float], tuple[Index, decoder.F32, I32]]
 
 
+_ROUNDED = 1e-4
+"""More than a softmax in float32 is off by: rows at its floor are looked at once more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Detr(RowHead):
     """Logits [Q, C] and boxes [Q, 4] in either order, one output [Q, 4 + C], or decoded boxes, scores and classes.
@@ -323,16 +327,21 @@ class Detr(RowHead):
         if self.class_count(shapes, network) is None:
             return FINAL
         if self.activation == "auto":
-            return "activation: auto asks every number; options: {activation: sigmoid} or none does not"
-        return "softmax adds up every number" if self.activation == "softmax" else ""
+            return "activation: auto asks every number; options: {activation: sigmoid}, softmax or none does not"
+        return ""
 
     def levels(self, shapes: decoder.Shapes, network: decoder.Size, score: float) -> tuple[Level, ...]:
         """See :meth:`RowHead.levels`."""
         self.class_count(shapes, network)
         boxes, numbers = decoder.boxes_and_scores(shapes) or (0, 0)
         classes = columns(numbers, shapes[numbers], 4 if boxes == numbers else 0)
+        rows, wanted = shapes[boxes][0], (classes, columns(boxes, shapes[boxes], 0, 4))
+        if self.activation == "softmax":  # of any two numbers, so of a class beside "no object", it says at least this
+            none = classes._replace(width=1, first=classes.first + classes.apart * (classes.width - 1))
+            seen = classes._replace(width=classes.width - 1)
+            return (Level(rows, ((seen, decoder.logit(score - _ROUNDED)),), wanted, none),)
         floor = score if self.activation == "none" else decoder.logit(score)
-        return (Level(shapes[boxes][0], ((classes, floor),), (classes, columns(boxes, shapes[boxes], 0, 4))),)
+        return (Level(rows, ((classes, floor),), wanted),)
 
     def placed(self, found: Sequence[Found], shapes: decoder.Shapes, network: decoder.Size, score: float) -> Candidates:
         """See :meth:`RowHead.placed`."""

@@ -55,11 +55,13 @@ class Level:
         rows: how many there are.
         floors: a row matters where of each of these numbers one reaches its floor.
         wanted: what is read of rows that matter.
+        above: one number of each row from which its floors count; None: from 0.
     """
 
     rows: int
     floors: tuple[tuple[Numbers, float], ...]
     wanted: tuple[Numbers, ...]
+    above: Numbers | None = None
 
 
 class Found(NamedTuple):
@@ -77,8 +79,10 @@ class Found(NamedTuple):
 def scan(outputs: Sequence[Array], level: Level) -> Found:
     """The rows of one image that matter, found on the host."""
     matter = np.ones(level.rows, np.bool_)
+    base = None if level.above is None else as_f32(level.above.of(outputs, level.rows))
     for numbers, floor in level.floors:
-        matter &= _reached(as_f32(numbers.of(outputs, level.rows)), floor)
+        asked = as_f32(numbers.of(outputs, level.rows))
+        matter &= _reached(asked if base is None else asked - base, floor)
     rows = np.flatnonzero(matter)
     return Found(rows, tuple([as_f32(numbers.of(outputs, level.rows)[rows]) for numbers in level.wanted]))
 

@@ -21,7 +21,7 @@ from edgert.stages.gpu.kernels import Kernels
 
 _LEVELS, _FLOORS, _WANTED = 16, 2, 4
 _NUMBERS = "Qq4i"
-_LEVEL = struct.Struct(f"={_NUMBERS * (_FLOORS + _WANTED)}{_FLOORS}f3i4x")
+_LEVEL = struct.Struct(f"={_NUMBERS * (_FLOORS + _WANTED + 1)}{_FLOORS}f3i4x")
 _JOB = struct.Struct(f"=2Q5i4x{_LEVELS * _LEVEL.size}s")
 _NOTHING = (0, 0, 0, 0, 0, 0)
 _COUNT_BYTES = 16
@@ -84,9 +84,11 @@ class GpuRows(GpuReader):
             return [value for one in (*every, *[_NOTHING] * (most - len(every))) for value in one]
 
         asked, floors = zip(*level.floors, strict=True)
+        above = () if level.above is None else (level.above,)
         return _LEVEL.pack(
-            *packed(asked, _FLOORS), *packed(level.wanted, _WANTED), *(*floors, 0.0)[:_FLOORS], level.rows, start, block
-        )
+            *packed(asked, _FLOORS), *packed(level.wanted, _WANTED), *packed(above, 1), *(*floors, 0.0)[:_FLOORS],
+            level.rows, start, block,
+        )  # fmt: skip
 
     def _numbers(self, numbers: Numbers, tensor: GpuTensor) -> tuple[int, ...]:
         stride = int(np.prod(tensor.shape[1:]))

@@ -1,5 +1,6 @@
 // Rows of a detection head's outputs that could score enough, brought to the host, which decodes them as it decodes its
-// own: edgert/stages/decode/rows.py. A row matters where of each kind of numbers that is asked one reaches its floor.
+// own: edgert/stages/decode/rows.py. A row matters where of each kind of numbers that is asked one reaches its floor,
+// counted from a number of the row's own where its level has one.
 //
 //   HALF  1: the numbers are float16
 //
@@ -23,7 +24,7 @@ struct Numbers {
 };
 
 struct Level {
-    Numbers asked[FLOORS], wanted[WANTED];
+    Numbers asked[FLOORS], wanted[WANTED], above;
     float floors[FLOORS];
     int rows, before;      // rows of this level, and of those before it
     int block, unused;     // its first
@@ -41,6 +42,11 @@ struct Job {
 __device__ __forceinline__ float number(const Numbers& numbers, int image, int row, int k) {
     const long long at = image * numbers.stride + numbers.first + (long long)row * numbers.step + (long long)k * numbers.apart;
     return widened(((const Stored*)numbers.values)[at]);
+}
+
+// From where the floors of a row count.
+__device__ __forceinline__ float base(const Level& level, int image, int row) {
+    return level.above.width ? number(level.above, image, row, 0) : 0.0f;
 }
 
 // A block for ROWS rows of one level: SPLIT threads look through the numbers of one.
@@ -65,12 +71,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const Job job) {
 #pragma unroll 4
             for (int i = threadIdx.x; i < ROWS * asked.width; i += THREADS) {
                 const int one = i / asked.width, k = i - one * asked.width;
-                if (first + one < level.rows && number(asked, image, first + one, k) >= floor) reached[f][one] = 1;
+                if (first + one < level.rows && number(asked, image, first + one, k) - base(level, image, first + one) >= floor)
+                    reached[f][one] = 1;
             }
         } else if (row < level.rows) {
+            const float from = base(level, image, row);
             bool is_there = false;
 #pragma unroll 10
-            for (int k = part; k < asked.width; k += SPLIT) is_there |= number(asked, image, row, k) >= floor;
+            for (int k = part; k < asked.width; k += SPLIT) is_there |= number(asked, image, row, k) - from >= floor;
             if (is_there) reached[f][own] = 1;
         }
     }

@@ -10,6 +10,7 @@ import pytest
 
 from edgert.backend.gpu import GpuTensor
 from edgert.errors import StageError
+from edgert.stages.decode import decoder
 from edgert.stages.decode.anchors import DetectNet, YoloRaw
 from edgert.stages.decode.decoded import Detr, PpYoloe, Ssd, YoloNas
 from edgert.stages.decode.detection import Detector
@@ -35,6 +36,8 @@ HEADS = [
     (Detr(activation="none"), [(100, 4), (100, 91)]),
     (Detr(activation="sigmoid"), [(100, 91), (100, 4)]),
     (Detr(activation="none"), [(100, 4 + 20)]),
+    (Detr(activation="softmax"), [(100, 8), (100, 4)]),
+    (Detr(activation="softmax"), [(100, 4 + 8)]),
     (Scrfd(), [(2 * rows, count) for rows in LEVELS for count in (1, 4, 10)]),
     (Scrfd(), [(2 * rows, count) for count in (4, 1) for rows in LEVELS]),
     (RetinaFace(), [(RETINA, 10), (RETINA, 2), (RETINA, 4)]),
@@ -75,12 +78,26 @@ def test_boxes_are_the_host_s(kernels: Kernels, head: Any, shapes: Sequence[tupl
     some = 0
     for seed, score in enumerate((0.6, 0.9)):
         found = outputs(shapes, dtype, seed)
-        if getattr(head, "activation", "") == "sigmoid":
+        if getattr(head, "activation", "") in ("sigmoid", "softmax"):
             found = tuple((one * 16 - 8).astype(dtype) for one in found)
         for values in (found, tuple(np.full_like(one, -9) for one in found)):
             records = like_the_host(kernels, GpuRows, Detector(head, score, 0.45, 50), values)
             some += len(records[0])
     assert some
+
+
+@pytest.mark.parametrize("score", [0.0, 1e-5, 0.3, 0.5, 0.95, 1.0])
+def test_queries_of_a_softmax_are_those_of_all_its_numbers(kernels: Kernels, score: float) -> None:
+    random = np.random.default_rng(3)
+    logits = np.float32(random.normal(0, 6, (2, 300, 12)))
+    logits[0, :40, 3] += 30  # as good as sure
+    logits[1, :5] = np.inf, -np.inf, np.inf, *[0] * 9
+    values = logits, np.float32(random.random((2, 300, 4)))
+    head, whole = Detr(activation="softmax"), decoder.softmax(logits[0])[:, :-1]
+    found = head.read([one[0] for one in values], NETWORK, score)
+    wanted = np.flatnonzero(whole.max(axis=1) >= score)
+    assert found.extras is not None and np.array_equal(found.extras[:, 0], wanted)
+    like_the_host(kernels, GpuRows, Detector(head, score, 0.45, 400), values)
 
 
 def test_more_rows_than_come_to_the_host_are_an_error_and_the_next_image_is_read(kernels: Kernels) -> None:
@@ -99,7 +116,6 @@ def test_more_rows_than_come_to_the_host_are_an_error_and_the_next_image_is_read
     [
         (PpYoloe(), (2, 100, 6), "float32", "leaves nothing to decode"),
         (Detr(), (2, 100, 84), "float32", "activation: auto asks every number"),
-        (Detr(activation="softmax"), (2, 100, 84), "float32", "softmax adds up every number"),
         (YoloV5Face(), (2, 3 * CELLS, 16), "int8", "float32 or float16 of all outputs, not int8"),
     ],
 )
