@@ -48,9 +48,9 @@ def test_many_share_it_and_one_has_it_alone(tmp_path: Path) -> None:
     others = [Taker(tmp_path, alone=each) for each in (False, True)]
     assert not others[0].has.wait(MOMENT_S) and not others[1].has.is_set()
     alone.end()
-    for other in others:  # in either order
+    for other in others:  # in either order: none waits for one that lets go later
         other.let_go.set()
-        assert other.has.wait(PATIENCE_S)
+    assert all(other.has.wait(PATIENCE_S) for other in others)
 
 
 def test_who_waits_for_it_alone_is_not_passed(tmp_path: Path) -> None:
