@@ -167,8 +167,7 @@ class Calling:
                     self._runner.fail(error)
                     del error  # the traceback of its cause holds this frame
             finally:
-                self._caller.goes()
-                self._turn.release()
+                self._goes()
         self._over.set()
         if self._attendant.ident is not None:
             self._attendant.join()  # it holds this until it has ended

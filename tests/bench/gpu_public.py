@@ -233,10 +233,8 @@ class SubmittedBatches(Submitted):
     by_batches = True
 
 
-class Mapped:
-    """Whoever measures iterates over ``pipeline.map``, with a lent buffer for each batch. See
-    :class:`~tests.bench.gpu_race.Answering`.
-    """
+class OneThread(ABC):
+    """A pipeline that is called, with a lent buffer for each batch, by the thread that measures."""
 
     def __init__(self, subject: Subject, pixels: Sequence[Any]) -> None:
         self.rows = subject.rows
@@ -245,6 +243,20 @@ class Mapped:
         self.answers(self.rows)
         settled(self._pipeline)
         self.answers(TURNS * self.rows)
+
+    @abstractmethod
+    def answers(self, count: int) -> list[Answer]:
+        """See :class:`~tests.bench.gpu_race.Answering`."""
+
+    def close(self) -> None:
+        """Ends the pipeline."""
+        self._pipeline.close()
+
+
+class Mapped(OneThread):
+    """Whoever measures iterates over ``pipeline.map``, with a lent buffer for each batch. See
+    :class:`~tests.bench.gpu_race.Answering`.
+    """
 
     def saturated(self, seconds: float) -> Busy:
         """See :class:`~tests.bench.gpu_race.Side`."""
@@ -276,23 +288,11 @@ class Mapped:
         frames = (self._filled.frames(index) for index in range(0, count, self.rows))
         return [answer_of(result.outputs["find"]) for result in self._pipeline.map(frames)]
 
-    def close(self) -> None:
-        """Ends the pipeline."""
-        self._pipeline.close()
 
-
-class Called(InFlight):
+class Called(OneThread, InFlight):
     """A pipeline that is called with a frame, or a batch, by the thread that measures."""
 
     in_flight = 1
-
-    def __init__(self, subject: Subject, pixels: Sequence[Any]) -> None:
-        self.rows = subject.rows
-        self._pipeline = edgert.Pipeline(subject.written({"cam": "source: api"}), strict=True)
-        self._filled = Filled(self._pipeline, pixels, self.rows)
-        self.answers(self.rows)
-        settled(self._pipeline)
-        self.answers(TURNS * self.rows)
 
     def submit(self, index: int) -> list[Any]:
         """See :class:`~tests.bench.gpu_race.InFlight`: its results are there when it returns."""
@@ -309,10 +309,6 @@ class Called(InFlight):
             for index in range(0, count, self.rows)
             for one in self.wait(self._pipeline([self._filled.frames(index)]))
         ]
-
-    def close(self) -> None:
-        """Ends the pipeline."""
-        self._pipeline.close()
 
 
 def answer_of(record: Any) -> Answer:
