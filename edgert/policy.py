@@ -156,14 +156,20 @@ class Join(Generic[T]):
 
 
 def join_of(carried: Sequence[frozenset[str]], under_way: int, merge: Callable[[T, T], T]) -> Join[T] | None:
-    """The join of a stage that listens to several edges with parts of the same frames; None for one edge.
+    """The join of a stage that listens to several edges with parts of the same frames; None where each stream comes on
+    one edge alone.
 
     Args:
         carried: for every edge, the streams it carries.
         under_way: see :func:`most_under_way`.
         merge: see :class:`Join`.
     """
-    return Join(carried, under_way + _USER_HELD, merge) if len(carried) > 1 else None
+    return Join(carried, under_way + _USER_HELD, merge) if shares_streams(carried) else None
+
+
+def shares_streams(carried: Sequence[frozenset[str]]) -> bool:
+    """Whether some stream comes on several edges."""
+    return sum(map(len, carried)) > len(frozenset().union(*carried))
 
 
 def most_under_way(edges: Sequence[tuple[int, int]], joins: bool) -> int:

@@ -282,6 +282,8 @@ class _Assembler:
         for gpu, models in self.models.items():
             sources = {name: shares[name][0].nodes[0].work for name, one in self.placed.items() if one == gpu}
             there = f"GPU {gpu}" if len(self.models) > 1 else "the GPU"
+            for device in models.devices.values():
+                device.is_one_of_several = len(self.models) > 1
             frames |= put_on_gpu(stages, sources, models.devices, self.callbacks, there)
         on_gpu = {name for models in self.models.values() for name in models.devices}
         for name, reads in reads_of(stages, on_gpu).items():

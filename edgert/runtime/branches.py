@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
 
-from edgert.policy import Dispatcher, Drop, Reads, ReorderBuffer
+from edgert.policy import Dispatcher, Drop, Reads, ReorderBuffer, shares_streams
 from edgert.runtime.node import Node
 from edgert.runtime.records import Result
 from edgert.runtime.stage import Gathering, Stage
@@ -27,10 +27,11 @@ def connect(
     """
     channel = consumer.inlet.connect(capacity, drop)
     channel.only = streams if is_part else None
-    channels = consumer.inlet.channels
-    takes_several = isinstance(consumer.work, Gathering) and drop == "never"  # nothing is dropped by the batch
-    channels[0].together = takes_several and len(channels) == 1
+    channel.together = isinstance(consumer.work, Gathering) and drop == "never"  # nothing is dropped by the batch
     consumer.carried.append(streams)
+    if shares_streams(consumer.carried):  # parts of frames are joined one by one
+        for each in consumer.inlet.channels:
+            each.together = False
     consumer.producers.append(producer)
     producer.outlets = (*producer.outlets, channel)
 

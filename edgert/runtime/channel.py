@@ -136,8 +136,8 @@ class Channel(BoundedQueue[Result]):
             self.count += count
             self.work(result)
             return
-        if self.waits and len(self.items) >= self.capacity:
-            self.has_room()
+        if self.waits and len(self.items) >= self.capacity // count:
+            self.has_room(results=count)
         if self._abandoned:
             self.count += count
             self.lose(result)
@@ -280,12 +280,11 @@ class Inlet:
         return None
 
     def more(self, most: int) -> list[Result]:
-        """What else is there already, in order, of an inlet with one edge, up to those that came as one; each with one
-        hold on its lease."""
-        ready, channel, found = self.arrivals.ready, self.channels[0], list[Result]()
-        while len(found) < most and ready and ready[0][0] == 0 and not channel.is_next_together():
+        """What else is there already, in order, up to those that came as one; each with one hold on its lease."""
+        ready, channels, found = self.arrivals.ready, self.channels, list[Result]()
+        while len(found) < most and ready and (edge := ready[0][0]) >= 0 and not channels[edge].is_next_together():
             ready.popleft()
-            if (result := channel.take()) is not None:
+            if (result := channels[edge].take()) is not None:
                 found.append(result)
         return found
 

@@ -56,6 +56,16 @@ class Source(Protocol):
         ...
 
 
+@runtime_checkable
+class BurstSource(Source, Protocol):
+    """A source that has several frames at a time, such as a decoder's."""
+
+    @property
+    def at_hand(self) -> int:
+        """How many frames come next without a wait; asked by the thread that runs :meth:`frames`."""
+        ...
+
+
 class FrameTaker(Protocol):
     """Where a :class:`ServedSource` puts its frames. For one thread at a time."""
 

@@ -14,7 +14,7 @@ from edgert.runtime.frame import Frame
 from edgert.runtime.metrics import Lateness
 from edgert.runtime.node import Node, Station, merged
 from edgert.runtime.records import Result, Together
-from edgert.runtime.stage import Batching, Gathering, ServedSource, Source, Stage
+from edgert.runtime.stage import Batching, BurstSource, Gathering, ServedSource, Source, Stage
 from edgert.runtime.throttle import SourceRateLimiter
 
 
@@ -182,6 +182,8 @@ class _Taking:
         return False
 
 
+_BURST = 8
+"""The most frames that go on as one: each stays in its decoder's memory until the last of them is read."""
 _GRACE_S = 0.0005
 """So long the next result may take before inline nodes that lag catch up. Whoever brings it could not while this thread
 had Python's lock; a thread that waited for the GPU at once would leave it without work afterwards."""
@@ -257,6 +259,9 @@ class Worker(threading.Thread):
             source.serve(_Taking(self._station, self._clock, self.stop_event), self.stop_event)
             return
         assert isinstance(source, Source)
+        if isinstance(source, BurstSource):
+            self._give_bursts(source)
+            return
         now, live = self._clock.now_ns, source.live
         started, before_ns, lateness = now(), thread_time_ns(), Lateness()
         for frame in source.frames(self.stop_event):
@@ -275,6 +280,35 @@ class Worker(threading.Thread):
             del frame
             started = now()
             meter.wait_out_ns += started - made
+
+    def _give_bursts(self, source: BurstSource) -> None:
+        """Of a source that is no camera: what it has at a time goes on as one, where the node behind takes it so."""
+        node, meter, now, held = self.node, self.node.meter, self._clock.now_ns, list[Frame]()
+        started = now()
+
+        def give() -> None:
+            nonlocal started
+            made = now()
+            if len(held) == 1:
+                self._station.give(held[0], made, made - started)
+            else:
+                self._station.give_several(held, made, made - started)
+            held.clear()  # a frame that is left over would keep its memory in use
+            started = now()
+            meter.wait_out_ns += started - made
+
+        try:
+            for frame in source.frames(self.stop_event):
+                if node.limiter is not None and not node.limiter.passes(self.stop_event):
+                    frame.lease.release()
+                else:
+                    held.append(frame)
+                del frame
+                if held and (len(held) == _BURST or not source.at_hand):
+                    give()
+        finally:
+            if held:
+                give()
 
     def _loop(self) -> None:
         node, stage, station = self.node, self.node.work, self._station

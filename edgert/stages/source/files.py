@@ -62,6 +62,11 @@ class VideoFile:
         with closing(self._images()) as images:
             yield from self._timeline.frames(images, stop)
 
+    @property
+    def at_hand(self) -> int:
+        """See :class:`~edgert.runtime.stage.BurstSource`: images that the decoder has finished."""
+        return 0 if self._video is None or self._timeline.is_paced else self._video.at_hand
+
     def on_gpu(self, device: CudaDevice) -> str:
         """Decodes on this GPU, where frames then stay; or returns why not and goes on. Ask before the start."""
         video = self._video = self._video or self._open()
@@ -84,8 +89,8 @@ class VideoFile:
     def _images(self) -> Generator[Image, None, None]:
         while True:
             video = self._video = self._video or self._open()
-            self._choice.apply(video, self._device)
             video.tap = self.tap
+            self._choice.apply(video, self._device)
             count, end_ns = 0, 0
             for image in video.images():
                 count, end_ns = count + 1, (image.media_ns or 0) + video.outline.period_ns

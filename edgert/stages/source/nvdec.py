@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import heapq
+import os
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
+PROCESSES = "EDGERT_NVDEC"
+"""Names a variable: ``process`` or ``thread``, where decoders work whatever the number of GPUs."""
 CODECS = {"h264": ("H264", "h264_mp4toannexb"), "hevc": ("HEVC", "hevc_mp4toannexb")}
 """FFmpeg's codec → NVDEC's, and the filter that makes its packets what NVDEC reads: units with start codes."""
 _NEXT = {"h264": bytes.fromhex("00000001 09f0 00000001")}
@@ -35,7 +38,7 @@ leaves out. Of HEVC this was not tried on a GPU, and an image waits for the next
 _FORMATS = ("yuv420p", "yuvj420p", "nv12")
 _REORDERED = 24
 """More images than a decoder holds back: 16 of a stream's own, and those that it works on."""
-TOGETHER = 4
+TOGETHER = 8
 """Packets of a file that go to the decoder in one call. Each call gives Python's lock away and waits to get it back,
 and the decoder has nothing to do between two of them."""
 
@@ -102,6 +105,13 @@ def missing() -> str:
     except DeviceError as error:
         return f"{error.what} ({error.why}): {error.fix}"
     return ""
+
+
+def is_apart(device: CudaDevice) -> bool:
+    """Whether files are decoded on this GPU by a process of its own: where this process works on several GPUs, unless
+    ``EDGERT_NVDEC`` says otherwise. Integrated GPUs share no memory between processes as others do."""
+    asked = os.environ.get(PROCESSES, "")
+    return not device.traits.integrated and (asked == "process" or (device.is_one_of_several and asked != "thread"))
 
 
 class Times:
@@ -179,6 +189,9 @@ class Nvdec:
         together: packets that are decoded in one call; more than one where nobody waits for each, as of files.
         where: which stage it belongs to, for messages.
 
+    Attributes:
+        at_hand: images that are decoded and not given out yet.
+
     Raises:
         DeviceError: the package is missing, or does not take the codec.
     """
@@ -204,9 +217,9 @@ class Nvdec:
         self._codec, self._filter_name = CODECS[context.name]
         ends = _NEXT.get(context.name) if low_latency else None
         self._next = None if ends is None else ctypes.create_string_buffer(ends, len(ends))
-        latency = self._module.DisplayDecodeLatencyType
         self._times, self._together, self._bytes = Times(_REORDERED + together), together, _Bytes()
         self._data = self._module.PacketData()
+        latency = self._module.DisplayDecodeLatencyType
         self._decoder = self._called(
             self._module.CreateDecoder,
             gpuid=device.ordinal,
@@ -217,6 +230,7 @@ class Nvdec:
             latency=latency.LOW if low_latency else latency.NATIVE,
         )
         self._loans = Loans(device, counter, _Locks(self._decoder, self._stream).release)
+        self.at_hand = 0
 
     @property
     def lent(self) -> int:
@@ -273,7 +287,7 @@ class Nvdec:
     def _completed(self, address: int, nbytes: int) -> Iterator[Image]:
         self._data.bsl_data, self._data.bsl = address, nbytes
         count = self._called(self._decoder.GetNumDecodedFrame, self._data)
-        for _ in range(count):
+        for self.at_hand in reversed(range(count)):
             yield self._image(int(self._called(self._decoder.GetLockedFrame)))
 
     def _image(self, surface: int) -> Image:

@@ -218,6 +218,11 @@ class Timeline:
             self.close()
 
     @property
+    def is_paced(self) -> bool:
+        """Whether frames are held back until they are due."""
+        return self._pacer is not None
+
+    @property
     def is_over(self) -> bool:
         """Whether the limit is reached."""
         return self._count == self._limit

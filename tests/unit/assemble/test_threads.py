@@ -78,6 +78,24 @@ def test_the_results_of_several_gpus_meet_in_a_thread_of_their_own() -> None:
     assert threads(ONE, CALLBACK, copies=2) == ["", ""]
 
 
+@pytest.mark.parametrize(
+    ("end", "live", "waiting"), [(NULL, False, "find:0"), (NULL, True, ""), (CALLBACK, False, ""), (Does(), False, "")]
+)
+def test_behind_several_gpus_a_sink_gets_batches_as_one(end: Any, live: bool, waiting: str) -> None:
+    last, nodes = Node("end", end), list[Node]()
+    for gpu in range(2):
+        streams = frozenset({f"cam{gpu}"})
+        share = branch_nodes("find", [Branch((BATCH, Collect("find")))], streams, 1)
+        source = Node(f"cam{gpu}", Numbers(f"cam{gpu}", live=live))
+        connect(source, share[0], streams, 1, "never")
+        connect(share[-1], last, streams, 1, "never")
+        nodes += [source, *share]
+    share_threads([*nodes, last])
+    assert [one.runs_in.name if one.runs_in else "" for one in last.producers] == [waiting, waiting]
+    assert [channel.together for channel in last.inlet.channels] == [not isinstance(end, Does)] * 2
+    assert last.runs_in is None
+
+
 def test_the_stage_before_a_sink_that_writes_little_does_so_where_no_camera_waits() -> None:
     def spared(end: Any, *, live: bool = False, on_gpu: bool = False, reader: bool = False) -> bool:
         source, last = Node("cam", Numbers(live=live)), Node("end", end)

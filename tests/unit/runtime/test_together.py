@@ -206,3 +206,55 @@ def test_whoever_stops_with_batches_under_way_leaves_nothing_held() -> None:
     served.begin.set()
     assert served.runner.wait(LIMIT_S)
     assert len(leases) == 3 and not any(lease.alive for lease in leases)
+
+
+class Bursts(Numbers):
+    """Numbers that come three at a time."""
+
+    @property
+    def at_hand(self) -> int:
+        return 2 - (self.given - 1) % 3 if self.given != self.count else 0
+
+
+@pytest.mark.parametrize("cameras", [1, 2])
+def test_what_a_source_has_at_a_time_goes_to_a_batch_as_one(cameras: int) -> None:
+    sources = [Bursts(f"cam{number}", count=20) for number in range(cameras)]
+    took, seen = list[int](), list[Result]()
+    infer = stage()
+    process = infer.process
+    infer.process = lambda result: took.append(len(result.each)) or process(result)  # type: ignore[method-assign,func-returns-value]
+    nodes = branch_nodes("find", [Branch((infer, Collect("find")))], frozenset(one.name for one in sources), 4)
+    starts, end = [Node(one.name, one) for one in sources], Node("end", Does(seen.append))  # type: ignore[arg-type]
+    for start in starts:
+        link(start, nodes[0], start.name, capacity=4)
+    link(nodes[-1], end, *(one.name for one in sources))
+    runner = Runner([*starts, *nodes, end])
+    runner.start()
+    assert runner.wait(LIMIT_S)
+    assert took.count(3) == 6 * cameras and took.count(2) == cameras
+    for one in sources:
+        assert [each.outputs["find"] for each in seen if each.frame.stream == one.name] == list(range(20))
+        assert one.is_full()
+    assert all(start.meter.results_out == 20 for start in starts)
+
+
+def test_what_came_before_a_failure_goes_on_first() -> None:
+    source, seen = Bursts(fails_at=5), list[Result]()
+    nodes = [Node("cam", source), Node("end", Does(seen.append))]  # type: ignore[arg-type]
+    link(*nodes)
+    runner = Runner(nodes)
+    runner.start()
+    with pytest.raises(StageError, match="lens cap on"):
+        runner.wait(LIMIT_S)
+    assert [one.frame.index for one in seen] == [0, 1, 2, 3, 4] and source.is_full()
+
+
+def test_parts_of_frames_that_are_joined_come_one_by_one() -> None:
+    infer = Node("find", stage())
+    for name in ("a", "b"):
+        link(Node(name, Does()), infer, "cam")
+    assert not any(channel.together for channel in infer.inlet.channels)
+    apart = Node("find", stage())
+    for name in ("a", "b"):
+        link(Node(name, Does()), apart, name)
+    assert all(channel.together for channel in apart.inlet.channels)
