@@ -52,6 +52,9 @@ class Reader(Protocol):
         ...
 
 
+_PAUSES_S = 0.0, 0.0, 0.05
+"""Before each try to record. Another thread, or a library in this one, may come between: mostly once, or for a moment,
+as decoders do that take their first memory."""
 _SPUN_NS = 50_000
 """How long one who waits for what usually takes as long still looks again and again: so late may a sleeper wake."""
 
@@ -146,13 +149,14 @@ class InferenceSlot:
             if not self.session.recordable:
                 return
             self.preprocessor.compile()  # a kernel that does not compile is no reason to go without a graph
-            for tries_left in (1, 0):  # another thread, or a library in this one, may come between once
+            for pause_s in _PAUSES_S:
+                time.sleep(pause_s)
                 try:
                     self._graphs[rows] = self._recorded(rows)
                     return
                 except (DeviceError, BuildError) as error:
                     reason = f"{error.what} ({error.why})"
-                    log.info("a CUDA graph could not be recorded, %d more tries: %s", tries_left, reason)
+                    log.info("a CUDA graph could not be recorded: %s", reason)
                     # CUDA reports a recording that failed a second time, to whoever asks next in this thread.
                     try:
                         self.session.enqueue(rows)

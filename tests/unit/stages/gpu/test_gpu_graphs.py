@@ -223,7 +223,8 @@ def test_work_that_cannot_be_recorded_is_enqueued_each_time() -> None:
     assert len(reasons) == 1 and reasons[0].startswith("there is no CUDA driver")
     for index in range(3 * SLOTS):
         rig.inference.run(rig.inference.fill(nv12(index)))
-    assert [len(session.sizes) for session in rig.sessions] == [6] * SLOTS
+    tries = len(infer_gpu._PAUSES_S)  # each is behind a run, and the first behind one more
+    assert [len(session.sizes) for session in rig.sessions] == [1 + tries + 3] * SLOTS
     rig.close()
 
 
@@ -243,10 +244,11 @@ def test_what_others_left_on_the_gpu_is_freed_before_the_first_recording(monkeyp
     rig.close()
 
 
-def test_a_recording_that_is_disturbed_once_is_made_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_recording_that_is_disturbed_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int
 ) -> None:
-    disturbed = [True]
+    disturbed = [True] * times
 
     def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
         if disturbed.pop() if disturbed else False:
@@ -258,7 +260,7 @@ def test_a_recording_that_is_disturbed_once_is_made_again(
     rig.inference._without_graph = reasons.append
     with caplog.at_level("INFO", infer_gpu.log.name):
         rig.inference.warm_up()
-    assert not reasons and caplog.text.count("somebody freed memory") == 1
+    assert not reasons and caplog.text.count("somebody freed memory") == times
     assert all(slot._graphs for slot in rig.inference._slots)
     rig.close()
 
