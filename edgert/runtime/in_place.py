@@ -50,7 +50,8 @@ class InPlace:
         edges = {id(channel): (place, edge) for place in self._places
                  for edge, channel in enumerate(place.node.inlet.channels)}  # fmt: skip
         for place in self._places:
-            place.listeners = [(*edges[id(outlet)], outlet.is_bare) for outlet in place.node.outlets]
+            place.listeners = [edges[id(outlet)] for outlet in place.node.outlets]
+            place.node.lets_go = False  # all frames are held until the call returns them
         self._at = self._places[0]
         self._opened: list[_Place] = []
         self._under_way = deque[Frame]()  # those that were taken, and not returned
@@ -223,12 +224,17 @@ class InPlace:
 
     def _result(self, frame: Frame) -> Result:
         """What all stages together made of a frame, in the order in which they ran."""
-        outputs, image = dict[str, Record](), None
+        index, parts = frame.index, list[Result]()
         for place in self._places:
-            found = place.sent.pop(frame.index, None)
+            found = place.sent.pop(index, None)
             if found is not None and not place.is_sink:
-                outputs |= found.outputs
-                image = image if found.image is None else found.image
+                parts.append(found)
+        if len(parts) == 1 and parts[0].frame is frame:  # as of one model
+            return parts[0]
+        outputs, image = dict[str, Record](), None
+        for part in parts:
+            outputs |= part.outputs
+            image = image if part.image is None else part.image
         return Result(frame, outputs, image)
 
 
@@ -236,7 +242,7 @@ class _Place(Station):
     """A node whose results go on to others in the same thread.
 
     Attributes:
-        listeners: for each of the node's outlets, who listens, by which of its edges, and whether without pixels.
+        listeners: for each of the node's outlets, who listens, and by which of its edges.
         sent: what it passed on of frames under way, by their numbers.
         taken, passed: the numbers of the last frames that came, and that it passed on; of a batching stage.
     """
@@ -244,7 +250,7 @@ class _Place(Station):
     def __init__(self, node: Node, clock: Clock, queue: deque[_Arrival], is_sink: bool) -> None:
         super().__init__(node, clock)
         self.queue, self.is_sink = queue, is_sink
-        self.listeners: list[tuple[_Place, int, bool]] = []
+        self.listeners: list[tuple[_Place, int]] = []
         self.sent: dict[int, Result] = {}
         self.taken = self.passed = -1
         if node.joins and len(node.carried) > 1:
@@ -272,9 +278,6 @@ class _Place(Station):
     def _give_on(self, result: Result) -> None:
         node = self.node
         listeners = self.listeners if node.branch is None else (self.listeners[node.branch(result)],)
-        for place, edge, is_bare in listeners:
-            if is_bare:
-                place.queue.append((place, edge, result.let_go()))
-            else:
-                result.frame.lease.retain()
-                place.queue.append((place, edge, result))
+        for place, edge in listeners:
+            result.frame.lease.retain()
+            place.queue.append((place, edge, result))

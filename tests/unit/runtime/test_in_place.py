@@ -282,7 +282,8 @@ def test_counts_and_times_are_those_of_threads() -> None:
     assert other.simulation.keys() == one.simulation.keys()
 
 
-def test_frames_without_pixels_are_for_those_who_look_at_none() -> None:
+def test_frames_keep_their_pixels_until_the_call_returns_them() -> None:
+    """They are held for whoever called, so nothing is gained by frames without."""
     sink = Does(lambda result: None)
     nodes = chain(Numbers(count=None), tag("find"), sink)
     nodes[-1].name = "sink"
@@ -292,7 +293,7 @@ def test_frames_without_pixels_are_for_those_who_look_at_none() -> None:
     nodes[1].lets_go = True
     rig = Rig(nodes)
     (result,) = rig.in_place.run([rig.bring])
-    assert bare == [True] and not result.frame.is_let_go and result.frame.planes[0].shape == (2, 2, 3)
+    assert bare == [False] and not result.frame.is_let_go and result.frame.planes[0].shape == (2, 2, 3)
     result.frame.lease.release()
     rig.close()
 
