@@ -98,8 +98,9 @@ def offset(boxes: F32, ratio: float) -> F32:
         (N, P, 2) whole numbers: points of a polygon each, some more than once.
     """
     exact = boxes.astype(np.float64)
-    sides = np.linalg.norm(exact[:, _NEXT] - exact, axis=2)
-    away = (ratio * sides[:, :1] * sides[:, 1:2] / sides.sum(axis=1, keepdims=True))[..., None]
+    down, up = exact[:, 2] - exact[:, 0], exact[:, 3] - exact[:, 1]  # diagonals: float32 corners are no exact rectangle
+    area = (down[:, 0] * up[:, 1] - down[:, 1] * up[:, 0]) / 2
+    away = (area * ratio / np.linalg.norm(exact[:, _NEXT] - exact, axis=2).sum(axis=1))[:, None, None]
     corners = np.trunc(exact)
     way = corners[:, _NEXT] - corners
     after = np.stack([way[..., 1], -way[..., 0]], axis=2) / np.linalg.norm(way, axis=2, keepdims=True)  # outward

@@ -16,7 +16,7 @@ from edgert.errors import ConfigError, ModelError
 from edgert.stages.crop import Geometry, clockwise, upright
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.kinds import decoder_for, read_labels
-from edgert.stages.decode.text import CTC, DB
+from edgert.stages.decode.text import CTC, DB, offset
 from tests.helpers.frames import frame_of
 from tests.helpers.known_boxes import identity
 
@@ -96,6 +96,18 @@ def test_boxes_are_paddles() -> None:
         hulls = np.concatenate([record.corners.min(axis=1), record.corners.max(axis=1)], axis=1)
         np.testing.assert_allclose(record.boxes, np.clip(hulls, 0, SIDE), atol=1e-4)
     assert turned > 100
+
+
+def test_boxes_grow_by_their_own_area_over_their_own_sides() -> None:
+    """OpenCV's corners are no exact rectangle: of this one, two points lie half a cell off by one product of sides."""
+    box = np.array([[456.3011169, 272.4402466], [506.7859803, 168.4108582], [526.7705688, 178.1092529],
+                    [476.2857361, 282.1386414]], np.float32)  # fmt: skip
+    exact = box.astype(np.float64)
+    area = abs(np.roll(exact, -1, axis=0)[:, 1] @ exact[:, 0] - np.roll(exact, -1, axis=0)[:, 0] @ exact[:, 1]) / 2
+    away = area * 1.5 / np.linalg.norm(np.roll(exact, -1, axis=0) - exact, axis=1).sum()
+    (grown,) = offset(box[None], 1.5)
+    assert {tuple(point) for point in grown.astype(int).tolist()} == set(clipper(box, away))
+    assert {(450, 285), (470, 295), (512, 155), (532, 165)} <= set(clipper(box, away))  # as pyclipper has them
 
 
 def test_a_map_of_another_size_than_the_network() -> None:
