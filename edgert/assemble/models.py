@@ -32,6 +32,7 @@ from edgert.stages.gpu.gpu_crops import InferCropsTogether, Look
 from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.tiles import InferTiles
+from edgert.wiring.head_activation import asks_numbers, with_activation
 
 STAGE_QUEUE = 2
 """Results that may wait between stages: one being made while one is taken."""
@@ -269,7 +270,11 @@ class Models:
         if not engine.outputs_known:
             return decoder_for(model.task, labels if model.task.labels else (), where, self.directory)
         try:
-            return fitting_decoder(model, labels, tuple(one_image(engine)), network, where, self.directory)
+            shapes = tuple(one_image(engine))
+            if asks_numbers(model.task) and model.onnx.is_file():  # what the graph says, no frame need be asked
+                task = with_activation(model.task, load(model.onnx), shapes, len(labels), as_auto=True)
+                model = model.model_copy(update={"task": task})
+            return fitting_decoder(model, labels, shapes, network, where, self.directory)
         except EdgertError as error:
             raise error.at(where)  # noqa: B904 - the same error, with its place
 

@@ -5,7 +5,7 @@ host.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from edgert.config import TaskConfig
 from edgert.config.model_section import DetectTask
@@ -22,7 +22,14 @@ _DENIED = {
 """Kind of the last operator → decoders that it speaks against."""
 
 
-def with_activation(task: TaskConfig, model: Model, shapes: Shapes, label_count: int) -> TaskConfig:
+def asks_numbers(task: TaskConfig) -> TypeGuard[DetectTask]:
+    """Whether its decoder would look at all numbers of a frame first, where no graph is asked."""
+    return isinstance(task, DetectTask) and task.detect in ("yolo-raw", "detr") and "activation" not in task.options
+
+
+def with_activation(
+    task: TaskConfig, model: Model, shapes: Shapes, label_count: int, *, as_auto: bool = False
+) -> TaskConfig:
     """The task with the activation that the graph shows, where its decoder would else ask the numbers.
 
     Of ``detr``, numbers without an activation may stand for a softmax that has a column for no object: only as many
@@ -31,18 +38,28 @@ def with_activation(task: TaskConfig, model: Model, shapes: Shapes, label_count:
     Args:
         shapes: of the model's outputs, without the batch dimension.
         label_count: names of classes that are known; 0 for none.
+        as_auto: where labels do not show it, what ``auto`` takes: a softmax if columns are one more than labels.
     """
-    if not isinstance(task, DetectTask) or "activation" in task.options:
+    if not asks_numbers(task):
         return task
     names = [one.name for one in model.proto.graph.output]
-    found = ""
     if task.detect == "yolo-raw":
         found = _activation(model, names)
-    elif task.detect == "detr" and (roles := boxes_and_scores(shapes)) is not None:
-        found = _activation(model, [names[roles[1]]])
-        if found == "sigmoid" and shapes[roles[1]][1] != label_count:
-            found = ""
+    else:
+        found = _of_queries(model, names, shapes, label_count, as_auto)
     return task.model_copy(update={"options": {**task.options, "activation": found}}) if found else task
+
+
+def _of_queries(model: Model, names: Sequence[str], shapes: Shapes, label_count: int, as_auto: bool) -> str:
+    """As :func:`with_activation`; in one table with its boxes, classes are past their sigmoid where all numbers are."""
+    if len(shapes) == 1:
+        return "none" if _activation(model, names) == "none" else ""
+    roles = boxes_and_scores(shapes)
+    found = _activation(model, [names[roles[1]]]) if roles else ""
+    columns = shapes[roles[1]][1] if roles else 0
+    if found != "sigmoid" or columns == label_count:
+        return found
+    return ("softmax" if columns == label_count + 1 > 1 else "sigmoid") if as_auto else ""
 
 
 def denied(model: Model) -> frozenset[str]:

@@ -40,7 +40,8 @@ class YoloRaw(RowHead):
     Attributes:
         anchors: whose width and height of each anchor, in network pixels.
         sizes: in their place, those of one's own: for each map, the largest first, width and height of each anchor.
-        activation: ``none`` where the graph has the sigmoid; ``auto`` asks whether every objectness lies in 0-1.
+        activation: ``none`` where the graph has the sigmoid; ``auto``, where the graph does not show it, asks whether
+            every objectness lies in 0-1.
         formula: ``exp`` for YOLOv3 and v4 of Darknet: center = (s(xy) + cell) * stride, size = exp(wh) * anchor.
     """
 

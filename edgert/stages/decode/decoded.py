@@ -275,7 +275,8 @@ class Detr(RowHead):
 
     Attributes:
         activation: what makes scores of the class numbers. ``softmax`` takes the last column for "no object".
-            ``auto``: none when all lie in 0-1, otherwise softmax with one column more than labels, otherwise sigmoid.
+            ``auto``, where the model's graph does not show it: none when all lie in 0-1, otherwise softmax with one
+            column more than labels, otherwise sigmoid.
         label_count: how many labels the task has; set by whoever makes the decoder.
     """
 

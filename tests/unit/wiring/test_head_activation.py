@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from edgert.assemble.models import Models
+from edgert.config import load_pipeline
 from edgert.config.model_section import DetectTask
+from edgert.engine import build_engine
 from edgert.graph import load
+from edgert.stages.decode.anchors import YoloRaw
+from edgert.stages.decode.decoded import Detr
+from edgert.stages.decode.detection import Detector
 from edgert.wiring.head_activation import denied, with_activation
 from edgert.wiring.starter import starter
 from tests.helpers.exports import Export
@@ -31,12 +39,13 @@ def head(path: Path, *ends: str) -> Path:
     return b.save(path, *outs)
 
 
-def queries(path: Path, end: str = "") -> Path:
+def queries(path: Path, end: str = "", *, together: bool = False) -> Path:
     b = Export(images=(1, 3, 64, 64))
     x = b.tokens(b.conv("images", 3, 100, 3, 2), 100)
     x = b.node("Transpose", b.linear(b.node("Transpose", x, perm=[0, 2, 1]), 1024, 64), perm=[0, 1, 2])
-    scores = b.linear(x, 64, 80)
-    return b.save(path, b.node(end, scores) if end else scores, b.node("Sigmoid", b.linear(x, 64, 4)))
+    scores, boxes = b.linear(x, 64, 80), b.node("Sigmoid", b.linear(x, 64, 4))
+    scores = b.node(end, scores) if end else scores
+    return b.save(path, b.node("Concat", boxes, scores, axis=2)) if together else b.save(path, scores, boxes)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +66,41 @@ def test_queries(end: str, labels: int, activation: str | None, tmp_path: Path) 
     model = load(queries(tmp_path / "m.onnx", end))
     task = with_activation(DetectTask(detect="detr"), model, QUERIES, labels)
     assert task.options.get("activation") == activation  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("end", "activation"), [("Sigmoid", "none"), ("", None), ("Softmax", None)])
+def test_queries_in_one_table(end: str, activation: str | None, tmp_path: Path) -> None:
+    model = load(queries(tmp_path / "m.onnx", end, together=True))
+    task = with_activation(DetectTask(detect="detr"), model, ((100, 84),), 80)
+    assert task.options.get("activation") == activation  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("labels", "activation"), [(80, "sigmoid"), (79, "softmax"), (0, "sigmoid"), (3, "sigmoid")])
+def test_where_labels_do_not_show_it_a_pipeline_takes_what_auto_would(
+    labels: int, activation: str, tmp_path: Path
+) -> None:
+    model = load(queries(tmp_path / "m.onnx"))
+    task = with_activation(DetectTask(detect="detr"), model, QUERIES, labels, as_auto=True)
+    assert task.options.get("activation") == activation  # type: ignore[union-attr]
+    numbers = np.random.default_rng(labels).normal(-2, 2, (100, 80)).astype(np.float32)
+    outputs, network = (numbers, np.full((100, 4), 0.5, np.float32)), (64, 64)
+    asked, known = (Detr(one, labels).read(outputs, network, 0.3) for one in ("auto", activation))
+    assert len(asked.scores) or activation == "softmax"
+    for name in ("boxes", "scores", "classes", "extras"):
+        np.testing.assert_array_equal(getattr(asked, name), getattr(known, name))
+
+
+@pytest.mark.parametrize(("end", "activation"), [("", "sigmoid"), ("Sigmoid", "none"), ("Mul", "auto")])
+def test_a_pipeline_asks_the_graph_and_not_every_frame(end: str, activation: str, tmp_path: Path) -> None:
+    onnx = head(tmp_path / "m.onnx", *filter(None, [end]))
+    text = {"models": {"m": {"onnx": str(onnx), "task": {"detect": "yolo-raw"}, "input": {"size": "64x64"}}},
+            "stages": {"camera": {"source": "api"}, "see": {"infer": "m", "from": "camera"}}}  # fmt: skip
+    (tmp_path / "p.yaml").write_text(json.dumps(text))
+    made = Models(load_pipeline(tmp_path / "p.yaml"), None, None)
+    engine = build_engine(load(onnx), made.config.models["m"], 1, 1)
+    decoder = made._decoder("m", made.config.models["m"], engine, (64, 64))
+    assert isinstance(decoder, Detector) and isinstance(decoder.head, YoloRaw)
+    assert decoder.head.activation == activation
 
 
 def test_what_is_given_stays(tmp_path: Path) -> None:
