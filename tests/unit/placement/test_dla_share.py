@@ -211,5 +211,8 @@ def test_backbone_and_neck_are_one_segment_and_equal(name: str, segments: int) -
         products = [place for place, node in enumerate(found.nodes) if node.op == "MatMul"]
         between = found.nodes[products[0] : products[1]] if products else ()
         assert found.allowed.isdisjoint(node.name for node in between)
+        # Both operands of a product are computed: that rule is why an attention cuts a network in two.
+        assert {found.verdicts[place].rule for place in products} == ({"gemm.weights"} if products else set())
+        assert len(products) == 2 * (segments - 1)
     proof = prove(before, after, feeds(before, 1), run)
     assert proof.largest > 0 and proof.relative < 1e-5
