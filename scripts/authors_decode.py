@@ -6,13 +6,14 @@ It runs in an environment of its own, which is no part of edgert and from which 
 packages are under the AGPL. Whatever is installed there is used, and what is missing is named:
 
     python3.10 -m venv authors && authors/bin/pip install torch==1.12.1 torchvision==0.13.1 "numpy<2" scikit-learn
-    authors/bin/pip install opencv-python-headless pyyaml pillow requests psutil matplotlib pandas seaborn tqdm scipy
+    authors/bin/pip install "numpy<2" "opencv-python-headless<4.12" pyyaml pillow
+    authors/bin/pip install "numpy<2" requests psutil matplotlib pandas seaborn tqdm scipy
     authors/bin/pip install --no-deps ultralytics yolov5 sas-yolov7 super-gradients rfdetr nvidia-tao-deploy
 
-and for PP-YOLOE, in one more, paddlepaddle==2.6.2 and paddledet==2.6.0. RT-DETR, D-FINE, YOLOX and NanoDet are clones
-of github.com/lyuwenyu/RT-DETR, github.com/Peterande/D-FINE, github.com/Megvii-BaseDetection/YOLOX and
-github.com/RangiLyu/nanodet. Of packages that import more than their post-processing needs, the one file is loaded, with
-names in place of the rest.
+and for PP-YOLOE, in one more, paddlepaddle==2.6.2, paddledet==2.6.0 (--no-deps), pycocotools, scikit-learn, shapely and
+the like of the above. RT-DETR, D-FINE, YOLOX and NanoDet are clones of github.com/lyuwenyu/RT-DETR,
+github.com/Peterande/D-FINE, github.com/Megvii-BaseDetection/YOLOX and github.com/RangiLyu/nanodet. Of packages that
+import more than their post-processing needs, the one file is loaded, with names in place of the rest.
 """
 
 import argparse

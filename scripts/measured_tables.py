@@ -137,6 +137,24 @@ def of_check(folder: Path) -> dict[str, list[str]]:
     return {"check": lines(("model", *named), cells)}
 
 
+def of_authors(folder: Path) -> dict[str, list[str]]:
+    """Name → lines of the tables of bench_decoders.py with decode_peer.py, and of bench_track.py."""
+    texts = ((folder / f"{name}.json").read_text(encoding="utf-8") for name in ("decoders", "track"))
+    heads, tracks = map(json.loads, texts)
+    decoded, tracked = [], []
+    for name, one in heads.items():
+        overlap = "–" if one["overlap"] is None else f"{one['overlap']:.4f}"
+        counts = f"{one['equal']} of {one['outputs']}", str(one["found"])
+        decoded.append((name, *counts, f"{one['far_px']:.4f}", overlap))
+    for one in tracks["tracks"]:
+        hota = [f"{value:.2f}" for value in one["hota"] or ()] or ["–", "–"]
+        tracked.append((one["tracker"], one["sequence"], str(one["detections"]), f"{one['idf1'] / 100:.4f}", *hota))
+    return {
+        "decoders": lines(("head", "equal outputs", "compared in them", "farthest, px", "least overlap"), decoded),
+        "tracks": lines(("tracker", "sequence", "detections", "IDF1 of both", "HOTA", "HOTA of theirs"), tracked),
+    }
+
+
 def of_streams(folder: Path) -> dict[str, list[str]]:
     """Name → lines of the table of bench_stream.py: how old images are when they are seen."""
     figures = json.loads((folder / "stream.json").read_text(encoding="utf-8"))["figures"]

@@ -304,7 +304,7 @@ def benchmarks_page() -> str:
     """Its tables are of the runs that tests/bench/measured has."""
     gpus = {**measured_tables.of_races(MEASURED), **measured_tables.of_cameras(MEASURED)}
     wiring = {**measured_tables.of_zoo(MEASURED), **measured_tables.of_check(MEASURED)}
-    return with_tables("benchmarks.md", {**gpus, **wiring})
+    return with_tables("benchmarks.md", {**gpus, **wiring, **measured_tables.of_authors(MEASURED)})
 
 
 def gpu_page() -> str:

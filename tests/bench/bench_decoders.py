@@ -1,11 +1,12 @@
 """Decoders of detection against their authors' own post-processing, on outputs that were made up.
 
-    python tests/bench/bench_decoders.py FOLDER
+    python tests/bench/bench_decoders.py FOLDER [--json FILE]
 
 FOLDER is what ``scripts/authors_decode.py`` wrote in the authors' environment: outputs, and the authors' answers. An
 output agrees where the same objects come in the same order (scores to a millionth; of scores nearer to each other the
 order is not asked), of the same class, boxes and corners within half a pixel, masks overlapping by 0.99 or more (those
-under 16 pixels: all but one pixel). Exits 1 unless all outputs of all files agree.
+under 16 pixels: all but one pixel). Exits 1 unless all outputs of all files agree. --json keeps what the file has of
+other heads; tests/bench/measured/decoders.json, with those of decode_peer.py, is a table of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -61,11 +62,20 @@ def by_place(scores: Any, classes: Any, boxes: Any) -> Any:
     return np.lexsort([boxes[:, 1].round(1), boxes[:, 0].round(1), classes, step])
 
 
+def keep(path: Path | None, name: str, **facts: float | None) -> None:
+    """Writes what was seen of a decoder beside what the file holds of others."""
+    if path is not None:
+        held = json.loads(path.read_text()) if path.is_file() else {}
+        path.write_text(json.dumps(dict(sorted((held | {name: facts}).items())), indent=1) + "\n")
+
+
 def main() -> int:
     """Prints a line for each file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    files = sorted(parser.parse_args().folder.glob("*.npz"))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    files = sorted(options.folder.glob("*.npz"))
     failed = not files
     for file in files:
         with np.load(file) as archive:
@@ -88,6 +98,8 @@ def main() -> int:
             else:
                 far, overlap = max(far, pixels), min(overlap, least)
         failed |= bad > 0
+        masks = overlap if "0/masks" in found else None
+        keep(options.json, file.stem, outputs=count, equal=count - bad, found=objects, far_px=far, overlap=masks)
         print(
             f"{file.stem:16}{count - bad:4} of {count} outputs, {objects:6} objects, {far:.4f} px, masks {overlap:.4f}"
         )

@@ -1,19 +1,22 @@
 """Decoders beside their authors' own packages, on the same random outputs. For an environment of its own:
 
     python -m venv peer && peer/bin/pip install -e . rapidocr-onnxruntime rtmlib --no-deps ...
-    peer/bin/python tests/bench/decode_peer.py
+    peer/bin/python tests/bench/decode_peer.py [--json FILE]
 
-Both packages are Apache 2.0 and no dependency of edgert. Prints, for each decoder, how many outputs were compared, how
-far coordinates are apart at most, and whether texts are the same. Exits 1 where a coordinate is off by more than half a
-pixel or a text differs.
+Both packages are Apache 2.0 and no dependency of edgert. Prints, for each decoder, how many outputs and things in them
+were compared, how far coordinates are apart at most, and whether texts are the same. Exits 1 where a coordinate is off
+by more than half a pixel or a text differs. --json as in bench_decoders.py.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+from pathlib import Path
 
 import cv2
 import numpy as np
+from bench_decoders import keep
 from rapidocr_onnxruntime.ch_ppocr_det.utils import DBPostProcess
 from rapidocr_onnxruntime.ch_ppocr_rec.utils import CTCLabelDecode
 from rtmlib.tools.pose_estimation.post_processings import get_simcc_maximum
@@ -36,7 +39,7 @@ def page(rng: np.random.Generator) -> np.ndarray:
     return sure
 
 
-def boxes() -> tuple[str, int, float, bool]:
+def boxes() -> tuple[str, int, int, float, bool]:
     """PaddleOCR's boxes are rounded to whole pixels of the image: the image is sixteen times the map, so that does not
     count, and distances are those of the map."""
     worst, same, count = 0.0, True, 0
@@ -52,12 +55,12 @@ def boxes() -> tuple[str, int, float, bool]:
         mine = np.clip(found.corners, 0, SIDE)
         worst = max(worst, float(np.abs(mine - np.asarray(expected)[order] / np.float32(16)).max()))
         count += len(found)
-    return f"db, {count} boxes", TIMES, worst, same
+    return "db", TIMES, count, worst, same
 
 
-def texts() -> tuple[str, int, float, bool]:
+def texts() -> tuple[str, int, int, float, bool]:
     """The same characters, and the same mean of their scores."""
-    characters, worst, same = [chr(33 + n) for n in range(95)], 0.0, True
+    characters, worst, same, count = [chr(33 + n) for n in range(95)], 0.0, True, 0
     theirs = CTCLabelDecode(character=list(characters))
     for seed in range(TIMES):
         rng = np.random.default_rng(seed)
@@ -67,11 +70,11 @@ def texts() -> tuple[str, int, float, bool]:
         ((text, score),) = theirs(table[None])
         found = CTC(labels=tuple(characters))([table], Geometry(1, 1, 0, 0, (320, 32), (0, 0, 320, 32)))
         same &= found.text == text
-        worst = max(worst, abs(found.score - score))
-    return "ctc", TIMES, worst, same
+        worst, count = max(worst, abs(found.score - score)), count + len(text)
+    return "ctc", TIMES, count, worst, same
 
 
-def poses() -> tuple[str, int, float, bool]:
+def poses() -> tuple[str, int, int, float, bool]:
     """Places; rtmlib's score is the mean of both sides', mmpose's and this one the lower."""
     worst = 0.0
     for seed in range(TIMES):
@@ -83,15 +86,20 @@ def poses() -> tuple[str, int, float, bool]:
         places, _ = get_simcc_maximum(across[None].copy(), down[None].copy())
         found = SimCC()([across, down], Geometry(1, 1, 0, 0, (192, 256), (0, 0, 192, 256)))
         worst = max(worst, float(np.abs(found.points[0, :, :2] - places[0] / 2).max()))
-    return "simcc", TIMES, worst, True
+    return "simcc", TIMES, 17 * TIMES, worst, True
 
 
 def main() -> int:
     """Prints the table."""
-    rows = [boxes(), texts(), poses()]
-    for name, count, worst, same in rows:
-        print(f"{name:20}{count:5} outputs   at most {worst:.4f} apart   {'same' if same else 'DIFFERENT'}")
-    return 0 if all(same and worst <= 0.5 for _, _, worst, same in rows) else 1
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    file, rows = parser.parse_args().json, [boxes(), texts(), poses()]
+    for name, outputs, count, worst, same in rows:
+        end = f"at most {worst:.4f} apart   {'same' if same else 'DIFFERENT'}"
+        print(f"{name:8}{outputs:5} outputs {count:6} compared   {end}")
+        if same and worst <= 0.5:
+            keep(file, name, outputs=outputs, equal=outputs, found=count, far_px=worst, overlap=None)
+    return 0 if all(same and worst <= 0.5 for *_, worst, same in rows) else 1
 
 
 if __name__ == "__main__":
