@@ -16,7 +16,7 @@ def contradictions(told: Told, model: Model, found: Subject) -> tuple[str, ...]:
 
 
 def _contradictions(told: Told, model: Model, found: Subject) -> Iterator[str]:
-    if (meant := told_task(told)) and not reads(meant, found.engine, found.network):
+    if (meant := told_task(told)) and not reads(meant, found.engine, found.network, len(told.labels)):
         yield f"its metadata mean {meant}, which contradicts its outputs and is left out"
     sizes = {size for spec in inputs(model) for size in spec.shape[1:]}
     if told.size and not set(told.size) <= sizes and all(isinstance(size, int) for size in sizes):

@@ -113,14 +113,17 @@ def decoder_of(task: TaskConfig, labels: tuple[str, ...], engine: Engine, networ
 
 def task_of(found: Guess) -> TaskConfig:
     """The section ``task:`` that a guess means."""
-    task: TaskConfig = TypeAdapter(TaskConfig).validate_python({found.task: found.decoder})
+    written: dict[str, object] = {found.task: found.decoder}
+    if found.decoder == "yolo-pose" and (found.classes or 1) > 1:  # no shape shows where classes end and points begin
+        written["options"] = {"classes": found.classes}
+    task: TaskConfig = TypeAdapter(TaskConfig).validate_python(written)
     return task
 
 
-def reads(decoder: str, engine: Engine, network: Size) -> bool:
+def reads(decoder: str, engine: Engine, network: Size, label_count: int | None = None) -> bool:
     """Whether a decoder, as a task writes it, like ``detect: yolov8``, can read the outputs."""
     verb, _, kind = decoder.partition(": ")
-    return _why_not(task_of(Guess(verb, kind, "", 1)), tuple(one_image(engine)), network) is None
+    return _why_not(task_of(Guess(verb, kind, "", 1, label_count)), tuple(one_image(engine)), network) is None
 
 
 def _why_not(task: TaskConfig, shapes: Shapes, network: Size) -> str | None:

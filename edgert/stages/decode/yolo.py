@@ -174,16 +174,18 @@ def is_columns(shape: tuple[int, ...], network: Size) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class YoloPose:
-    """One output [5 + 3 * K, S] of one class; or, NMS in the graph, [N, 6 + 3 * K] with corners, score, class, points.
+    """One output [4 + C + 3 * K, S]; or, NMS in the graph, [N, 6 + 3 * K] with corners, score, class, points.
 
     Attributes:
         labels: names of the K points.
+        classes: how many C are; usually all bodies are of one.
     """
 
     score: float = 0.25
     iou: float = 0.45
     limit: int = 100
     labels: tuple[str, ...] = ()
+    classes: int = 1
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
@@ -195,7 +197,7 @@ class YoloPose:
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raises ModelError unless the one output has whole points, ConfigError for names of another number."""
-        check_labels(_point_count(shapes, network), self.labels)
+        check_labels(_point_count(shapes, network, self.classes), self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
         """Bodies by falling score."""
@@ -205,15 +207,18 @@ class YoloPose:
         if is_final_pose(shapes[0], geometry.network):
             found = raw[raw[:, 4] >= self.score]
             found = found[strongest(found[:, 4], self.limit)]
-            return self._record(found[:, :4], found[:, 4], found[:, 6:], geometry)
-        found = raw[:, raw[4] >= self.score].T
-        boxes, scores = corners(found[:, :2], found[:, 2:4]), found[:, 4]
-        rows = suppress(boxes, scores, np.zeros(len(scores), np.int32), self.iou, self.limit)
-        return self._record(boxes[rows], scores[rows], found[rows, 5:], geometry)
+            return self._record(found[:, :4], found[:, 4], found[:, 5].astype(np.int32), found[:, 6:], geometry)
+        best = raw[4] if self.classes == 1 else raw[4 : 4 + self.classes].max(axis=0)
+        found = raw[:, best >= self.score].T
+        numbers = found[:, 4 : 4 + self.classes]
+        boxes, scores, classes = corners(found[:, :2], found[:, 2:4]), numbers.max(axis=1), numbers.argmax(axis=1)
+        rows = suppress(boxes, scores, classes.astype(np.int32), self.iou, self.limit)
+        points = found[rows, 4 + self.classes :]
+        return self._record(boxes[rows], scores[rows], classes[rows].astype(np.int32), points, geometry)
 
-    def _record(self, boxes: F32, scores: F32, points: F32, geometry: Geometry) -> Keypoints:
+    def _record(self, boxes: F32, scores: F32, classes: I32, points: F32, geometry: Geometry) -> Keypoints:
         mapped = geometry.points(points.reshape(len(points), points.shape[1] // 3, 3))
-        return Keypoints.of(geometry.boxes(boxes), scores.copy(), mapped, self.labels)
+        return Keypoints(geometry.boxes(boxes), scores.copy(), classes, points=mapped, names=self.labels)
 
 
 def is_final_pose(shape: tuple[int, ...], network: Size) -> bool:
@@ -222,12 +227,12 @@ def is_final_pose(shape: tuple[int, ...], network: Size) -> bool:
     return shape[1] != all_cells(network, STRIDES) and shape[1] % 3 == 0 and shape[1] > 6
 
 
-def _point_count(shapes: Shapes, network: Size) -> int:
+def _point_count(shapes: Shapes, network: Size, classes: int) -> int:
     if len(shapes) == 1 and len(shapes[0]) == 2:
         rows, columns = shapes[0]
         if is_final_pose(shapes[0], network):
             return (columns - 6) // 3
-        if rows > 5 and (rows - 5) % 3 == 0:
-            return (rows - 5) // 3
-    cells = all_cells(network, STRIDES)
-    raise wrong_shapes("keypoints: yolo-pose", f"one output [5 + 3 * points, {cells}]", shapes, network)
+        if rows > 4 + classes and (rows - 4 - classes) % 3 == 0:
+            return (rows - 4 - classes) // 3
+    reads = f"one output [{4 + classes} + 3 * points, {all_cells(network, STRIDES)}]"
+    raise wrong_shapes("keypoints: yolo-pose", reads, shapes, network)

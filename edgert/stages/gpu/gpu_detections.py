@@ -167,11 +167,11 @@ class GpuPose(GpuBoxes):
 
     def _layout_of(self, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> Layout:
         _, numbers, boxes = outputs[0].shape
-        return Layout(_HEADS[yolo.YoloV8], True, boxes, 1, numbers - 5)
+        return Layout(_HEADS[yolo.YoloV8], True, boxes, decoder.classes, numbers - 4 - decoder.classes)
 
     def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Keypoints:
         points = geometry.points(extras.reshape(len(extras), self._layout.extras // 3, 3))
-        return Keypoints.of(geometry.boxes(boxes), scores, points, self._decoder.labels)
+        return Keypoints(geometry.boxes(boxes), scores, classes, points=points, names=self._decoder.labels)
 
 
 class GpuOriented(GpuBoxes):

@@ -301,6 +301,15 @@ def test_the_task_of_the_metadata() -> None:
     assert told_task(Told({"task": "detect"})) == ""
 
 
+def test_poses_of_several_classes_are_told_by_the_names_in_the_file(tmp_path: Path) -> None:
+    facts = {"author": "Ultralytics", "task": "pose", "kpt_shape": "[17, 3]", "names": "{0: 'cat', 1: 'dog', 2: 'cow'}"}
+    text = starter(saved(tmp_path / "m.onnx", (1, 3, 64, 64), (1, 4 + 3 + 51, 84), **facts), directory=tmp_path).text
+    assert "keypoints: yolo-pose" in text and "options: {classes: 3}" in text
+    facts["names"] = "{0: 'person'}"
+    text = starter(saved(tmp_path / "m.onnx", (1, 3, 64, 64), (1, 56, 84), **facts), directory=tmp_path).text
+    assert "keypoints: yolo-pose" in text and "options" not in text
+
+
 def test_what_is_known_is_that_of_the_reading(tmp_path: Path) -> None:
     yolox, yolov5 = (prior_of(Told(), task(detect=kind), ["images"], ["output"]) for kind in ("yolox", "yolov5"))
     prior = replace(yolov5, others={"detect: yolox": yolox, "detect: yolov5": yolov5})

@@ -46,6 +46,35 @@ def test_yolo_pose(seed: int, count: int, final: bool) -> None:
     assert record.points.dtype == record.boxes.dtype == record.scores.dtype == np.float32
 
 
+@settings(max_examples=25, deadline=None)
+@given(seed=SEEDS, count=st.sampled_from([1, 5, 17]))
+def test_yolo_pose_of_several_classes(seed: int, count: int) -> None:
+    known = known_boxes(seed, (640, 384), 4)
+    inside, source = known_points(known, count)
+    random = np.random.default_rng(2)
+    output = np.zeros((8 + 3 * count, all_cells((640, 384), (8, 16, 32))), np.float32)
+    columns = random.choice(output.shape[1], len(inside), replace=False)
+    numbers = random.uniform(0, 0.9, (len(inside), 4)) * known.scores[:, None]
+    numbers[np.arange(len(inside)), known.classes] = known.scores
+    output[:, columns] = np.hstack([known.centers, known.sizes, numbers, inside.reshape(len(inside), -1)]).T
+    record = YoloPose(classes=4)([output], known.geometry)
+    np.testing.assert_array_equal(record.classes, known.classes)
+    np.testing.assert_allclose(record.boxes, known.source, atol=0.05)
+    np.testing.assert_allclose(record.points, source, atol=0.05)
+    np.testing.assert_allclose(record.scores, known.scores, atol=1e-6)
+    assert record.classes.dtype == np.int32
+
+
+def test_bodies_of_two_classes_do_not_suppress_each_other() -> None:
+    output = np.zeros((9, 84), np.float32)
+    output[:, 3] = [30, 30, 20, 20, 0.9, 0.1, 30, 31, 1]
+    output[:, 4] = [31, 30, 20, 20, 0.1, 0.8, 31, 31, 1]
+    record = YoloPose(classes=2)([output], identity((64, 64)))
+    assert record.classes.tolist() == [0, 1]
+    with pytest.raises(ModelError, match="keypoints: yolo-pose"):
+        YoloPose().check(((9, 84),), (64, 64))
+
+
 def test_two_boxes_on_one_body_become_one() -> None:
     output = np.zeros((8, 84), np.float32)
     output[:, 3] = [30, 30, 20, 20, 0.9, 30, 31, 1]

@@ -139,6 +139,9 @@ def test_bodies_and_their_points(kernels: Kernels, points: int, dtype: Any) -> N
         found = like_the_host(kernels, GpuPose, YoloPose(0.1, 0.45, limit, ("a",) * points), values)
         assert found[0].points.shape[1:] == (points, 3) and len(found[0])
     assert not len(like_the_host(kernels, GpuPose, YoloPose(1.0), values * np.float16(0.5))[0])
+    several = outputs("yolov8", 2, 4, points, extras=3 * points).astype(dtype)
+    found = like_the_host(kernels, GpuPose, YoloPose(0.1, classes=4), several)
+    assert len(np.unique(found[0].classes)) > 1
 
 
 @pytest.mark.parametrize(
