@@ -22,9 +22,12 @@ _DENIED = {
 """Kind of the last operator → decoders that it speaks against."""
 
 
+_ASKING = ("yolo-raw", "detr", "detr-seg")
+
+
 def asks_numbers(task: TaskConfig) -> TypeGuard[DetectTask]:
     """Whether its decoder would look at all numbers of a frame first, where no graph is asked."""
-    return isinstance(task, DetectTask) and task.detect in ("yolo-raw", "detr") and "activation" not in task.options
+    return isinstance(task, DetectTask) and task.detect in _ASKING and "activation" not in task.options
 
 
 def with_activation(
@@ -46,7 +49,8 @@ def with_activation(
     if task.detect == "yolo-raw":
         found = _activation(model, names)
     else:
-        found = _of_queries(model, names, shapes, label_count, as_auto)
+        tables = [(name, shape) for name, shape in zip(names, shapes, strict=False) if len(shape) < 3]  # no masks
+        found = _of_queries(model, [name for name, _ in tables], [shape for _, shape in tables], label_count, as_auto)
     return task.model_copy(update={"options": {**task.options, "activation": found}}) if found else task
 
 

@@ -14,6 +14,7 @@ from edgert.stages.decode import decoded
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, boxes_and_scores, shapes_of
 from edgert.stages.decode.detection import I32, Candidates, Head, best_column, corners
 from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+from edgert.stages.decode.rows import Found, Level, Numbers, RowHead
 
 # Layout: https://docs.ultralytics.com/tasks/segment and /modes/export, [116, 8400] and [32, 160, 160] for COCO at 640:
 # x, y, w, h in network pixels, class scores past their sigmoid, and for each box how much of every prototype its mask
@@ -99,7 +100,7 @@ def find_tables(shapes: Shapes) -> tuple[int, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class DetrSeg(Head):
+class DetrSeg(RowHead):
     """Logits [Q, C], boxes [Q, 4] and masks [Q, h, w] of the whole image, in any order.
 
     A mask is where its logits, linear between their cells, are above 0; it may reach beyond its box.
@@ -119,8 +120,7 @@ class DetrSeg(Head):
         """Scores, boxes and a map per query."""
         rest = _beside_maps(look.shapes)
         if rest is not None:
-            both = tuple(look.shapes[index] for index in rest[1:])
-            for fit in decoded.Detr.fits(Look(both, "", look.network)):
+            for fit in decoded.Detr.fits(Look(tuple(_two(look.shapes)), "", look.network)):
                 yield Fit(f"{fit.reason}, and as many masks", 3, fit.classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
@@ -129,7 +129,7 @@ class DetrSeg(Head):
         if rest is None:
             reads = "logits [queries, classes], boxes [queries, 4] and masks [queries, h, w]"
             raise wrong_shapes("detect: detr-seg", reads, shapes, network)
-        return self._detr.class_count([shapes[index] for index in rest[1:]], network)
+        return self._detr.class_count(_two(shapes), network)
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
         """Extras are the query of each."""
@@ -137,11 +137,40 @@ class DetrSeg(Head):
         _, first, second = _beside_maps(shapes_of(outputs)) or (0, 0, 0)
         return self._detr.read([outputs[first], outputs[second]], network, score)
 
+    def why_whole(self, shapes: Shapes, network: Size) -> str:
+        """See :meth:`RowHead.why_whole`."""
+        self.class_count(shapes, network)
+        return self._detr.why_whole(_two(shapes), network)
+
+    def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
+        """See :meth:`RowHead.levels`; the map of a query is wanted, too."""
+        self.class_count(shapes, network)
+        which, *rest = _beside_maps(shapes) or (0, 0, 0)
+        (level,) = self._detr.levels(_two(shapes), network, score)
+
+        def here(numbers: Numbers) -> Numbers:
+            return numbers._replace(output=rest[numbers.output])
+
+        cells = math.prod(shapes[which][1:])
+        floors = tuple((here(numbers), floor) for numbers, floor in level.floors)
+        wanted = (*map(here, level.wanted), Numbers(which, cells, step=cells))
+        return (Level(level.rows, floors, wanted, level.above and here(level.above)),)
+
+    def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
+        """See :meth:`RowHead.placed`; extras are the place of each among the rows that were found."""
+        (rows, (*parts, _)) = found[0]
+        return self._detr.placed([Found(np.arange(len(rows)), tuple(parts))], _two(shapes), network, score)
+
+    def seen(self, found: Sequence[Found], shapes: Shapes) -> Sequence[Array]:
+        """See :meth:`RowHead.seen`."""
+        which, *_ = _beside_maps(shapes) or (0, 0, 0)
+        return [found[0].parts[-1].reshape(-1, *shapes[which][1:])]
+
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
         """With masks, each as large as what is above 0 of it."""
         assert kept.extras is not None
-        which, *_ = _beside_maps(shapes_of(outputs)) or (0, 0, 0)
-        maps, queries = outputs[which], kept.extras[:, 0].astype(np.intp).tolist()
+        maps = next(one for one in outputs if one.ndim == 3)
+        queries = kept.extras[:, 0].astype(np.intp).tolist()
         size = maps.shape[2], maps.shape[1]
         found = [cv2.boundingRect((maps[query] > 0).view(np.uint8)) for query in queries]
         left, top, width, height = np.array(found, np.float64).reshape(-1, 4).T
@@ -158,6 +187,11 @@ class DetrSeg(Head):
     @property
     def _detr(self) -> decoded.Detr:
         return decoded.Detr(self.activation, self.label_count)
+
+
+def _two(shapes: Shapes) -> Shapes:
+    """Those of boxes and scores."""
+    return [shape for shape in shapes if len(shape) == 2]
 
 
 def _beside_maps(shapes: Shapes) -> tuple[int, int, int] | None:

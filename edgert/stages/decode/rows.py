@@ -117,6 +117,10 @@ class RowHead(Head, ABC):
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
         """The boxes among the rows that were found of each level, those that score at least ``score``."""
 
+    def seen(self, found: Sequence[Found], shapes: Shapes) -> Sequence[Array]:
+        """Of the rows that were found alone, the outputs that :meth:`Shaped.shaped` reads; none where nothing does."""
+        return ()
+
     def why_whole(self, shapes: Shapes, network: Size) -> str:
         """Why outputs of these shapes are read as a whole all the same; empty where rows are enough."""
         return ""

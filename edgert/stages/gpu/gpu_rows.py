@@ -49,14 +49,16 @@ class GpuRows(GpuReader):
         self._starts = list(accumulate((level.rows for level in self._levels), initial=0))
         self._blocks = list(accumulate((-(-level.rows // _ROWS_OF_BLOCK) for level in self._levels), initial=0))
         width = max(sum(numbers.width for numbers in level.wanted) for level in self._levels)
-        self._views = [_view(memory, width) for memory in self._answers(_COUNT_BYTES + CAPACITY * 4 * (1 + width))]
+        capacity = min(CAPACITY, self._starts[-1])
+        memories = self._answers(_COUNT_BYTES + capacity * 4 * (1 + width))
+        self._views = [_view(memory, capacity, width) for memory in memories]
         self._counts = self._device.device_block(8 * self.rows)
         levels = b"".join(
             self._level(level, outputs, start, block)
             for level, start, block in zip(self._levels, self._starts, self._blocks, strict=False)
         )
         self._job = _JOB.pack(
-            self._counts.address, self._out.address, len(self._levels), self._blocks[-1], width, CAPACITY, self._pitch,
+            self._counts.address, self._out.address, len(self._levels), self._blocks[-1], width, capacity, self._pitch,
             levels,
         )  # fmt: skip
         self._rows = self._kernel("rows", {}, _JOB.size, outputs[0].dtype)
@@ -105,7 +107,8 @@ class GpuRows(GpuReader):
         order = np.argsort(found_rows)
         found = self._found(found_rows[order], numbers[:count][order])
         placed = self._head.placed(found, self._shapes, geometry.network, self._decoder.score)
-        record: Record = self._decoder.record(placed, self._shapes, geometry)
+        seen = self._head.seen(found, self._shapes)
+        record: Record = self._decoder.record(placed, self._shapes, geometry, seen)
         return record
 
     def _found(self, rows: Index, numbers: F32) -> list[Found]:
@@ -123,7 +126,7 @@ def _parts(numbers: F32, level: Level) -> tuple[F32, ...]:
     return tuple([np.ascontiguousarray(numbers[:, a:b]) for a, b in pairwise(ends)])
 
 
-def _view(memory: U8, width: int) -> _Answer:
-    rest = memory[_COUNT_BYTES : _COUNT_BYTES + CAPACITY * 4 * (1 + width)]
-    rows, numbers = rest[: 4 * CAPACITY].view(np.int32), rest[4 * CAPACITY :].view(np.float32)
-    return _Answer(memory[:4].view(np.int32), rows, numbers.reshape(CAPACITY, width))
+def _view(memory: U8, capacity: int, width: int) -> _Answer:
+    rest = memory[_COUNT_BYTES : _COUNT_BYTES + capacity * 4 * (1 + width)]
+    rows, numbers = rest[: 4 * capacity].view(np.int32), rest[4 * capacity :].view(np.float32)
+    return _Answer(memory[:4].view(np.int32), rows, numbers.reshape(capacity, width))

@@ -68,6 +68,16 @@ def test_queries(end: str, labels: int, activation: str | None, tmp_path: Path) 
     assert task.options.get("activation") == activation  # type: ignore[union-attr]
 
 
+def test_queries_beside_masks(tmp_path: Path) -> None:
+    b = Export(images=(1, 3, 64, 64))
+    maps = b.conv("images", 3, 100, 3, 2)
+    x = b.node("Transpose", b.tokens(maps, 100), perm=[0, 2, 1])
+    boxes, scores = b.node("Sigmoid", b.linear(x, 1024, 4)), b.linear(x, 1024, 80)
+    model = load(b.save(tmp_path / "m.onnx", boxes, maps, scores))
+    task = with_activation(DetectTask(detect="detr-seg"), model, ((100, 4), (100, 32, 32), (100, 80)), 80)
+    assert task.options == {"activation": "sigmoid"}  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(("end", "activation"), [("Sigmoid", "none"), ("", None), ("Softmax", None)])
 def test_queries_in_one_table(end: str, activation: str | None, tmp_path: Path) -> None:
     model = load(queries(tmp_path / "m.onnx", end, together=True))

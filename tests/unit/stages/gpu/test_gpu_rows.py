@@ -15,6 +15,7 @@ from edgert.stages.decode.anchors import DetectNet, YoloRaw
 from edgert.stages.decode.decoded import Detr, PpYoloe, Ssd, YoloNas
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.faces import RetinaFace, Scrfd, YoloV5Face, YuNet
+from edgert.stages.decode.instances import DetrSeg
 from edgert.stages.decode.nanodet import FastestDet, NanoDet
 from edgert.stages.gpu.gpu_rows import GpuRows
 from edgert.stages.gpu.kernels import Kernels
@@ -38,6 +39,9 @@ HEADS = [
     (Detr(activation="none"), [(100, 4 + 20)]),
     (Detr(activation="softmax"), [(100, 8), (100, 4)]),
     (Detr(activation="softmax"), [(100, 4 + 8)]),
+    (DetrSeg(activation="sigmoid"), [(50, 91), (50, 4), (50, 16, 24)]),
+    (DetrSeg(activation="none"), [(50, 4), (50, 12, 20), (50, 7)]),
+    (DetrSeg(activation="softmax"), [(50, 12, 20), (50, 7), (50, 4)]),
     (Scrfd(), [(2 * rows, count) for rows in LEVELS for count in (1, 4, 10)]),
     (Scrfd(), [(2 * rows, count) for count in (4, 1) for rows in LEVELS]),
     (RetinaFace(), [(RETINA, 10), (RETINA, 2), (RETINA, 4)]),
