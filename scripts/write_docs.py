@@ -351,7 +351,8 @@ def measured_row(family: str, one: Measured) -> tuple[str, ...]:
     shares = [
         f"{100 * one.dla[number].share:.0f} % in {one.dla[number].segments}" if one.dla else "" for number in (2, 1)
     ]
-    return (one.model, family, before, one.cost, interval, signal, kept, *shares)
+    cost = f"{one.cost}, with a warning" if one.cost and one.warnings else one.cost
+    return (one.model, family, before, cost, interval, signal, kept, *shares)
 
 
 def simulate_page() -> str:

@@ -33,6 +33,8 @@ Span = Callable[[tuple[str, ...]], tuple[float, float]]
 
 _STEPS = 255
 """Steps of 8 bits whose zero point is the smallest of them."""
+_DEAD = 2.0**-60
+"""Values in less than this come from layers that are dead; steps of theirs times those of weights are 0 in float32."""
 _OPSET = 13
 """The first in which DequantizeLinear takes one scale per channel."""
 
@@ -155,7 +157,7 @@ def _affine(threshold: np.float32, span: tuple[float, float]) -> tuple[np.float3
     """All 255 steps for the values there are: zero is stored exactly, wherever it lies between the two ends."""
     low = max(-float(threshold), min(0.0, span[0]))
     high = min(float(threshold), max(0.0, span[1]))
-    if high <= low:  # a tensor of zeros
+    if high - low < _DEAD:  # a tensor of zeros, or as good as that
         low, high = -float(threshold), float(threshold)
     scale = np.float32((high - low) / _STEPS)
     return scale, int(np.clip(np.rint(-low / scale), 0, _STEPS))
