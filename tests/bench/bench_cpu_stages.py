@@ -44,6 +44,8 @@ MODEL = (
     f"models: {{parts: {{onnx: {ROOT / 'pipelines/assets/parts.onnx'}, task: {{detect: yolox, score: 0.4}}, "
     "input: {resize: letterbox, color: rgb, mean: 0, std: 255}, backend: 'null', precision: fp32}}\n"
 )
+BOX_SIDE = 0.12
+"""Of an object, in parts of the frame's."""
 CODE = '''
 from functools import cache
 import numpy as np
@@ -73,10 +75,10 @@ class Boxes:
         size = np.array([result.frame.width, result.frame.height])
         self._index += 1
         corner = (self._places + 0.002 * (self._index % 40)) * size
-        places = np.concatenate([corner, corner + 0.12 * size], axis=1).astype(np.float32)
+        places = np.concatenate([corner, corner + BOX_SIDE * size], axis=1).astype(np.float32)
         n = self._count
         return result.with_output("boxes", Detections(places, np.full(n, 0.9, np.float32), np.zeros(n, np.int32)))
-'''
+'''.replace("BOX_SIDE", str(BOX_SIDE))
 TRACK = "  track: {track: bytetrack, from: boxes}\n"
 STAGES: dict[str, tuple[str, str, str]] = {
     # name: what stands before it, itself, what it is called

@@ -8,9 +8,9 @@ numbers alone, and run, in turn; medians of the runs are compared. The processor
 machines have no meter.
 
 Virtual machines share a processor's clock and caches with others, so one network of none of the pipelines is timed in
-between while the machine is measured, and four times a second while anything runs, by a process that gets what nobody
-else wants (pace.py). All times are held against its time then, and what is foretold is for a machine that is as much
-slower as that network was, reading by reading. A run counts only if others took less than a tenth of a core meanwhile.
+between while the machine is measured, and right before and after anything runs (pace.py). All times are held against
+its time then, and what is foretold is for a machine that is as much slower as that network was, reading by reading. A
+run counts only if others took less than a tenth of a core meanwhile.
 Pipelines of which fewer than three runs count are run more often, at most fifteen times, and skipped then. Where others
 were busy while it measured, it skips everything.
 
@@ -34,8 +34,8 @@ from zoo import rounds
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from bench_cpu_stages import SIZES
-from unseen import Case, Machine, boxes, camera, film, input_mp, measured, run, scene, static
+from bench_cpu_stages import BOX_SIDE, SIZES
+from unseen import Case, Machine, boxes, camera, columns, film, input_mp, measured, run, scene, static
 
 from edgert.benchmark import core_profile
 from edgert.benchmark.measure import Figure
@@ -54,7 +54,6 @@ from edgert.simulator.board_platform import HostSlots
 from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.pipeline_design import Scene, design_of
 from edgert.simulator.recorded import StageTime, StageTimes
-from scripts.fitting import host
 
 NEAR, FAR = 0.15, 0.25
 """Bars: of frames a second and the median; of p99 and of the processor's time."""
@@ -138,7 +137,10 @@ def foretold(case: Case, file: PipelineFile, machine: Machine, seed: int) -> Sim
         core, own_ms = ANY_CORE, stage_ms(case, stage, file, machine)
         if isinstance(stage, InferStage):
             core = slots(name, stage, live)[0].core(0)
-            own_ms += rested_ms(case.models[stage.infer][0], machine)
+            crops = case.objects if stage.crop else 1
+            run_ms = crops * next(iter(profiles[stage.infer].whole.values())).alone_ms
+            own_ms += rested_ms(case.models[stage.infer][0], machine) if rests(sources, own_ms + run_ms) else 0.0
+            own_ms /= crops  # a simulation has it for each crop
         own[name] = (Step(core, own_ms, slowdown=machine.company),)
         late = () if isinstance(stage, SourceStage) else machine.wakeup_ms
         threads[name] = StageTime(jitter=machine.jitter_by(quantiles(stage, machine)), wakeup_latency_ms=late)
@@ -155,17 +157,23 @@ def quantiles(stage: StageConfig, machine: Machine) -> Quantiles:
 
 def profile_of(network: str, machine: Machine, without: frozenset[str]) -> Profile:
     """Of a network that was not measured."""
-    model, cores = static(network), tuple(core_accelerators())
-    graph = read(model)
-    units_ms = machine.units_ms(host.columns(graph), without).tolist()
-    whole_ms = sum(units_ms)
+    model, cores, found = static(network), tuple(core_accelerators()), columns(network)
+    graph, kernels = read(model), found.kernels(machine.kernels_ms(found, without))
+    whole_ms, works = sum(one.time_ms for one in kernels), units(graph)
+    units_ms = core_profile.unit_times(works, graph, kernels, whole_ms)
     whole = Whole(whole_ms, whole_ms * machine.company, whole_ms, machine.run_jitter)
-    pairs = zip(units(graph), units_ms, strict=True)
+    pairs = zip(works, units_ms, strict=True)
     return Profile(
         network, model.digest, HOST, "", core_profile.machine_identity(), 1, dict.fromkeys(cores, whole),
         tuple(ProfiledUnit(one.name, one.nodes, dict.fromkeys(cores, ms)) for one, ms in pairs),
         MeasuredTransition(0.05, 0.0, 0.0),
     )  # fmt: skip
+
+
+def rests(sources: Mapping[str, SourceStage], frame_ms: float) -> bool:
+    """Whether a stage that takes this for a frame waits for the next: not where a file comes as fast as it is taken."""
+    rates = [one.fps for one in sources.values() if one.realtime and one.fps]
+    return len(rates) == len(sources) and frame_ms * sum(rates) < 1e3
 
 
 def rested_ms(network: str, machine: Machine) -> float:
@@ -181,7 +189,8 @@ def stage_ms(case: Case, stage: StageConfig, file: PipelineFile, machine: Machin
     megapixels = width * height / 1e6
     if isinstance(stage, InferStage):
         network, without = case.models[stage.infer][0], frozenset(name for name, _ in case.models.values())
-        return machine.beside_ms((1.0, megapixels, input_mp(network)), without)
+        crops, seen = (case.objects, BOX_SIDE**2 * megapixels) if stage.crop else (1, megapixels)
+        return machine.beside_ms((1.0, crops * seen, crops * input_mp(network)), without)
     found = machine.stages.get(kind_of(stage), (0.0, 0.0, 0.0))
     return sum(rate * amount for rate, amount in zip(found, (1.0, megapixels, case.objects), strict=True))
 
@@ -206,10 +215,10 @@ class Watch:
     def __init__(self) -> None:
         self._began = self._now()
 
-    def others(self, allowed_s: float = 0.0) -> float:
-        """Cores that others took since this was made, without what a child that still runs was allowed."""
+    def others(self) -> float:
+        """Cores that others took since this was made."""
         taken, mine, wall = (now - before for now, before in zip(self._now(), self._began, strict=True))
-        return max(taken - mine - allowed_s, 0.0) / wall
+        return max(taken - mine, 0.0) / wall
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
@@ -242,8 +251,8 @@ def measure() -> Iterator[Figure]:
                 with Pace() as pace:
                     watch = Watch()
                     found = run(folder, case)
-                    others = watch.others(pace.used_s())
-                if pace and (counts_all or others <= QUIET_CORES):
+                    others = watch.others()
+                if counts_all or others <= QUIET_CORES:
                     file, now = load_pipeline(folder / "p.yaml"), machine.paced(pace.readings_ms, PERIOD_S)
                     real[case.name].append(found)
                     told[case.name].append(foretold(case, file, now, number))

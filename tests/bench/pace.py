@@ -1,29 +1,28 @@
-"""How fast the machine is while something else runs: one network, timed four times a second by a process beside it.
+"""How fast the machine is right before and after something ran: one network, timed four times a second by a process.
 
-    python tests/bench/pace.py      # until its standard input is closed; then the times in ms, as JSON
+    python tests/bench/pace.py      # for each line of its standard input some times in ms, as JSON
 
-The process gets what nobody else wants (SCHED_IDLE: whatever wakes up preempts it) and counts the processor time of its
-thread, so it neither delays what it watches nor is slowed by waiting for it. Of two runs the second counts: the first
-brings the network back into the caches.
+Not while it runs: whatever else uses the processor then takes the network out of the caches and interrupts it, so that
+its time would have in it what the run itself does to others, which is foretold already; and where all cores are busy it
+would hardly come to anything. The process waits meanwhile. Of two runs the second counts: the first brings the network
+back into the caches.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import select
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from types import TracebackType
 
 from scipy.stats import trim_mean
 
-PERIOD_S = 0.25
-FEWEST = 6
-"""Readings of which a mean is taken."""
+PERIOD_S, READINGS = 0.25, 6
+"""Between readings; and how many there are before, and after."""
 _LEFT_OUT = 0.1
 """Of the readings, at each end."""
 
@@ -35,36 +34,29 @@ def mean_ms(readings_ms: Sequence[float]) -> float:
 
 
 class Pace:
-    """The process, for as long as a block lasts.
+    """Around a block.
 
     Attributes:
-        readings_ms: one after another; behind the block.
+        readings_ms: one after another; behind the block, all of them.
     """
 
     def __enter__(self) -> Pace:
-        self.readings_ms = list[float]()
         self._child = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._child.stdout is not None
-        self._child.stdout.readline()  # it is ready
-        self._ready_s = self._cpu_s()
+        self.readings_ms = self._read()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.readings_ms = json.loads(self._child.communicate()[0])
+        if error is None:
+            self.readings_ms += self._read()
+        self._child.communicate()
 
-    def used_s(self) -> float:
-        """Processor time of the process since the block began; within the block."""
-        return self._cpu_s() - self._ready_s
-
-    def _cpu_s(self) -> float:
-        words = Path(f"/proc/{self._child.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-
-    def __bool__(self) -> bool:
-        """Behind the block: whether others left it time enough."""
-        return len(self.readings_ms) >= FEWEST
+    def _read(self) -> list[float]:
+        assert self._child.stdin is not None and self._child.stdout is not None
+        self._child.stdin.write(b"\n")
+        self._child.stdin.flush()
+        return [float(one) for one in json.loads(self._child.stdout.readline())]
 
 
 def _main() -> None:
@@ -73,15 +65,14 @@ def _main() -> None:
 
     from edgert.board.host import core_accelerators, pinned
 
-    bench, found = Bench(REFERENCE), list[float]()
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    print(flush=True)
-    for core in cycle(core_accelerators().values()):
-        if select.select([sys.stdin], [], [], PERIOD_S)[0]:
-            break
-        with pinned(core):
-            found.append(bench.second_ms())
-    print(json.dumps(found))
+    bench, cores = Bench(REFERENCE), core_accelerators().values()
+    for _ in sys.stdin:
+        found = list[float]()
+        for core in islice(cycle(cores), READINGS):
+            time.sleep(PERIOD_S)
+            with pinned(core):
+                found.append(bench.second_ms())
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

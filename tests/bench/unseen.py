@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+import made
 import numpy as np
 from bench_cpu_stages import CODE, OBJECTS, SIZES
 from check_models import RECIPES
@@ -29,10 +31,9 @@ from edgert.board.host import core_accelerators, pinned
 from edgert.graph import Model, clean, inputs, load, read, with_shapes
 from edgert.jitter import SLOT_MS, Jitter, Quantiles, mean_of
 from edgert.pipeline import Pipeline
-from edgert.placement.cost.work import Numbers, units
+from edgert.placement.cost.work import Numbers
 from edgert.runtime import Summary
 from scripts.fitting import host
-from tests.helpers.resnet import resnet50
 
 ROOT = Path(__file__).parents[2]
 PARTS = "detect: yolox, score: 0.4", "resize: letterbox, color: rgb, mean: 0, std: 255"
@@ -44,9 +45,9 @@ NETWORKS = {
 }
 """Network → its task and its input, as pipeline files have them."""
 MEASURED = (
-    "resnet50", "parts", "deeplab_v3_mnv2_05", "fastestdet", "mobilenet_v1_025_224", "mobilenet_v2_quant",
-    "nanodet_m_320", "osnet_x0_25_msmt17", "person_reid_retail_0288", "squeezenet_fp32", "ultraface_rfb_320",
-    "yolox_nano_416", "yunet_120x160", "road_segmentation_adas_0001",
+    "resnet50", "parts", "deeplab_v3_mnv2_05", "fastestdet", "mobilenet_v1_025_224", "nanodet_m_320",
+    "osnet_x0_25_msmt17", "person_reid_retail_0288", "squeezenet_fp32", "ultraface_rfb_320",
+    "yolox_nano_416", "yunet_120x160", "road_segmentation_adas_0001", "mobilenet_v2", "shufflenet_v2_x2_0", "yolov8n",
 )  # fmt: skip
 BESIDE = (
     "parts", "mobilenet_v1_025_224", "mobilenet_v2_quant", "nanodet_m_320", "osnet_x0_25_msmt17", "squeezenet_fp32",
@@ -68,12 +69,18 @@ def onnx_of(name: str) -> Path:
 
 
 def static(name: str) -> Model:
-    """A network with open sizes of one, cleaned; resnet50 is made, of weights that nobody trained."""
-    if name == "resnet50":
-        return clean(resnet50(size_px=128))[0]
+    """A network with open sizes of one, cleaned."""
+    if name in made.NAMES:
+        return made.made(name)
     model = load(onnx_of(name))
     shapes = {one.name: tuple(size if isinstance(size, int) else 1 for size in one.shape) for one in inputs(model)}
     return clean(with_shapes(model, shapes))[0]
+
+
+@cache
+def columns(name: str) -> host.Columns:
+    """What the kernels of a network do."""
+    return host.columns(static(name))
 
 
 def input_mp(name: str) -> float:
@@ -165,7 +172,7 @@ class Bench:
     """
 
     def __init__(self, name: str) -> None:
-        self.model = static(name)
+        self.name, self.model = name, static(name)
         self.graph = read(self.model)
         self._engine = OrtBackend().compile(self.model, EngineOptions(threads=1))
         self._one, self._two = (self._filled(threads) for threads in (1, 2))
@@ -230,11 +237,10 @@ class Bench:
         return jitter(self._busy)
 
     def found(self, reference_ms: float) -> host.Timed:
-        """Units that add up to the whole."""
-        quickest = min(self._kernels, key=lambda kernels: sum(one.time_ms for one in kernels))
-        whole_ms = reference_ms * statistics.median(self.alone)
-        times = core_profile.unit_times(units(self.graph), self.graph, quickest, whole_ms)
-        return host.Timed(host.columns(self.graph), np.array(times))
+        """Its kernels, and the whole."""
+        found, rounds_ms = columns(self.name), [{one.name: one.time_ms for one in kernels} for kernels in self._kernels]
+        times_ms = [statistics.median(one[name] for one in rounds_ms) for name in found.names]
+        return host.Timed(found, np.array(times_ms), reference_ms * statistics.median(self.alone))
 
 
 # What is measured of stages.
@@ -300,7 +306,7 @@ def _watched(folder: Path, case: Case, reference_ms: float) -> tuple[Summary, fl
     """A run's summary, and how many times as long everything took."""
     with Pace() as pace:
         summary, _ = run(folder, case)
-    return summary, mean_ms(pace.readings_ms) / reference_ms if pace else 1.0
+    return summary, mean_ms(pace.readings_ms) / reference_ms
 
 
 # All of it.
@@ -311,7 +317,7 @@ class Machine:
     """What was measured, without any pipeline that is asked for.
 
     Attributes:
-        networks: with the times of their units.
+        networks: with the times of their kernels.
         company: how many times as long a network takes with all cores busy.
         rested: milliseconds that a run takes more that does not follow another at once, at least and for each node.
         two: of a run on two threads, the time on one.
@@ -366,8 +372,8 @@ class Machine:
         mean = mean_of(quantiles)
         return Jitter(quantiles, tuple(one / mean for one in self.slow_phases))
 
-    def units_ms(self, columns: host.Columns, without: frozenset[str]) -> Numbers:
-        """Of every unit of a network, by rates that are fitted to others."""
+    def kernels_ms(self, columns: host.Columns, without: frozenset[str]) -> Numbers:
+        """Of every kernel of a network, by rates that are fitted to others."""
         if without not in self._rates:
             self._rates[without] = host.fit([one for name, one in self.networks.items() if name not in without])
         return self.pace * host.predict_ms(columns, self._rates[without])
