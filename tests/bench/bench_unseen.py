@@ -11,8 +11,8 @@ Virtual machines share a processor's clock and caches with others, so one networ
 between while the machine is measured, and right before and after anything runs (pace.py). All times are held against
 its time then, and what is foretold is for a machine that is as much slower as that network was, reading by reading. A
 run counts only if others took less than a tenth of a core meanwhile.
-Pipelines of which fewer than three runs count are run more often, at most fifteen times, and skipped then. Where others
-were busy while it measured, it skips everything.
+Pipelines of which fewer than three runs count are run more often, at most fifteen times, and skipped then. What is
+measured of the machine while others are busy is measured again, as often; where they always are, it skips everything.
 
 python tests/bench/bench_unseen.py [--json FILE]      # some ten minutes
 EDGERT_BENCH_ROUNDS=1 EDGERT_BENCH_BUSY=1 python tests/bench/bench_unseen.py      # quickly, however busy the machine is
@@ -24,11 +24,11 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pace import PERIOD_S, Pace
+from quiet import QUIET_CORES, BusyError, Watch, counts_all, wait
 from report import main, needs
 from zoo import rounds
 
@@ -58,7 +58,6 @@ from edgert.simulator.recorded import StageTime, StageTimes
 NEAR, FAR = 0.15, 0.25
 """Bars: of frames a second and the median; of p99 and of the processor's time."""
 SECONDS, ROUNDS, FEWEST, MOST = 10.0, 5, 3, 15
-QUIET_CORES = 0.10
 FILM, FILM_SIZE = "unseen.mp4", "960x540"
 CASES = (
     Case(
@@ -206,71 +205,51 @@ def kind_of(stage: StageConfig) -> str:
     return "track" if isinstance(stage, TrackStage) else "boxes"
 
 
-# Whether a run counts.
-
-
-class Watch:
-    """Whether others leave the machine alone."""
-
-    def __init__(self) -> None:
-        self._began = self._now()
-
-    def others(self) -> float:
-        """Cores that others took since this was made."""
-        taken, mine, wall = (now - before for now, before in zip(self._now(), self._began, strict=True))
-        return max(taken - mine, 0.0) / wall
-
-    @staticmethod
-    def _now() -> tuple[float, float, float]:
-        words = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)[0].split()
-        ticks = [int(word) for word in words[1:9]]
-        busy = sum(ticks) - ticks[3] - ticks[4]  # without idle and waiting; what was stolen is somebody's
-        mine_s = sum(os.times()[:4])  # with children that have ended
-        return busy / os.sysconf("SC_CLK_TCK"), mine_s, time.perf_counter()
+# All of it.
 
 
 def measure() -> Iterator[Figure]:
     """All pipelines."""
     needs("models")
-    chosen, counts_all = os.environ.get("EDGERT_BENCH_PIPELINES", ""), bool(os.environ.get("EDGERT_BENCH_BUSY"))
+    chosen = os.environ.get("EDGERT_BENCH_PIPELINES", "")
     cases = [case for case in CASES if not chosen or case.name in chosen.split(",")]
     with scene(PREPARED) as folder:
         film(folder, FILM, FILM_SIZE)
-        watch = Watch()
-        machine = measured(folder, rounds(3))
-        busy = watch.others()
-        describe(machine, busy)
-        if busy > QUIET_CORES and not counts_all:
+        try:
+            machine = measured(folder, rounds(3))
+        except BusyError:
             print("  skipped: others were busy while this machine was measured; EDGERT_BENCH_BUSY=1 goes on")
             return
+        describe(machine)
         real: dict[str, list[tuple[Summary, float]]] = {case.name: [] for case in cases}
         told: dict[str, list[Simulated]] = {case.name: [] for case in cases}
         for number in range(MOST):
             few = [case for case in cases if len(real[case.name]) < FEWEST]
-            for case in cases if number < rounds(ROUNDS) else few if not counts_all else ():
+            for case in cases if number < rounds(ROUNDS) else few if not counts_all() else ():
+                wait()
                 with Pace() as pace:
                     watch = Watch()
                     found = run(folder, case)
                     others = watch.others()
-                if counts_all or others <= QUIET_CORES:
+                if counts_all() or others <= QUIET_CORES:
                     file, now = load_pipeline(folder / "p.yaml"), machine.paced(pace.readings_ms, PERIOD_S)
                     real[case.name].append(found)
                     told[case.name].append(foretold(case, file, now, number))
                 else:
                     print(f"  not counted: {case.name}, others took {others:.2f} cores")
     for case in cases:
-        if len(real[case.name]) < (1 if counts_all else FEWEST):
+        if len(real[case.name]) < (1 if counts_all() else FEWEST):
             print(f"  skipped: {case.name}, the machine was too busy; {len(real[case.name])} runs counted")
         else:
             yield from figures(case.name, real[case.name], told[case.name])
 
 
-def describe(machine: Machine, busy: float) -> None:
+def describe(machine: Machine) -> None:
     """Prints what was measured."""
     print(
-        f"  others took {busy:.2f} cores; two networks at once {machine.company:.2f} x as slow, two threads take "
-        f"{machine.two:.2f} of one's time and spin {machine.spin_ms:.0f} ms; after a rest {machine.rested[0]:.2f} ms "
-        f"and {1e3 * machine.rested[1]:.1f} us a node more; p99 of a run {machine.run_jitter[-3]:.2f} x"
+        f"  two networks at once {machine.company:.2f} x as slow, two threads take {machine.two:.2f} of one's time and "
+        f"spin {machine.spin_ms:.0f} ms; after a rest {machine.rested[0]:.2f} ms and {1e3 * machine.rested[1]:.1f} us "
+        f"a node more; p99 of a run {machine.run_jitter[-3]:.2f} x"
     )
     for kind, numbers in machine.stages.items():
         print(f"  {kind}: " + ", ".join(f"{one:.3f}" for one in numbers) + " ms a frame, megapixel, object")

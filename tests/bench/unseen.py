@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import numpy as np
 from bench_cpu_stages import CODE, OBJECTS, SIZES
 from check_models import RECIPES
 from pace import Pace, mean_ms
+from quiet import quietly
 from report import DATA
 from scipy.optimize import nnls
 
@@ -189,6 +190,16 @@ class Bench:
             tensor[...] = random.random(tensor.shape).astype(tensor.dtype)
         return session
 
+    def mark(self) -> Callable[[], None]:
+        """Gives what forgets whatever is measured from now on."""
+        kept = [(one, len(one)) for one in vars(self).values() if isinstance(one, list)]
+
+        def forget() -> None:
+            for one, count in kept:
+                del one[count:]
+
+        return forget
+
     def turn(self, reference: Bench, runs: int = 9) -> None:
         """A round: its kernels, alone, after rests, with company, and on two threads."""
         cores = core_accelerators()
@@ -304,8 +315,12 @@ def others(folder: Path, reference_ms: float) -> Others:
 
 def _watched(folder: Path, case: Case, reference_ms: float) -> tuple[Summary, float]:
     """A run's summary, and how many times as long everything took."""
-    with Pace() as pace:
-        summary, _ = run(folder, case)
+
+    def paced() -> tuple[Summary, Pace]:
+        with Pace() as pace:
+            return run(folder, case)[0], pace
+
+    summary, pace = quietly(paced)
     return summary, mean_ms(pace.readings_ms) / reference_ms
 
 
@@ -390,7 +405,7 @@ def measured(folder: Path, count: int) -> Machine:
     reference, made = Bench(REFERENCE), list(benches.values())
     for _ in range(count):
         for bench in made:
-            bench.turn(reference)
+            quietly(partial(bench.turn, reference), bench.mark())
     reference_ms = mean_ms([one for bench in made for one in bench.readings_ms])
     found = [others(folder, reference_ms) for _ in range(count)]
     more = [reference_ms * (statistics.median(one.rested) - statistics.median(one.alone)) for one in made]

@@ -234,7 +234,7 @@ SPECKS = Pass(
     "remove-specks",
     "weights of products become zero whose products with numbers of their own size are subnormal",
     "x86 processors take some hundred cycles for an operation on a subnormal number: networks that weight decay has "
-    "left such weights take up to six times as long, for sums that differ by less than 1e-18 of what is multiplied",
+    "left such weights take up to five times as long, for sums that differ by less than 1e-18 of what is multiplied",
     _without_specks,
 )
 

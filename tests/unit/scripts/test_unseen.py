@@ -202,11 +202,11 @@ def test_runs_on_a_busy_machine_do_not_count(
     monkeypatch.setattr(bench, "measured", lambda folder, count: machine())
     monkeypatch.setattr(bench, "describe", lambda *arguments: None)
     monkeypatch.setattr(bench, "PREPARED", ())
-    others = [0.5] * bench.MOST * 6 + [0.0]  # the last is while the machine is measured
+    monkeypatch.setattr(bench, "wait", lambda: None)
 
     class Watch(bench.Watch):  # type: ignore[misc, name-defined]
         def others(self) -> float:
-            return others.pop()
+            return 0.5
 
     class Pace(contextlib.nullcontext[Any]):
         readings_ms = (1.0,)
@@ -221,5 +221,22 @@ def test_runs_on_a_busy_machine_do_not_count(
     said = capsys.readouterr().out
     assert said.count("skipped: ") == len(bench.CASES) == 6
     assert said.count("not counted: ") == 6 * bench.MOST
-    others.append(0.5)
+
+    def never(folder: Any, count: int) -> Any:
+        raise bench.BusyError
+
+    monkeypatch.setattr(bench, "measured", never)
     assert not list(bench.measure()) and "while this machine was measured" in capsys.readouterr().out
+
+
+def test_what_is_measured_while_others_are_busy_is_measured_again(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = importlib.import_module("quiet")
+    others, found = [0.0, 0.5, 0.5], list[int]()
+    monkeypatch.setattr(quiet, "wait", lambda: None)
+    monkeypatch.setattr(quiet.Watch, "others", lambda self: others.pop())
+    assert quiet.quietly(lambda: found.append(len(found)) or len(found), found.clear) == 1 and found == [0]
+    others[:] = [0.5] * quiet.TRIES
+    with pytest.raises(quiet.BusyError):
+        quiet.quietly(lambda: None)
