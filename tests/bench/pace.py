@@ -4,13 +4,14 @@
 
 Not while it runs: whatever else uses the processor then takes the network out of the caches and interrupts it, so that
 its time would have in it what the run itself does to others, which is foretold already; and where all cores are busy it
-would hardly come to anything. The process waits meanwhile. Of two runs the second counts: the first brings the network
-back into the caches.
+would hardly come to anything. The process waits meanwhile. A reading is the median of several runs right after another,
+as the machine was measured: the first after a rest is slower by a tenth and more.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -23,6 +24,8 @@ from scipy.stats import trim_mean
 
 PERIOD_S, READINGS = 0.25, 6
 """Between readings; and how many there are before, and after."""
+_RUNS = 7
+"""Of a reading."""
 _LEFT_OUT = 0.1
 """Of the readings, at each end."""
 
@@ -71,7 +74,7 @@ def _main() -> None:
         for core in islice(cycle(cores), READINGS):
             time.sleep(PERIOD_S)
             with pinned(core):
-                found.append(bench.second_ms())
+                found.append(statistics.median(bench.second_ms() for _ in range(_RUNS)))
         print(json.dumps(found), flush=True)
 
 
