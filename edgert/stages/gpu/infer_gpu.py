@@ -52,7 +52,7 @@ class Reader(Protocol):
         ...
 
 
-_PAUSES_S = 0.0, 0.0, 0.05
+_PAUSES_S = 0.0, 0.0, 0.01
 """Before each try to record. Another thread, or a library in this one, may come between: mostly once, or for a moment,
 as decoders do that take their first memory."""
 _SPUN_NS = 50_000

@@ -13,12 +13,16 @@ from edgert.clock import REAL
 from edgert.config import CropConfig, SourceStage
 from edgert.memory.cuda import Event
 from edgert.policy import run_sizes
+from edgert.stages.gpu import infer_gpu
 from edgert.stages.gpu.infer_gpu import SLOTS, Collect, InferenceSlot, Nap, Pending, Submitting
 from edgert.stages.gpu.upload import Staging, Uploader
 from edgert.stages.infer import Infer, InferCrops
 from edgert.stages.source.api import ApiSource
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.gpu_inference import Rig, bytes_at, nv12, shared
+
+WARM = 1 + len(infer_gpu._PAUSES_S)
+"""Runs before the first frame: there is no graph, and one is behind each try."""
 
 
 def test_a_frame_of_others_is_copied_once_goes_up_once_and_the_outputs_come_down_once() -> None:
@@ -30,7 +34,7 @@ def test_a_frame_of_others_is_copied_once_goes_up_once_and_the_outputs_come_down
     frame.lease.release()  # the host's pixels are not needed any more
     ((value, way_back),) = rig.inference.run(geometry)
     after = rig.device.counter.read()
-    assert (value, way_back.scale_x, way_back.scale_y) == (4, 4, 3)  # the fourth run: there is no graph, tried twice
+    assert (value, way_back.scale_x, way_back.scale_y) == (WARM + 1, 4, 3)
     assert after.copies - before.copies == 3 and after.bytes_copied - before.bytes_copied == 2 * (64 * 48 * 3 // 2) + 8
     assert [launch[0] for launch in rig.gpu.launches[launches:]] == ["preprocess"]
     rig.close()
@@ -107,7 +111,7 @@ def test_the_host_waits_for_nothing_before_the_record_is_wanted() -> None:
     rig.gpu.paused = True
     first, second = (stage.process(result_of(nv12(index))) for index in range(2))
     assert isinstance(first.outputs["find"], Pending) and rig.gpu.streams[0].work
-    assert [collect.process(one).outputs["find"][0] for one in (first, second)] == [4, 4]
+    assert [collect.process(one).outputs["find"][0] for one in (first, second)] == [WARM + 1] * 2
     passing = result_of(nv12(2))
     assert collect.process(passing) is passing
     rig.gpu.paused = False
@@ -124,9 +128,9 @@ def test_a_batch_that_nobody_read_keeps_its_records_when_its_tensors_are_used_ag
 def test_sizes_of_a_batch_are_rounded_up_and_rows_keep_their_order() -> None:
     rig = Rig(rows=5)
     rig.inference.warm_up()
-    assert rig.sessions[0].sizes == [size for size in (5, 4, 2, 1) for _ in range(3)]
+    assert rig.sessions[0].sizes == [size for size in (5, 4, 2, 1) for _ in range(WARM)]
     geometries = [rig.inference.fill(nv12(row), row) for row in range(3)]
-    assert [value for value, _ in rig.inference.run(*geometries)] == [13, 14, 15]
+    assert [value for value, _ in rig.inference.run(*geometries)] == [4 * WARM + 1, 4 * WARM + 2, 4 * WARM + 3]
     assert rig.sessions[0].sizes[-1] == 4
     assert rig.gpu.launches[-1][1][2] == 3  # images in the grid
     rig.close()
