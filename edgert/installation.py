@@ -5,6 +5,7 @@ a wheel carries them as package data under ``edgert/data/``. edgert is on no pac
 the wheel that this edgert came from, or the packages of others that an extra stands for.
 """
 
+import os
 import shlex
 from pathlib import Path
 
@@ -17,6 +18,12 @@ def checkout() -> Path | None:
     """The checkout that this edgert runs from; None when it is installed."""
     root = _PACKAGE.parent
     return root if (root / "pyproject.toml").is_file() and (root / "configs").is_dir() else None
+
+
+def python_path() -> str:
+    """``PYTHONPATH`` for a Python process that is to find this edgert, before whatever else is there: both must be of
+    the same version."""
+    return os.pathsep.join(filter(None, (str(_PACKAGE.parent), os.environ.get("PYTHONPATH"))))
 
 
 def data_folder(name: str) -> Path:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgert import installation
 from edgert.backend.chain import why_not
 from edgert.backend.ort.cuda import OrtCudaEngine
 from edgert.board.detect import detect
@@ -63,14 +64,12 @@ def library_memory(needed: Sequence[str]) -> Mapping[str, LibraryMemory]:
 
 
 def _measured(names: Collection[str]) -> dict[str, LibraryMemory]:
-    own = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))
     done = subprocess.run(  # noqa: S603 - our own module, run by our own interpreter
         [sys.executable, "-m", "edgert.assemble.process_memory", *names],
         capture_output=True,
         text=True,
         timeout=_LIMIT_S,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": installation.python_path()},
         check=False,
     )
     if done.returncode != 0:

@@ -129,9 +129,9 @@ def test_one_that_ends_under_way_is_an_error_that_says_what_to_do(device: CudaDe
 
 def test_its_errors_are_errors_here(device: CudaDevice) -> None:
     way = Way(device)
-    told = {"kind": "StageError", "what": "it is damaged", "why": "a scratch", "where": "stages.cam", "fix": "a cloth"}
+    error_there = StageError("it is damaged", why="a scratch", where="stages.cam", fix="a cloth").to_json()
     head = nvdec_process.HEAD.pack(nvdec_process.FAILED, 0, 0, 0, 0, 7, 3)
-    way.answers(head + json.dumps(told).encode())
+    way.answers(head + json.dumps(error_there).encode())
     with pytest.raises(StageError) as caught:
         list(way.file.images())
     error = caught.value

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
+from edgert import installation
 from edgert.backend.tensorrt.build_request import BuildRequest
 from edgert.backend.tensorrt.library import Wanted
 from edgert.backend.tensorrt.log import LogRecord, foreign_ends, tail
@@ -249,7 +250,7 @@ class _Run:
                 stderr=subprocess.STDOUT,
                 pass_fds=(write,),
                 start_new_session=True,  # Ctrl-C reaches this process, which then ends that one
-                env={**os.environ, "PYTHONPATH": _python_path()},
+                env={**os.environ, "PYTHONPATH": installation.python_path()},
             )
         os.close(write)
 
@@ -300,9 +301,3 @@ class _Run:
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from lines
                 yield b""
-
-
-def _python_path() -> str:
-    """Where this edgert is, before whatever was there: the worker must be of the same version."""
-    root = str(Path(__file__).resolve().parents[3])
-    return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))

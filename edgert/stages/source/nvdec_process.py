@@ -1,7 +1,7 @@
 """Files that NVDEC decodes in a process of its own, one for each GPU, where a pipeline works on several.
 
 In one process, threads that decode on two GPUs wait for each other in the CUDA driver and for Python's lock: together
-they are hardly faster than on one (docs/gpu.md has the numbers). That process reads the file and decodes it, by the
+they were slower than on one (docs/gpu.md has the numbers of today). That process reads the file and decodes it, by the
 same code as here; images stay where its decoder wrote them, and this process maps that memory.
 
 Requests and answers, in the byte order of the machine; an answer begins with its size:
@@ -23,12 +23,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from weakref import WeakKeyDictionary, WeakValueDictionary, finalize
 
-from edgert import errors
+from edgert import installation
 from edgert.clock import Clock
-from edgert.errors import DeviceError, EdgertError
+from edgert.errors import DeviceError, error_of
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Loans
 from edgert.memory.cuda.ipc import HANDLE_BYTES, Mapped
@@ -59,8 +58,6 @@ class DecoderProcess:
     def __init__(self, device: CudaDevice) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", _SERVER, str(theirs.fileno()), str(device.ordinal)]
-        root = str(Path(__file__).resolve().parents[3])  # it must be of the same version
-        paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, run by our own interpreter
                 command,
@@ -68,7 +65,7 @@ class DecoderProcess:
                 stdout=subprocess.DEVNULL,  # where this process writes results, maybe
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # Ctrl-C reaches this process, which then ends that one
-                env={**os.environ, "PYTHONPATH": paths, PROCESSES: "thread"},
+                env={**os.environ, "PYTHONPATH": installation.python_path(), PROCESSES: "thread"},
             )
         self._turn = threading.Lock()
         finalize(self, _end, self._control, self._process)
@@ -124,7 +121,7 @@ class RemoteFile:
     Args:
         way: to that file.
         color: of all images.
-        counted: told now and then how many packets were read and skipped so far.
+        counted: called now and then with how many packets were read and skipped so far.
 
     Attributes:
         at_hand: images that are decoded and not given out yet.
@@ -194,7 +191,7 @@ class RemoteFile:
         state, count, *size, new, packets, skipped = HEAD.unpack_from(answer)
         self._counted(packets, skipped)
         if state == FAILED:
-            raise error_of(bytes(answer[HEAD.size :]))
+            raise error_of(json.loads(bytes(answer[HEAD.size :])))
         self._size = size[0], size[1]
         at, stop = HEAD.size, HEAD.size + count * IMAGE.size
         for key, offset, handle in NEW.iter_unpack(answer[stop : stop + new * NEW.size]):
@@ -233,11 +230,3 @@ def fill(way: socket.socket, view: memoryview) -> None:
         if not count:
             raise ConnectionResetError("it closed the connection")
         view = view[count:]
-
-
-def error_of(text: bytes) -> EdgertError:
-    """An error of the other process as one of this."""
-    told = json.loads(text)
-    kind = getattr(errors, told.pop("kind"), DeviceError)
-    found: EdgertError = kind(told.pop("what"), **told)
-    return found

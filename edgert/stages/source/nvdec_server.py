@@ -78,7 +78,7 @@ class Served:
         try:
             body = self._some(self._burst(images))
         except EdgertError as error:
-            body = self._head(FAILED) + json.dumps(_in_json(error)).encode()
+            body = self._head(FAILED) + json.dumps(error.to_json()).encode()
         return len(body).to_bytes(4, sys.byteorder) + body
 
     def _burst(self, images: Iterator[Image]) -> list[Image]:
@@ -114,16 +114,6 @@ class Served:
         video = self._video
         counts = (0, 0) if video is None else (video.packets, video.skipped)
         return HEAD.pack(state, count, *self._size, new, *counts)
-
-
-def _in_json(error: EdgertError) -> dict[str, str]:
-    return {
-        "kind": type(error).__name__,
-        "what": error.what,
-        "why": error.why,
-        "where": error.where,
-        "fix": error.fix,
-    }
 
 
 def main(control: socket.socket, ordinal: int) -> None:

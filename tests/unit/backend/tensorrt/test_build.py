@@ -93,7 +93,7 @@ def test_the_real_worker_without_tensorrt_tells_how_to_get_it(monkeypatch: pytes
     """A module of that name which cannot be imported, found before whatever this machine has."""
     for name in ("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('libnvinfer.so.10: cannot open shared object file')")
-    monkeypatch.setattr(module, "_python_path", lambda: os.pathsep.join([str(tmp_path), str(Path.cwd())]))
+    monkeypatch.setattr(module.installation, "python_path", lambda: os.pathsep.join([str(tmp_path), str(Path.cwd())]))
     with pytest.raises(DeviceError, match="TensorRT cannot be used here") as caught:
         build(request("x"))
     assert "libnvinfer.so.10" in caught.value.why and "pip install tensorrt" in caught.value.fix
