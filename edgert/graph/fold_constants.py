@@ -222,6 +222,20 @@ def _range(call: Call) -> Array:
     return np.asarray(start + steps * delta, start.dtype)
 
 
+def _matmul(call: Call) -> Array:
+    first, second = call.array(0), call.array(1)
+    if min(first.ndim, second.ndim) < 2:
+        raise ValueError
+    batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    call.allow([*batch, first.shape[-2], second.shape[-1]], first.dtype)
+    return np.asarray(np.matmul(first, second), first.dtype)
+
+
+def _sigmoid(call: Call) -> Array:
+    data = call.array(0)
+    return np.asarray(1 / (1 + np.exp(-data)), data.dtype)
+
+
 def _nonzero(call: Call) -> Array:
     data = call.array(0)
     call.allow([data.ndim, data.size], np.int64)
@@ -250,6 +264,7 @@ _OPERATORS: dict[str, Callable[[Call], Array | list[Array]]] = {
     "Less": _elementwise(np.less),
     "LessOrEqual": _elementwise(np.less_equal),
     "Log": _elementwise(np.log),
+    "MatMul": _matmul,
     "Max": _elementwise(lambda *operands: reduce(np.maximum, operands)),
     "Min": _elementwise(lambda *operands: reduce(np.minimum, operands)),
     "Mod": _modulo,
@@ -265,8 +280,10 @@ _OPERATORS: dict[str, Callable[[Call], Array | list[Array]]] = {
     "ReduceMin": _reduction(np.min),
     "ReduceProd": _reduction(np.prod),
     "ReduceSum": _reduction(np.sum),
+    "Relu": lambda call: np.maximum(call.array(0), 0),
     "Reshape": _reshape,
     "Shape": lambda call: np.array(call.array(0).shape[call.attributes.get("start", 0) : call.attributes.get("end")]),
+    "Sigmoid": _sigmoid,
     "Sin": _elementwise(np.sin),
     "Size": lambda call: np.array(call.array(0).size, np.int64),
     "Slice": _slice,

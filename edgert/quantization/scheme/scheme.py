@@ -155,7 +155,7 @@ def _why_other(graph: Graph, node: Node) -> str:
             return "its bounds are computed at run time"
         return "" if bounds[0] <= 0 <= bounds[1] else "it keeps 0 out"
     if node.op in BINARY or about(node.op).kind == "join":
-        stored = any(name in graph.constants for name in node.inputs)
+        stored = not all(units.is_activation(graph, name) for name in node.inputs)
         return "one of its inputs is a stored tensor" if stored else ""
     if node.op == "MaxPool":
         return "it gives out indices" if len(node.outputs) > 1 and node.outputs[1] else ""

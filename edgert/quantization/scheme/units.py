@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -25,8 +26,22 @@ def is_float(graph: Graph, tensor: str) -> bool:
 
 
 def is_activation(graph: Graph, tensor: str) -> bool:
-    """Whether a tensor is a float32 one that is fed or computed."""
-    return bool(tensor) and tensor not in graph.constants and is_float(graph, tensor)
+    """Whether a tensor is a float32 one whose values depend on what is fed: such ones have a range to measure."""
+    return tensor in fed(graph) and is_float(graph, tensor)
+
+
+def fed(graph: Graph) -> frozenset[str]:
+    """Tensors whose values depend on the values fed: not stored ones, nor what follows from these and from shapes."""
+    if graph not in _FED:
+        found = {spec.name for spec in graph.inputs}
+        for node in graph.nodes:
+            if about(node.op).kind != "measure" and not found.isdisjoint(node.reads):
+                found.update(filter(None, node.outputs))
+        _FED[graph] = frozenset(found)
+    return _FED[graph]
+
+
+_FED: WeakKeyDictionary[Graph, frozenset[str]] = WeakKeyDictionary()
 
 
 def data_inputs(graph: Graph, node: Node) -> tuple[str, ...]:
@@ -57,20 +72,10 @@ def is_weighted(graph: Graph, node: Node) -> bool:
 def calibrated(graph: Graph) -> tuple[str, ...]:
     """Float32 tensors that are worth a range, in the order they are fed and computed.
 
-    That is every one whose values depend on the values fed: not stored tensors, nor what is computed from stored
-    tensors and from shapes alone.
-
     Args:
         graph: of a prepared model.
     """
-    alive = {spec.name for spec in graph.inputs}
-    found = [spec.name for spec in graph.inputs if spec.dtype == "float32"]
-    for node in graph.nodes:
-        if about(node.op).kind == "measure" or alive.isdisjoint(node.reads):
-            continue
-        alive.update(filter(None, node.outputs))
-        found.extend(name for name in node.outputs if is_float(graph, name))
-    return tuple(found)
+    return tuple(name for name in in_order(graph) if is_activation(graph, name))
 
 
 def clip_behind(graph: Graph, tensor: str) -> Node | None:

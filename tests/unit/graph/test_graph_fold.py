@@ -104,6 +104,29 @@ def test_a_transposed_weight_may_be_as_large_as_the_weight() -> None:
     assert_same(model, folded)
 
 
+def test_a_table_of_position_biases_is_computed_once() -> None:
+    """Of Swin v2 and Swin2SR: a small network over a stored grid."""
+    nodes = [
+        node("MatMul", ["grid", "w1"], ["m"]),
+        node("Add", ["m", "b1"], ["a"]),
+        node("Relu", ["a"], ["r"]),
+        node("MatMul", ["r", "w2"], ["t"]),
+        node("Sigmoid", ["t"], ["s"]),
+        node("Add", ["x", "s"], ["y"]),
+    ]
+    held = {"grid": weights(1, 7, 7, 2), "w1": weights(2, 32), "b1": weights(32), "w2": weights(32, 4)}
+    model = make(nodes, {"x": [1, 7, 7, 4]}, {"y": None}, held)
+    folded, _ = applied(FOLD_CONSTANTS, model)
+    assert ops(folded) == ["Add"]
+    assert_same(model, folded)
+
+
+def test_a_product_larger_than_its_factors_is_not_stored() -> None:
+    nodes = [node("MatMul", ["a", "b"], ["k"]), node("Add", ["x", "k"], ["y"])]
+    model = make(nodes, {"x": [1]}, {"y": None}, {"a": weights(1024, 1), "b": weights(1, 1024)})
+    assert applied(FOLD_CONSTANTS, model)[0] is model
+
+
 def test_all_results_together_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold_module, "TOTAL_CAP_BYTES", 100)
     nodes = [node("ConstantOfShape", ["n"], [name]) for name in "abc"]

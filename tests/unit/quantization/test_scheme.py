@@ -214,6 +214,14 @@ class TestDla:
         assert found.points["t0"].is_hidden
         assert found.groups["t0"] == ("r0", "p")
 
+    @pytest.mark.parametrize("target", ["ort", "gpu", "dla"])
+    def test_what_follows_from_stored_tensors_has_none(self, target: Target) -> None:
+        nodes = [conv("grid", "k", "g"), node("Add", ["t", "g"], ["u"], name="add")]
+        model = between(*nodes, k=np.ones((1, 4, 6, 6), np.float32), **stored(grid=(4, 4, 1, 1)))
+        found = plan(model, target)
+        assert "g" not in found.needed
+        assert "grid" not in {name for unit in found.units for name in unit.nodes}
+
     def test_what_only_float_operators_read_has_none(self) -> None:
         nodes = [
             conv("c", "x", "t"),
