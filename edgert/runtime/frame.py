@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import StageError
+from edgert.frozen import made_quickly
 from edgert.memory import EndedLease, Lease, lend
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class _LetGo(tuple[U8, ...]):
 _LET_GO = _LetGo()
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
     """One image of one stream.

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.clock import time_of_day_ns
+from edgert.frozen import made_quickly
 from edgert.memory import Counter, Lease
 from edgert.runtime.frame import U8, Frame
 
@@ -211,6 +212,7 @@ Record = Any
 _R = TypeVar("_R")
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """A frame and the records made about it so far; what flows from stage to stage.
@@ -281,6 +283,7 @@ class Result:
         return self if self.frame.is_let_go else Result(self.frame.let_go(), self.outputs, self.image, self.ticket)
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True, eq=False)
 class Together(Result):
     """Results that go to the next stage as one, because it does with them what it does in one step.

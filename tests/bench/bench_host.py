@@ -65,16 +65,15 @@ class _Idle:
 
     handle, num_regs, local_size_bytes = 1, 32, 0
 
-    def __init__(self, gpu: IdleGpu, is_patient: bool = False) -> None:
-        self._gpu, self._is_patient = gpu, is_patient
+    def __init__(self, gpu: IdleGpu) -> None:
+        self._gpu = gpu
 
     def called(self, *_: object) -> bool:
         self._gpu.calls += 1
         return True
 
     def query(self) -> bool:
-        self._gpu.calls += 1
-        return not (self._gpu.is_busy and self._is_patient)
+        return self.called()
 
     record = synchronize = wait_for_event = prepared_async_call = push = pop = detach = called
 
@@ -86,8 +85,8 @@ class _Idle:
 
 
 class IdleGpu(CudaDouble):
-    """A GPU without work. ``calls``: of its driver, since the start; ``is_busy``: so it seems to whoever asks for
-    results; ``short_call``: what a copy up is instead, with or without Python's lock."""
+    """A GPU without work. ``calls``: of its driver, since the start; ``is_busy``: so it seems to whoever makes batches;
+    ``short_call``: what a copy up is instead, with or without Python's lock."""
 
     calls, is_busy, detached = 0, False, False
     short_call = staticmethod(ctypes.PyDLL(None).getppid)
@@ -106,7 +105,7 @@ class IdleGpu(CudaDouble):
         return _Idle(self)
 
     def Event(self, flags: int = 0) -> Any:
-        return _Idle(self, bool(flags & self.event_flags.BLOCKING_SYNC))
+        return _Idle(self)
 
     def launch(self) -> None:
         """A graph."""
@@ -161,7 +160,7 @@ class BusyGpu(IdleGpu):
         self._launches = 0
 
     def Event(self, flags: int = 0) -> Any:
-        return _Passing(self, bool(flags & self.event_flags.BLOCKING_SYNC))
+        return _Passing(self)
 
     def launch(self) -> None:
         """A graph: the engine's, and then that which decodes."""
@@ -239,6 +238,15 @@ def inference_of(device: CudaDevice, rows: int) -> GpuInference:
     slots = [InferenceSlot(one, GpuPreprocessor(config, target, 256, kernels), ReadyReader(), reading)
              for one in sessions]  # fmt: skip
     return GpuInference(slots, Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1)))
+
+
+class Feed(Submitting):
+    """Has something to do where the stand-in says so."""
+
+    @property
+    def idle(self) -> bool:
+        """See :class:`Submitting`."""
+        return not cast("IdleGpu", self._inference.device.driver).is_busy and super().idle
 
 
 class Film:
@@ -342,7 +350,7 @@ def mapped(device: CudaDevice, rows: int) -> tuple[float, float]:
 def linked(device: CudaDevice, rows: int, work: Film | ApiSource) -> tuple[GpuInference, list[Node]]:
     """A source before a model on the GPU, and its nodes."""
     inference, names = inference_of(device, rows), frozenset({"cam"})
-    feed = Submitting(inference)
+    feed = Feed(inference)
     first = InferBatch("find", feed, rows, WAIT_S, REAL, fills=True) if rows > 1 else Infer("find", feed)
     source = Node("cam", work, reads="nothing")
     chain = branch_nodes("find", [Branch((first, Collect("find")), reads="anywhere", context=device)], names, 1)

@@ -124,15 +124,20 @@ class _Stream:
         self.put(event.synchronize)
 
 
+_PATIENCE = 20
+"""Whoever looks at an event more often waits for it, and sleeps in between: paused work goes on."""
+
+
 class _Event:
     def __init__(self, gpu: CudaDouble, flags: int) -> None:
         gpu.check()
         self._gpu, self._passed, self._stream, self.flags = gpu, True, None, flags
+        self._looks = 0
 
     _stream: _Stream | None
 
     def record(self, stream: _Stream) -> None:
-        self._passed, self._stream = False, stream
+        self._passed, self._stream, self._looks = False, stream, 0
         stream.put(self._pass)
 
     def _pass(self) -> None:
@@ -141,6 +146,9 @@ class _Event:
     def query(self) -> bool:
         self._gpu.check()
         self._gpu.fail("event")
+        self._looks += 1
+        if self._looks > _PATIENCE and not self._passed and self._stream is not None:
+            self._stream.run()
         return self._passed
 
     def synchronize(self) -> None:

@@ -21,6 +21,7 @@ from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Ready, hold
 from edgert.stages.gpu.upload import Uploader, is_shared
+from edgert.stages.gpu.waiting import Doze, Nap, Waiting
 from edgert.stages.infer import PendingRecords
 
 log = logging.getLogger("edgert.gpu")
@@ -55,39 +56,6 @@ class Reader(Protocol):
 _PAUSES_S = 0.0, 0.0, 0.01
 """Before each try to record. Another thread, or a library in this one, may come between: mostly once, or for a moment,
 as decoders do that take their first memory."""
-_SPUN_NS = 50_000
-"""How long one who waits for what usually takes as long still looks again and again: so late may a sleeper wake."""
-
-
-class Nap:
-    """Sleeps through most of a wait that is about as long as the last ones were, and then looks again and again: sooner
-    than who sleeps until the GPU is done, and with less of the processor than who never sleeps.
-
-    Args:
-        now_ns, sleep: the clock's.
-
-    Attributes:
-        ns: of the next sleep, where it is worth one; 0 at first. It shrinks when the GPU was done by its end.
-    """
-
-    def __init__(
-        self, now_ns: Callable[[], int] = time.perf_counter_ns, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        self.ns, self._now_ns, self._sleep = 0, now_ns, sleep
-
-    def wait(self, event: Event) -> None:
-        """Waits for an event on which one does not sleep. Raises DeviceError when work before it failed."""
-        slept_ns = 0
-        if self.ns > _SPUN_NS:
-            slept_ns = self.ns
-            self._sleep(slept_ns / 1e9)
-            if event.passed():
-                self.ns -= self.ns // 8
-                return
-        started_ns = self._now_ns()
-        event.synchronize()
-        best_ns = slept_ns + self._now_ns() - started_ns - _SPUN_NS
-        self.ns += (max(best_ns, 0) - self.ns) // 4
 
 
 class InferenceSlot:
@@ -121,8 +89,9 @@ class InferenceSlot:
         self.sizes = run_sizes(self.rows, session.dynamic)
         self._size_of = [next(size for size in self.sizes if size >= count) for count in range(self.rows + 1)]
         self._fed, self._ran = device.event(), device.event()
-        self._at_once, self._asleep = device.event(), Event(device, patient=True)
-        self._done, self._nap = self._asleep, Nap()
+        self._done = device.event()
+        self._doze, self._nap = Doze(), Nap()
+        self._waiting: Waiting = self._doze
         self._graphs: dict[int, tuple[Graph, ...]] = {}
         self._warm: set[int] = set()
         self._renewed: set[int] = getattr(session, "renewed", set())  # of engines that become faster while they run
@@ -177,7 +146,7 @@ class InferenceSlot:
         """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
 
         Args:
-            patient: whoever waits sleeps until the GPU is done; else see :class:`Nap`.
+            patient: whoever waits sleeps, and is a little late; else see :class:`~edgert.stages.gpu.waiting.Nap`.
         """
         preprocessor, stream, feeding = self.preprocessor, self.session.stream, self._feeding
         launches = preprocessor.launches(frames)
@@ -221,15 +190,12 @@ class InferenceSlot:
         else:
             graphs[0]()
         self._decode(rows, graphs)
-        self._done = self._asleep if patient else self._at_once
+        self._waiting = self._doze if patient else self._nap
         self._done.record(self._reading)
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         """Waits for the GPU, and makes the records. Raises DeviceError when its work failed."""
-        if self._done is self._asleep:
-            self._done.synchronize()
-        else:
-            self._nap.wait(self._done)
+        self._waiting.wait(self._done)
         self._fed.note_passed()
         return self._reader.read(geometries)
 

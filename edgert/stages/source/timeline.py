@@ -8,6 +8,7 @@ from functools import partial
 
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
+from edgert.frozen import made_quickly
 from edgert.memory import Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, Frame, PixelFormat
@@ -16,6 +17,7 @@ from edgert.stages.gpu.upload import Staging, shared_supply
 YUV = Color()
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
     """What a decoder or camera hands over; becomes a Frame once it has a number and a position.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -11,10 +10,9 @@ import pytest
 
 from edgert.clock import REAL
 from edgert.config import CropConfig, SourceStage
-from edgert.memory.cuda import Event
 from edgert.policy import run_sizes
 from edgert.stages.gpu import infer_gpu
-from edgert.stages.gpu.infer_gpu import SLOTS, Collect, InferenceSlot, Nap, Pending, Submitting
+from edgert.stages.gpu.infer_gpu import SLOTS, Collect, InferenceSlot, Pending, Submitting
 from edgert.stages.gpu.upload import Staging, Uploader
 from edgert.stages.infer import Infer, InferCrops
 from edgert.stages.source.api import ApiSource
@@ -199,57 +197,6 @@ def test_all_crops_of_a_frame_are_on_their_way_before_the_first_is_waited_for(mo
     assert [launch[0] for launch in rig.gpu.launches[launches:]] == ["preprocess"] * 3
     result.frame.lease.release()
     rig.close()
-
-
-class Wait:
-    """A GPU that needs so many microseconds, and a clock by which a sleep takes longer than was asked for."""
-
-    def __init__(self, gpu_us: int, late_us: int = 50) -> None:
-        self.now_us, self.done_us, self.late_us, self.spun_us, self.slept = 0, gpu_us, late_us, 0, 0
-
-    def now_ns(self) -> int:
-        return self.now_us * 1000
-
-    def sleep(self, seconds: float) -> None:
-        self.slept += 1
-        self.now_us += round(seconds * 1e6) + self.late_us
-
-    def passed(self) -> bool:
-        return self.now_us >= self.done_us
-
-    def synchronize(self) -> None:
-        self.spun_us, self.now_us = max(self.done_us - self.now_us, 0), max(self.done_us, self.now_us)
-
-    def late_by_us(self, nap: Nap) -> int:
-        """How late it is noticed that the GPU is done."""
-        nap.wait(cast("Event", self))
-        return self.now_us - self.done_us
-
-
-def napped(gpu_us: Sequence[int], late_us: int = 50) -> list[tuple[int, int]]:
-    """Of waits one after the other, for how long the processor was busy, and how late each ended; microseconds."""
-    nap, found = Nap(), []
-    for each in gpu_us:
-        wait = Wait(each, late_us)
-        nap._now_ns, nap._sleep = wait.now_ns, wait.sleep
-        late = wait.late_by_us(nap)
-        found.append((wait.spun_us, late))
-    return found
-
-
-@pytest.mark.parametrize("gpu_us", [300, 1000, 3000])
-def test_one_who_waits_as_long_as_before_sleeps_for_most_of_it_and_is_not_late(gpu_us: int) -> None:
-    found = napped([gpu_us] * 100)
-    assert found[0] == (gpu_us, 0)  # nothing is known
-    assert all(spun <= 100 and late == 0 for spun, late in found[50:])
-
-
-def test_a_wait_that_becomes_shorter_is_late_for_a_while_only_and_a_short_one_is_no_sleep() -> None:
-    found = napped([1000] * 50 + [500] * 50)
-    late = [late for _, late in found[50:]]
-    assert max(late) <= 500 and late[25:] == [0] * 25
-    assert napped([70] * 30) == [(70, 0)] * 30
-    assert all(late <= 60 for _, late in napped([1000] * 100, late_us=400)[60:])  # a machine that wakes one late
 
 
 @pytest.mark.parametrize("is_cropped", [False, True])

@@ -1,0 +1,106 @@
+"""How long one who waits for a GPU keeps the processor busy, and how late it notices the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from edgert.errors import DeviceError
+from edgert.memory.cuda import Event
+from edgert.stages.gpu.waiting import Doze, Nap, Waiting
+
+
+class Wait:
+    """A GPU that needs so many microseconds, and a clock by which a sleep takes longer than was asked for."""
+
+    def __init__(self, gpu_us: int, late_us: int = 50) -> None:
+        self.now_us, self.done_us, self.late_us, self.spun_us = 0, gpu_us, late_us, 0
+        self.slept = self.looks = 0
+
+    def now_ns(self) -> int:
+        return self.now_us * 1000
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += 1
+        self.now_us += round(seconds * 1e6) + self.late_us
+
+    def passed(self) -> bool:
+        self.looks += 1
+        return self.now_us >= self.done_us
+
+    def synchronize(self) -> None:
+        self.spun_us, self.now_us = max(self.done_us - self.now_us, 0), max(self.done_us, self.now_us)
+
+    def late_by_us(self, nap: Waiting) -> int:
+        """How late it is noticed that the GPU is done."""
+        nap.wait(cast("Event", self))
+        return self.now_us - self.done_us
+
+
+def napped(gpu_us: Sequence[int], late_us: int = 50) -> list[tuple[int, int]]:
+    """Of waits one after the other, for how long the processor was busy, and how late each ended; microseconds."""
+    nap, found = Nap(), []
+    for each in gpu_us:
+        wait = Wait(each, late_us)
+        nap._now_ns, nap._sleep = wait.now_ns, wait.sleep
+        late = wait.late_by_us(nap)
+        found.append((wait.spun_us, late))
+    return found
+
+
+@pytest.mark.parametrize("gpu_us", [300, 1000, 3000])
+def test_one_who_waits_as_long_as_before_sleeps_for_most_of_it_and_is_not_late(gpu_us: int) -> None:
+    found = napped([gpu_us] * 100)
+    assert found[0] == (gpu_us, 0)  # nothing is known
+    assert all(spun <= 100 and late == 0 for spun, late in found[50:])
+
+
+def test_a_wait_that_becomes_shorter_is_late_for_a_while_only_and_a_short_one_is_no_sleep() -> None:
+    found = napped([1000] * 50 + [500] * 50)
+    late = [late for _, late in found[50:]]
+    assert max(late) <= 500 and late[25:] == [0] * 25
+    assert napped([70] * 30) == [(70, 0)] * 30
+    assert all(late <= 60 for _, late in napped([1000] * 100, late_us=400)[60:])  # a machine that wakes one late
+
+
+def dozed(gpu_us: Sequence[int], late_us: int = 50) -> list[tuple[int, int]]:
+    """Of waits one after the other, how often one looked, and how late each ended; microseconds."""
+    doze, found = Doze(), []
+    for each in gpu_us:
+        wait = Wait(each, late_us)
+        doze._now_ns, doze._sleep = wait.now_ns, wait.sleep
+        late = wait.late_by_us(doze)
+        assert wait.spun_us == 0
+        found.append((wait.looks, late))
+    return found
+
+
+@pytest.mark.parametrize("gpu_us", [60, 300, 1000, 3000, 30_000])
+def test_who_dozes_looks_seldom_and_is_a_little_late(gpu_us: int) -> None:
+    found = dozed([gpu_us] * 200)[100:]
+    assert sum(looks for looks, _ in found) / len(found) <= 4
+    assert max(late for _, late in found) <= 150 + gpu_us // 32
+
+
+def test_a_long_wait_that_nobody_expected_takes_few_looks() -> None:
+    ((looks, late),) = dozed([10_000_000])
+    assert looks <= 400 and late <= 10_000_000 // 32 + 100
+
+
+def test_a_doze_follows_runs_that_become_shorter() -> None:
+    late = [late for _, late in dozed([3000] * 50 + [500] * 150)[50:]]
+    assert max(late) <= 3000 and max(late[100:]) <= 200
+
+
+@pytest.mark.parametrize("kind", [Nap, Doze])
+def test_an_error_of_the_gpu_reaches_whoever_waits(kind: type[Waiting]) -> None:
+    class Lost(Wait):
+        def passed(self) -> bool:
+            raise DeviceError("the GPU is gone")
+
+        synchronize = passed  # type: ignore[assignment]
+
+    with pytest.raises(DeviceError, match="gone"):
+        kind().wait(cast("Event", Lost(100)))
