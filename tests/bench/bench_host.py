@@ -350,6 +350,7 @@ def mapped(device: CudaDevice, rows: int) -> tuple[float, float]:
 def linked(device: CudaDevice, rows: int, work: Film | ApiSource) -> tuple[GpuInference, list[Node]]:
     """A source before a model on the GPU, and its nodes."""
     inference, names = inference_of(device, rows), frozenset({"cam"})
+    inference.is_patient = work.live  # as where a pipeline is assembled
     feed = Feed(inference)
     first = InferBatch("find", feed, rows, WAIT_S, REAL, fills=True) if rows > 1 else Infer("find", feed)
     source = Node("cam", work, reads="nothing")

@@ -21,7 +21,7 @@ from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Ready, hold
 from edgert.stages.gpu.upload import Uploader, is_shared
-from edgert.stages.gpu.waiting import Doze, Nap, Waiting
+from edgert.stages.gpu.waiting import How, ways
 from edgert.stages.infer import PendingRecords
 
 log = logging.getLogger("edgert.gpu")
@@ -89,9 +89,8 @@ class InferenceSlot:
         self.sizes = run_sizes(self.rows, session.dynamic)
         self._size_of = [next(size for size in self.sizes if size >= count) for count in range(self.rows + 1)]
         self._fed, self._ran = device.event(), device.event()
-        self._done = device.event()
-        self._doze, self._nap = Doze(), Nap()
-        self._waiting: Waiting = self._doze
+        self._ways = ways(device)
+        self._done = self._ways["sleep"]
         self._graphs: dict[int, tuple[Graph, ...]] = {}
         self._warm: set[int] = set()
         self._renewed: set[int] = getattr(session, "renewed", set())  # of engines that become faster while they run
@@ -103,7 +102,7 @@ class InferenceSlot:
     @property
     def idle(self) -> bool:
         """Whether the last batch is done."""
-        return self._done.passed()
+        return self._done.event.passed()
 
     def warm_up(self, rows: int) -> None:
         """Runs one of :attr:`sizes` once, and records it; blocks. Raises BuildError when a kernel does not compile."""
@@ -142,11 +141,11 @@ class InferenceSlot:
             self._warm.add(rows)
             self.late.discard(rows)
 
-    def enqueue(self, frames: Sequence[Ready], *, patient: bool = True) -> None:
+    def enqueue(self, frames: Sequence[Ready], how: How = "sleep") -> None:
         """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
 
         Args:
-            patient: whoever waits sleeps, and is a little late; else see :class:`~edgert.stages.gpu.waiting.Nap`.
+            how: :meth:`read` waits.
         """
         preprocessor, stream, feeding = self.preprocessor, self.session.stream, self._feeding
         launches = preprocessor.launches(frames)
@@ -158,14 +157,14 @@ class InferenceSlot:
             hold(frames, feeding, self._fed.record(feeding))  # nothing after this reads them
             if feeding is not stream:
                 stream.wait(self._fed)
-            self._run(rows, patient)
+            self._run(rows, how)
 
-    def enqueue_written(self, count: int, written: Event, *, patient: bool = True) -> None:
+    def enqueue_written(self, count: int, written: Event, how: How = "sleep") -> None:
         """Like :meth:`enqueue`, of images that are in their rows when the event has passed. Raises DeviceError."""
         rows = self._ready(count)
         with self.session.exclusive:
             self.session.stream.wait(written)
-            self._run(rows, patient)
+            self._run(rows, how)
 
     def _ready(self, count: int) -> int:
         """The size of a batch of so many, warm."""
@@ -183,19 +182,19 @@ class InferenceSlot:
                 recording.release()
         return rows
 
-    def _run(self, rows: int, patient: bool) -> None:
+    def _run(self, rows: int, how: How) -> None:
         graphs = self._graphs.get(rows)
         if graphs is None:
             self.session.enqueue(rows)
         else:
             graphs[0]()
         self._decode(rows, graphs)
-        self._waiting = self._doze if patient else self._nap
-        self._done.record(self._reading)
+        self._done = self._ways[how]
+        self._done.event.record(self._reading)
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         """Waits for the GPU, and makes the records. Raises DeviceError when its work failed."""
-        self._waiting.wait(self._done)
+        self._done.wait()
         self._fed.note_passed()
         return self._reader.read(geometries)
 
@@ -285,7 +284,7 @@ class GpuInference:
 
     Attributes:
         preprocessor: of one of the slots, which are alike.
-        is_patient: whether :meth:`run`, too, sleeps while it waits.
+        is_patient: whether :meth:`run`, too, sleeps while it waits: beside cameras.
         sleeps: whether one sleeps who waits for what :class:`Submitting` submits; not where nobody else is to work.
         device: that has the slots.
     """
@@ -309,6 +308,11 @@ class GpuInference:
         self._turn = 0
         self.rows, self.network, self.preprocessor = slots[0].rows, slots[0].network, slots[0].preprocessor
         self._plans = slots[0].plans  # all have the same
+
+    @property
+    def sleeping(self) -> How:
+        """How one sleeps who waits: cameras' frames are alone, and wanted soon; those of files are several."""
+        return "sleep" if self.is_patient else "doze"
 
     @property
     def idle(self) -> bool:
@@ -391,13 +395,13 @@ class GpuInference:
         """Like :meth:`submit`; all records as one.
 
         Args:
-            patient: whoever waits for them sleeps, which takes no processor time, and a little longer.
+            patient: whoever waits for them sleeps, and is a little late; see :attr:`sleeping`.
         """
         frames = [self._frames.pop(row) for row in range(len(geometries))]
         try:
             with self.device:  # once, instead of around every call
                 slot = self.free_slot()
-                slot.enqueue(frames, patient=patient)
+                slot.enqueue(frames, self.sleeping if patient else "nap")
         except BaseException:
             self.device.settle()  # no event stands behind the copies that may be under way
             raise

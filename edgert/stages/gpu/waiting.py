@@ -1,7 +1,9 @@
-"""How a thread waits for a GPU: it sleeps for about as long as such a wait has taken lately, and then looks.
+"""How a thread waits for runs of a model on a GPU, one after the other.
 
-A driver's own sleep ends by an interrupt, which another thread of the driver handles, and that takes more of the
-processor than two or three looks do (docs/gpu.md, "What keeps the processor free").
+Who is called wants to know at once, and has nothing else to do: :class:`Nap`. Beside cameras a thread sleeps until the
+driver wakes it: :class:`Sleep`. That ends by an interrupt, which a thread of the driver's own handles, and takes more
+of the processor than two or three looks do, but it is seldom late. Frames of files may be late, as others are under
+way: :class:`Doze`. Measured in docs/gpu.md, "What a frame takes of the processor".
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Literal
 
-from edgert.memory.cuda import Event
+from edgert.memory.cuda import CudaDevice, Event
 
+How = Literal["nap", "sleep", "doze"]
 _LEAST_NS = 20_000
 """Of a sleep between two looks; Linux wakes a thread up to 50 µs later."""
 _LOOKS = 32
@@ -21,7 +25,25 @@ _SPUN_NS = 50_000
 
 
 class Waiting(ABC):
-    """Waits for runs of a model, one after the other.
+    """One way to wait. ``event`` is recorded behind each run."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Until the run is done. Raises DeviceError when it, or work before it, failed."""
+
+
+class Sleep(Waiting):
+    """The driver's own way. The event is a patient one."""
+
+    def wait(self) -> None:
+        self.event.synchronize()
+
+
+class _Expecting(Waiting):
+    """Sleeps, by the clock, for about as long as the last waits were, and then looks.
 
     A sleep that was too long shortens the next by a part, one that was too short lengthens it by what is known to have
     been missing, but for the time that one wants to be early.
@@ -30,55 +52,62 @@ class Waiting(ABC):
         now_ns, sleep: the clock's.
 
     Attributes:
-        ns: of the next wait's first sleep, where it is worth one; 0 at first. It shrinks when the GPU was done by its
-            end.
+        ns: of the next wait's first sleep, where it is worth one; 0 at first.
     """
 
     _early_ns: int
     _shrinks: int
 
     def __init__(
-        self, now_ns: Callable[[], int] = time.perf_counter_ns, sleep: Callable[[float], None] = time.sleep
+        self,
+        event: Event,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        super().__init__(event)
         self.ns, self._now_ns, self._sleep = 0, now_ns, sleep
 
-    def wait(self, event: Event) -> None:
-        """Waits for an event that the driver does not sleep on. Raises DeviceError when work before it failed."""
+    def wait(self) -> None:
         slept_ns = 0
         if self.ns > _SPUN_NS:
             slept_ns = self.ns
             self._sleep(slept_ns / 1e9)
-            if event.passed():
+            if self.event.passed():
                 self.ns -= self.ns // self._shrinks
                 return
-        best_ns = slept_ns + self._rest(event) - self._early_ns
+        best_ns = slept_ns + self._rest() - self._early_ns
         self.ns += (max(best_ns, 0) - self.ns) // 4
 
     @abstractmethod
-    def _rest(self, event: Event) -> int:
+    def _rest(self) -> int:
         """Waits for it; returns for how many nanoseconds it is known not to have passed."""
 
 
-class Nap(Waiting):
+class Nap(_Expecting):
     """Looks again and again after the first sleep: sooner than who sleeps until the GPU is done, and with less of the
-    processor than who never sleeps. For who is called, and has nothing else to do."""
+    processor than who never sleeps."""
 
     _early_ns, _shrinks = _SPUN_NS, 8
 
-    def _rest(self, event: Event) -> int:
+    def _rest(self) -> int:
         started_ns = self._now_ns()
-        event.synchronize()
+        self.event.synchronize()
         return self._now_ns() - started_ns
 
 
-class Doze(Waiting):
+class Doze(_Expecting):
     """Sleeps between two looks, too: takes least of the processor, and is a little late."""
 
     _early_ns, _shrinks = 0, 32
 
-    def _rest(self, event: Event) -> int:
+    def _rest(self) -> int:
         started_ns, rested_ns = self._now_ns(), 0
-        while not event.passed():
+        while not self.event.passed():
             rested_ns = self._now_ns() - started_ns
             self._sleep(max((self.ns + rested_ns) // _LOOKS, _LEAST_NS) / 1e9)
         return rested_ns
+
+
+def ways(device: CudaDevice) -> dict[How, Waiting]:
+    """All of them, each with an event of its own."""
+    return {"nap": Nap(device.event()), "sleep": Sleep(Event(device, patient=True)), "doze": Doze(device.event())}

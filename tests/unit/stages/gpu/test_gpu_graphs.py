@@ -15,7 +15,7 @@ from edgert.memory.cuda import CudaDevice, Loans
 from edgert.stages.gpu import infer_gpu
 from edgert.stages.gpu.infer_gpu import SLOTS
 from edgert.stages.gpu.upload import on_gpu
-from edgert.stages.gpu.waiting import Doze, Nap
+from edgert.stages.gpu.waiting import Doze, Nap, Sleep
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu_inference import Rig, nv12, shared
 
@@ -321,9 +321,11 @@ def test_whoever_waits_for_what_was_submitted_sleeps(patient: bool) -> None:
     rig.inference.is_patient = patient
     slots = rig.inference._slots
     rig.inference.submit(rig.inference.fill(nv12()))[0].record()
-    assert isinstance(slots[0]._waiting, Doze)
+    assert isinstance(slots[0]._done, Sleep if patient else Doze)
     rig.inference.run(rig.inference.fill(nv12()))
-    assert isinstance(slots[1]._waiting, Doze if patient else Nap)
-    flags = rig.gpu.event_flags
-    assert not any(slot._done.raw.flags & flags.BLOCKING_SYNC for slot in slots)  # no thread of the driver is woken
+    assert isinstance(slots[1]._done, Sleep if patient else Nap)
+    blocking, ways = rig.gpu.event_flags.BLOCKING_SYNC, slots[0]._ways
+    assert {how: bool(way.event.raw.flags & blocking) for how, way in ways.items()} == {
+        "nap": False, "sleep": True, "doze": False,
+    }  # fmt: skip
     rig.close()

@@ -9,7 +9,9 @@ import pytest
 
 from edgert.errors import DeviceError
 from edgert.memory.cuda import Event
-from edgert.stages.gpu.waiting import Doze, Nap, Waiting
+from edgert.stages.gpu.waiting import Doze, Nap, Sleep, Waiting
+
+_NONE = cast("Event", None)
 
 
 class Wait:
@@ -33,15 +35,16 @@ class Wait:
     def synchronize(self) -> None:
         self.spun_us, self.now_us = max(self.done_us - self.now_us, 0), max(self.done_us, self.now_us)
 
-    def late_by_us(self, nap: Waiting) -> int:
+    def late_by_us(self, way: Waiting) -> int:
         """How late it is noticed that the GPU is done."""
-        nap.wait(cast("Event", self))
+        way.event = cast("Event", self)
+        way.wait()
         return self.now_us - self.done_us
 
 
 def napped(gpu_us: Sequence[int], late_us: int = 50) -> list[tuple[int, int]]:
     """Of waits one after the other, for how long the processor was busy, and how late each ended; microseconds."""
-    nap, found = Nap(), []
+    nap, found = Nap(_NONE), []
     for each in gpu_us:
         wait = Wait(each, late_us)
         nap._now_ns, nap._sleep = wait.now_ns, wait.sleep
@@ -67,7 +70,7 @@ def test_a_wait_that_becomes_shorter_is_late_for_a_while_only_and_a_short_one_is
 
 def dozed(gpu_us: Sequence[int], late_us: int = 50) -> list[tuple[int, int]]:
     """Of waits one after the other, how often one looked, and how late each ended; microseconds."""
-    doze, found = Doze(), []
+    doze, found = Doze(_NONE), []
     for each in gpu_us:
         wait = Wait(each, late_us)
         doze._now_ns, doze._sleep = wait.now_ns, wait.sleep
@@ -94,7 +97,7 @@ def test_a_doze_follows_runs_that_become_shorter() -> None:
     assert max(late) <= 3000 and max(late[100:]) <= 200
 
 
-@pytest.mark.parametrize("kind", [Nap, Doze])
+@pytest.mark.parametrize("kind", [Nap, Sleep, Doze])
 def test_an_error_of_the_gpu_reaches_whoever_waits(kind: type[Waiting]) -> None:
     class Lost(Wait):
         def passed(self) -> bool:
@@ -103,4 +106,4 @@ def test_an_error_of_the_gpu_reaches_whoever_waits(kind: type[Waiting]) -> None:
         synchronize = passed  # type: ignore[assignment]
 
     with pytest.raises(DeviceError, match="gone"):
-        kind().wait(cast("Event", Lost(100)))
+        kind(cast("Event", Lost(100))).wait()
