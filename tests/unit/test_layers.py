@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up; a part may import whatever stands in a lower row, or before it in its own
     (
         "foundation",
-        "_version errors frozen units clock collector kinds jitter policy limits yaml_nodes installation files zip_archive "
-        "user_code steps",
+        "_version errors frozen units clock collector kinds jitter policy limits yaml_nodes installation files "
+        "zip_archive user_code steps",
     ),
     ("descriptions", "custom_op board config bundle meters"),
     ("models and memory", "graph memory budget"),
