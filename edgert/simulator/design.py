@@ -134,6 +134,7 @@ class Source:
         is_ahead: whether a frame is made before it is due, as a file's, and not after, as a camera's.
         is_live: whether a governor has frames left out; otherwise it has them made more slowly.
         steps: what making one takes.
+        hand_over: what follows when it is passed on, before the next is made.
         limit: frames; None: no end.
         objects: how many are on each frame of the trace, or on every one: the mean of a Poisson distribution.
         most: objects on every frame where ``objects`` is None.
@@ -148,6 +149,7 @@ class Source:
     is_ahead: bool = False
     is_live: bool = True
     steps: tuple[Step, ...] = ()
+    hand_over: tuple[Step, ...] = ()
     limit: int | None = None
     objects: tuple[int, ...] | float | None = None
     most: int = 0
@@ -204,6 +206,7 @@ class Node:
         wakeup_latency_ms: how late it goes on when something comes that it waited for: quantiles at
             :data:`edgert.jitter.AT`; empty: at once.
         startup_ms: when it is ready for its first result.
+        hand_over: what it does for every result when that is passed on, before it takes the next.
         fallbacks: tasks at further levels of degrading, the last for all beyond; empty: always the same.
         levels: of each listener that results are dispatched to, the level of degrading at which it gets any; empty:
             any.
@@ -218,6 +221,7 @@ class Node:
     spread: int | None = None
     wakeup_latency_ms: tuple[float, ...] = ()
     startup_ms: float = 0.0
+    hand_over: tuple[Step, ...] = ()
     fallbacks: tuple[Task, ...] = ()
     levels: tuple[int, ...] = ()
 

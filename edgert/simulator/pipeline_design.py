@@ -138,6 +138,7 @@ class _Designer:
             is_ahead=not is_camera,
             is_live=live,
             steps=self.scene.beside(name, measured),
+            hand_over=_hand_over(measured),
             limit=stage.limit,
             objects=trace.objects if trace is not None else self.scene.objects,
             most=most,
@@ -216,7 +217,8 @@ class _Designer:
                 measured = times.of_stage(name) if label == name else times.of_part(label, name)
             task = self._task(name, stage, slots[0], number, measured)
             others = tuple(_instead(task, stage, slots[0], slot, number) for slot in slots[1:])
-            nodes.append(_node(label, inputs, measured, task=task, fallbacks=others))
+            core = slots[0].core(number)
+            nodes.append(_node(label, inputs, measured, core, task=task, fallbacks=others))
             inputs = (Edge(label, capacity, "never"),)
         return nodes
 
@@ -248,8 +250,19 @@ class _Designer:
         return min(self.scene.objects if self.scene.objects is not None else most, most)
 
 
-def _node(name: str, inputs: tuple[Edge, ...], measured: StageTime, **how: Any) -> Node:
-    return Node(name, inputs, wakeup_latency_ms=measured.wakeup_latency_ms, startup_ms=measured.startup_ms, **how)
+def _node(name: str, inputs: tuple[Edge, ...], measured: StageTime, core: str = ANY_CORE, **how: Any) -> Node:
+    return Node(
+        name,
+        inputs,
+        wakeup_latency_ms=measured.wakeup_latency_ms,
+        startup_ms=measured.startup_ms,
+        hand_over=_hand_over(measured, core),
+        **how,
+    )
+
+
+def _hand_over(measured: StageTime, core: str = ANY_CORE) -> Steps:
+    return (Step(core, measured.hand_over_ms),) if measured.hand_over_ms else ()
 
 
 def _own(measured: StageTime, core: str, engine_ms: float = 0.0, jitter: Quantiles = ()) -> tuple[Step, ...]:

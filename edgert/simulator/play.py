@@ -7,6 +7,7 @@ from random import Random
 
 from edgert.budget.loop import PERIOD_S, Loop
 from edgert.budget.rules import Action, Observation, Rules
+from edgert.jitter import Quantiles
 from edgert.placement.contention import Contention
 from edgert.placement.cost.power import Power
 from edgert.placement.schedule import Accelerators, Then, Timeline, Used
@@ -25,11 +26,14 @@ class Platform:
 
     Attributes:
         cores: of the processor, as steps name them; other accelerators need no list.
+        fetch_ms: how long a core that is idle leaves a thread waiting for another core: quantiles at
+            :data:`edgert.jitter.AT`; empty: not at all.
         contention: of accelerators for memory; None: they do not slow one another down.
         power, cooling: None: nothing is known of it.
     """
 
     cores: tuple[str, ...] = ()
+    fetch_ms: Quantiles = ()
     contention: Contention | None = None
     power: Power | None = None
     cooling: Cooling | None = None
@@ -54,18 +58,25 @@ class Machine:
 
     def __init__(self, timeline: Timeline, platform: Platform, rng: Random) -> None:
         self._time = timeline
-        self._cores = Cores(timeline, platform.cores or (ANY_CORE,), rng)
+        self._cores = Cores(timeline, platform.cores or (ANY_CORE,), rng, platform.fetch_ms)
         self._accelerators = Accelerators(timeline, platform.contention)
         self.thermal = ThermalModel(platform.power, platform.cooling) if platform.power and platform.cooling else None
 
-    def perform(self, steps: Sequence[Step], then: Then) -> None:
-        """One after the other; never at once, so that nothing goes on forever at one moment."""
+    def perform(self, steps: Sequence[Step], then: Then, thread: str = "") -> None:
+        """One after the other; never at once, so that nothing goes on forever at one moment.
+
+        Args:
+            thread: who does them; empty: nobody in particular.
+        """
         if not steps:
             self._time.at(self._time.now_ms + LEAST_MS, then)
             return
         first, *rest = steps
-        follow = partial(self.perform, rest, then) if rest else then
-        (self._cores if first.accelerator in self._cores else self._accelerators).run(first, follow)
+        follow = partial(self.perform, rest, then, thread) if rest else then
+        if first.accelerator in self._cores:
+            self._cores.run(first, follow, thread)
+        else:
+            self._accelerators.run(first, follow)
 
     def used(self) -> dict[str, Used]:
         """Accelerator → what it did up to now; of all cores together."""
@@ -147,7 +158,9 @@ class _Simulation:
         return made if self._recorder is None else replace(made, second=self._recorder.result(self._time.now_ms))
 
     def _performing(self, stage: str) -> Perform:
-        return self._machine.perform if self._recorder is None else self._recorder.performing(stage)
+        if self._recorder is not None:
+            return self._recorder.performing(stage)
+        return partial(self._machine.perform, thread=stage)
 
     def _finished(self, thread: Thread, token: Token) -> None:
         if not thread.outlets:

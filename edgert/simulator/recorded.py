@@ -103,6 +103,7 @@ class StageTime:
         wakeup_latency_ms: how late it went on when something came that it waited for: quantiles at
             :data:`edgert.jitter.AT`. Empty: nobody measured it.
         batch_fill_ms: of ``busy_ms``, what it takes until a result waits for others to be passed on with.
+        hand_over_ms: what passing a result on takes it on top of that, as it wakes those that wait for it.
         startup_ms: when it was ready, after the first result of all threads.
         first_result_ms: when its first result went on, after that of the first of all threads.
     """
@@ -111,6 +112,7 @@ class StageTime:
     jitter: Jitter = STEADY
     wakeup_latency_ms: tuple[float, ...] = ()
     batch_fill_ms: float = 0.0
+    hand_over_ms: float = 0.0
     startup_ms: float = 0.0
     first_result_ms: float = 0.0
 

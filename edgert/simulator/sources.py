@@ -102,7 +102,14 @@ class Camera(Sender):
         token = Token(self.source.name, self._index, born_ms, self._objects(self._index))
         self._index += 1
         self.passed += 1
-        self.send(((channel, token) for channel in self.outlets), self._given)
+        self.send(((channel, token) for channel in self.outlets), self._passed)
+
+    def _passed(self) -> None:
+        steps, count = self.source.hand_over, len(self.outlets)
+        if steps and count:
+            self._perform(tuple(step.times(count) for step in steps), self._given)
+        else:
+            self._given()
 
     def _given(self) -> None:
         self._is_busy = False

@@ -165,7 +165,12 @@ class Thread(Sender):
         else:
             turns = [self.dispatcher.branch(result, result.index, self.level) for result in results]
             puts = [(self.outlets[turn], result) for turn, result in zip(turns, results, strict=True)]
-        self.send(puts, self.free)
+        is_more = bool(self.node.hand_over and puts)
+        self.send(puts, partial(self._handed, len(puts)) if is_more else self.free)
+
+    def _handed(self, count: int) -> None:
+        """So many results were passed on: whoever waited is awake, which has taken this thread some time."""
+        self.perform(tuple(times(self.node.hand_over, count)), self.free)
 
     def free(self) -> None:
         """Takes the next result, if one waits."""

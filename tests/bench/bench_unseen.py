@@ -2,7 +2,8 @@
 
 Once, other pipelines and networks are measured on this machine: what a stage takes for a frame, for each of its
 megapixels and each object, what networks take unit by unit, how much slower they are after a rest, beside another one
-and on two threads, how times scatter, and how late threads wake up. Rates are fitted to that, without the networks of
+and on two threads, how times scatter, how late threads wake up, what passing a result on takes, and how long idle cores
+leave threads waiting. Rates are fitted to that, without the networks of
 the pipeline that is asked for. Six pipelines of other networks, sizes and object counts are then simulated from these
 numbers alone, and run, in turn; medians of the runs are compared. The processor's time stands in for its watts, as most
 machines have no meter.
@@ -14,7 +15,7 @@ run counts only if others took less than a tenth of a core meanwhile.
 Pipelines of which fewer than three runs count are run more often, at most fifteen times, and skipped then. What is
 measured of the machine while others are busy is measured again, as often; where they always are, it skips everything.
 
-python tests/bench/bench_unseen.py [--json FILE]      # some ten minutes
+python tests/bench/bench_unseen.py [--json FILE]      # some twenty minutes
 EDGERT_BENCH_ROUNDS=1 EDGERT_BENCH_BUSY=1 python tests/bench/bench_unseen.py      # quickly, however busy the machine is
 EDGERT_BENCH_PIPELINES=watch,film python tests/bench/bench_unseen.py
 """
@@ -25,17 +26,20 @@ import os
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 from pace import PERIOD_S, Pace
-from quiet import QUIET_CORES, BusyError, Watch, counts_all, wait
+from quiet import QUIET_CORES, BusyError, Watch, counts_all, quietly, wait
 from report import main, needs
 from zoo import rounds
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench_cpu_stages import BOX_SIDE, SIZES
-from unseen import Case, Machine, boxes, camera, columns, film, input_mp, measured, run, scene, static
+from unseen import BRISK_FPS, Case, Machine, boxes, camera, columns, film, input_mp, measured, run, scene, static
 
 from edgert.benchmark import core_profile
 from edgert.benchmark.measure import Figure
@@ -59,6 +63,7 @@ NEAR, FAR = 0.15, 0.25
 """Bars: of frames a second and the median; of p99 and of the processor's time."""
 SECONDS, ROUNDS, FEWEST, MOST = 10.0, 5, 3, 15
 FILM, FILM_SIZE = "unseen.mp4", "960x540"
+FETCH_FRAMES = 1000
 CASES = (
     Case(
         "watch",
@@ -133,25 +138,28 @@ def foretold(case: Case, file: PipelineFile, machine: Machine, seed: int) -> Sim
     live = any(one.realtime for one in sources.values())
     own, threads = {}, {}
     for name, stage in file.config.stages.items():
-        core, own_ms = ANY_CORE, stage_ms(case, stage, file, machine)
+        core, own_ms, is_rested = ANY_CORE, stage_ms(case, stage, file, machine), True
         if isinstance(stage, InferStage):
             core = slots(name, stage, live)[0].core(0)
             crops = case.objects if stage.crop else 1
             run_ms = crops * next(iter(profiles[stage.infer].whole.values())).alone_ms
-            own_ms += rested_ms(case.models[stage.infer][0], machine) if rests(sources, own_ms + run_ms) else 0.0
+            is_rested = rests(sources, own_ms + run_ms)
+            own_ms += rested_ms(case.models[stage.infer][0], machine) if is_rested else 0.0
             own_ms /= crops  # a simulation has it for each crop
         own[name] = (Step(core, own_ms, slowdown=machine.company),)
         late = () if isinstance(stage, SourceStage) else machine.wakeup_ms
-        threads[name] = StageTime(jitter=machine.jitter_by(quantiles(stage, machine)), wakeup_latency_ms=late)
+        jitter = machine.jitter_by(quantiles(stage, machine, is_rested))
+        threads[name] = StageTime(jitter=jitter, wakeup_latency_ms=late, hand_over_ms=machine.hand_over_ms)
     played = Scene({}, float(case.objects), times=StageTimes(threads), own=own)
-    return simulate(design_of(file, slots, played), Platform(tuple(core_accelerators())), 3 * SECONDS, seed=seed)
+    platform = Platform(tuple(core_accelerators()), machine.fetch_quantiles_ms)
+    return simulate(design_of(file, slots, played), platform, 3 * SECONDS, seed=seed)
 
 
-def quantiles(stage: StageConfig, machine: Machine) -> Quantiles:
+def quantiles(stage: StageConfig, machine: Machine, is_rested: bool) -> Quantiles:
     """How a stage's times scatter while the machine's pace is one."""
-    if isinstance(stage, SourceStage):
-        return ()
-    return machine.run_jitter if isinstance(stage, InferStage) else machine.jitter
+    if isinstance(stage, InferStage):
+        return machine.rested_jitter if is_rested else machine.run_jitter
+    return () if isinstance(stage, SourceStage) else machine.jitters.get(kind_of(stage), ())
 
 
 def profile_of(network: str, machine: Machine, without: frozenset[str]) -> Profile:
@@ -171,8 +179,14 @@ def profile_of(network: str, machine: Machine, without: frozenset[str]) -> Profi
 
 def rests(sources: Mapping[str, SourceStage], frame_ms: float) -> bool:
     """Whether a stage that takes this for a frame waits for the next: not where a file comes as fast as it is taken."""
+    total_fps = frames_s(sources)
+    return total_fps is not None and frame_ms * total_fps < 1e3
+
+
+def frames_s(sources: Mapping[str, SourceStage]) -> float | None:
+    """How many frames come a second; None where they come as fast as they are taken."""
     rates = [one.fps for one in sources.values() if one.realtime and one.fps]
-    return len(rates) == len(sources) and frame_ms * sum(rates) < 1e3
+    return sum(rates) if len(rates) == len(sources) else None
 
 
 def rested_ms(network: str, machine: Machine) -> float:
@@ -183,15 +197,25 @@ def rested_ms(network: str, machine: Machine) -> float:
 
 def stage_ms(case: Case, stage: StageConfig, file: PipelineFile, machine: Machine) -> float:
     """Of a frame, beside its network where it has one."""
-    sizes = [one.size for one in file.config.stages.values() if isinstance(one, SourceStage) and one.size]
-    width, height = max(sizes, default=tuple(map(int, FILM_SIZE.split("x"))))
+    width, height = max(size_of(one) for one in file.config.stages.values() if isinstance(one, SourceStage))
     megapixels = width * height / 1e6
     if isinstance(stage, InferStage):
         network, without = case.models[stage.infer][0], frozenset(name for name, _ in case.models.values())
         crops, seen = (case.objects, BOX_SIDE**2 * megapixels) if stage.crop else (1, megapixels)
         return machine.beside_ms((1.0, crops * seen, crops * input_mp(network)), without)
-    found = machine.stages.get(kind_of(stage), (0.0, 0.0, 0.0))
+    total_fps = frames_s({name: one for name, one in file.config.stages.items() if isinstance(one, SourceStage)})
+    is_brisk = total_fps is None or total_fps >= BRISK_FPS
+    known = {**machine.stages, **machine.brisk} if is_brisk else machine.stages
+    found = known.get(kind_of(stage), (0.0, 0.0, 0.0))
     return sum(rate * amount for rate, amount in zip(found, (1.0, megapixels, case.objects), strict=True))
+
+
+def size_of(source: SourceStage) -> tuple[int, int]:
+    """Of its frames; other films than that of the pipelines are named after theirs."""
+    if source.size:
+        return source.size
+    width, height = (FILM_SIZE if source.source == FILM else source.source.removesuffix(".mp4")).split("x")
+    return int(width), int(height)
 
 
 def kind_of(stage: StageConfig) -> str:
@@ -203,6 +227,36 @@ def kind_of(stage: StageConfig) -> str:
     if isinstance(stage, SinkStage):
         return stage.sink
     return "track" if isinstance(stage, TrackStage) else "boxes"
+
+
+# How long idle cores leave threads waiting: as long as it takes that films through other networks keep as many busy.
+
+FETCH_MS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+FETCHED = ("fastestdet", "deeplab_v3_mnv2_05")
+"""Networks of no pipeline here."""
+ALL_CORES = 0.95
+"""Of the cores, so many are busy where nothing but the cores keeps a film."""
+
+
+def fetched_ms(folder: Path, machine: Machine) -> float:
+    """On average; the median over films of other networks, each run once after the other in rounds."""
+    found, files = list[float](), {}
+    for network in FETCHED:
+        for width, height in SIZES:
+            stages = (
+                f"  film: {{source: {width}x{height}.mp4, decode: cpu, loop: true, limit: {FETCH_FRAMES}}}\n"
+                "  name: {infer: name, from: film}\n  events: {sink: jsonl, from: name, path: film.jsonl}\n"
+            )
+            files[network, width, height] = Case("fetch", {"name": (network, "backend: ort")}, stages)
+    for _ in range(rounds(2)):
+        for case in files.values():
+            cores = quietly(partial(run, folder, case))[1]
+            file = load_pipeline(folder / "p.yaml")
+            told = [foretold(case, file, replace(machine, fetch_ms=ms), 0).busy[ANY_CORE] for ms in FETCH_MS]
+            if told[0] > ALL_CORES * len(core_accelerators()):  # others rest anyway, and say nothing
+                falling = np.minimum.accumulate(told)
+                found.append(float(np.interp(-cores, -falling, FETCH_MS)))
+    return statistics.median(found or [0.0])
 
 
 # All of it.
@@ -217,6 +271,7 @@ def measure() -> Iterator[Figure]:
         film(folder, FILM, FILM_SIZE)
         try:
             machine = measured(folder, rounds(3))
+            machine = replace(machine, fetch_ms=fetched_ms(folder, machine))
         except BusyError:
             print("  skipped: others were busy while this machine was measured; EDGERT_BENCH_BUSY=1 goes on")
             return
@@ -251,7 +306,12 @@ def describe(machine: Machine) -> None:
         f"spin {machine.spin_ms:.0f} ms; after a rest {machine.rested[0]:.2f} ms and {1e3 * machine.rested[1]:.1f} us "
         f"a node more; p99 of a run {machine.run_jitter[-3]:.2f} x"
     )
-    for kind, numbers in machine.stages.items():
+    print(
+        f"  passing a result on takes {machine.hand_over_ms:.3f} ms; an idle core leaves threads waiting for "
+        f"{machine.fetch_ms:.2f} ms"
+    )
+    named = {**machine.stages, **{f"{kind}, briskly": numbers for kind, numbers in machine.brisk.items()}}
+    for kind, numbers in named.items():
         print(f"  {kind}: " + ", ".join(f"{one:.3f}" for one in numbers) + " ms a frame, megapixel, object")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import tempfile
@@ -30,7 +31,7 @@ from edgert.benchmark import core_profile
 from edgert.benchmark.measure import Run, jitter, once, timed
 from edgert.board.host import core_accelerators, pinned
 from edgert.graph import Model, clean, inputs, load, read, with_shapes
-from edgert.jitter import SLOT_MS, Jitter, Quantiles, mean_of
+from edgert.jitter import AT, SLOT_MS, Jitter, Quantiles, mean_of, quantiles_of
 from edgert.pipeline import Pipeline
 from edgert.placement.cost.work import Numbers
 from edgert.runtime import Summary
@@ -179,6 +180,7 @@ class Bench:
         self._one, self._two = (self._filled(threads) for threads in (1, 2))
         self._feeds = {key: value.copy() for key, value in self._one.inputs.items()}
         self.alone, self.rested, self.busy, self.two = (list[float]() for _ in range(4))
+        self._rests: list[list[float]] = []
         self.readings_ms: list[float] = []
         self._kernels: list[Sequence[Kernel]] = []
         self._busy: list[list[Run]] = []
@@ -207,6 +209,7 @@ class Bench:
             with pinned(core):
                 self._kernels.append(kernel_times(self.model, self._feeds, runs))
                 self.alone.append(self._against(reference, self.second_ms, runs))
+                self._rests.append([])
                 self.rested.append(self._against(reference, self._after_rest_ms, runs))
                 with core_profile.company(self._engine, [at for name, at in cores.items() if name != mine]):
                     self._busy.append(timed(self._one.run, 3 * runs))
@@ -230,7 +233,9 @@ class Bench:
 
     def _after_rest_ms(self) -> float:
         time.sleep(_PERIOD_S)
-        return once(self._one.run).cpu_ms
+        run = once(self._one.run)
+        self._rests[-1].append(run.wall_ms)
+        return run.cpu_ms
 
     def spun_ms(self) -> float:
         """Processor time of the whole process after a run on two threads, until it rests."""
@@ -246,6 +251,11 @@ class Bench:
     def jitter(self) -> Quantiles:
         """Of its runs with company."""
         return jitter(self._busy)
+
+    @property
+    def rests_ms(self) -> Sequence[Sequence[float]]:
+        """Runs after rests, round after round; by the clock on the wall."""
+        return self._rests
 
     def found(self, reference_ms: float) -> host.Timed:
         """Its kernels, and the whole."""
@@ -263,14 +273,19 @@ class Others:
 
     Attributes:
         stages: kind → (1, megapixels, objects) → milliseconds.
+        brisk: the same of those stages that a brisk pipeline has.
         infer: network → (1, megapixels, those of its input) → milliseconds beside the network.
-        jitters, late: of threads.
+        jitters: kind → those of its threads.
+        late: of threads.
+        hand_over_ms: of each thread, what passing a result on takes.
     """
 
     stages: dict[str, dict[Row, float]] = field(default_factory=lambda: defaultdict(dict))
+    brisk: dict[str, dict[Row, float]] = field(default_factory=lambda: defaultdict(dict))
     infer: dict[str, dict[Row, float]] = field(default_factory=lambda: defaultdict(dict))
-    jitters: list[Quantiles] = field(default_factory=list)
+    jitters: dict[str, list[Quantiles]] = field(default_factory=lambda: defaultdict(list))
     late: list[Quantiles] = field(default_factory=list)
+    hand_over_ms: list[float] = field(default_factory=list)
 
 
 OTHER = """  track: {track: bytetrack, from: boxes}
@@ -279,6 +294,15 @@ OTHER = """  track: {track: bytetrack, from: boxes}
   images: {sink: images, from: trails, path: other}
   jsonl: {sink: jsonl, from: track, path: other.jsonl}
 """
+
+
+OUTLETS = {"still": 1, "boxes": 1, "track": 2, "draw": 1, "trails": 1}
+"""Stage of these → how many listen to it."""
+BRISK_FPS = 200.0
+BRISK = """  track: {track: bytetrack, from: boxes}
+  jsonl: {sink: jsonl, from: track, path: other.jsonl}
+"""
+"""What keeps up with as many frames: what is used that often stays in the caches, and takes less time."""
 
 
 def others(folder: Path, reference_ms: float) -> Others:
@@ -297,8 +321,16 @@ def others(folder: Path, reference_ms: float) -> Others:
             for name, stage in summary.stages.items():
                 found.stages[name][1.0, megapixels, float(objects)] = stage.busy_ms_per_result / pace
                 if name != "still":
-                    found.jitters.append(summary.simulation[name].jitter)
+                    found.jitters[name].append(summary.simulation[name].jitter)
                     found.late.append(summary.simulation[name].wakeup_latency_ms)
+                if outlets := OUTLETS.get(name, 0):
+                    ms = stage.busy_ms_per_result * stage.wait_out_percent / stage.busy_percent
+                    found.hand_over_ms.append(ms / pace / outlets)
+            still = camera("still", size, BRISK_FPS, EASY_S)
+            summary, pace = _watched(folder, Case("brisk", {}, still + boxes(objects, "still") + BRISK), reference_ms)
+            for name, stage in summary.stages.items():
+                found.brisk[name][1.0, megapixels, float(objects)] = stage.busy_ms_per_result / pace
+            still = camera("still", size, EASY_FPS, EASY_S)
         froms = ["still", *BESIDE]
         chain = "".join(f"  {name}: {{infer: {name}, from: {source}}}\n" for source, name in pairwise(froms))
         models = {name: (name, "backend: 'null'") for name in BESIDE}
@@ -338,9 +370,14 @@ class Machine:
         two: of a run on two threads, the time on one.
         spin_ms: for how long the second of two threads keeps its core busy after a run, waiting for the next.
         stages: kind → milliseconds a frame, a megapixel and an object.
+        brisk: the same where frames follow one another at :data:`BRISK_FPS` and more, of some kinds.
         infer: network → (1, megapixels of a frame, of the network's input) and what a stage takes beside the network.
         run_jitter: of a network's runs.
-        jitter, wakeup_ms: of stages.
+        rested_jitter: of those that do not follow another at once.
+        jitters: kind → of a stage.
+        wakeup_ms: of stages.
+        hand_over_ms: what passing a result on takes a thread, for each that listens.
+        fetch_ms: on average, how long an idle core leaves a thread waiting for another core.
         reference_ms: of one run of the reference, to which all the others belong.
         pace: how many times as long everything takes now.
         slow_phases: how far it is from that, slot after slot of :data:`edgert.jitter.SLOT_MS`.
@@ -352,11 +389,15 @@ class Machine:
     two: float
     spin_ms: float
     stages: Mapping[str, Sequence[float]]
+    brisk: Mapping[str, Sequence[float]]
     infer: Mapping[str, Mapping[Row, float]]
     run_jitter: Quantiles
-    jitter: Quantiles
+    rested_jitter: Quantiles
+    jitters: Mapping[str, Quantiles]
     wakeup_ms: Quantiles
+    hand_over_ms: float
     reference_ms: float
+    fetch_ms: float = 0.0
     pace: float = 1.0
     slow_phases: tuple[float, ...] = ()
     _rates: dict[frozenset[str], dict[str, float]] = field(default_factory=dict)
@@ -378,6 +419,8 @@ class Machine:
             self,
             rested=(pace * self.rested[0], pace * self.rested[1]),
             stages={kind: [pace * one for one in numbers] for kind, numbers in self.stages.items()},
+            brisk={kind: [pace * one for one in numbers] for kind, numbers in self.brisk.items()},
+            hand_over_ms=pace * self.hand_over_ms,
             pace=pace,
             slow_phases=tuple(one_ms / usual_ms for one_ms in readings_ms for _ in range(slots)),
         )
@@ -386,6 +429,12 @@ class Machine:
         """How times scatter that scattered so while the machine's pace was one."""
         mean = mean_of(quantiles)
         return Jitter(quantiles, tuple(one / mean for one in self.slow_phases))
+
+    @property
+    def fetch_quantiles_ms(self) -> Quantiles:
+        """At each of :data:`edgert.jitter.AT`: ticks of a core come at any moment, and not each looks."""
+        longest = 1 - 1e-3
+        return tuple(-self.fetch_ms * math.log(1 - min(max(at, 1e-3), longest)) for at in AT) if self.fetch_ms else ()
 
     def kernels_ms(self, columns: host.Columns, without: frozenset[str]) -> Numbers:
         """Of every kernel of a network, by rates that are fitted to others."""
@@ -418,10 +467,13 @@ def measured(folder: Path, count: int) -> Machine:
         two=statistics.median(statistics.median(one.two) / statistics.median(one.alone) for one in made),
         spin_ms=statistics.median(one.spun_ms() for one in made),
         stages={kind: fitted(_usual([one.stages[kind] for one in found])) for kind in found[0].stages},
+        brisk={kind: fitted(_usual([one.brisk[kind] for one in found])) for kind in found[0].brisk},
         infer={name: _usual([one.infer[name] for one in found]) for name in BESIDE},
         run_jitter=middle([one.jitter for one in made]),
-        jitter=middle([one for round_ in found for one in round_.jitters]),
+        rested_jitter=quantiles_of([rests_ms for one in made for rests_ms in one.rests_ms]),
+        jitters={kind: middle([one for round_ in found for one in round_.jitters[kind]]) for kind in found[0].jitters},
         wakeup_ms=middle([one for round_ in found for one in round_.late]),
+        hand_over_ms=statistics.median(ms for round_ in found for ms in round_.hand_over_ms),
         reference_ms=reference_ms,
     )
 

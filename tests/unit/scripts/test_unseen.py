@@ -146,8 +146,10 @@ def machine(**other: Any) -> Any:
     stages = dict.fromkeys(("still", "boxes", "track", "draw", "trails", "jsonl", "images"), (0.5, 0.0, 0.0))
     made = unseen.Machine(
         networks={}, company=1.0, rested=(0.0, 0.0), two=0.6, spin_ms=40.0, stages=stages,
+        brisk={"jsonl": (0.25, 0.0, 0.0)},
         infer={name: {(1.0, mp, size): 0.5 for mp in (0.3, 2.0)} for name, size in (("a", 0.05), ("b", 0.2))},
-        run_jitter=(1.0,) * len(AT), jitter=(), wakeup_ms=(), reference_ms=1.0,
+        run_jitter=(1.0,) * len(AT), rested_jitter=(1.0,) * len(AT), jitters={}, wakeup_ms=(), hand_over_ms=0.0,
+        reference_ms=1.0,
     )  # fmt: skip
     return replace(made, **other)
 
@@ -188,6 +190,42 @@ def test_a_stage_rests_where_it_waits_for_the_next_frame(bench: ModuleType) -> N
     assert not bench.rests({"film": SourceStage(source="film.mp4", decode="cpu")}, 1)
 
 
+def test_what_is_used_often_takes_less(bench: ModuleType, tmp_path: Any) -> None:
+    def sink_ms(source: str) -> float:
+        stages = f"  source: {{{source}}}\n  end: {{sink: jsonl, from: source, path: x}}\n"
+        case = bench.Case("x", {}, stages)
+        (tmp_path / "p.yaml").write_text(case.text())
+        (tmp_path / "scene.py").write_text("")
+        file = load_pipeline(tmp_path / "p.yaml")
+        return float(bench.stage_ms(case, file.config.stages["end"], file, machine()))
+
+    camera = "source: 'python:scene:still', size: 64x64, realtime: true, fps"
+    assert (sink_ms(f"{camera}: 25"), sink_ms(f"{camera}: 400")) == (0.5, 0.25)
+    assert sink_ms("source: 640x480.mp4, decode: cpu") == 0.25
+
+
+def test_idle_cores_wait_as_long_as_films_of_other_networks_say(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    cores = len(bench.core_accelerators())
+    monkeypatch.setattr(bench, "load_pipeline", lambda path: None)
+    monkeypatch.setattr(bench, "quietly", lambda take: take())
+    monkeypatch.setenv("EDGERT_BENCH_ROUNDS", "1")
+
+    def found(real: float, at_once: float) -> float:
+        told = lambda case, file, machine, seed: bench.replace(one, busy={"cpu": at_once - 0.1 * machine.fetch_ms})  # noqa: E731
+        monkeypatch.setattr(bench, "foretold", told)
+        monkeypatch.setattr(bench, "run", lambda folder, case: (None, real))
+        return float(bench.fetched_ms(tmp_path, machine()))
+
+    one = bench.Simulated(1.0, 0, 0, 0, 0.0, None, None, None, None, 0.0, {}, {}, ())
+    assert found(cores - 0.15, cores) == pytest.approx(1.5)
+    assert found(cores - 0.15, 0.5 * cores) == 0.0, "cores that rest anyway say nothing"
+    quantiles = machine(fetch_ms=2.0).fetch_quantiles_ms
+    assert machine().fetch_quantiles_ms == () and list(quantiles) == sorted(quantiles)
+    assert quantiles[AT.index(0.5)] == pytest.approx(2.0 * np.log(2))
+
+
 def test_a_pace_is_the_mean_of_two_and_not_one_of_them(bench: ModuleType) -> None:
     pace = importlib.import_module("pace")
     assert pace.mean_ms([4.0] * 10 + [6.0] * 9 + [99.0]) == pytest.approx(5.0)
@@ -200,6 +238,7 @@ def test_runs_on_a_busy_machine_do_not_count(
     monkeypatch.setattr(bench, "run", lambda folder, case: (None, 0.5))
     monkeypatch.setattr(bench, "film", lambda *arguments: None)
     monkeypatch.setattr(bench, "measured", lambda folder, count: machine())
+    monkeypatch.setattr(bench, "fetched_ms", lambda *arguments: 0.0)
     monkeypatch.setattr(bench, "describe", lambda *arguments: None)
     monkeypatch.setattr(bench, "PREPARED", ())
     monkeypatch.setattr(bench, "wait", lambda: None)

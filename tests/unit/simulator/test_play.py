@@ -315,3 +315,42 @@ def test_a_thread_wakes_late_where_it_waited_and_not_where_work_lay_ready() -> N
     assert waited.latency_ms.p50 == waited.latency_ms.p99 == pytest.approx(13.0, abs=0.1)
     overload = simulate(Design((Source("camera", 400.0),), (late,)), Platform(), 10.0)
     assert overload.fps == pytest.approx(100.0, rel=0.01)
+
+
+def test_passing_a_result_on_takes_a_thread_some_time_after_it_went_on() -> None:
+    core = (Step("cpu0", 1.0),)
+    node = Node("find", (Edge("camera", *NEWEST),), Task((Step("cpu0", 4.0),)), hand_over=core)
+
+    def played(rate_hz: float) -> Simulated:
+        nodes = (node, Node("end", (Edge("find", *WAIT),)))
+        return simulate(Design((Source("camera", rate_hz),), nodes), Platform(("cpu0",)), 10.0)
+
+    easy, overload = played(20.0), played(1000.0)
+    assert easy.latency_ms.p50 == pytest.approx(4.0, abs=0.1) and easy.busy["cpu"] == pytest.approx(0.1, abs=0.01)
+    assert overload.fps == pytest.approx(200.0, rel=0.01)
+    last = simulate(Design((Source("camera", 1000.0),), (node,)), Platform(("cpu0",)), 10.0)
+    assert last.fps == pytest.approx(250.0, rel=0.01), "nobody listens"
+
+
+def test_a_source_that_passes_frames_on_to_two_pays_for_both() -> None:
+    clip = Source("clip", is_ahead=True, is_live=False, steps=gpu(4.0), hand_over=gpu(0.5))
+    nodes = tuple(Node(name, (Edge("clip", *WAIT),)) for name in ("one", "other"))
+    assert simulate(Design((clip,), nodes), Platform(), 10.0).fps == pytest.approx(200.0, rel=0.01)
+
+
+@pytest.mark.parametrize(("fetch_ms", "last_ms"), [(0.0, 10.5), (5.0, 13.0), (50.0, 20.0)])
+def test_an_idle_core_leaves_threads_waiting_for_as_long_as_is_known(fetch_ms: float, last_ms: float) -> None:
+    """Two long ones and a short one on two cores: when that is done, the long ones share the other core."""
+    times_ms = {"long": 10.0, "short": 1.0, "other": 10.0}
+    nodes = tuple(Node(name, (Edge("camera", *NEWEST),), Task((Step("cpu", ms),))) for name, ms in times_ms.items())
+    platform = Platform(("cpu0", "cpu1"), fetch_ms=(fetch_ms,) * len(AT) if fetch_ms else ())
+    camera = Source("camera", 10.0, limit=1)
+    assert simulate(Design((camera,), nodes), platform, 1.0).latency_ms.p99 == pytest.approx(last_ms, abs=0.1)
+
+
+def test_threads_go_on_where_they_were_and_wake_up_where_nobody_works() -> None:
+    """Even where idle cores hardly ever fetch anybody."""
+    nodes = tuple(Node(name, (Edge("camera", *NEWEST),), Task((Step("cpu", 10.0),))) for name in ("one", "other"))
+    platform = Platform(("cpu0", "cpu1"), fetch_ms=(50.0,) * len(AT))
+    played = simulate(Design((Source("camera", 20.0),), nodes), platform, 2.0)
+    assert played.latency_ms.p99 == pytest.approx(10.0, abs=0.1)
