@@ -63,8 +63,8 @@ class Cores:
     that changes; what the memory cache makes of that is not simulated. Threads that wait for the next run of their
     engine spin for a while, which keeps cores busy like work.
 
-    Schedulers need not move threads at once: each core has a queue of its own, a thread that wakes up is taken to go to a
-    core that is idle and otherwise where it was last, and a core that runs out of work to leave the queues of others
+    Schedulers need not move threads at once: each core has a queue of its own, a thread that wakes up is taken to go to
+    a core that is idle and otherwise where it was last, and a core that runs out of work to leave the queues of others
     alone for a while. That is a model of what was seen, not of a scheduler's code. Where a time is given for it, cores
     are idle for so long while threads wait for others.
 
