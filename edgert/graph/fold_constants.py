@@ -1,6 +1,7 @@
 """The pass that computes shape chains, grids and other small constants once, instead of at every frame.
 
-Single nodes are computed with NumPy: the small operators that exporters build shapes and grids from. Meanings are those
+Single nodes are computed with NumPy: the operators that exporters build shapes and grids from, and those of the small
+networks over a stored grid that tables of position biases come from. Meanings are those
 of the ONNX operator specification (https://onnx.ai/onnx/operators/), for opset 7 and later.
 """
 

@@ -252,9 +252,9 @@ def fetched_ms(folder: Path, machine: Machine) -> float:
         for case in files.values():
             cores = quietly(partial(run, folder, case))[1]
             file = load_pipeline(folder / "p.yaml")
-            told = [foretold(case, file, replace(machine, fetch_ms=ms), 0).busy[ANY_CORE] for ms in FETCH_MS]
-            if told[0] > ALL_CORES * len(core_accelerators()):  # others rest anyway, and say nothing
-                falling = np.minimum.accumulate(told)
+            expected = [foretold(case, file, replace(machine, fetch_ms=ms), 0).busy[ANY_CORE] for ms in FETCH_MS]
+            if expected[0] > ALL_CORES * len(core_accelerators()):  # others rest anyway, and say nothing
+                falling = np.minimum.accumulate(expected)
                 found.append(float(np.interp(-cores, -falling, FETCH_MS)))
     return statistics.median(found or [0.0])
 

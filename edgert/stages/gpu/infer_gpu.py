@@ -309,10 +309,9 @@ class GpuInference:
         self.rows, self.network, self.preprocessor = slots[0].rows, slots[0].network, slots[0].preprocessor
         self._plans = slots[0].plans  # all have the same
 
-    @property
-    def sleeping(self) -> How:
-        """How one sleeps who waits: cameras' frames are alone, and wanted soon; those of files are several."""
-        return "sleep" if self.is_patient else "doze"
+    def how(self, patient: bool) -> How:
+        """How one waits, who sleeps or who does not: of cameras the newest frame counts, of files there are others."""
+        return "nap" if not patient else "sleep" if self.is_patient else "doze"
 
     @property
     def idle(self) -> bool:
@@ -395,13 +394,13 @@ class GpuInference:
         """Like :meth:`submit`; all records as one.
 
         Args:
-            patient: whoever waits for them sleeps, and is a little late; see :attr:`sleeping`.
+            patient: whoever waits for them sleeps, and is a little late; see :meth:`how`.
         """
         frames = [self._frames.pop(row) for row in range(len(geometries))]
         try:
             with self.device:  # once, instead of around every call
                 slot = self.free_slot()
-                slot.enqueue(frames, self.sleeping if patient else "nap")
+                slot.enqueue(frames, self.how(patient))
         except BaseException:
             self.device.settle()  # no event stands behind the copies that may be under way
             raise

@@ -46,7 +46,8 @@ class _Expecting(Waiting):
     """Sleeps, by the clock, for about as long as the last waits were, and then looks.
 
     A sleep that was too long shortens the next by a part, one that was too short lengthens it by what is known to have
-    been missing, but for the time that one wants to be early.
+    been missing, but for the time that one wants to be early. It no more than doubles: a stall, as of a machine that
+    was suspended, is no reason to sleep through the runs that follow.
 
     Args:
         now_ns, sleep: the clock's.
@@ -76,7 +77,7 @@ class _Expecting(Waiting):
                 self.ns -= self.ns // self._shrinks
                 return
         best_ns = slept_ns + self._rest() - self._early_ns
-        self.ns += (max(best_ns, 0) - self.ns) // 4
+        self.ns += min((max(best_ns, 0) - self.ns) // 4, max(self.ns, _SPUN_NS))
 
     @abstractmethod
     def _rest(self) -> int:

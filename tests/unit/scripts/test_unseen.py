@@ -213,8 +213,10 @@ def test_idle_cores_wait_as_long_as_films_of_other_networks_say(
     monkeypatch.setenv("EDGERT_BENCH_ROUNDS", "1")
 
     def found(real: float, at_once: float) -> float:
-        told = lambda case, file, machine, seed: bench.replace(one, busy={"cpu": at_once - 0.1 * machine.fetch_ms})  # noqa: E731
-        monkeypatch.setattr(bench, "foretold", told)
+        def simulated(case: Any, file: Any, machine: Any, seed: int) -> Any:
+            return bench.replace(one, busy={"cpu": at_once - 0.1 * machine.fetch_ms})
+
+        monkeypatch.setattr(bench, "foretold", simulated)
         monkeypatch.setattr(bench, "run", lambda folder, case: (None, real))
         return float(bench.fetched_ms(tmp_path, machine()))
 

@@ -42,59 +42,54 @@ class Wait:
         return self.now_us - self.done_us
 
 
-def napped(gpu_us: Sequence[int], late_us: int = 50) -> list[tuple[int, int]]:
-    """Of waits one after the other, for how long the processor was busy, and how late each ended; microseconds."""
-    nap, found = Nap(_NONE), []
+def waited(way: Nap | Doze, gpu_us: Sequence[int], late_us: int = 50) -> list[tuple[Wait, int]]:
+    """Of waits one after the other: the GPU as it was left, and how many microseconds late the end was noticed."""
+    found = []
     for each in gpu_us:
         wait = Wait(each, late_us)
-        nap._now_ns, nap._sleep = wait.now_ns, wait.sleep
-        late = wait.late_by_us(nap)
-        found.append((wait.spun_us, late))
+        way._now_ns, way._sleep = wait.now_ns, wait.sleep
+        found.append((wait, wait.late_by_us(way)))
     return found
 
 
 @pytest.mark.parametrize("gpu_us", [300, 1000, 3000])
 def test_one_who_waits_as_long_as_before_sleeps_for_most_of_it_and_is_not_late(gpu_us: int) -> None:
-    found = napped([gpu_us] * 100)
+    found = [(wait.spun_us, late) for wait, late in waited(Nap(_NONE), [gpu_us] * 100)]
     assert found[0] == (gpu_us, 0)  # nothing is known
     assert all(spun <= 100 and late == 0 for spun, late in found[50:])
 
 
 def test_a_wait_that_becomes_shorter_is_late_for_a_while_only_and_a_short_one_is_no_sleep() -> None:
-    found = napped([1000] * 50 + [500] * 50)
-    late = [late for _, late in found[50:]]
+    late = [late for _, late in waited(Nap(_NONE), [1000] * 50 + [500] * 50)[50:]]
     assert max(late) <= 500 and late[25:] == [0] * 25
-    assert napped([70] * 30) == [(70, 0)] * 30
-    assert all(late <= 60 for _, late in napped([1000] * 100, late_us=400)[60:])  # a machine that wakes one late
-
-
-def dozed(gpu_us: Sequence[int], late_us: int = 50) -> list[tuple[int, int]]:
-    """Of waits one after the other, how often one looked, and how late each ended; microseconds."""
-    doze, found = Doze(_NONE), []
-    for each in gpu_us:
-        wait = Wait(each, late_us)
-        doze._now_ns, doze._sleep = wait.now_ns, wait.sleep
-        late = wait.late_by_us(doze)
-        assert wait.spun_us == 0
-        found.append((wait.looks, late))
-    return found
+    assert [(wait.spun_us, late) for wait, late in waited(Nap(_NONE), [70] * 30)] == [(70, 0)] * 30
+    wakes_late = waited(Nap(_NONE), [1000] * 100, late_us=400)
+    assert all(late <= 60 for _, late in wakes_late[60:])
 
 
 @pytest.mark.parametrize("gpu_us", [60, 300, 1000, 3000, 30_000])
 def test_who_dozes_looks_seldom_and_is_a_little_late(gpu_us: int) -> None:
-    found = dozed([gpu_us] * 200)[100:]
-    assert sum(looks for looks, _ in found) / len(found) <= 4
+    found = waited(Doze(_NONE), [gpu_us] * 200)[100:]
+    assert all(wait.spun_us == 0 for wait, _ in found)
+    assert sum(wait.looks for wait, _ in found) / len(found) <= 4
     assert max(late for _, late in found) <= 150 + gpu_us // 32
 
 
 def test_a_long_wait_that_nobody_expected_takes_few_looks() -> None:
-    ((looks, late),) = dozed([10_000_000])
-    assert looks <= 400 and late <= 10_000_000 // 32 + 100
+    ((wait, late),) = waited(Doze(_NONE), [10_000_000])
+    assert wait.looks <= 400 and late <= 10_000_000 // 32 + 100
 
 
 def test_a_doze_follows_runs_that_become_shorter() -> None:
-    late = [late for _, late in dozed([3000] * 50 + [500] * 150)[50:]]
+    late = [late for _, late in waited(Doze(_NONE), [3000] * 50 + [500] * 150)[50:]]
     assert max(late) <= 3000 and max(late[100:]) <= 200
+
+
+@pytest.mark.parametrize("kind", [Nap, Doze])
+def test_after_a_stall_nobody_sleeps_for_long(kind: type[Nap | Doze]) -> None:
+    """As of a machine that was suspended, or a GPU that another process had."""
+    late = [late for _, late in waited(kind(_NONE), [500] * 100 + [10_000_000] + [500] * 100)[101:]]
+    assert max(late) <= 1000 and sum(late) <= 50_000
 
 
 @pytest.mark.parametrize("kind", [Nap, Sleep, Doze])
