@@ -3,10 +3,9 @@
 Once, other pipelines and networks are measured on this machine: what a stage takes for a frame, for each of its
 megapixels and each object, what networks take unit by unit, how much slower they are after a rest, beside another one
 and on two threads, how times scatter, how late threads wake up, what passing a result on takes, and how long idle cores
-leave threads waiting. Rates are fitted to that, without the networks of
-the pipeline that is asked for. Six pipelines of other networks, sizes and object counts are then simulated from these
-numbers alone, and run, in turn; medians of the runs are compared. The processor's time stands in for its watts, as most
-machines have no meter.
+leave threads waiting. Rates are fitted to that, without the networks of the pipeline that is asked for. Pipelines of
+other networks, sizes and object counts (unseen_pipelines.py) are then simulated from these numbers alone, and run, in
+turn; medians of the runs are compared. The processor's time stands in for its watts, as most machines have no meter.
 
 Virtual machines share a processor's clock and caches with others, so one network of none of the pipelines is timed in
 between while the machine is measured, and right before and after anything runs (pace.py). All times are held against
@@ -15,7 +14,7 @@ run counts only if others took less than a tenth of a core meanwhile.
 Pipelines of which fewer than three runs count are run more often, at most fifteen times, and skipped then. What is
 measured of the machine while others are busy is measured again, as often; where they always are, it skips everything.
 
-python tests/bench/bench_unseen.py [--json FILE]      # some twenty minutes
+python tests/bench/bench_unseen.py [--json FILE]      # half an hour
 EDGERT_BENCH_ROUNDS=1 EDGERT_BENCH_BUSY=1 python tests/bench/bench_unseen.py      # quickly, however busy the machine is
 EDGERT_BENCH_PIPELINES=watch,film python tests/bench/bench_unseen.py
 """
@@ -39,7 +38,8 @@ from zoo import rounds
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench_cpu_stages import BOX_SIDE, SIZES
-from unseen import BRISK_FPS, Case, Machine, boxes, camera, columns, film, input_mp, measured, run, scene, static
+from unseen import BRISK_FPS, Case, Machine, columns, film, input_mp, measured, run, scene, static
+from unseen_pipelines import CASES, FILMS, SECONDS
 
 from edgert.benchmark import core_profile
 from edgert.benchmark.measure import Figure
@@ -61,68 +61,8 @@ from edgert.simulator.recorded import StageTime, StageTimes
 
 NEAR, FAR = 0.15, 0.25
 """Bars: of frames a second and the median; of p99 and of the processor's time."""
-SECONDS, ROUNDS, FEWEST, MOST = 10.0, 5, 3, 15
-FILM, FILM_SIZE = "unseen.mp4", "960x540"
+ROUNDS, FEWEST, MOST = 5, 3, 15
 FETCH_FRAMES = 1000
-CASES = (
-    Case(
-        "watch",
-        {"find": ("parts", "backend: ort")},
-        camera("camera", "1280x720", 30, SECONDS)
-        + "  find: {infer: find, from: camera}\n"
-        + boxes(6, "find")
-        + "  track: {track: bytetrack, from: boxes}\n  paint: {draw: [boxes, labels], from: track}\n"
-        "  events: {sink: jsonl, from: paint, path: watch.jsonl}\n",
-        6,
-    ),
-    Case(
-        "film",
-        {"name": ("squeezenet_fp32", "backend: ort")},
-        f"  film: {{source: {FILM}, decode: cpu, loop: true, limit: 3000}}\n  name: {{infer: name, from: film}}\n"
-        "  events: {sink: jsonl, from: name, path: film.jsonl}\n",
-    ),
-    Case(
-        "cascade",
-        {
-            "find": ("nanodet_m_320", "backend: ort, placement: cpu0"),
-            "read": ("osnet_x0_25_msmt17", "backend: ort, placement: cpu1"),
-        },
-        camera("camera", "800x600", 25, SECONDS)
-        + "  find: {infer: find, from: camera}\n"
-        + boxes(4, "find")
-        + "  read: {infer: read, from: boxes, crop: {limit: 4}}\n  end: {sink: 'null', from: read}\n",
-        4,
-    ),
-    Case(
-        "yards",
-        {"find": ("yolox_nano_416", "backend: ort, threads: 1")},
-        camera("gate", "960x540", 15, SECONDS)
-        + camera("yard", "960x540", 12, SECONDS)
-        + "  find: {infer: find, from: [gate, yard]}\n"
-        + boxes(10, "find")
-        + "  track: {track: bytetrack, from: boxes}\n  events: {sink: jsonl, from: track, path: yards.jsonl}\n",
-        10,
-    ),
-    Case(
-        "overload",
-        {"find": ("ultraface_rfb_320", "backend: ort, placement: cpu0")},
-        camera("camera", "640x360", 500, SECONDS)
-        + "  find: {infer: find, from: camera}\n  end: {sink: 'null', from: find}\n",
-    ),
-    Case(
-        "branches",
-        {
-            "find": ("parts", "backend: ort, placement: cpu0"),
-            "name": ("squeezenet_fp32", "backend: ort, placement: cpu1"),
-        },
-        camera("camera", "1024x576", 25, SECONDS)
-        + "  find: {infer: find, from: camera}\n  name: {infer: name, from: camera}\n"
-        + boxes(8, "[find, name]", "both")
-        + "  track: {track: bytetrack, from: both}\n  paint: {draw: [boxes, labels, trails, stats], from: track}\n"
-        "  files: {sink: images, from: paint, path: pictures}\n",
-        8,
-    ),
-)
 PREPARED = (*(f"{width}x{height}" for width, height in SIZES), "1280x720", "800x600", "960x540", "640x360", "1024x576")
 
 
@@ -214,7 +154,7 @@ def size_of(source: SourceStage) -> tuple[int, int]:
     """Of its frames; other films than that of the pipelines are named after theirs."""
     if source.size:
         return source.size
-    width, height = (FILM_SIZE if source.source == FILM else source.source.removesuffix(".mp4")).split("x")
+    width, height = FILMS.get(source.source, source.source.removesuffix(".mp4")).split("x")
     return int(width), int(height)
 
 
@@ -268,7 +208,8 @@ def measure() -> Iterator[Figure]:
     chosen = os.environ.get("EDGERT_BENCH_PIPELINES", "")
     cases = [case for case in CASES if not chosen or case.name in chosen.split(",")]
     with scene(PREPARED) as folder:
-        film(folder, FILM, FILM_SIZE)
+        for name, size in FILMS.items():
+            film(folder, name, size)
         try:
             machine = measured(folder, rounds(3))
             machine = replace(machine, fetch_ms=fetched_ms(folder, machine))

@@ -18,7 +18,7 @@ from pathlib import Path
 import made
 import numpy as np
 from bench_cpu_stages import CODE, OBJECTS, SIZES
-from check_models import RECIPES
+from check_models import OTHERS, RECIPES
 from pace import Pace, mean_ms
 from quiet import quietly
 from report import DATA
@@ -43,7 +43,7 @@ PERSON = "embed: l2", "resize: stretch, color: rgb, mean: [123.675, 116.28, 103.
 NETWORKS = {
     "parts": PARTS,
     "osnet_x0_25_msmt17": PERSON,
-    **{name: (task, image) for name, (task, image, _) in RECIPES.items()},
+    **{name: (task, image) for name, (task, image, _) in {**RECIPES, **OTHERS}.items()},
 }
 """Network → its task and its input, as pipeline files have them."""
 MEASURED = (
