@@ -24,7 +24,7 @@ FIRST = (
     Case(
         "film",
         {"name": ("squeezenet_fp32", "backend: ort")},
-        "  film: {source: unseen.mp4, decode: cpu, loop: true, limit: 3000}\n  name: {{infer: name, from: film}}\n"
+        "  film: {source: unseen.mp4, decode: cpu, loop: true, limit: 3000}\n  name: {infer: name, from: film}\n"
         "  events: {sink: jsonl, from: name, path: film.jsonl}\n",
     ),
     Case(
