@@ -47,8 +47,8 @@ def gpu_inference(
         beside: frames are prepared, and batches decoded, beside the engine's work on others, on streams of their own;
             else all that is done with a batch is on one stream.
         is_urgent: its kernels start before those of others that wait.
-        side_by_side: the GPU may work on several batches at a time, which is more frames a second, each a little
-            later: where it does not matter how late they are.
+        side_by_side: the GPU may work on several batches at a time, where the engine can, and decodes each where that
+            ran: more frames a second, each a little later, where that does not matter.
 
     Raises:
         ModelError: the model's input is no image, or of a type that images cannot be written in.
@@ -73,7 +73,9 @@ def gpu_inference(
     decoder = decoder_for((layout.width, layout.height))
     device, rows = engine.device, layout.rows
     uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
-    reading, feeding = (device.stream(), uploader.stream) if beside else (None, None)
+    apart = len({id(one.stream) for one in sessions}) > 1
+    reading = device.stream() if beside and not apart else None
+    feeding = uploader.stream if beside else None
     if is_urgent:  # before anything is recorded: graphs keep the priority that they were recorded with
         own = [stream for one in sessions for stream in getattr(one, "streams", [one.stream])]
         _raise_priority([*dict.fromkeys(own), *(one for one in (reading, feeding) if one)], where)

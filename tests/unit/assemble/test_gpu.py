@@ -300,6 +300,7 @@ def test_several_batches_may_be_worked_on_at_a_time(monkeypatch: pytest.MonkeyPa
     streams = [one.stream for one in rig.engine._sessions]
     assert len(set(map(id, streams))) == SLOTS and first[:SLOTS] == streams, "all of them go first"
     inference.warm_up()
+    assert rig.device.events.count("capture") == SLOTS, "each is decoded where its engine ran"
     before = rig.runs
     pending = [inference.submit(inference.fill(frame_of(64, 48, "nv12")))[0] for _ in range(2 * SLOTS)]
     assert [one.record() for one in pending] == [before + 1 + turn for turn in range(2 * SLOTS)]
