@@ -7,7 +7,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -34,6 +34,9 @@ SIDES = {
     "bare-ort": "ONNX Runtime's engine alone",
 }
 """In the order of the rows."""
+_ANEW = {"edgert-rtx", "batch-rtx", "map-rtx", "file-rtx"}, "11270845"
+"""Sides whose batches the GPU works on side by side, from when on: month, day, hour and minute of a run, as its file's
+name has them. Earlier runs tell of all other sides."""
 
 
 Row: TypeAlias = "tuple[str, ...]"
@@ -61,7 +64,11 @@ def span(values: Iterable[float], digits: int = 0) -> str:
 
 def of_races(folder: Path) -> dict[str, list[str]]:
     """Name → lines of the tables of bench_gpu_peers.py."""
-    races = runs_of(folder, "gpu_peers-*.json")
+    races = [
+        replace(run, figures=[one for one in run.figures if not _is_of_before(one["name"], path)])
+        for path in sorted(folder.glob("gpu_peers-*.json"))
+        for run in runs_of(folder, path.name)
+    ]
     wanted = {
         "frames per second": ("value", 0),
         "processor time per frame": ("cpu_us", 0),
@@ -72,6 +79,13 @@ def of_races(folder: Path) -> dict[str, list[str]]:
     return {
         name: by_gpu(races, partial(race_rows, what=what, digits=digits)) for name, (what, digits) in wanted.items()
     }
+
+
+def _is_of_before(name: str, path: Path) -> bool:
+    """Whether a figure in a file is of what no longer runs so."""
+    sides, since = _ANEW
+    match = RACE.match(name)
+    return match is not None and match[3] in sides and path.stem.split("-")[2] < since
 
 
 def of_cameras(folder: Path) -> dict[str, list[str]]:

@@ -37,6 +37,7 @@ def gpu_inference(
     *,
     beside: bool = True,
     is_urgent: bool = False,
+    side_by_side: bool = False,
 ) -> GpuInference | None:
     """Inference over sessions of its own; None where the host must prepare images or read outputs, which is logged with
     its reason.
@@ -46,6 +47,8 @@ def gpu_inference(
         beside: frames are prepared, and batches decoded, beside the engine's work on others, on streams of their own;
             else all that is done with a batch is on one stream.
         is_urgent: its kernels start before those of others that wait.
+        side_by_side: the GPU may work on several batches at a time, where the engine can, and decodes each where that
+            ran: more frames a second, each a little later, where that does not matter.
 
     Raises:
         ModelError: the model's input is no image, or of a type that images cannot be written in.
@@ -56,7 +59,8 @@ def gpu_inference(
     kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
     reason = kernels.why_not()
     on_host = _on_host(engine, profile, config, decoder_for, where)
-    sessions = [] if reason else [engine.session(profile, on_host) for _ in range(SLOTS)]
+    lanes = range(SLOTS) if side_by_side else (0,) * SLOTS
+    sessions = [] if reason else [engine.session(profile, on_host, lane) for lane in lanes]
     strange = [one.name for one in sessions[0].outputs_on_gpu if not one.is_plain] if sessions else []
     reason = reason or (f"output {strange[0]!r} is in a DLA's layout" if strange else "")
     if reason:
@@ -69,10 +73,12 @@ def gpu_inference(
     decoder = decoder_for((layout.width, layout.height))
     device, rows = engine.device, layout.rows
     uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
-    reading, feeding = (device.stream(), uploader.stream) if beside else (None, None)
+    apart = len({id(one.stream) for one in sessions}) > 1
+    reading = device.stream() if beside and not apart else None
+    feeding = uploader.stream if beside else None
     if is_urgent:  # before anything is recorded: graphs keep the priority that they were recorded with
-        own: Sequence[Stream] = getattr(sessions[0], "streams", [sessions[0].stream])
-        _raise_priority([*own, *(one for one in (reading, feeding) if one)], where)
+        own = [stream for one in sessions for stream in getattr(one, "streams", [one.stream])]
+        _raise_priority([*dict.fromkeys(own), *(one for one in (reading, feeding) if one)], where)
     slots = []
     for session in sessions:
         (image,) = session.inputs_on_gpu.values()

@@ -148,7 +148,7 @@ class Models:
         branches = []
         # Of several engines each takes a branch; a single one is fed on the GPU where it can be, else replicated.
         for engine, weight in made.parts if isinstance(made, Replicated) else [(made, 1)]:
-            inference = self._gpu_inference(name, stage, engine, model)
+            inference = self._gpu_inference(name, stage, engine, model, live)
             if inference is not None:
                 branches.append(replace(self._on_gpu(name, stage, [inference]), weight=weight))
                 continue
@@ -179,7 +179,7 @@ class Models:
         as_stages = [stage.model_copy(update={"infer": one}) for one in names]  # the stage, if it ran that model
         parts = [(one, self._section(one.infer)) for one in as_stages]
         made = [(one, self._engine(one.infer, model, threads), model) for one, model in parts]
-        on_gpu = [self._gpu_inference(name, *part) for part in made]
+        on_gpu = [self._gpu_inference(name, *part, live) for part in made]
         inferences = [inference for inference in on_gpu if inference is not None]
         _check_same_device(self.file, dict(zip(names, (one is not None for one in on_gpu), strict=True)))
         if inferences:
@@ -220,7 +220,9 @@ class Models:
                 engine.info = {**engine.info, "batch": batches.in_words(batch.max, rushed)}
         return infer.InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every, not rushed)
 
-    def _gpu_inference(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> GpuInference | None:
+    def _gpu_inference(
+        self, name: str, stage: InferStage, engine: Engine, model: ModelConfig, live: bool
+    ) -> GpuInference | None:
         """An inference slot on the GPU, where the engine is there and the images can be prepared there."""
         if not is_on_gpu(engine):
             return None
@@ -228,7 +230,14 @@ class Models:
         beside = stage.parts is None  # records of crops are waited for at once: nothing could be beside them
         is_urgent = model.priority == "high"
         inference = gpu_inference(
-            engine, stage.profile, model.input, decoder_for, str(model.onnx), beside=beside, is_urgent=is_urgent
+            engine,
+            stage.profile,
+            model.input,
+            decoder_for,
+            str(model.onnx),
+            beside=beside,
+            is_urgent=is_urgent,
+            side_by_side=beside and not live and not batches.rushed_by(self.config, name, self.directory),
         )
         if inference is not None:
             self.inferences.append(inference)

@@ -88,7 +88,7 @@ class GpuSession(Session, Protocol):
 
     Attributes:
         device: where the tensors are.
-        stream: takes the engine's work; shared by all sessions of one engine.
+        stream: takes the engine's work; shared by all sessions of a lane.
         exclusive: lock to hold while enqueuing work that must not be mixed with others', as when recording.
         inputs_on_gpu: by name.
         outputs_on_gpu: in the model's order.
@@ -118,8 +118,13 @@ class GpuEngine(Engine, Protocol):
 
     device: CudaDevice
 
-    def session(self, profile: str | None = None, on_host: OnHost = "all") -> GpuSession:
-        """A new set of bound tensors. Raises ModelError for an unknown profile."""
+    def session(self, profile: str | None = None, on_host: OnHost = "all", lane: int = 0) -> GpuSession:
+        """A new set of bound tensors. Raises ModelError for an unknown profile.
+
+        Args:
+            lane: the GPU may work for sessions of several lanes at a time, each lane's runs one after the other; all
+                are of one lane where an engine has no more.
+        """
         ...
 
 

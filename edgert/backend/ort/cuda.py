@@ -344,8 +344,8 @@ class OrtCudaEngine(runtime.OrtEngine):
         self._fused, self.nbytes = fused, 0
         self.refinements = list[Refinement]()
 
-    def session(self, profile: str | None = None, on_host: OnHost = "all") -> OrtCudaSession:
-        """A new set of bound tensors."""
+    def session(self, profile: str | None = None, on_host: OnHost = "all", lane: int = 0) -> OrtCudaSession:
+        """A new set of bound tensors. All are of one lane: a session of ONNX Runtime has one stream."""
         shapes, first = self.shapes_of(profile), self.profiles[0]
         made = OrtCudaSession(
             self.open_session(),

@@ -25,7 +25,6 @@ class OpenPlan:
     """A plan that TensorRT has read, with its runtime, which outlives it.
 
     Args:
-        stream: takes the work of all contexts.
         dla_core: the DLA core it was built for; None for none.
         host_code: whether the plan's code for the processor may be run.
         shelf: where kernels are cached that TensorRT-RTX compiles when the engine first runs.
@@ -41,14 +40,13 @@ class OpenPlan:
         plan: bytes,
         library: api.Library,
         device: CudaDevice,
-        stream: Stream,
         *,
         dla_core: int | None = None,
         host_code: bool = False,
         shelf: Shelf | None = None,
         title: str = "engine",
     ) -> None:
-        self._library, self._device, self._stream, self._title = library, device, stream, title
+        self._library, self._device, self._title = library, device, title
         self.unsupported = api.unsupported(library, "{}.{}".format(*device.traits.compute))
         self._log = shared_logger(library.trt)[1]
         self._runtime: api.Runtime = _runtime(library, dla_core, title, host_code=host_code)
@@ -89,9 +87,9 @@ class OpenPlan:
         """NumPy's name for a tensor's type. Raises ModelError for a type that NumPy has not."""
         return dtype_of(self._engine, name, self._title)
 
-    def context(self, index: int, shapes: Shapes) -> Context:
-        """A new execution context for input shapes within an optimization profile. Raises DeviceError where TensorRT
-        makes none, and ModelError as :class:`Context`."""
+    def context(self, index: int, shapes: Shapes, stream: Stream) -> Context:
+        """A new execution context for input shapes within an optimization profile, its work on a stream. Raises
+        DeviceError where TensorRT makes none, and ModelError as :class:`Context`."""
         kernels = self._kernels
         made: api.IExecutionContext = kernels.context() if kernels else self._engine.create_execution_context()
         why = tail(self._log) if made is None else ""
@@ -109,7 +107,7 @@ class OpenPlan:
             self._library.trt,
             self._engine,
             made,
-            self._stream,
+            stream,
             index=index,
             shapes=shapes,
             title=self._title,

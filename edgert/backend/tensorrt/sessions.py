@@ -19,7 +19,7 @@ from edgert.memory.cuda import CudaDevice, Stream, tensor_kind
 class Queue:
     """A stream, and the lock to hold while enqueuing work on it.
 
-    One for all sessions of an engine, and for all engines of a DLA core, which so has one job at a time.
+    One for all sessions of a lane, and for all engines of a DLA core, which so has one job at a time.
     """
 
     stream: Stream

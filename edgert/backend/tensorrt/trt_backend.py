@@ -414,14 +414,13 @@ class TrtBackend:
         core, loadables = made.request.dla_core, made.engine_facts.loadables
         scales = {name: form.scale for name, form in made.request.formats.items() if form.scale}
         with self._device:
-            queue = self._queues.get(core) or Queue(self._device.stream(), threading.RLock())
-            if core is not None:  # which so gets one job at a time
-                self._queues[core] = queue
+            if core is not None and core not in self._queues:  # which so gets one job at a time
+                self._queues[core] = Queue(self._device.stream(), threading.RLock())
             engine = TrtEngine(
                 made.result.plan,
                 self.library,
                 self._device,
-                queue=queue,
+                queue=self._queues.get(core),
                 profiles=profiles or {DEFAULT_PROFILE: {}},
                 scales=scales,
                 dla_core=core,

@@ -16,7 +16,7 @@ from edgert.backend.tensorrt.log import shared_logger
 from edgert.backend.tensorrt.open_plan import OpenPlan
 from edgert.backend.tensorrt.sessions import Queue, TrtSession
 from edgert.errors import BuildError, DeviceError
-from edgert.memory.cuda import CudaDevice
+from edgert.memory.cuda import CudaDevice, Stream
 
 MAX_LOADABLES = 16
 """Programs that one DLA core holds at the same time: NVIDIA's page on DLA layer restrictions."""
@@ -30,7 +30,8 @@ class TrtEngine:
         plan: what a build gave.
         library: the TensorRT that built it, or a later one for a version-compatible engine.
         device: the GPU.
-        queue: takes the work of all sessions; a new one by default. Engines of one DLA core must share one.
+        queue: takes the work of all sessions; by default each lane has one of its own. Engines of one DLA core must
+            share one.
         profiles: name → input shapes, one per optimization profile of the engine, in order.
         scales: int8 input → what one step is worth, where callers have real numbers.
         dla_core: the DLA core it was built for; None for none.
@@ -84,8 +85,9 @@ class TrtEngine:
                 fix="leave one profile, or run the pipeline file itself: each profile then has a plan of its own",
             )
         self.device, self.title, self.loadables = device, title, loadables
-        self._queue, self._scales = queue or Queue(device.stream(), threading.RLock()), scales or {}
-        opened = partial(OpenPlan, library=library, device=device, stream=self._queue.stream, title=title)
+        self._queue, self._scales = queue, scales or {}
+        self._lanes = list[Queue]()
+        opened = partial(OpenPlan, library=library, device=device, title=title)
         shared_logger(library.trt)[1].clear()
 
         def other(content: tuple[bytes, Shelf | None]) -> OpenPlan:
@@ -121,20 +123,21 @@ class TrtEngine:
             info["unsupported"] = self._plan.unsupported
         self.info: Mapping[str, Any] = MappingProxyType(info)
 
-    def session(self, profile: str | None = None, on_host: OnHost = "all") -> TrtSession:
+    def session(self, profile: str | None = None, on_host: OnHost = "all", lane: int = 0) -> TrtSession:
         """A new set of bound tensors, all of them the host's, too, where a DLA takes them, and an execution context.
         Raises ModelError when there is no such profile, or an output's size depends on the data, and DeviceError when
         there is no memory."""
         if not self._is_open:
             raise closed_engine(self.title)
         name = checked_profile(profile, self.profiles, self.title)
-        spare = self._spare.pop() if self._spare and name == self.profiles[0] else None  # that of the beginning
+        is_first = not lane and name == self.profiles[0]
+        spare = self._spare.pop() if self._spare and is_first else None  # that of the beginning
         if spare is not None:
             spare.place(self._touched(on_host))
-        made = spare or self._opened(name, on_host)
+        made = spare or self._opened(name, on_host, lane)
         if on_host == "all":  # whoever runs it from the host has nobody who opens them meanwhile
             try:
-                with self.device.recording, self._queue.exclusive:
+                with self.device.recording, made.exclusive:
                     for rows in made.sizes:
                         made.open(rows)
             except BaseException:  # too little memory for one of them
@@ -147,16 +150,24 @@ class TrtEngine:
         """What a DLA takes is shared with the host whoever touches it."""
         return "all" if self.loadables else on_host
 
-    def _opened(self, name: str, on_host: OnHost = "none") -> TrtSession:
-        shapes = self._profiles[name]
+    def _queue_of(self, lane: int) -> Queue:
+        """Execution contexts of different streams may run at the same time; a DLA core has one job at a time."""
+        if self._queue is not None:
+            return self._queue
+        while len(self._lanes) <= lane:
+            self._lanes.append(Queue(self.device.stream(), threading.RLock()))
+        return self._lanes[lane]
+
+    def _opened(self, name: str, on_host: OnHost = "none", lane: int = 0) -> TrtSession:
+        shapes, queue = self._profiles[name], self._queue_of(lane)
         own = sorted(rows for profile, rows in self._others if profile == name and rows)
         sizes = own if name == self.profiles[0] else own[:-1]  # without all of them
 
-        with self._queue.exclusive:  # nobody records meanwhile, and would get what that puts on the stream
+        with queue.exclusive:  # nobody records meanwhile, and would get what that puts on the stream
             made = TrtSession(
-                partial(self._open_context, name),
+                partial(self._open_context, name, queue.stream),
                 self.device,
-                self._queue,
+                queue,
                 shapes=shapes,
                 scales=self._scales,
                 dynamic=self.dynamic_batch,
@@ -211,7 +222,7 @@ class TrtEngine:
             for plan in (self._plan, *self._others.values()):
                 plan.close()
 
-    def _open_context(self, name: str, shapes: Shapes) -> Context:
+    def _open_context(self, name: str, stream: Stream, shapes: Shapes) -> Context:
         rows = next((shape[0] for shape in shapes.values() if shape), 0)
         plan = self._others.get((name, rows)) or self._others.get((name, 0)) or self._plan
-        return plan.context(0 if self._others else self.profiles.index(name), shapes)
+        return plan.context(0 if self._others else self.profiles.index(name), shapes, stream)

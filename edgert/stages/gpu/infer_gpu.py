@@ -274,7 +274,8 @@ class GpuInference:
     """Inference on the GPU: some slots of tensors, used in turn. One thread fills and submits; another may wait.
 
     Host frames are uploaded as they are, YUV planes and not BGR, on a stream of their own; frames that are on the GPU
-    already are read where they lie. What was submitted is done in order.
+    already are read where they lie. What was submitted is done in order, or side by side where slots have streams of
+    their own.
 
     Args:
         slots: used in turn. A batch that nobody has waited for is read when its slot has its next turn.
@@ -308,6 +309,7 @@ class GpuInference:
         self._turn = 0
         self.rows, self.network, self.preprocessor = slots[0].rows, slots[0].network, slots[0].preprocessor
         self._plans = slots[0].plans  # all have the same
+        self._lasts = range(1, 1 + len({id(slot.session.stream) for slot in slots}))  # what was before them is done
 
     def how(self, patient: bool) -> How:
         """How one waits, who sleeps or who does not: of cameras the newest frame counts, of files there are others."""
@@ -316,7 +318,7 @@ class GpuInference:
     @property
     def idle(self) -> bool:
         """Whether the GPU has done all that was submitted. Does not wait; raises DeviceError when it failed."""
-        return self._slots[self._turn - 1].idle  # the last; the others are done before it
+        return all(self._slots[self._turn - last].idle for last in self._lasts)
 
     def warm_up(self) -> None:
         """Runs and records every number of rows once, so that the first frames do not pay for that. Of engines that can

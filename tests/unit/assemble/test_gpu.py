@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from edgert.assemble import models as model
 from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
 from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.log import shared_logger
+from edgert.backend.tensorrt.sessions import Queue
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.config import InputConfig, load_pipeline
 from edgert.errors import DeviceError
@@ -45,6 +47,7 @@ class Rig:
         loadables: int = 0,
         rows: int = 1,
         scales: dict[str, float] | None = None,
+        queue: Queue | None = None,
         **script: Any,
     ) -> None:
         self.device, self.runs = FakeDevice(integrated), 0
@@ -53,7 +56,7 @@ class Rig:
         shapes = {"default": {"x": (rows, 3, SIDE, SIDE)}}
         self.double = Double("10.3", Script(**told))
         self.engine: TrtEngine = TrtEngine(
-            b"plan", library_of(self.double), self.device, profiles=shapes, **cast("Any", core)
+            b"plan", library_of(self.double), self.device, queue=queue, profiles=shapes, **cast("Any", core)
         )
         assert is_on_gpu(self.engine)
 
@@ -288,6 +291,33 @@ def test_what_is_urgent_goes_first_from_the_frame_to_its_boxes(monkeypatch: pyte
     assert first[3:] == first[:1]
 
 
+def test_several_batches_may_be_worked_on_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = list[Any]()
+    monkeypatch.setattr(Stream, "raise_priority", lambda stream: first.append(stream))
+    rig = Rig()
+    inference = rig.inference(side_by_side=True, is_urgent=True)
+    assert inference is not None
+    streams = [one.stream for one in rig.engine._sessions]
+    assert len(set(map(id, streams))) == SLOTS and first[:SLOTS] == streams, "all of them go first"
+    inference.warm_up()
+    assert rig.device.events.count("capture") == SLOTS, "each is decoded where its engine ran"
+    before = rig.runs
+    pending = [inference.submit(inference.fill(frame_of(64, 48, "nv12")))[0] for _ in range(2 * SLOTS)]
+    assert [one.record() for one in pending] == [before + 1 + turn for turn in range(2 * SLOTS)]
+    assert inference.idle
+    inference.close()
+    rig.engine.close()
+    assert rig.device.live_bytes == 0 and not rig.device.gpu.allocations
+
+
+def test_no_more_than_one_where_that_is_later_and_on_a_dla() -> None:
+    rig = Rig()
+    assert rig.inference() is not None
+    assert len({id(one.stream) for one in rig.engine._sessions}) == 1
+    rig = Rig(loadables=1, queue=Queue(rig.device.stream(), threading.RLock()))
+    assert len({id(rig.engine.session(lane=lane).stream) for lane in range(SLOTS)}) == 1
+
+
 def test_a_driver_that_knows_no_priorities_is_told_and_the_model_runs(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     with caplog.at_level("WARNING", "edgert.gpu"):
@@ -297,12 +327,26 @@ def test_a_driver_that_knows_no_priorities_is_told_and_the_model_runs(caplog: py
     assert inference.run(inference.fill(frame_of(64, 48, "nv12"))) == [1.0]
 
 
-def test_the_priority_of_a_models_section_reaches_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    urgent: list[bool] = []
-    monkeypatch.setattr(model, "is_on_gpu", lambda engine: True)
-    monkeypatch.setattr(
-        model, "gpu_inference", lambda *_, **told: urgent.append(told["is_urgent"])
-    )  # then the host's is used
-    for section in ([], ["models.parts.priority=high"]):
-        assemble(load_pipeline(small_pipeline(tmp_path), section)).close()
-    assert urgent == [False, True]
+def asked_of_the_gpu(key: str, changes: str, folder: Path, patch: pytest.MonkeyPatch) -> bool:
+    """What :func:`gpu_inference` is asked for, for a pipeline of images."""
+    found: list[bool] = []
+    patch.setattr(model, "is_on_gpu", lambda engine: True)
+    patch.setattr(model, "gpu_inference", lambda *_, **told: found.append(told[key]))  # then the host's is used
+    assemble(load_pipeline(small_pipeline(folder), changes.split())).close()
+    return found[0]
+
+
+@pytest.mark.parametrize(("changes", "is_urgent"), [("", False), ("models.parts.priority=high", True)])
+def test_the_priority_of_a_models_section_reaches_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: str, is_urgent: bool
+) -> None:
+    assert asked_of_the_gpu("is_urgent", changes, tmp_path, monkeypatch) is is_urgent
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_so"), [("", True), ("stages.cam.source=photos stages.cam.realtime=true stages.cam.fps=9", False)]
+)
+def test_what_comes_as_fast_as_it_is_taken_is_worked_on_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: str, is_so: bool
+) -> None:
+    assert asked_of_the_gpu("side_by_side", changes, tmp_path, monkeypatch) is is_so

@@ -22,6 +22,7 @@ from edgert.backend.tensorrt.trt_backend import parts_of, plan_sizes
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.errors import BuildError, DeviceError
 from edgert.graph import from_bytes, inputs
+from edgert.memory.cuda import Stream
 from tests.helpers import models
 from tests.helpers.trt_bench import HERE, Bench, MemoryStore
 from tests.helpers.trt_device import FakeDevice
@@ -160,10 +161,10 @@ def test_a_context_that_finds_no_room_leaves_its_batches_to_larger_ones(
     engine, real = Rtx().backend.compile(MODEL, options()), OpenPlan.context
     session = engine.session(on_host="outputs")
 
-    def context(plan: OpenPlan, index: int, shapes: Shapes) -> Context:
+    def context(plan: OpenPlan, index: int, shapes: Shapes, stream: Stream) -> Context:
         if shapes["x"][0] == 2:
             raise DeviceError("TensorRT made no execution context", why="the GPU has too little memory")
-        return real(plan, index, shapes)
+        return real(plan, index, shapes, stream)
 
     monkeypatch.setattr(OpenPlan, "context", context)
     assert engine.refine is not None
@@ -184,11 +185,11 @@ def test_closing_breaks_off_what_is_opened(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(2):
         engine.session(on_host="outputs")
 
-    def context(plan: OpenPlan, index: int, shapes: Shapes) -> Context:
+    def context(plan: OpenPlan, index: int, shapes: Shapes, stream: Stream) -> Context:
         opened.append(shapes["x"][0])
         began.set()
         time.sleep(0.05)
-        return real(plan, index, shapes)
+        return real(plan, index, shapes, stream)
 
     monkeypatch.setattr(OpenPlan, "context", context)
     assert engine.refine is not None
@@ -357,10 +358,10 @@ def test_a_session_without_room_for_the_context_of_a_size_keeps_no_memory(monkey
     engine.session()
     before, usual = bench.device.live_bytes, OpenPlan.context
 
-    def context(self: OpenPlan, index: int, shapes: Shapes) -> Context:
+    def context(self: OpenPlan, index: int, shapes: Shapes, stream: Stream) -> Context:
         if shapes["x"][0] == 2:
             raise DeviceError("the GPU has too little memory")
-        return usual(self, index, shapes)
+        return usual(self, index, shapes, stream)
 
     monkeypatch.setattr(OpenPlan, "context", context)
     with pytest.raises(DeviceError) as caught:
