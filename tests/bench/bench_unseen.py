@@ -56,7 +56,7 @@ from edgert.runtime import Summary
 from edgert.simulator import Platform, Simulated, simulate
 from edgert.simulator.board_platform import HostSlots
 from edgert.simulator.hardware import ANY_CORE
-from edgert.simulator.pipeline_design import Scene, design_of
+from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
 from edgert.simulator.recorded import StageTime, StageTimes
 
 NEAR, FAR = 0.15, 0.25
@@ -73,22 +73,26 @@ def foretold(case: Case, file: PipelineFile, machine: Machine, seed: int) -> Sim
     """The pipeline, played from what was measured of others."""
     without = frozenset(network for network, _ in case.models.values())
     profiles = {name: profile_of(network, machine, without) for name, (network, _) in case.models.items()}
-    slots = HostSlots(file, profiles, machine.serial, machine.spin_ms)
     sources = {name: one for name, one in file.config.stages.items() if isinstance(one, SourceStage)}
     live = any(one.realtime for one in sources.values())
-    own, threads = {}, {}
+    own, threads, rests_ms = {}, {}, dict[str, float]()
+
+    def slots(name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
+        return HostSlots(file, profiles, machine.serial(rests_ms[name]), machine.spin_ms)(name, stage, live)
+
     for name, stage in file.config.stages.items():
-        core, own_ms, is_rested = ANY_CORE, stage_ms(case, stage, file, machine), True
+        core, own_ms, cold = ANY_CORE, stage_ms(case, stage, file, machine), 1.0
         if isinstance(stage, InferStage):
-            core = slots(name, stage, live)[0].core(0)
             crops = case.objects if stage.crop else 1
             run_ms = crops * next(iter(profiles[stage.infer].whole.values())).alone_ms
-            is_rested = rests(sources, own_ms + run_ms)
-            own_ms += rested_ms(case.models[stage.infer][0], machine) if is_rested else 0.0
+            rests_ms[name] = rest_ms(sources, own_ms + run_ms)
+            cold = machine.cold(rests_ms[name])
+            core = slots(name, stage, live)[0].core(0)
+            own_ms += cold * rested_ms(case.models[stage.infer][0], machine)
             own_ms /= crops  # a simulation has it for each crop
         own[name] = (Step(core, own_ms, slowdown=machine.company),)
         late = () if isinstance(stage, SourceStage) else machine.wakeup_ms
-        jitter = machine.jitter_by(quantiles(stage, machine, is_rested))
+        jitter = machine.jitter_by(quantiles(stage, machine, is_rested=cold > 0.5))
         threads[name] = StageTime(jitter=jitter, wakeup_latency_ms=late, hand_over_ms=machine.hand_over_ms)
     played = Scene({}, float(case.objects), times=StageTimes(threads), own=own)
     platform = Platform(tuple(core_accelerators()), machine.fetch_quantiles_ms)
@@ -117,10 +121,10 @@ def profile_of(network: str, machine: Machine, without: frozenset[str]) -> Profi
     )  # fmt: skip
 
 
-def rests(sources: Mapping[str, SourceStage], frame_ms: float) -> bool:
-    """Whether a stage that takes this for a frame waits for the next: not where a file comes as fast as it is taken."""
+def rest_ms(sources: Mapping[str, SourceStage], frame_ms: float) -> float:
+    """How long a stage that takes this for a frame waits for the next; not at all where files are read."""
     total_fps = frames_s(sources)
-    return total_fps is not None and frame_ms * total_fps < 1e3
+    return 0.0 if total_fps is None else max(1e3 / total_fps - frame_ms, 0.0)
 
 
 def frames_s(sources: Mapping[str, SourceStage]) -> float | None:
@@ -130,7 +134,7 @@ def frames_s(sources: Mapping[str, SourceStage]) -> float | None:
 
 
 def rested_ms(network: str, machine: Machine) -> float:
-    """What a run takes more that does not follow another at once, as the caches hold what was done meanwhile."""
+    """What a run takes more after a long rest, as the caches hold what was done meanwhile."""
     at_least, of_node = machine.rested
     return at_least + of_node * len(read(static(network)).nodes)
 
@@ -244,8 +248,9 @@ def describe(machine: Machine) -> None:
     """Prints what was measured."""
     print(
         f"  two networks at once {machine.company:.2f} x as slow, two threads take {machine.two:.2f} of one's time and "
-        f"spin {machine.spin_ms:.0f} ms; after a rest {machine.rested[0]:.2f} ms and {1e3 * machine.rested[1]:.1f} us "
-        f"a node more; p99 of a run {machine.run_jitter[-3]:.2f} x"
+        f"spin {machine.spin_ms:.0f} ms, {machine.two_rested:.2f} when one has to be woken; after a rest "
+        f"{machine.rested[0]:.2f} ms and {1e3 * machine.rested[1]:.1f} us a node more, after brief ones "
+        f"{', '.join(f'{one:.2f}' for one in machine.brief)} of that; p99 of a run {machine.run_jitter[-3]:.2f} x"
     )
     print(
         f"  passing a result on takes {machine.hand_over_ms:.3f} ms; an idle core leaves threads waiting for "

@@ -64,6 +64,8 @@ EASY_FPS, EASY_S = 25.0, 3.0
 """Of the other pipelines: a camera's, as stages take longer the longer they rest between frames."""
 _PERIOD_S, _SPIN_S = 0.04, 0.1
 """A rest between two runs; longer than threads of ONNX Runtime spin."""
+_BRIEF_S = 0.001, 0.004, 0.015
+"""Rests after which less is gone from the caches."""
 Row = tuple[float, float, float]
 
 
@@ -185,7 +187,8 @@ class Bench:
     """One network, to be timed in rounds.
 
     A shared machine is slow for moments and for seconds at a time, so the reference is timed in between, and a round's
-    times are kept as so many of its runs (``alone``, ``rested``, ``busy``, ``two``); medians over the rounds count.
+    times are kept as so many of its runs (``alone``, ``rested``, ``busy``, ``two``, ``two_rested``, and for each of
+    :data:`_BRIEF_S` one of ``brief``); medians over the rounds count.
     """
 
     def __init__(self, name: str) -> None:
@@ -194,7 +197,8 @@ class Bench:
         self._engine = OrtBackend().compile(self.model, EngineOptions(threads=1))
         self._one, self._two = (self._filled(threads) for threads in (1, 2))
         self._feeds = {key: value.copy() for key, value in self._one.inputs.items()}
-        self.alone, self.rested, self.busy, self.two = (list[float]() for _ in range(4))
+        self.alone, self.rested, self.busy, self.two, self.two_rested = (list[float]() for _ in range(5))
+        self.brief = tuple(list[float]() for _ in _BRIEF_S)
         self._rests: list[list[float]] = []
         self.readings_ms: list[float] = []
         self._kernels: list[Sequence[Kernel]] = []
@@ -209,7 +213,7 @@ class Bench:
 
     def mark(self) -> Callable[[], None]:
         """Gives what forgets whatever is measured from now on."""
-        kept = [(one, len(one)) for one in vars(self).values() if isinstance(one, list)]
+        kept = [(one, len(one)) for one in (*vars(self).values(), *self.brief) if isinstance(one, list)]
 
         def forget() -> None:
             for one, count in kept:
@@ -226,10 +230,13 @@ class Bench:
                 self.alone.append(self._against(reference, self.second_ms, runs))
                 self._rests.append([])
                 self.rested.append(self._against(reference, self._after_rest_ms, runs))
+                for rest_s, found in zip(_BRIEF_S, self.brief, strict=True):
+                    found.append(self._against(reference, partial(self._after_ms, rest_s), runs))
                 with core_profile.company(self._engine, [at for name, at in cores.items() if name != mine]):
                     self._busy.append(timed(self._one.run, 3 * runs))
             self.busy.append(mean_ms([one.cpu_ms for one in self._busy[-1]]) / mean_ms(self.readings_ms[-2 * runs :]))
         self.two.append(self._against(reference, self._second_on_two_ms, runs))
+        self.two_rested.append(self._against(reference, self._rested_on_two_ms, runs))
 
     def _against(self, reference: Bench, take_ms: Callable[[], float], runs: int) -> float:
         """What is taken, in runs of the reference right before."""
@@ -246,11 +253,20 @@ class Bench:
         self._two.run()
         return once(self._two.run).wall_ms
 
+    def _rested_on_two_ms(self) -> float:
+        time.sleep(_SPIN_S)
+        return once(self._two.run).wall_ms
+
     def _after_rest_ms(self) -> float:
         time.sleep(_PERIOD_S)
         run = once(self._one.run)
         self._rests[-1].append(run.wall_ms)
         return run.cpu_ms
+
+    def _after_ms(self, rest_s: float) -> float:
+        self._one.run()
+        time.sleep(rest_s)
+        return once(self._one.run).cpu_ms
 
     def spun_ms(self) -> float:
         """Processor time of the whole process after a run on two threads, until it rests."""
@@ -382,7 +398,9 @@ class Machine:
         networks: with the times of their kernels.
         company: how many times as long a network takes with all cores busy.
         rested: milliseconds that a run takes more that does not follow another at once, at least and for each node.
+        brief: after each of :data:`_BRIEF_S`, what part of that it takes more.
         two: of a run on two threads, the time on one.
+        two_rested: the same after a rest in which the second of them fell asleep.
         spin_ms: for how long the second of two threads keeps its core busy after a run, waiting for the next.
         stages: kind → milliseconds a frame, a megapixel and an object.
         brisk: the same where frames follow one another at :data:`BRISK_FPS` and more, of some kinds.
@@ -401,7 +419,9 @@ class Machine:
     networks: Mapping[str, host.Timed]
     company: float
     rested: tuple[float, float]
+    brief: tuple[float, ...]
     two: float
+    two_rested: float
     spin_ms: float
     stages: Mapping[str, Sequence[float]]
     brisk: Mapping[str, Sequence[float]]
@@ -417,10 +437,15 @@ class Machine:
     slow_phases: tuple[float, ...] = ()
     _rates: dict[frozenset[str], dict[str, float]] = field(default_factory=dict)
 
-    @property
-    def serial(self) -> float:
-        """Part of a run on one thread that two do not share."""
-        return max(2 * self.two - 1, 0.0)
+    def serial(self, rest_ms: float) -> float:
+        """Part of a run on one thread that two do not share, after a rest."""
+        return max(2 * (self.two_rested if rest_ms > self.spin_ms else self.two) - 1, 0.0)
+
+    def cold(self, rest_ms: float) -> float:
+        """What part of :attr:`rested` a run takes more after so long a rest: between those that were measured, by its
+        logarithm."""
+        rests = [math.log(1e3 * one) for one in (*_BRIEF_S, _PERIOD_S)]
+        return float(np.interp(math.log(rest_ms), rests, (*self.brief, 1.0))) if rest_ms > 0 else 0.0
 
     def paced(self, readings_ms: Sequence[float], period_s: float) -> Machine:
         """The same while the reference network takes that long: others share its cores' clock and caches.
@@ -473,12 +498,19 @@ def measured(folder: Path, count: int) -> Machine:
     reference_ms = mean_ms([one for bench in made for one in bench.readings_ms])
     found = [others(folder, reference_ms) for _ in range(count)]
     more = [reference_ms * (statistics.median(one.rested) - statistics.median(one.alone)) for one in made]
+    brief = [
+        max(statistics.median(sum(one.brief[at]) / sum(one.alone) - 1 for one in made), 0.0)
+        for at in range(len(_BRIEF_S))
+    ]
+    whole = max(statistics.median(sum(one.rested) / sum(one.alone) - 1 for one in made), 1e-6)
     nodes = np.array([[1.0, len(one.graph.nodes)] for one in made])
     at_least, of_node = map(float, nnls(nodes, np.maximum(more, 0.0))[0])
     return Machine(
         networks={name: bench.found(reference_ms) for name, bench in benches.items()},
         company=max(1.0, statistics.median(statistics.median(one.busy) / statistics.median(one.alone) for one in made)),
         rested=(at_least, of_node),
+        brief=tuple(min(one / whole, 1.0) for one in brief),
+        two_rested=statistics.median(statistics.median(one.two_rested) / statistics.median(one.rested) for one in made),
         two=statistics.median(statistics.median(one.two) / statistics.median(one.alone) for one in made),
         spin_ms=statistics.median(one.spun_ms() for one in made),
         stages={kind: fitted(_usual([one.stages[kind] for one in found])) for kind in found[0].stages},

@@ -146,7 +146,8 @@ def machine(**other: Any) -> Any:
     unseen = importlib.import_module("unseen")
     stages = dict.fromkeys(("still", "boxes", "track", "draw", "trails", "jsonl", "images"), (0.5, 0.0, 0.0))
     made = unseen.Machine(
-        networks={}, company=1.0, rested=(0.0, 0.0), two=0.6, spin_ms=40.0, stages=stages,
+        networks={}, company=1.0, rested=(0.0, 0.0), brief=(0.0, 0.5, 1.0), two=0.6, two_rested=0.9, spin_ms=40.0,
+        stages=stages,
         brisk={"jsonl": (0.25, 0.0, 0.0)},
         infer={name: {(1.0, mp, size): 0.5 for mp in (0.3, 2.0)} for name, size in (("a", 0.05), ("b", 0.2))},
         run_jitter=(1.0,) * len(AT), rested_jitter=(1.0,) * len(AT), jitters={}, wakeup_ms=(), hand_over_ms=0.0,
@@ -187,8 +188,16 @@ def test_on_a_slower_machine_everything_takes_longer(bench: ModuleType) -> None:
 
 def test_a_stage_rests_where_it_waits_for_the_next_frame(bench: ModuleType) -> None:
     live = SourceStage(source="csi:0", fps=20, realtime=True)
-    assert bench.rests({"one": live, "other": live}, 24) and not bench.rests({"one": live, "other": live}, 26)
-    assert not bench.rests({"film": SourceStage(source="film.mp4", decode="cpu")}, 1)
+    assert bench.rest_ms({"one": live, "other": live}, 24) == 1 and not bench.rest_ms({"one": live, "other": live}, 26)
+    assert not bench.rest_ms({"film": SourceStage(source="film.mp4", decode="cpu")}, 1)
+
+
+def test_the_longer_a_rest_the_more_is_gone_from_the_caches(bench: ModuleType) -> None:
+    one = machine()
+    assert [one.cold(rest_ms) for rest_ms in (0, 0.5, 1, 2, 4, 15, 40, 100)] == pytest.approx(
+        [0, 0, 0, 0.25, 0.5, 1, 1, 1]
+    )
+    assert (one.serial(10), one.serial(50)) == pytest.approx((0.2, 0.8)), "a thread that sleeps has to be woken"
 
 
 def test_what_is_used_often_takes_less(bench: ModuleType, tmp_path: Any) -> None:
