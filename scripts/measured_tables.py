@@ -83,9 +83,8 @@ def of_races(folder: Path) -> dict[str, list[str]]:
 
 def _is_of_before(name: str, path: Path) -> bool:
     """Whether a figure in a file is of what no longer runs so."""
-    sides, since = _ANEW
-    match = RACE.match(name)
-    return match is not None and match[3] in sides and path.stem.split("-")[2] < since
+    (sides, since), match, parts = _ANEW, RACE.match(name), path.stem.split("-")
+    return match is not None and match[3] in sides and len(parts) > 2 and parts[2] < since
 
 
 def of_cameras(folder: Path) -> dict[str, list[str]]:
