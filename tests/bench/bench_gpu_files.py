@@ -243,6 +243,7 @@ def measure() -> Iterator[Figure]:
         return
     with ExitStack() as stack:
         folder = Path(FOLDER or stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
         model, files = network(folder / "net.onnx"), clips(folder)
         size = files[0].stat().st_size
         common = {"megabit_s": size * 8 / (COUNT / 30) / 1e6, "cores": float(os.cpu_count() or 0)}
