@@ -3,9 +3,9 @@
 Once, other pipelines and networks are measured on this machine: what a stage takes for a frame, for each of its
 megapixels and each object, what networks take unit by unit, how much slower they are after a rest, beside another one
 and on two threads, how times scatter, how late threads wake up, what passing a result on takes, and how long idle cores
-leave threads waiting. Rates are fitted to that, without the networks of the pipeline that is asked for. Pipelines of
-other networks, sizes and object counts (unseen_pipelines.py) are then simulated from these numbers alone, and run, in
-turn; medians of the runs are compared. The processor's time stands in for its watts, as most machines have no meter.
+leave threads waiting. Rates are fitted to that, without the networks of the pipeline that is asked for. Other
+pipelines (unseen_pipelines.py) are then simulated from these numbers alone, and run, in turn; medians of the runs are
+compared. The processor's time stands in for its watts, as most machines have no meter.
 
 Virtual machines share a processor's clock and caches with others, so one network of none of the pipelines is timed in
 between while the machine is measured, and right before and after anything runs (pace.py). All times are held against

@@ -1,6 +1,7 @@
 """The pipelines that bench_unseen.py foretells.
 
-Each has networks, sizes and object counts that nothing else there is measured with.
+None is measured, nor are rates fitted with its networks; frames of two are as large as those that stages are measured
+with.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ FIRST = (
         + "  find: {infer: find, from: camera}\n  name: {infer: name, from: camera}\n"
         + boxes(8, "[find, name]", "both")
         + "  track: {track: bytetrack, from: both}\n  paint: {draw: [boxes, labels, trails, stats], from: track}\n"
-        "  files: {sink: images, from: paint, path: pictures}\n",
+        "  files: {sink: images, from: paint, path: images}\n",
         8,
     ),
 )
@@ -126,7 +127,8 @@ SECOND = (
         6,
     ),
 )
-"""Those that were written down afterwards, and of which nothing had been run when the forms were settled."""
+"""Those that were written down afterwards, before any of them ran. What runs take after brief rests, and on a thread
+that sleeps, was changed later, with these and the third in sight."""
 THIRD = (
     Case(
         "lobby",

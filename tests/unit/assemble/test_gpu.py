@@ -331,7 +331,7 @@ def asked_of_the_gpu(key: str, changes: str, folder: Path, patch: pytest.MonkeyP
     """What :func:`gpu_inference` is asked for, for a pipeline of images."""
     found: list[bool] = []
     patch.setattr(model, "is_on_gpu", lambda engine: True)
-    patch.setattr(model, "gpu_inference", lambda *_, **told: found.append(told[key]))  # then the host's is used
+    patch.setattr(model, "gpu_inference", lambda *_, **asked: found.append(asked[key]))  # then the host's is used
     assemble(load_pipeline(small_pipeline(folder), changes.split())).close()
     return found[0]
 
