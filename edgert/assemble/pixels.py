@@ -85,12 +85,24 @@ def put_on_gpu(
         if not reason:
             places[name] = f"on {there}" + _copies(stages, reads, readers, {name, *readers}.intersection(listened))
         elif isinstance(source, SharingSource) and device.traits.cached:  # the host reads it as fast
+            if _is_read_once(stages, reads, readers) and getattr(source, "live", False) and device.traits.can_map:
+                device.frames = "mapped"  # for a single frame a copy takes longer than to read it from the host
             source.share(device)
             places[name] = f"on the host, in memory that the GPU reads: {reason}"
         else:
             places[name] = f"on the host: {reason}"
         log.info("%s: frames %s", name, places[name])
     return places
+
+
+def _is_read_once(
+    stages: Mapping[str, section.StageConfig], reads: Mapping[str, Reads], there: Collection[str]
+) -> bool:
+    """Whether the only source of all has its frames read as a whole, by one model on a GPU, and by nobody else
+    there."""
+    looking = [stages[name] for name in there if reads[name] in ("anywhere", "drawn")]
+    is_whole = len(looking) == 1 and isinstance(looking[0], section.InferStage) and looking[0].parts is None
+    return is_whole and sum(isinstance(stage, section.SourceStage) for stage in stages.values()) == 1
 
 
 def _copies(

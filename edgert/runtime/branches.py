@@ -99,7 +99,7 @@ class Branch:
     Attributes:
         level: at which level of degraded models frames are sent here.
         reads: what its first stage looks at; those behind it only work on what that one made.
-        context: of the first stage's thread; see :class:`~edgert.runtime.node.Node`.
+        context: of all of them; see :class:`~edgert.runtime.node.Node`.
     """
 
     stages: tuple[Stage, ...]
@@ -133,7 +133,7 @@ def branch_nodes(
     if len(branches) == 1:
         *before, last = branches[0].stages
         nodes = [*(Node(next(labels), stage, reads="nothing") for stage in before), Node(name, last, reads="nothing")]
-        nodes[0].reads, nodes[0].context = branches[0].reads, branches[0].context
+        _settle(nodes, branches[0])
         _link(nodes, streams, capacity)
         return nodes
     dispatcher = Dispatcher([branch.weight for branch in branches], every, [branch.level for branch in branches])
@@ -142,7 +142,7 @@ def branch_nodes(
     tail = Node(name, Reorder(dispatcher), joins=False, reads="nothing")
     chains = [[Node(next(labels), stage, reads="nothing") for stage in branch.stages] for branch in branches]
     for branch, chain in zip(branches, chains, strict=True):
-        chain[0].reads, chain[0].context = branch.reads, branch.context
+        _settle(chain, branch)
         chain[-1].reorders = True
         _link([head, *chain, tail], streams, capacity)
     return [head, *(node for chain in chains for node in chain), tail]
@@ -166,6 +166,12 @@ def let_go(nodes: Sequence[Node]) -> None:
         if node.branch is None:  # those that may wait without holding pixels come last
             node.outlets = tuple(sorted(node.outlets, key=lambda outlet: outlet.is_bare))
         node.lets_go = bool(node.outlets) and all(outlet.is_bare for outlet in node.outlets)
+
+
+def _settle(nodes: Sequence[Node], branch: Branch) -> None:
+    nodes[0].reads = branch.reads
+    for node in nodes:
+        node.context = branch.context
 
 
 def _link(nodes: Sequence[Node], streams: frozenset[str], capacity: int) -> None:

@@ -45,8 +45,9 @@ class Node:
         lag: of such a node, how many results may wait for it: it waits itself, for a GPU that goes on meanwhile.
         spared: of its time between two results, the part within which the thread of the node that it listens to does
             its work, so that one thread less is woken for a result; its own takes over when it is slower. 0: at once.
-        context: in which its thread works, such as a GPU's, instead of entering it for every call; what runs
-            inline works outside, as its code may be a user's.
+        context: in which it works, such as a GPU's, instead of entering it for every call. What runs inline behind it
+            works outside, as its code may be a user's, but for one that lags, or is spared its thread: that has the
+            same.
         since_ns: since when it is in one call of its stage; 0 while it is in none.
         care: what holds when it fails or hangs.
         renew: makes the stage anew, before it is opened again after a failure; None: the same one is opened.

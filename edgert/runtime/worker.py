@@ -76,22 +76,22 @@ class _Inline(_Work):
             self.node.inlet.direct(self.backlog.append if self.node.lag else self._put)
         return not self.has_ended
 
-    def catch_up(self, lag: int, outside: AbstractContextManager[object] | None = None) -> int:
-        """Works on what waits beyond so many, outside of a context; returns how many nanoseconds that took."""
+    def catch_up(self, lag: int) -> int:
+        """Works on what waits beyond so many; returns how many nanoseconds that took."""
         if len(self.backlog) <= lag:
             return 0
         started = self._clock.now_ns()
-        with _left(outside) if outside is not None else nullcontext():
-            while len(self.backlog) > lag:
-                self._work(self.backlog.popleft())
+        while len(self.backlog) > lag:
+            self._work(self.backlog.popleft())
         return self._clock.now_ns() - started
 
     def _put(self, result: Result) -> None:
-        meter = self.node.meter
+        meter, before = self.node.meter, self.node.producers[0]
         before_ns = meter.busy_ns + meter.wait_out_ns
-        self._work(result)
+        with _left(before.context) if before.context is not None else nullcontext():
+            self._work(result)
         spent_ns = meter.busy_ns + meter.wait_out_ns - before_ns
-        self.node.producers[0].meter.wait_out_ns -= spent_ns  # it worked, and did not wait for room
+        before.meter.wait_out_ns -= spent_ns  # it worked, and did not wait for room
 
     def _work(self, result: Result) -> None:
         """Works on a result and ends the hold on its frame."""
@@ -126,9 +126,7 @@ class _Spared:
         self.ready.wait()
         came_ns = self._clock.now_ns()
         if not self._own.has_ended:
-            with _left(before.context) if before.context is not None else nullcontext():
-                done = self._own.succeeds(lambda: self._own.station.step(result))
-            if not done:
+            if not self._own.succeeds(lambda: self._own.station.step(result)):
                 node.inlet.abandon()
         else:
             node.inlet.channels[0].lose(result)
@@ -233,8 +231,8 @@ class Worker(threading.Thread):
             own.succeeds(self._give_frames_or_none)
         elif self._opens():
             own.succeeds(self._loop)
-        for one in self._lagging:
-            one.catch_up(0)
+        if any(one.backlog for one in self._lagging):
+            own.succeeds(self._catch_up_with_all)
         for work in (own, *self._inline):
             work.end()
 
@@ -333,7 +331,7 @@ class Worker(threading.Thread):
                         if station.step(joined):
                             node.inlet.arrivals.give_room()
                         for one in self._lagging:
-                            one.catch_up(one.node.lag, node.context)
+                            one.catch_up(one.node.lag)
                         waiting = now()
                     # A variable left over would keep the frame's memory in use while this thread waits.
                     del result, joined
@@ -371,11 +369,16 @@ class Worker(threading.Thread):
         if batching is not None:
             station.flush(last=True)
 
+    def _catch_up_with_all(self) -> None:
+        with self.node.context or nullcontext():
+            for one in self._lagging:
+                one.catch_up(0)
+
     def _catch_up(self) -> None:
         """Works on the oldest result that waits for an inline node."""
         for one in self._lagging:
             if one.backlog:
-                self.node.meter.wait_in_ns -= one.catch_up(len(one.backlog) - 1, self.node.context)  # it worked
+                self.node.meter.wait_in_ns -= one.catch_up(len(one.backlog) - 1)  # it worked
                 return
 
 

@@ -132,6 +132,7 @@ class Context:
             any thread.
         kind: memory that host and GPU share tensors in here; see :func:`~edgert.memory.cuda.gpu_context.memory_kind`.
         is_one_of_several: whether this process works on other GPUs, too.
+        frames: memory for frames that the host writes and the GPU reads: of :attr:`kind`, or whatever suits a pipeline.
         tensors: what the user asked for tensors of engines; see :func:`~edgert.memory.cuda.gpu_context.tensor_kind`.
     """
 
@@ -148,6 +149,7 @@ class Context:
             tuple(self._device.compute_capability()),
         )
         self.kind: MemoryKind = memory_kind(self.traits)
+        self.frames = self.kind
         self.tensors = asked_tensors(os.environ.get(TENSORS, ""), self.kind)
         self._context = self._device.retain_primary_context()
         self.copy_up = copy_up(driver)

@@ -265,7 +265,7 @@ class SharedPool(Pool):
     def _allocate(self) -> U8:
         if self.counter is not self._device.counter:
             self.counter.allocated()
-        piece = _Piece(self._device.block(self.nbytes))
+        piece = _Piece(self._device.block(self.nbytes, self._device.frames))
         root = piece.root()
         self._pieces[id(root)] = piece
         return root

@@ -286,11 +286,12 @@ class GpuInference:
     Attributes:
         preprocessor: of one of the slots, which are alike.
         is_patient: whether :meth:`run`, too, sleeps while it waits: beside cameras.
+        is_alone: whether there is one camera, and nothing else.
         sleeps: whether one sleeps who waits for what :class:`Submitting` submits; not where nobody else is to work.
         device: that has the slots.
     """
 
-    is_patient = False
+    is_patient = is_alone = False
     sleeps = True
 
     def __init__(
@@ -313,7 +314,9 @@ class GpuInference:
 
     def how(self, patient: bool) -> How:
         """How one waits, who sleeps or who does not: of cameras the newest frame counts, of files there are others."""
-        return "nap" if not patient else "sleep" if self.is_patient else "doze"
+        if not patient:
+            return "nap"
+        return "doze" if not self.is_patient else "snooze" if self.is_alone else "sleep"
 
     @property
     def idle(self) -> bool:

@@ -1,9 +1,10 @@
 """How a thread waits for runs of a model on a GPU, one after the other.
 
-Who is called wants to know at once, and has nothing else to do: :class:`Nap`. Beside cameras a thread sleeps until the
-driver wakes it: :class:`Sleep`. That ends by an interrupt, which a thread of the driver's own handles, and takes more
-of the processor than two or three looks do, but it is seldom late. Frames of files may be late, as others are under
-way: :class:`Doze`. Measured in docs/gpu.md, "What a frame takes of the processor".
+Who is called wants to know at once, and has nothing else to do: :class:`Nap`. Beside several cameras a thread sleeps
+until the driver wakes it: :class:`Sleep`. That ends by an interrupt, which a thread of the driver's own handles, and
+takes more of the processor than two or three looks do, but it is seldom late. Runs for one camera take about as long
+every time: :class:`Snooze`. Frames of files may be late, as others are under way: :class:`Doze`. Measured in
+docs/gpu.md, "What a frame takes of the processor".
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 
 from edgert.memory.cuda import CudaDevice, Event
 
-How = Literal["nap", "sleep", "doze"]
+How = Literal["nap", "sleep", "doze", "snooze"]
 _LEAST_NS = 20_000
 """Of a sleep between two looks; Linux wakes a thread up to 50 µs later."""
 _LOOKS = 32
@@ -109,6 +110,23 @@ class Doze(_Expecting):
         return rested_ns
 
 
+class Snooze(Nap):
+    """The same, but sleeps between two looks, too, once it has looked for a moment: nobody is in a hurry."""
+
+    def _rest(self) -> int:
+        started_ns, rested_ns = self._now_ns(), 0
+        while not self.event.passed():
+            rested_ns = self._now_ns() - started_ns
+            if rested_ns > 2 * _SPUN_NS:
+                self._sleep(max((self.ns + rested_ns) // _LOOKS, _LEAST_NS) / 1e9)
+        return rested_ns
+
+
 def ways(device: CudaDevice) -> dict[How, Waiting]:
     """All of them, each with an event of its own."""
-    return {"nap": Nap(device.event()), "sleep": Sleep(Event(device, patient=True)), "doze": Doze(device.event())}
+    return {
+        "nap": Nap(device.event()),
+        "sleep": Sleep(Event(device, patient=True)),
+        "doze": Doze(device.event()),
+        "snooze": Snooze(device.event()),
+    }

@@ -12,7 +12,7 @@ from edgert.assemble import pixels
 from edgert.assemble.pixels import put_on_gpu, settle
 from edgert.config import StageConfig
 from edgert.errors import DeviceError
-from edgert.memory.cuda import CudaDevice
+from edgert.memory.cuda import CudaDevice, SharedPool
 from edgert.runtime import Node
 from edgert.runtime.branches import Branch, branch_nodes, connect
 from tests.helpers.cuda_double import CudaDouble
@@ -138,6 +138,7 @@ def test_decode_cpu_and_machines_without_a_gpu_change_nothing(caplog: pytest.Log
 class Sharing:
     def __init__(self) -> None:
         self.devices: list[object] = []
+        self.live = False
 
     def share(self, device: CudaDevice) -> None:
         self.devices.append(device)
@@ -159,6 +160,30 @@ def test_frames_on_the_host_lie_where_the_gpu_reads_them_unless_that_makes_the_h
     assert caplog.messages == [
         f"camera: frames on the {place}: {why}" for why in ("its images are made on the host", "decode: cpu")
     ]
+
+
+@pytest.mark.parametrize(
+    ("live", "integrated", "more", "kind"),
+    [
+        (True, False, {}, "mapped"),
+        (True, False, {"show": {"sink": "null", "from": "find"}}, "mapped"),
+        (True, False, {"own": {"python": "mine:f", "from": "camera"}}, "mapped"),  # it has its own, on the host
+        (False, False, {}, "staged"),
+        (True, False, {"plates": {"infer": "plates", "from": "camera"}}, "staged"),
+        (True, False, {"plates": {"infer": "plates", "from": "find", "crop": {}}}, "staged"),
+        (True, False, {"other": {"source": "usb:1"}}, "staged"),
+        (True, True, {}, "mapped"),
+    ],
+)
+def test_a_gpu_reads_the_frames_of_one_camera_where_the_host_wrote_them_if_it_does_so_once(
+    live: bool, integrated: bool, more: dict[str, Any], kind: str
+) -> None:
+    source, device = Sharing(), CudaDevice(CudaDouble(integrated, (9, 0)), 0)
+    source.live = live
+    put(source, devices=dict.fromkeys(("find", "plates"), device), **more)
+    pool = SharedPool(device, 64, 1, device.counter)
+    (piece,) = pool._pieces.values()
+    assert device.frames == kind and piece.block.is_staged == (kind == "staged")
 
 
 def test_a_jetsons_decoder_may_decode_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 
@@ -245,30 +246,40 @@ def test_an_edge_that_ends_before_another_ends_nothing_else() -> None:
     assert nodes[2].work.seen == [("second", index) for index in range(3)]  # type: ignore[union-attr]
 
 
-def test_a_node_works_in_its_context_and_what_runs_inline_outside() -> None:
-    inside, found = list[bool](), dict[str, set[bool]]({"outer": set(), "inner": set()})
+@pytest.mark.parametrize("way", ["lags", "spared"])
+def test_nodes_work_in_their_context_and_what_runs_inline_behind_outside(way: str) -> None:
+    found = dict[str, set[bool]]({"outer": set(), "inner": set(), "last": set()})
 
-    class Context:
+    class Context(threading.local):
+        is_in = False
+
         def __enter__(self) -> None:
-            inside.append(True)
+            assert not self.is_in
+            self.is_in = True
 
         def __exit__(self, *_: object) -> None:
-            inside.pop()
+            assert self.is_in
+            self.is_in = False
 
     def note(who: str, result: Result) -> Result:
-        found[who].add(bool(inside))
+        found[who].add(context.is_in)
         return result
 
-    nodes = lagging(9, lambda result: note("inner", result) and None)
-    nodes[1].work = Does(lambda result: note("outer", result))
-    nodes[1].context = Context()
+    works = [Does(partial(note, who)) for who in ("outer", "inner", "last")]
+    nodes = chain(Numbers(count=9), *works)
+    nodes[1].context = nodes[2].context = context = Context()
+    if way == "lags":
+        nodes[2].runs_in = nodes[3].runs_in = nodes[1]
+        nodes[2].lag = 2
+    else:
+        nodes[2].spared, nodes[3].runs_in = 0.5, nodes[2]
     run(*nodes).raise_error()
-    assert found == {"outer": {True}, "inner": {False}} and not inside
+    assert found == {"outer": {True}, "inner": {True}, "last": {False}}
 
 
-def test_the_first_stage_of_a_branch_has_its_context() -> None:
+def test_the_stages_of_a_branch_have_its_context() -> None:
     branch = Branch((Does(), Does()), context=nullcontext())
-    for count, expected in ((1, [True, False]), (2, [False, True, False, True, False, False])):
+    for count, expected in ((1, [True, True]), (2, [False, True, True, True, True, False])):
         nodes = branch_nodes("find", [branch] * count, frozenset({"cam"}), 1)
         assert [node.context is not None for node in nodes] == expected
 

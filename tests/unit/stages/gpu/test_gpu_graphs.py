@@ -15,7 +15,7 @@ from edgert.memory.cuda import CudaDevice, Loans
 from edgert.stages.gpu import infer_gpu
 from edgert.stages.gpu.infer_gpu import SLOTS
 from edgert.stages.gpu.upload import on_gpu
-from edgert.stages.gpu.waiting import Doze, Nap, Sleep
+from edgert.stages.gpu.waiting import Doze, Nap, Sleep, Snooze, Waiting
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu_inference import Rig, nv12, shared
 
@@ -315,17 +315,22 @@ def test_frames_are_prepared_on_the_stream_that_brings_them_while_the_engine_wor
     rig.close()
 
 
-@pytest.mark.parametrize("patient", [False, True])
-def test_whoever_waits_for_what_was_submitted_sleeps(patient: bool) -> None:
+@pytest.mark.parametrize(
+    ("patient", "alone", "submitting", "running"),
+    [(False, False, Doze, Nap), (True, False, Sleep, Sleep), (True, True, Snooze, Snooze)],
+)
+def test_whoever_waits_for_what_was_submitted_sleeps(
+    patient: bool, alone: bool, submitting: type[Waiting], running: type[Waiting]
+) -> None:
     rig = Rig()
-    rig.inference.is_patient = patient
+    rig.inference.is_patient, rig.inference.is_alone = patient, alone
     slots = rig.inference._slots
     rig.inference.submit(rig.inference.fill(nv12()))[0].record()
-    assert isinstance(slots[0]._done, Sleep if patient else Doze)
+    assert type(slots[0]._done) is submitting
     rig.inference.run(rig.inference.fill(nv12()))
-    assert isinstance(slots[1]._done, Sleep if patient else Nap)
+    assert type(slots[1]._done) is running
     blocking, ways = rig.gpu.event_flags.BLOCKING_SYNC, slots[0]._ways
     assert {how: bool(way.event.raw.flags & blocking) for how, way in ways.items()} == {
-        "nap": False, "sleep": True, "doze": False,
+        "nap": False, "sleep": True, "doze": False, "snooze": False,
     }  # fmt: skip
     rig.close()

@@ -9,7 +9,7 @@ import pytest
 
 from edgert.errors import DeviceError
 from edgert.memory.cuda import Event
-from edgert.stages.gpu.waiting import Doze, Nap, Sleep, Waiting
+from edgert.stages.gpu.waiting import Doze, Nap, Sleep, Snooze, Waiting
 
 _NONE = cast("Event", None)
 
@@ -17,9 +17,10 @@ _NONE = cast("Event", None)
 class Wait:
     """A GPU that needs so many microseconds, and a clock by which a sleep takes longer than was asked for."""
 
-    def __init__(self, gpu_us: int, late_us: int = 50) -> None:
+    def __init__(self, gpu_us: int, late_us: int = 50, look_us: int = 0) -> None:
         self.now_us, self.done_us, self.late_us, self.spun_us = 0, gpu_us, late_us, 0
         self.slept = self.looks = 0
+        self.look_us = look_us
 
     def now_ns(self) -> int:
         return self.now_us * 1000
@@ -30,6 +31,7 @@ class Wait:
 
     def passed(self) -> bool:
         self.looks += 1
+        self.now_us += self.look_us
         return self.now_us >= self.done_us
 
     def synchronize(self) -> None:
@@ -42,11 +44,11 @@ class Wait:
         return self.now_us - self.done_us
 
 
-def waited(way: Nap | Doze, gpu_us: Sequence[int], late_us: int = 50) -> list[tuple[Wait, int]]:
+def waited(way: Nap | Doze, gpu_us: Sequence[int], late_us: int = 50, look_us: int = 0) -> list[tuple[Wait, int]]:
     """Of waits one after the other: the GPU as it was left, and how many microseconds late the end was noticed."""
     found = []
     for each in gpu_us:
-        wait = Wait(each, late_us)
+        wait = Wait(each, late_us, look_us)
         way._now_ns, way._sleep = wait.now_ns, wait.sleep
         found.append((wait, wait.late_by_us(way)))
     return found
@@ -85,6 +87,14 @@ def test_a_doze_follows_runs_that_become_shorter() -> None:
     assert max(late) <= 3000 and max(late[100:]) <= 200
 
 
+def test_who_snoozes_is_not_late_for_runs_that_take_as_long_and_looks_for_a_moment_at_others() -> None:
+    alike = waited(Snooze(_NONE), [1000] * 100, look_us=2)[50:]
+    assert all(wait.slept == 1 and wait.looks <= 50 and late <= 2 for wait, late in alike)
+    unlike = waited(Snooze(_NONE), [1000, 4000] * 100, look_us=2)[100:]
+    assert max(2 * wait.looks for wait, _ in unlike) <= 200  # microseconds, where a nap looks for up to 3000
+    assert max(late for wait, late in unlike if wait.done_us == 4000) <= 4000 // 32 + 50
+
+
 @pytest.mark.parametrize("kind", [Nap, Doze])
 def test_after_a_stall_nobody_sleeps_for_long(kind: type[Nap | Doze]) -> None:
     """As of a machine that was suspended, or a GPU that another process had."""
@@ -92,7 +102,7 @@ def test_after_a_stall_nobody_sleeps_for_long(kind: type[Nap | Doze]) -> None:
     assert max(late) <= 1000 and sum(late) <= 50_000
 
 
-@pytest.mark.parametrize("kind", [Nap, Sleep, Doze])
+@pytest.mark.parametrize("kind", [Nap, Sleep, Doze, Snooze])
 def test_an_error_of_the_gpu_reaches_whoever_waits(kind: type[Waiting]) -> None:
     class Lost(Wait):
         def passed(self) -> bool:
