@@ -131,7 +131,7 @@ class Channel(BoundedQueue[Result]):
             bare = result.let_go()
             result.frame.lease.release()
             result = bare
-        count = len(result.each)
+        count = result.size
         if self.work is not None and not self._abandoned:
             self.count += count
             self.work(result)

@@ -217,11 +217,11 @@ class Station:
             node.since_ns = 0
             worked_ns = done - started
             meter.busy_ns += worked_ns
-            count = len(result.each)
+            count = result.size
             meter.results_in += count
             timing.worked(worked_ns, count)
             if self._is_end:
-                self._count_done(result.each, done, is_end=True)
+                self._count(result, done, is_end=True)
             if out is None:
                 timing.passed_on(done)
                 return False
@@ -298,14 +298,25 @@ class Station:
         if len(outlets) == 1 and outlets[0].together and isinstance(out, list) and len(out) > 1:
             out = Together.of(out, {})
         for result in (out,) if isinstance(out, Result) else out if isinstance(out, list) else self._made(out):
-            count += len(result.each)
+            count += result.size
             if not self._is_end:  # else it was counted when it came
-                self._count_done(result.each, done_ns)
+                self._count(result, done_ns)
             self.send(result)
         meter.results_out += count
         if count:
             self.node.timing.passed_on(done_ns)
         return count
+
+    def _count(self, result: Result, done_ns: int, is_end: bool = False) -> None:
+        """Counts a result that it is done with."""
+        if result.size > 1:
+            self._count_done(result.each, done_ns, is_end)
+            return
+        meter, frame = self.node.meter, result.frame
+        latency_ns = done_ns - frame.timestamp_ns
+        meter.done(frame.stream, latency_ns)
+        if is_end:
+            meter.latency.add(latency_ns)
 
     def _count_done(self, results: Sequence[Result], done_ns: int, is_end: bool = False) -> None:
         """Counts results that it is done with; those in a row of one stream and time at once."""

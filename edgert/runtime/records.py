@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -225,8 +225,10 @@ class Result:
             others, callbacks, stages of one's own and ``Pipeline.results`` get an array. Valid as long as somebody
             refers to it.
         ticket: where several threads run one stage, its number among the results that they take.
+        size: of :attr:`each`.
     """
 
+    size: ClassVar[int] = 1
     frame: Frame
     outputs: Mapping[str, Record] = field(default_factory=dict)
     image: U8 | None = None
@@ -297,6 +299,11 @@ class Together(Result):
     """
 
     results: tuple[Result, ...] = ()
+
+    @property
+    def size(self) -> int:  # type: ignore[override]  # of most results it is known without a call
+        """How many it is made of."""
+        return len(self.results)
 
     @property
     def each(self) -> tuple[Result, ...]:

@@ -4,7 +4,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import nullcontext
 from time import thread_time_ns
 
 from edgert.clock import Clock
@@ -54,9 +54,13 @@ class _Work:
         try:
             step()
         except BaseException as error:
-            self._fail(self.station.failure(error))
+            self.failed(error)
             return False
         return True
+
+    def failed(self, error: BaseException) -> None:
+        """Reports a failure."""
+        self._fail(self.station.failure(error))
 
 
 class _Inline(_Work):
@@ -88,8 +92,15 @@ class _Inline(_Work):
     def _put(self, result: Result) -> None:
         meter, before = self.node.meter, self.node.producers[0]
         before_ns = meter.busy_ns + meter.wait_out_ns
-        with _left(before.context) if before.context is not None else nullcontext():
+        outside = before.context
+        if outside is None:
             self._work(result)
+        else:
+            outside.__exit__(None, None, None)
+            try:
+                self._work(result)
+            finally:
+                outside.__enter__()
         spent_ns = meter.busy_ns + meter.wait_out_ns - before_ns
         before.meter.wait_out_ns -= spent_ns  # it worked, and did not wait for room
 
@@ -101,7 +112,7 @@ class _Inline(_Work):
         try:
             self.station.step(result)
         except BaseException as error:
-            self._fail(self.station.failure(error))
+            self.failed(error)
             self.end()
 
 
@@ -117,16 +128,20 @@ class _Spared:
     """
 
     def __init__(self, own: _Work, clock: Clock) -> None:
-        self._own, self._clock, self.ready = own, clock, threading.Event()
+        self._own, self._clock, self.ready, self._is_ready = own, clock, threading.Event(), False
         self._slow, self._came_ns = 0, clock.now_ns()
 
     def work(self, result: Result) -> None:
         """Works on a result, in its producer's thread, and ends the hold on its frame."""
         node, (before,) = self._own.node, self._own.node.producers
-        self.ready.wait()
+        if not self._is_ready:
+            self._is_ready = self.ready.wait()
         came_ns = self._clock.now_ns()
         if not self._own.has_ended:
-            if not self._own.succeeds(lambda: self._own.station.step(result)):
+            try:
+                self._own.station.step(result)
+            except BaseException as error:
+                self._own.failed(error)
                 node.inlet.abandon()
         else:
             node.inlet.channels[0].lose(result)
@@ -380,16 +395,6 @@ class Worker(threading.Thread):
             if one.backlog:
                 self.node.meter.wait_in_ns -= one.catch_up(len(one.backlog) - 1)  # it worked
                 return
-
-
-@contextmanager
-def _left(context: AbstractContextManager[object]) -> Iterator[None]:
-    """Outside of a context that this thread is in."""
-    context.__exit__(None, None, None)
-    try:
-        yield
-    finally:
-        context.__enter__()
 
 
 def works_for(stop: threading.Event) -> bool:

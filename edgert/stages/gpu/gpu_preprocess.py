@@ -384,8 +384,9 @@ class GpuPreprocessor:
 
     def wait_for(self, frames: Sequence[Ready], stream: Stream) -> None:
         """Puts the stream behind those that write the frames."""
-        for writer in {frame.writer for frame in frames} - {None, stream}:
-            if writer is not None:
+        writers = {frame.writer for frame in frames} if len(frames) > 1 else (frames[0].writer,)
+        for writer in writers:
+            if writer is not None and writer is not stream:
                 stream.wait(self._event.record(writer))
 
 
@@ -395,6 +396,7 @@ def hold(frames: Sequence[Ready] | Sequence[Frame], stream: Stream, passing: Eve
     Args:
         passing: see :meth:`edgert.memory.cuda.StreamMarks.after`.
     """
-    for lease in {id(frame.lease): frame.lease for frame in frames}.values():  # images of a batch may have one
+    leases = {id(frame.lease): frame.lease for frame in frames} if len(frames) > 1 else {0: frames[0].lease}
+    for lease in leases.values():  # images of a batch may have one
         if isinstance(lease, StreamLease):
             lease.after(stream, passing)
