@@ -29,7 +29,7 @@ def share_threads(nodes: Sequence[Node]) -> None:
     it would wait for one that is slow anyway. Of cameras it would lose frames, as long as a disk holds it up.
 
     Where one camera alone comes to a model on a GPU, the thread that launches also waits, and takes results to others,
-    while there is time for that until the next frame.
+    while there is time for that until the next frame. Where its frames go nowhere else, that is the camera's own.
 
     Not callbacks behind batches of cameras: one that is slow gets the newest results out of a queue that drops others,
     while here it would get all of several batches, late.
@@ -45,7 +45,9 @@ def share_threads(nodes: Sequence[Node]) -> None:
             continue
         (before,) = node.producers
         if isinstance(node.work, Collect) and live and not isinstance(before.work, InferBatch):
-            node.spared = _HALF if len(node.carried[0]) == 1 else 0.0
+            if len(node.carried[0]) == 1:
+                node.spared = _HALF
+                before.spared = _HALF if _gets_all_of_a_camera(before) else 0.0
         elif getattr(node.work, "is_brief", False) and not live and _may_be_held_up(before):
             node.spared = _LITTLE
         if isinstance(node.work, Looked) and len(before.outlets) == before_looked.count(before):
@@ -72,6 +74,12 @@ def _share_of_several(node: Node, live: bool) -> None:
         channel.together = True
     for before in befores if isinstance(node.work, NullSink) and not live else ():
         before.runs_in, before.lag = before.producers[0], SLOTS - 1
+
+
+def _gets_all_of_a_camera(node: Node) -> bool:
+    """Whether a camera's frames come to it, and to nobody else."""
+    (before,) = node.producers
+    return isinstance(before.work, Source) and len(before.outlets) == 1
 
 
 def _may_be_held_up(node: Node) -> bool:

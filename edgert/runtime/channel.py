@@ -94,7 +94,8 @@ class Channel(BoundedQueue[Result]):
         only: the sources whose frames pass; None for all.
         together: whether the consumer takes several results as one :class:`~edgert.runtime.records.Together`.
         losses: what was dropped, by stream and cause.
-        work: works on a result at once, in the producer's thread, where the consumer has none; None: results wait.
+        work: works on a result at once, in the producer's thread, where the consumer has none, and says whether it
+            did; else, and with None, results wait.
     """
 
     __slots__ = (
@@ -112,7 +113,7 @@ class Channel(BoundedQueue[Result]):
     )
 
     only: frozenset[str] | None
-    work: Callable[[Result], None] | None
+    work: Callable[[Result], bool] | None
 
     def __init__(self, capacity: int, drop: Drop, arrivals: Arrivals, edge: int) -> None:
         super().__init__(capacity, drop)
@@ -132,9 +133,8 @@ class Channel(BoundedQueue[Result]):
             result.frame.lease.release()
             result = bare
         count = result.size
-        if self.work is not None and not self._abandoned:
+        if self.work is not None and not self._abandoned and self.work(result):
             self.count += count
-            self.work(result)
             return
         if self.waits and len(self.items) >= self.capacity // count:
             self.has_room(results=count)
@@ -297,8 +297,9 @@ class Inlet:
         for channel in self.channels:
             channel.wait_in(make())
 
-    def direct(self, work: Callable[[Result], None] | None) -> None:
-        """From now on, what is put is worked on at once, by its producer's thread; None: it waits for its consumer.
+    def direct(self, work: Callable[[Result], bool] | None) -> None:
+        """From now on, what is put is worked on at once, by its producer's thread, where ``work`` does so and says
+        True; None: it waits for its consumer.
 
         With work before anything has come; without by the thread that puts, or when all is abandoned.
         """

@@ -94,6 +94,14 @@ class Node:
             self.work = self.renew()
         cast("Stage", self.work).open()
 
+    def carriers(self) -> Iterator[Node]:
+        """The nodes in whose threads it may be in a call: its own, or others' that it is worked on in."""
+        node = self.runs_in or self
+        yield node
+        while node.spared:
+            node = node.producers[0].runs_in or node.producers[0]
+            yield node
+
     def under_way(self) -> int:
         """The most results of one stream that can be between its source and this node, by the slowest path."""
         edges = zip(self.producers, self.inlet.channels, strict=True)

@@ -223,10 +223,7 @@ class Runner:
 
     def _holding(self, worker: Worker) -> Iterator[Node]:
         """The nodes that are in a call in a worker's thread."""
-        own = (worker.node, *worker.inline)
-        for node in self.nodes:
-            if node.since_ns and (node in own or (node.spared and node.producers[0] in own)):
-                yield node
+        return (node for node in self.nodes if node.since_ns and worker.node in node.carriers())
 
     def _end_without(self, stuck: Sequence[Node]) -> None:
         """Ends all that waits for those that are stuck, and has these themselves end where they can."""

@@ -103,9 +103,9 @@ class Watchdog:
 
     def workers_of(self, node: Node) -> Iterator[AtWork]:
         """The threads that may be in a call of it."""
+        carriers = list(node.carriers())
         for worker in self.workers:
-            own = (worker.node, *worker.inline)
-            if worker.is_alive() and (node in own or (node.spared and node.producers[0] in own)):
+            if worker.is_alive() and (worker.node in carriers or node in worker.inline):
                 yield worker
 
     def _since_ns(self, node: Node) -> int:

@@ -77,7 +77,7 @@ class _Inline(_Work):
     def open(self) -> bool:
         """Opens the stage, and has its edge lead here."""
         if super().open():
-            self.node.inlet.direct(self.backlog.append if self.node.lag else self._put)
+            self.node.inlet.direct(self._keep if self.node.lag else self._put)
         return not self.has_ended
 
     def catch_up(self, lag: int) -> int:
@@ -89,7 +89,11 @@ class _Inline(_Work):
             self._work(self.backlog.popleft())
         return self._clock.now_ns() - started
 
-    def _put(self, result: Result) -> None:
+    def _keep(self, result: Result) -> bool:
+        self.backlog.append(result)
+        return True
+
+    def _put(self, result: Result) -> bool:
         meter, before = self.node.meter, self.node.producers[0]
         before_ns = meter.busy_ns + meter.wait_out_ns
         outside = before.context
@@ -103,6 +107,7 @@ class _Inline(_Work):
                 outside.__enter__()
         spent_ns = meter.busy_ns + meter.wait_out_ns - before_ns
         before.meter.wait_out_ns -= spent_ns  # it worked, and did not wait for room
+        return True
 
     def _work(self, result: Result) -> None:
         """Works on a result and ends the hold on its frame."""
@@ -120,37 +125,53 @@ _SLOW = 3
 
 
 class _Spared:
-    """A node whose own thread sleeps while its results are worked on in the thread that they come from: at first, and
-    as long as that takes less than its part of the time from one result to the next, or at least not thrice in a row.
+    """A node whose own thread sleeps while its results are worked on in the thread that they come from: once all that
+    came before is done there, and as long as that takes less than its part of the time from one result to the next,
+    with what that thread does itself; or at least not thrice in a row, and until the stage fails. Who would wait for
+    room waits until the node is open; a camera does not, so that its driver's queue is not full of old frames then.
 
     Attributes:
         ready: set when the node is open, or never will be.
+        done: how many results its own thread has worked on.
     """
 
     def __init__(self, own: _Work, clock: Clock) -> None:
-        self._own, self._clock, self.ready, self._is_ready = own, clock, threading.Event(), False
-        self._slow, self._came_ns = 0, clock.now_ns()
+        self._own, self._clock, self.ready, self.done = own, clock, threading.Event(), 0
+        (self._before,), (self._channel,) = own.node.producers, own.node.inlet.channels
+        self._context = own.node.context if own.node.context is not self._before.context else None
+        self._is_taking, self._left, self._slow = False, 0, 0
+        self._came_ns, self._busy_ns = clock.now_ns(), 0
 
-    def work(self, result: Result) -> None:
-        """Works on a result, in its producer's thread, and ends the hold on its frame."""
-        node, (before,) = self._own.node, self._own.node.producers
-        if not self._is_ready:
-            self._is_ready = self.ready.wait()
-        came_ns = self._clock.now_ns()
-        if not self._own.has_ended:
-            try:
-                self._own.station.step(result)
-            except BaseException as error:
-                self._own.failed(error)
-                node.inlet.abandon()
-        else:
-            node.inlet.channels[0].lose(result)
+    def work(self, result: Result) -> bool:
+        """Works on a result, in its producer's thread, and ends the hold on its frame; False: its own is to do it."""
+        own, meter = self._own, self._before.meter
+        if own.has_ended or not (self._is_taking or self._takes()):
+            self._left += 1
+            return False
+        came_ns, busy_ns = self._clock.now_ns(), meter.busy_ns
+        try:
+            if self._context is None:
+                own.station.step(result)
+            else:
+                with self._context:
+                    own.station.step(result)
+        except BaseException as error:
+            own.failed(error)
+            own.node.inlet.abandon()
         took_ns = self._clock.now_ns() - came_ns
-        before.meter.wait_out_ns -= took_ns  # it worked, and did not wait for room
-        self._slow = self._slow + 1 if took_ns > node.spared * (came_ns - self._came_ns) else 0
-        self._came_ns = came_ns
-        if self._slow == _SLOW:
-            node.inlet.direct(None)  # its own thread works on those to come
+        meter.wait_out_ns -= took_ns  # it worked, and did not wait for room
+        in_all_ns, between_ns = took_ns + busy_ns - self._busy_ns, came_ns - self._came_ns
+        self._slow = self._slow + 1 if in_all_ns > own.node.spared * between_ns else 0
+        self._came_ns, self._busy_ns = came_ns, busy_ns
+        if self._slow == _SLOW or own.node.failing:
+            own.node.inlet.direct(None)  # its own thread works on those to come
+        return True
+
+    def _takes(self) -> bool:
+        if self._channel.waits:
+            self.ready.wait()
+        self._is_taking = self.ready.is_set() and self._left == self.done + self._channel.dropped
+        return self._is_taking
 
 
 class _Taking:
@@ -293,6 +314,8 @@ class Worker(threading.Thread):
             del frame
             started = now()
             meter.wait_out_ns += started - made
+            if live and node.outlets and node.outlets[0].work is not None:
+                before_ns = thread_time_ns()  # a stage's work was done here, too
 
     def _give_bursts(self, source: BurstSource) -> None:
         """Of a source that is no camera: what it has at a time goes on as one, where the node behind takes it so."""
@@ -345,6 +368,8 @@ class Worker(threading.Thread):
                         meter.wait_in_ns += now() - waiting
                         if station.step(joined):
                             node.inlet.arrivals.give_room()
+                        if self._spared is not None:
+                            self._spared.done += 1
                         for one in self._lagging:
                             one.catch_up(one.node.lag)
                         waiting = now()

@@ -130,4 +130,13 @@ def test_who_waits_for_a_gpu_is_spared_a_thread_for_one_camera_alone(
     for source in sources:
         connect(source, chain[0], frozenset({source.name}), 1, "oldest")
     share_threads([*sources, *chain])
-    assert [bool(node.spared) for node in (*sources, *chain)] == [*[False] * cameras, False, spared]
+    assert [bool(node.spared) for node in (*sources, *chain)] == [*[False] * cameras, spared, spared]
+
+
+def test_a_model_keeps_its_thread_where_the_cameras_frames_go_elsewhere_too() -> None:
+    chain = branch_nodes("find", [Branch((ONE, Collect("find")))], CAM, 1)
+    source, other = Node("cam", Numbers(live=True)), Node("other", Does())
+    for each in (chain[0], other):
+        connect(source, each, CAM, 1, "oldest")
+    share_threads([source, *chain, other])
+    assert [bool(node.spared) for node in (source, *chain, other)] == [False, False, True, False]

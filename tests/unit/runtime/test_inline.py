@@ -19,7 +19,6 @@ from edgert.runtime.branches import Branch, branch_nodes
 from edgert.runtime.records import Together
 from edgert.stages.sink.results import CallbackSink
 from tests.helpers.stages import Does, Numbers, chain, link, tag
-from tests.helpers.virtual_clock import VirtualClock
 
 LIMIT_S = 20.0
 
@@ -375,77 +374,3 @@ def test_others_who_listen_get_them_one_by_one() -> None:
     link(nodes[1], nodes[-1])
     run(*nodes).raise_error()
     assert beside.indices == [index for index in range(9) for _ in range(2)]
-
-
-class Spared:
-    """A camera of 100 frames per second, a stage, and one that is spared and works for so many milliseconds.
-
-    Attributes:
-        threads: that it worked in.
-    """
-
-    def __init__(self, *worked_ms: float) -> None:
-        self.clock, self._done, self.threads = VirtualClock(), threading.Semaphore(0), list[str]()
-        self._left_ms, count = list(worked_ms), len(worked_ms)
-
-        class Camera(Numbers):
-            def frames(source, stop: threading.Event) -> Iterator[Frame]:
-                for frame in super().frames(stop):
-                    self.wait(10 - worked_ms[frame.index])
-                    yield frame
-                    assert stop.is_set() or self._done.acquire(timeout=LIMIT_S)
-
-        self.nodes = chain(Camera(count=count), Does(), Does(self._work))
-        self.nodes[2].spared = 0.5
-
-    def wait(self, milliseconds: float) -> None:
-        """Time goes by."""
-        self.clock.wait(threading.Event(), milliseconds / 1e3)
-
-    def run(self) -> Runner:
-        """Until it has ended; raises the first error."""
-        runner = Runner(self.nodes, self.clock)
-        runner.start()
-        assert runner.wait(LIMIT_S)
-        return runner
-
-    def _work(self, result: Result) -> None:
-        self.threads.append(threading.current_thread().name)
-        self.wait(self._left_ms.pop(0))
-        self._done.release()
-
-
-def test_the_thread_of_a_node_sleeps_while_its_work_is_quick() -> None:
-    spared = Spared(*[4] * 20)
-    spared.run()
-    source, last = spared.nodes[0].work, spared.nodes[2].work
-    assert isinstance(last, Does) and last.indices == list(range(20)) and (last.opened, last.closed) == (1, 1)
-    assert spared.threads == ["edgert:1"] * 20 and isinstance(source, Numbers) and source.is_full()
-    assert spared.nodes[2].inlet.wakeup.percentiles().count <= 1  # it was woken at the end alone
-    assert summarize(spared.nodes, 10**9, Counts(), 0, {}).frames_out == 20
-
-
-def test_a_node_that_is_slow_three_times_in_a_row_works_in_its_own_thread_from_then_on() -> None:
-    spared = Spared(4, 4, 9, 9, 4, 9, 9, 9, 4, 4)
-    spared.run()
-    last = spared.nodes[2].work
-    assert isinstance(last, Does) and last.indices == list(range(10))
-    assert spared.threads == ["edgert:1"] * 8 + ["edgert:2"] * 2
-
-
-@pytest.mark.parametrize("opens", [True, False])
-def test_a_spared_node_that_fails_or_cannot_open_keeps_no_frame(opens: bool) -> None:
-    def refuse() -> None:
-        raise DeviceError("no disk")
-
-    def fail(result: Result) -> None:
-        if result.frame.index == 3:
-            raise DeviceError("no disk")
-
-    nodes = chain(Numbers(count=None), Does(), Does(fail) if opens else Does(opening=refuse))
-    nodes[2].spared = 0.5
-    with pytest.raises(DeviceError, match="no disk"):
-        run(*nodes).raise_error()
-    source, last = nodes[0].work, nodes[2].work
-    assert isinstance(last, Does) and last.closed == opens and len(last.seen) == 4 * opens
-    assert isinstance(source, Numbers) and source.is_full()
