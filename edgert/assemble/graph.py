@@ -294,7 +294,6 @@ class _Assembler:
         inferences = [inference for models in self.models.values() for inference in models.inferences]
         for inference in inferences:
             inference.is_patient = self.live  # between frames of a camera there is time to sleep
-            inference.is_alone = self.live and sum(isinstance(node.work, Source) for node in everything) == 1
         for counter in {device.counter for engine in engines.values() for device in gpus.devices_of(engine)}:
             self.counter.include(counter)
         threads = set_opencv_threads(1)

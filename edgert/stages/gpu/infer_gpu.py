@@ -90,7 +90,7 @@ class InferenceSlot:
         self._size_of = [next(size for size in self.sizes if size >= count) for count in range(self.rows + 1)]
         self._fed, self._ran = device.event(), device.event()
         self._ways = ways(device)
-        self._done = self._ways["sleep"]
+        self._done, self._done_rows = self._ways["sleep"], 0
         self._graphs: dict[int, tuple[Graph, ...]] = {}
         self._warm: set[int] = set()
         self._renewed: set[int] = getattr(session, "renewed", set())  # of engines that become faster while they run
@@ -189,12 +189,12 @@ class InferenceSlot:
         else:
             graphs[0]()
         self._decode(rows, graphs)
-        self._done = self._ways[how]
+        self._done, self._done_rows = self._ways[how], rows
         self._done.event.record(self._reading)
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         """Waits for the GPU, and makes the records. Raises DeviceError when its work failed."""
-        self._done.wait()
+        self._done.wait(self._done_rows)
         self._fed.note_passed()
         return self._reader.read(geometries)
 
@@ -239,6 +239,11 @@ class Batch(PendingRecords):
         self.slot, self.geometries = slot, geometries
         self._records: list[Record] = []
         self._turn = threading.Lock()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody has waited for its records."""
+        return bool(self._records)
 
     def __iter__(self) -> Iterator[Pending]:
         return (Pending(self, row) for row in range(len(self.geometries)))
@@ -286,12 +291,11 @@ class GpuInference:
     Attributes:
         preprocessor: of one of the slots, which are alike.
         is_patient: whether :meth:`run`, too, sleeps while it waits: beside cameras.
-        is_alone: whether there is one camera, and nothing else.
         sleeps: whether one sleeps who waits for what :class:`Submitting` submits; not where nobody else is to work.
         device: that has the slots.
     """
 
-    is_patient = is_alone = False
+    is_patient = False
     sleeps = True
 
     def __init__(
@@ -316,7 +320,9 @@ class GpuInference:
         """How one waits, who sleeps or who does not: of cameras the newest frame counts, of files there are others."""
         if not patient:
             return "nap"
-        return "doze" if not self.is_patient else "snooze" if self.is_alone else "sleep"
+        if not self.is_patient:
+            return "doze"
+        return "snooze" if all(batch.is_read for batch in self._batches.values()) else "sleep"
 
     @property
     def idle(self) -> bool:

@@ -1,10 +1,10 @@
 """How a thread waits for runs of a model on a GPU, one after the other.
 
-Who is called wants to know at once, and has nothing else to do: :class:`Nap`. Beside several cameras a thread sleeps
-until the driver wakes it: :class:`Sleep`. That ends by an interrupt, which a thread of the driver's own handles, and
-takes more of the processor than two or three looks do, but it is seldom late. Runs for one camera take about as long
-every time: :class:`Snooze`. Frames of files may be late, as others are under way: :class:`Doze`. Measured in
-docs/gpu.md, "What a frame takes of the processor".
+Who is called wants to know at once, and has nothing else to do: :class:`Nap`. Frames of files may be late, as others
+are under way: :class:`Doze`. Beside cameras, a run that the GPU begins at once takes about as long every time:
+:class:`Snooze`. For one that must wait for others a thread sleeps until the driver wakes it: :class:`Sleep`. That ends
+by an interrupt, which a thread of the driver's own handles, and takes more of the processor than two or three looks do,
+but it is seldom very late. Measured in docs/gpu.md, "What a frame takes of the processor".
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Waiting(ABC):
         self.event = event
 
     @abstractmethod
-    def wait(self) -> None:
-        """Until the run is done. Raises DeviceError when it, or work before it, failed."""
+    def wait(self, rows: int = 1) -> None:
+        """Until the run, of so many rows, is done. Raises DeviceError when it, or work before it, failed."""
 
 
 class Sleep(Waiting):
     """The driver's own way. The event is a patient one."""
 
-    def wait(self) -> None:
+    def wait(self, rows: int = 1) -> None:
         self.event.synchronize()
 
 
 class _Expecting(Waiting):
-    """Sleeps, by the clock, for about as long as the last waits were, and then looks.
+    """Sleeps, by the clock, for about as long as the last waits for as many rows were, and then looks.
 
     A sleep that was too long shortens the next by a part, one that was too short lengthens it by what is known to have
     been missing, but for the time that one wants to be early. It no more than doubles: a stall, as of a machine that
@@ -52,9 +52,6 @@ class _Expecting(Waiting):
 
     Args:
         now_ns, sleep: the clock's.
-
-    Attributes:
-        ns: of the next wait's first sleep, where it is worth one; 0 at first.
     """
 
     _early_ns: int
@@ -67,22 +64,24 @@ class _Expecting(Waiting):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(event)
-        self.ns, self._now_ns, self._sleep = 0, now_ns, sleep
+        self._now_ns, self._sleep = now_ns, sleep
+        self._first_ns: dict[int, int] = {}
+        """By rows, the next wait's first sleep, where it is worth one."""
 
-    def wait(self) -> None:
-        slept_ns = 0
-        if self.ns > _SPUN_NS:
-            slept_ns = self.ns
+    def wait(self, rows: int = 1) -> None:
+        first_ns, slept_ns = self._first_ns.get(rows, 0), 0
+        if first_ns > _SPUN_NS:
+            slept_ns = first_ns
             self._sleep(slept_ns / 1e9)
             if self.event.passed():
-                self.ns -= self.ns // self._shrinks
+                self._first_ns[rows] = first_ns - first_ns // self._shrinks
                 return
-        best_ns = slept_ns + self._rest() - self._early_ns
-        self.ns += min((max(best_ns, 0) - self.ns) // 4, max(self.ns, _SPUN_NS))
+        best_ns = slept_ns + self._rest(first_ns) - self._early_ns
+        self._first_ns[rows] = first_ns + min((max(best_ns, 0) - first_ns) // 4, max(first_ns, _SPUN_NS))
 
     @abstractmethod
-    def _rest(self) -> int:
-        """Waits for it; returns for how many nanoseconds it is known not to have passed."""
+    def _rest(self, first_ns: int) -> int:
+        """Waits for it, after the first sleep; returns for how many nanoseconds it is known not to have passed."""
 
 
 class Nap(_Expecting):
@@ -91,35 +90,34 @@ class Nap(_Expecting):
 
     _early_ns, _shrinks = _SPUN_NS, 8
 
-    def _rest(self) -> int:
+    def _rest(self, first_ns: int) -> int:
         started_ns = self._now_ns()
         self.event.synchronize()
         return self._now_ns() - started_ns
 
 
 class Doze(_Expecting):
-    """Sleeps between two looks, too: takes least of the processor, and is a little late."""
+    """Sleeps between two looks, too: takes least of the processor, and is a little late.
 
-    _early_ns, _shrinks = 0, 32
+    Attributes:
+        looks_ns: for so long it looks again and again before that.
+    """
 
-    def _rest(self) -> int:
+    _early_ns, _shrinks, looks_ns = 0, 32, 0
+
+    def _rest(self, first_ns: int) -> int:
         started_ns, rested_ns = self._now_ns(), 0
         while not self.event.passed():
             rested_ns = self._now_ns() - started_ns
-            self._sleep(max((self.ns + rested_ns) // _LOOKS, _LEAST_NS) / 1e9)
+            if rested_ns >= self.looks_ns:
+                self._sleep(max((first_ns + rested_ns) // _LOOKS, _LEAST_NS) / 1e9)
         return rested_ns
 
 
-class Snooze(Nap):
-    """The same, but sleeps between two looks, too, once it has looked for a moment: nobody is in a hurry."""
+class Snooze(Doze):
+    """Is as soon as a nap where runs take as long every time, and takes little of the processor where they do not."""
 
-    def _rest(self) -> int:
-        started_ns, rested_ns = self._now_ns(), 0
-        while not self.event.passed():
-            rested_ns = self._now_ns() - started_ns
-            if rested_ns > 2 * _SPUN_NS:
-                self._sleep(max((self.ns + rested_ns) // _LOOKS, _LEAST_NS) / 1e9)
-        return rested_ns
+    _early_ns, _shrinks, looks_ns = _SPUN_NS, 8, 2 * _SPUN_NS
 
 
 def ways(device: CudaDevice) -> dict[How, Waiting]:

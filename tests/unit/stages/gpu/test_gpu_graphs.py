@@ -316,19 +316,20 @@ def test_frames_are_prepared_on_the_stream_that_brings_them_while_the_engine_wor
 
 
 @pytest.mark.parametrize(
-    ("patient", "alone", "submitting", "running"),
-    [(False, False, Doze, Nap), (True, False, Sleep, Sleep), (True, True, Snooze, Snooze)],
+    ("patient", "submitting", "behind", "running"), [(False, Doze, Doze, Nap), (True, Snooze, Sleep, Snooze)]
 )
 def test_whoever_waits_for_what_was_submitted_sleeps(
-    patient: bool, alone: bool, submitting: type[Waiting], running: type[Waiting]
+    patient: bool, submitting: type[Waiting], behind: type[Waiting], running: type[Waiting]
 ) -> None:
     rig = Rig()
-    rig.inference.is_patient, rig.inference.is_alone = patient, alone
+    rig.inference.is_patient = patient
     slots = rig.inference._slots
-    rig.inference.submit(rig.inference.fill(nv12()))[0].record()
-    assert type(slots[0]._done) is submitting
+    pending = [rig.inference.submit(rig.inference.fill(nv12()))[0] for _ in range(2)]
+    assert type(slots[0]._done) is submitting and type(slots[1]._done) is behind
+    for each in pending:
+        each.record()
     rig.inference.run(rig.inference.fill(nv12()))
-    assert type(slots[1]._done) is running
+    assert type(slots[2]._done) is running
     blocking, ways = rig.gpu.event_flags.BLOCKING_SYNC, slots[0]._ways
     assert {how: bool(way.event.raw.flags & blocking) for how, way in ways.items()} == {
         "nap": False, "sleep": True, "doze": False, "snooze": False,

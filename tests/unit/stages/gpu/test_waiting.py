@@ -37,10 +37,10 @@ class Wait:
     def synchronize(self) -> None:
         self.spun_us, self.now_us = max(self.done_us - self.now_us, 0), max(self.done_us, self.now_us)
 
-    def late_by_us(self, way: Waiting) -> int:
+    def late_by_us(self, way: Waiting, rows: int = 1) -> int:
         """How late it is noticed that the GPU is done."""
         way.event = cast("Event", self)
-        way.wait()
+        way.wait(rows)
         return self.now_us - self.done_us
 
 
@@ -85,6 +85,16 @@ def test_a_long_wait_that_nobody_expected_takes_few_looks() -> None:
 def test_a_doze_follows_runs_that_become_shorter() -> None:
     late = [late for _, late in waited(Doze(_NONE), [3000] * 50 + [500] * 150)[50:]]
     assert max(late) <= 3000 and max(late[100:]) <= 200
+
+
+def test_each_size_of_a_batch_has_a_usual_time_of_its_own() -> None:
+    way, late = Nap(_NONE), list[int]()
+    for turn in range(200):
+        rows = 1 + 7 * (turn % 2)
+        wait = Wait(500 * rows)
+        way._now_ns, way._sleep = wait.now_ns, wait.sleep
+        late.append(wait.late_by_us(way, rows) + wait.spun_us)
+    assert max(late[100:]) <= 100
 
 
 def test_who_snoozes_is_not_late_for_runs_that_take_as_long_and_looks_for_a_moment_at_others() -> None:
