@@ -261,8 +261,8 @@ class Timing:
 class Lateness:
     """How late a live stream's frames come, by the stream's own times, after the most punctual of them."""
 
-    _DRIFT = 1e-4
-    """By how much the clocks of a camera and of this machine may differ: quartz is right to less than that."""
+    _DRIFTS = 10_000
+    """By such a part the clocks of a camera and of this machine may differ: quartz is right to less than that."""
 
     def __init__(self) -> None:
         self._last: tuple[int, int] | None = None
@@ -271,6 +271,10 @@ class Lateness:
         """Nanoseconds, of a frame that came then and is at that position of its stream."""
         behind_ns = came_ns - media_ns
         before_ns, before_media_ns = self._last or (behind_ns, media_ns)
-        usual_ns = min(behind_ns, before_ns + round(self._DRIFT * max(media_ns - before_media_ns, 0)))
+        usual_ns = before_ns
+        if media_ns > before_media_ns:
+            usual_ns += (media_ns - before_media_ns) // self._DRIFTS
+        if behind_ns < usual_ns:
+            usual_ns = behind_ns
         self._last = usual_ns, media_ns
         return behind_ns - usual_ns

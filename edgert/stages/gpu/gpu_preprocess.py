@@ -396,7 +396,7 @@ def hold(frames: Sequence[Ready] | Sequence[Frame], stream: Stream, passing: Eve
     Args:
         passing: see :meth:`edgert.memory.cuda.StreamMarks.after`.
     """
-    leases = {id(frame.lease): frame.lease for frame in frames} if len(frames) > 1 else {0: frames[0].lease}
-    for lease in leases.values():  # images of a batch may have one
+    leases = [frame.lease for frame in frames]
+    for lease in dict.fromkeys(leases) if len(leases) > 1 else leases:  # images of a batch may have one
         if isinstance(lease, StreamLease):
             lease.after(stream, passing)

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -168,7 +168,10 @@ class InferenceSlot:
 
     def _ready(self, count: int) -> int:
         """The size of a batch of so many, warm."""
-        rows, recording = self._size_of[count], self.session.device.recording
+        rows = self._size_of[count]
+        if not self.late and rows not in self._renewed:
+            return rows
+        recording = self.session.device.recording
         if self.late:
             rows = next(size for size in self.sizes if size >= rows and size not in self.late)
         renewed = rows if rows in self._renewed else max(self.late & self._renewed, default=0)
@@ -311,6 +314,7 @@ class GpuInference:
         self._is_warm = False
         self._frames: dict[int, Ready] = {}
         self._batches: dict[int, Batch] = {}
+        self._newest: Batch | None = None
         self._turn = 0
         self.rows, self.network, self.preprocessor = slots[0].rows, slots[0].network, slots[0].preprocessor
         self._plans = slots[0].plans  # all have the same
@@ -322,7 +326,7 @@ class GpuInference:
             return "nap"
         if not self.is_patient:
             return "doze"
-        return "snooze" if all(batch.is_read for batch in self._batches.values()) else "sleep"
+        return "snooze" if self._newest is None or self._newest.is_read else "sleep"  # all are done in order
 
     @property
     def idle(self) -> bool:
@@ -388,9 +392,11 @@ class GpuInference:
         """The frame in memory that the GPU reads, with a lease to release, and the stream that brings it; whoever reads
         it there names that work by the lease. None: it is there."""
         first: object = frame.planes[0]
+        writer: Stream | None
         if isinstance(first, np.ndarray):
             frame = self._uploader.shared(frame)
-            writer = cast("SharedLease", frame.lease).send(self._uploader.stream, is_read=True)
+            lease: Any = frame.lease  # a SharedLease
+            writer = lease.send(self._uploader.stream, is_read=True)
         else:
             frame.lease.retain()
             stream = getattr(first, "stream", None)
@@ -428,7 +434,7 @@ class GpuInference:
 
     def taken(self, geometries: Sequence[Geometry]) -> Batch:
         """The batch that was put on the streams of :meth:`free_slot`, whose turn ends."""
-        batch = self._batches[self._turn] = Batch(self._slots[self._turn], geometries)
+        batch = self._newest = self._batches[self._turn] = Batch(self._slots[self._turn], geometries)
         self._turn = (self._turn + 1) % len(self._slots)
         return batch
 
