@@ -314,8 +314,9 @@ class Worker(threading.Thread):
             del frame
             started = now()
             meter.wait_out_ns += started - made
-            if live and node.outlets and node.outlets[0].work is not None:
-                before_ns = thread_time_ns()  # a stage's work was done here, too
+            for outlet in node.outlets if live else ():
+                if outlet.work is not None:  # a stage's work was done here, too
+                    before_ns = thread_time_ns()
 
     def _give_bursts(self, source: BurstSource) -> None:
         """Of a source that is no camera: what it has at a time goes on as one, where the node behind takes it so."""

@@ -79,6 +79,21 @@ def test_crops_are_looked_at_again(tmp_path: Path) -> None:
     assert sum(same) >= 0.8 * FRAMES
 
 
+def test_the_gpu_reads_the_frames_of_one_camera_where_they_were_written(tmp_path: Path) -> None:
+    wanted, _ = detections(tmp_path, "onnxruntime")
+    file = tmp_path / "camera.yaml"
+    text = FILE.format(
+        belt=demo_images(), engine="onnxruntime-cuda", assets=ASSETS, interpolation="linear", frames=FRAMES
+    )
+    file.write_text(text.replace("realtime: false", "realtime: true").split("  again:")[0])
+    with Pipeline(file) as pipeline:
+        found = {result.frame.index: result.outputs["find"] for result in pipeline.results("find", timeout=60)}
+        (inference,) = pipeline._assembly.inferences
+    assert inference.device.frames == "mapped" and found  # a camera's frames are dropped while the model opens
+    same = [len(record) == len(wanted[index]) for index, record in found.items()]
+    assert sum(same) >= 0.9 * len(found)
+
+
 @pytest.mark.parametrize("how", ["area", "cubic"])
 def test_every_interpolation_is_done_on_the_gpu(tmp_path: Path, how: str) -> None:
     wanted, _ = detections(tmp_path, "onnxruntime", how)
