@@ -195,4 +195,4 @@ def test_a_stage_that_hangs_in_the_cameras_thread_is_the_one_that_is_named() -> 
     with pytest.raises(StageError, match="stage 1 does not end"):
         filmed.runner.shut_down()
     may_go.set()
-    until(lambda: not any(thread.name.startswith("edgert:") for thread in threading.enumerate()))
+    until(lambda: not any(worker.is_alive() for worker in filmed.runner._workers))
