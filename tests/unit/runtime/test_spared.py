@@ -112,7 +112,7 @@ def test_what_the_thread_before_does_itself_counts_too() -> None:
 
 @dataclass
 class Lens(Numbers):
-    """A camera that goes on when it is told to."""
+    """A camera whose frames a test asks for."""
 
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
