@@ -78,8 +78,8 @@ def _share_of_several(node: Node, live: bool) -> None:
 
 def _gets_all_of_a_camera(node: Node) -> bool:
     """Whether a camera's frames come to it, and to nobody else."""
-    (before,) = node.producers
-    return isinstance(before.work, Source) and len(before.outlets) == 1
+    before = node.producers[0]
+    return len(node.producers) == 1 and isinstance(before.work, Source) and len(before.outlets) == 1
 
 
 def _may_be_held_up(node: Node) -> bool:

@@ -133,6 +133,15 @@ def test_who_waits_for_a_gpu_is_spared_a_thread_for_one_camera_alone(
     assert [bool(node.spared) for node in (*sources, *chain)] == [*[False] * cameras, spared, spared]
 
 
+def test_a_model_keeps_its_thread_where_parts_of_a_cameras_frames_are_joined() -> None:
+    chain = branch_nodes("find", [Branch((ONE, Collect("find")))], CAM, 1)
+    source, other = Node("cam", Numbers(live=True)), Node("other", Does())
+    for before, after in ((source, chain[0]), (source, other), (other, chain[0])):
+        connect(before, after, CAM, 1, "oldest")
+    share_threads([source, other, *chain])
+    assert [bool(node.spared) for node in (source, other, *chain)] == [False, False, False, True]
+
+
 def test_a_model_keeps_its_thread_where_the_cameras_frames_go_elsewhere_too() -> None:
     chain = branch_nodes("find", [Branch((ONE, Collect("find")))], CAM, 1)
     source, other = Node("cam", Numbers(live=True)), Node("other", Does())
