@@ -36,6 +36,7 @@ def gpu_inference(
     where: str,
     *,
     beside: bool = True,
+    refines: bool = True,
     is_urgent: bool = False,
     side_by_side: bool = False,
 ) -> GpuInference | None:
@@ -45,7 +46,8 @@ def gpu_inference(
     Args:
         decoder_for: gives the decoder for a network of (width, height).
         beside: frames are prepared, and batches decoded, beside the engine's work on others, on streams of their own;
-            else all that is done with a batch is on one stream.
+            else all that is done with a batch is on one stream, and what follows the frames is one CUDA graph.
+        refines: engines that can become faster while they run do.
         is_urgent: its kernels start before those of others that wait.
         side_by_side: the GPU may work on several batches at a time, where the engine can, and decodes each where that
             ran: more frames a second, each a little later, where that does not matter.
@@ -95,8 +97,8 @@ def gpu_inference(
         level = logging.WARNING if recordable else logging.INFO
         log.log(level, "%s: no CUDA graph, so frames take more of the processor: %s", where, reason)
 
-    # Not for crops, whose batches are seldom full; and the first graphs keep a priority that others would not have.
-    refine = getattr(engine, "refine", None) if beside and not is_urgent else None
+    # The first graphs keep a priority that others would not have.
+    refine = getattr(engine, "refine", None) if refines and not is_urgent else None
     return GpuInference(slots, uploader, without_graph, refine and partial(refine, profile=profile))
 
 

@@ -15,7 +15,7 @@ from edgert.clock import REAL, Clock
 from edgert.config import CropConfig, InferStage, ModelConfig, PipelineConfig, PipelineFile
 from edgert.config.flow import upstream, users_of, variants_of
 from edgert.config.model_section import PythonTask, TextTask
-from edgert.config.stages import PackageStage, PythonStage
+from edgert.config.stages import PackageStage, PythonStage, SourceStage
 from edgert.engine import build_engine, check_open, image_input, one_image
 from edgert.errors import ConfigError, EdgertError
 from edgert.graph import Model, load
@@ -227,7 +227,8 @@ class Models:
         if not is_on_gpu(engine):
             return None
         decoder_for = partial(self._decoder, stage.infer, model, engine)
-        beside = stage.parts is None  # records of crops are waited for at once: nothing could be beside them
+        # Records of crops are waited for at once, and those of a lone camera mostly are there before its next frame.
+        beside = stage.parts is None and not (live and stage.batch is None and self._has_one_source)
         is_urgent = model.priority == "high"
         inference = gpu_inference(
             engine,
@@ -236,6 +237,7 @@ class Models:
             decoder_for,
             str(model.onnx),
             beside=beside,
+            refines=stage.parts is None,  # batches of crops are seldom full
             is_urgent=is_urgent,
             side_by_side=beside and not live and not batches.rushed_by(self.config, name, self.directory),
         )
@@ -243,6 +245,10 @@ class Models:
             self.inferences.append(inference)
             self.devices[name] = engine.device
         return inference
+
+    @property
+    def _has_one_source(self) -> bool:
+        return sum(isinstance(stage, SourceStage) for stage in self.config.stages.values()) == 1
 
     def _split(self, name: str, stage: InferStage, model: ModelConfig, cut: SplitModel) -> Branch:
         """The segments of a cut model, each on its core."""

@@ -212,6 +212,9 @@ class Marks:
 class ReadyReader:
     """Has the records before anybody asks."""
 
+    def place(self, geometries: Sequence[Geometry]) -> None:
+        """Needs no way."""
+
     def enqueue(self, rows: int, stream: Stream) -> None:
         """Puts nothing on the stream."""
 

@@ -30,9 +30,19 @@ def kernels_on(where: str) -> Kernels:
 
 
 def read_on_gpu(
-    kernels: Kernels, reader: type, decoder: Any, values: Any, runs: int = 1, geometry: Geometry = GEOMETRY
+    kernels: Kernels,
+    reader: type,
+    decoder: Any,
+    values: Any,
+    runs: int = 1,
+    geometry: Geometry = GEOMETRY,
+    geometries: Sequence[Geometry] = (),
 ) -> Any:
-    """The records of a batch of one output, or of several; what the reader has not written of its answers is poison."""
+    """The records of a batch of one output, or of several; what the reader has not written of its answers is poison.
+
+    Args:
+        geometries: of each image in the last run, where they are not all ``geometry``.
+    """
     device, network = kernels.device, geometry.network
     stream, outputs = device.stream(), []
     for array in several(values):
@@ -43,12 +53,14 @@ def read_on_gpu(
     device.synchronize()
     made = reader(decoder, outputs, network, kernels)
     try:
-        for _ in range(runs):
+        for run in range(runs):
+            own = geometries if geometries and run == runs - 1 else [geometry] * made.rows
             with device:
                 device.driver.memset_d8_async(made._out.address, POISON, made._out.nbytes, stream.raw)
+            made.place(own)
             made.enqueue(made.rows, stream)
         stream.synchronize()
-        return made.read([geometry] * made.rows)
+        return made.read(own)
     finally:
         made.close()
         for output in outputs:

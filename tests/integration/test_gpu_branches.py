@@ -335,6 +335,29 @@ def test_beside_a_camera_crops_are_waited_for_asleep_too(
         assert [one.is_patient for one in pipeline._assembly.inferences] == [live]
 
 
+@pytest.mark.parametrize(
+    ("live", "cameras", "batch"), [(True, 1, ""), (True, 2, ""), (False, 1, ""), (True, 1, "max: 2")]
+)
+def test_of_a_lone_camera_all_that_follows_a_frame_is_one_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: bool, cameras: int, batch: str
+) -> None:
+    rig = Rig(tmp_path, monkeypatch, QUIET, live=live)
+    text = rig.path.read_text()
+    if cameras == 2:
+        camera = next(line for line in text.splitlines() if line.strip().startswith("cam:"))
+        text = text.replace(camera, f"{camera}\n{camera.replace('cam:', 'other:')}").replace(
+            "from: cam}", "from: [cam, other]}"
+        )
+    if batch:
+        text = text.replace("from: cam}", f"from: cam, batch: {{{batch}}}}}")
+    rig.path.write_text(text)
+    with rig.pipeline() as pipeline:
+        (inference,) = pipeline._assembly.inferences
+    own = {slot.session.stream for slot in inference._slots}
+    is_one = {slot._reading for slot in inference._slots} == {slot._feeding for slot in inference._slots} == own
+    assert is_one == (live and cameras == 1 and not batch)
+
+
 CHAIN = """  one: {infer: parts, from: find, crop: {limit: 4}}
   two: {infer: parts, from: one, crop: {limit: 4}}
   out: {sink: jsonl, from: two, path: out.jsonl}

@@ -10,7 +10,7 @@
 //   ROTATED  1: boxes are oriented, by an angle behind the classes, and compared as Gaussians: shaped.py, beside it
 //
 // The answer of an image is its count in 16 bytes, then `limit` boxes, scores and classes, and `extras` numbers of each
-// box, which stand behind its classes.
+// box, which stand behind its classes. Upright boxes are in pixels of the network, or, with `ways`, of the image.
 
 #include "numbers.cuh"
 
@@ -24,6 +24,7 @@
 
 struct Head {
     u64 values, candidates, counts, out;
+    u64 ways;                 // back to each image, in the host's memory; 0: boxes stay the network's
     long long stride;         // numbers per image
     int boxes, classes, extras;
     int width;                // of the network, for the grids of yolox
@@ -42,6 +43,21 @@ struct Candidate { Box box; Rest rest; float part, unused[3]; };          // a f
 struct alignas(16) Box { float left, top, right, bottom; };
 struct alignas(16) Rest { float area; int kind; float score; int row; };  // area is times iou, rounded
 struct Candidate { Box box; Rest rest; };
+struct alignas(16) Way { float across, down, right, lower, least_x, least_y, most_x, most_y; };  // factors, offsets
+
+// In the roundings of edgert/stages/crop.py, what is not a number included.
+__device__ __forceinline__ float placed(float value, float factor, float offset, float least, float most) {
+    value = __fadd_rn(__fmul_rn(value, factor), offset);
+    value = value < least ? least : value;
+    return value > most ? most : value;
+}
+
+__device__ __forceinline__ Box placed(const Box& box, const Way& way) {
+    return {placed(box.left, way.across, way.right, way.least_x, way.most_x),
+            placed(box.top, way.down, way.lower, way.least_y, way.most_y),
+            placed(box.right, way.across, way.right, way.least_x, way.most_x),
+            placed(box.bottom, way.down, way.lower, way.least_y, way.most_y)};
+}
 #endif
 
 __device__ __forceinline__ float number(const Head& head, int image, int box, int which) {
@@ -244,6 +260,10 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
     int* kinds = (int*)(scores + head.limit);
     float* extras = (float*)(kinds + head.limit);
     const Candidate own = found[thread];  // asked for together with the count: it may be none
+#if !ROTATED
+    Way way;
+    if (head.ways) way = ((const Way*)head.ways)[image];  // early: that memory is far
+#endif
     const int all = ((int*)head.counts)[image];
     chunk.boxes[thread] = own.box, chunk.rests[thread] = compared(own);
     int padded = 32;
@@ -308,10 +328,12 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
                 const u32 left = ROTATED ? __ballot_sync(~0u, is_alive && !(by & lower)) : left_of(by & lower, is_alive);
                 const int place = before + __popc(left & lower);
                 if (left >> thread % 32 & 1 && place < head.limit) {
-                    boxes[place] = box, kinds[place] = rest.kind;
+                    kinds[place] = rest.kind, kept[place] = (u16)slot;
                     scores[place] = ROTATED ? found[slot].rest.score : rest.score;
-                    kept[place] = (u16)slot;
-#if !ROTATED
+#if ROTATED
+                    boxes[place] = box;
+#else
+                    boxes[place] = head.ways ? placed(box, way) : box;
                     stay.boxes[place - earlier] = box, stay.rests[place - earlier] = rest;
 #endif
                 }

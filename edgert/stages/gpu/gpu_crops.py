@@ -290,7 +290,7 @@ class InferCropsTogether(SimpleStage):
         self._written.record(self._stream)
         geometries = [layout.geometries for _, layout in parts if layout.geometries]
         for (look, slot), own in zip(slots, geometries, strict=True):
-            slot.enqueue_written(len(own), self._written, look.inference.how(look.inference.is_patient))
+            slot.enqueue_written(own, self._written, look.inference.how(look.inference.is_patient))
             runs[look.name].append(look.inference.taken(own))
 
 

@@ -5,7 +5,8 @@ import math
 import struct
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,8 @@ from edgert.stages.gpu.gpu_reader import CAPACITY, GpuReader, checked_count, not
 from edgert.stages.gpu.kernels import Kernels
 
 _HEADS = {yolo.YoloX: 0, yolo.YoloV5: 1, yolo.YoloV8: 2}
-_HEAD = struct.Struct("=4Qq8i3f4x")
+_HEAD = struct.Struct("=5Qq8i3f4x")
+_WAY = struct.Struct("=8f")
 _JOB = struct.Struct("=3Qq8i")
 _MOST_PROTOTYPES, _MOST_CELLS, _PARTS = 256, 1365, 4
 _CANDIDATE_BYTES = 32, 48
@@ -56,7 +58,7 @@ class Layout(NamedTuple):
 class _Answer(NamedTuple):
     """What the host sees of one image's answer, a view each; the number is below 0 where there were too many."""
 
-    number: npt.NDArray[np.int32]
+    number: memoryview
     boxes: F32
     scores: F32
     classes: I32
@@ -67,19 +69,25 @@ class GpuBoxes(GpuReader):
     """Boxes that score enough, suppressed; and for each that is left, the numbers behind its classes."""
 
     source = "decode"
+    is_placed: ClassVar[bool] = False
+    """Whether the GPU brings boxes to source pixels, where it sees the host's memory: nothing else is made of those of
+    the network."""
 
     def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
         super().__init__(decoder, outputs, network, kernels)
+        can_place = self.is_placed and self._device.traits.can_map
+        self._ways = self._device.block(self.rows * _WAY.size, "mapped") if can_place else None
+        self._placed: list[Geometry | None] = [None] * self.rows
         table = self._table(outputs)
         self._layout = self._layout_of(decoder, outputs, network)
         head, columns, boxes, classes, extras, rotated = self._layout
         out, pitch = self._answer(outputs, _COUNT_BYTES + decoder.limit * (24 + 4 * extras))
         nbytes = self.rows * CAPACITY * _CANDIDATE_BYTES[rotated]
         self._scratch = self._device.device_block(nbytes + 4 * self.rows)
-        found = self._scratch.address
+        found, ways = self._scratch.address, self._ways.address if self._ways is not None else 0
         more = shaped.bound_of(decoder.iou) if rotated else 1 + decoder.iou
         self._argument = _HEAD.pack(
-            table.block.address, found, found + nbytes, out, math.prod(table.shape[1:]), boxes, classes, extras,
+            table.block.address, found, found + nbytes, out, ways, math.prod(table.shape[1:]), boxes, classes, extras,
             *network, decoder.limit, CANDIDATES, pitch, decoder.score, decoder.iou, more,
         )  # fmt: skip
         definitions = {"HEAD": head, "COLUMNS": int(columns), "ROTATED": int(rotated)}
@@ -90,6 +98,17 @@ class GpuBoxes(GpuReader):
         """See :meth:`GpuReader.close`."""
         super().close()
         self._scratch.release()
+        if self._ways is not None:
+            self._ways.release()
+
+    def place(self, geometries: Sequence[Geometry]) -> None:
+        """See :meth:`GpuReader.place`; those of a camera stay as they are."""
+        if self._ways is None:
+            return
+        for row, geometry in enumerate(geometries):
+            if geometry is not self._placed[row]:
+                self._ways.host[row * _WAY.size : (row + 1) * _WAY.size] = _way_of(geometry)
+                self._placed[row] = geometry
 
     def _table(self, outputs: Sequence[GpuTensor]) -> GpuTensor:
         """Which output holds the boxes."""
@@ -105,14 +124,14 @@ class GpuBoxes(GpuReader):
 
     @abstractmethod
     def _made(self, boxes: F32, scores: F32, classes: I32, extras: Any, geometry: Geometry) -> Record:
-        """The record; only scores and classes are new memory."""
+        """The record; scores and classes are new memory, and boxes where the GPU has placed them."""
 
     def _view(self, memory: npt.NDArray[np.uint8], extras: int) -> _Answer:
         limit = self._decoder.limit
-        rest = memory[_COUNT_BYTES:]
+        count, rest = memoryview(memory[:4].data).cast("i"), memory[_COUNT_BYTES:]
         numbers = rest[: limit * (24 + 4 * extras)].view(np.float32)
         return _Answer(
-            memory[:4].view(np.int32), numbers[: 4 * limit].reshape(limit, 4), numbers[4 * limit : 5 * limit],
+            count, numbers[: 4 * limit].reshape(limit, 4), numbers[4 * limit : 5 * limit],
             numbers[5 * limit : 6 * limit].view(np.int32), numbers[6 * limit :].reshape(limit, extras),
         )  # fmt: skip
 
@@ -124,12 +143,19 @@ class GpuBoxes(GpuReader):
     def _record(self, row: int, geometry: Geometry) -> Record:
         """Raises StageError where more boxes scored enough than the GPU sorts."""
         number, boxes, scores, classes, extras = self._views[row]
-        found = checked_count(int(number[0]), self._decoder.score)
-        return self._made(boxes[:found], scores[:found].copy(), classes[:found].copy(), extras[:found], geometry)
+        found = checked_count(number[0], self._decoder.score)
+        boxes = boxes[:found] if self._ways is None else boxes[:found].copy()
+        return self._made(boxes, scores[:found].copy(), classes[:found].copy(), extras[:found], geometry)
+
+    def _in_source(self, boxes: F32, geometry: Geometry) -> F32:
+        """Those of the answer, in new memory."""
+        return geometry.boxes(boxes) if self._ways is None else boxes
 
 
 class GpuDetector(GpuBoxes):
     """Detections of a yolox, yolov5 or yolov8 head; ``decoder`` is a :class:`Detector`."""
+
+    is_placed = True
 
     @classmethod
     def unsupported(cls, decoder: Detector, outputs: Sequence[GpuTensor], network: Size) -> str:
@@ -151,11 +177,13 @@ class GpuDetector(GpuBoxes):
         return Layout(head, columns, boxes, numbers - (4 if head == 2 else 5))
 
     def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Detections:
-        return Detections(geometry.boxes(boxes), scores, classes, self._decoder.labels)
+        return Detections(self._in_source(boxes, geometry), scores, classes, self._decoder.labels)
 
 
 class GpuPose(GpuBoxes):
     """Bodies and their points; ``decoder`` is a :class:`~edgert.stages.decode.yolo.YoloPose`."""
+
+    is_placed = True
 
     @classmethod
     def unsupported(cls, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> str:
@@ -171,7 +199,7 @@ class GpuPose(GpuBoxes):
 
     def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Keypoints:
         points = geometry.points(extras.reshape(len(extras), self._layout.extras // 3, 3))
-        return Keypoints(geometry.boxes(boxes), scores, classes, points=points, names=self._decoder.labels)
+        return Keypoints(self._in_source(boxes, geometry), scores, classes, points=points, names=self._decoder.labels)
 
 
 class GpuOriented(GpuBoxes):
@@ -270,3 +298,10 @@ class GpuInstances(GpuBoxes):
 
 def _no_table(shape: tuple[int, ...]) -> str:
     return "" if len(shape) == 3 else f"they read [batch, boxes, numbers], not {list(shape)}"
+
+
+@lru_cache(maxsize=64)
+def _way_of(geometry: Geometry) -> npt.NDArray[np.uint8]:
+    """What the kernel reads of it."""
+    ends = geometry.scale_x, geometry.scale_y, geometry.offset_x, geometry.offset_y, *geometry.bounds
+    return np.frombuffer(_WAY.pack(*ends), np.uint8)

@@ -74,6 +74,10 @@ class GpuReader(ABC):
         self._launch(rows, stream)
         self._out.download(stream, rows * self._pitch)
 
+    def place(self, geometries: Sequence[Geometry]) -> None:  # noqa: B027 - most have the host do that
+        """Before each run that is read: the ways from the images of its rows, whose previous run is done, to source
+        pixels."""
+
     def copied(self, rows: int) -> Sequence[int]:
         """Bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
         return [rows * self._pitch] if self._out.is_staged else []

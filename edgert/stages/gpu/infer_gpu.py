@@ -36,6 +36,11 @@ SLOTS = 3
 class Reader(Protocol):
     """Brings what is wanted of the outputs to the host, and makes records of it."""
 
+    def place(self, geometries: Sequence[Geometry]) -> None:
+        """Before each run that is read: the ways from the images of its rows, whose previous run is done, to source
+        pixels."""
+        ...
+
     def enqueue(self, rows: int, stream: Stream) -> None:
         """Puts its part on the stream. Does not wait."""
         ...
@@ -150,6 +155,7 @@ class InferenceSlot:
         preprocessor, stream, feeding = self.preprocessor, self.session.stream, self._feeding
         launches = preprocessor.launches(frames)
         rows = self._ready(len(frames))
+        self._reader.place([frame.plan.geometry for frame in frames])
         with self.session.exclusive:
             preprocessor.wait_for(frames, feeding)
             for launch in launches:  # images of several formats take several
@@ -159,9 +165,10 @@ class InferenceSlot:
                 stream.wait(self._fed)
             self._run(rows, how)
 
-    def enqueue_written(self, count: int, written: Event, how: How = "sleep") -> None:
+    def enqueue_written(self, geometries: Sequence[Geometry], written: Event, how: How = "sleep") -> None:
         """Like :meth:`enqueue`, of images that are in their rows when the event has passed. Raises DeviceError."""
-        rows = self._ready(count)
+        rows = self._ready(len(geometries))
+        self._reader.place(geometries)
         with self.session.exclusive:
             self.session.stream.wait(written)
             self._run(rows, how)

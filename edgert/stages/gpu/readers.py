@@ -33,6 +33,9 @@ class HostReader:
         for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True):
             tensor.block.download(stream, nbytes)
 
+    def place(self, geometries: Sequence[Geometry]) -> None:
+        """The decoder is given them."""
+
     def copied(self, rows: int) -> Sequence[int]:
         return [
             nbytes for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True) if tensor.block.is_staged

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edgert.errors import StageError
+from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.detection import CANDIDATES, Detector
 from edgert.stages.decode.yolo import YoloPose, YoloV5, YoloV8, YoloX
 from edgert.stages.gpu.gpu_detections import GpuDetector, GpuPose
 from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.gpu import rounds
-from tests.helpers.gpu_readers import CELLS, EITHER, NETWORK, kernels_on, like_the_host, read_on_gpu, why_not
+from tests.helpers.gpu_readers import (
+    CELLS,
+    EITHER,
+    GEOMETRY,
+    NETWORK,
+    kernels_on,
+    like_the_host,
+    read_on_gpu,
+    same,
+    why_not,
+)
 
 HEADS: dict[str, Any] = {"yolox": YoloX(), "yolov5": YoloV5(), "yolov8": YoloV8(), "yolov8 rows": YoloV8()}
 
@@ -56,6 +68,28 @@ def test_is_the_hosts_answer(kernels: Kernels, head: str, dtype: Any, classes: i
         values = outputs(head, 3, classes, 10 * seed + classes).astype(dtype)
         tolerance = {"boxes": 1e-4} if head == "yolox" else {}  # exp may differ in its last bit
         like_the_host(kernels, GpuDetector, Detector(HEADS[head], score, 0.45, limit), values, **tolerance)
+
+
+@pytest.mark.parametrize("can_map", [True, False])
+@pytest.mark.parametrize("kind", ["boxes", "bodies"])
+def test_each_image_has_a_way_of_its_own_in_every_run(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, kind: str, can_map: bool
+) -> None:
+    device = kernels.device
+    monkeypatch.setattr(
+        device, "traits", replace(device.traits, can_map=can_map)
+    )  # without, the host brings them there
+    decoder: Any = Detector(YoloV8(), 0.3, 0.45) if kind == "boxes" else YoloPose(0.3, 0.45, 100, labels=("nose",))
+    values = outputs("yolov8", 3, 1, 5, extras=3 * (kind == "bodies"))
+    ways = [
+        GEOMETRY,
+        Geometry(1.7, 0.3, 11.25, -9.5, NETWORK, (20.0, 0.0, 200.0, 20.0)),
+        Geometry(1 / 3, 1 / 7, 0.1, 1e-3, NETWORK, (-1e6, -1e6, 1e6, 1e6)),
+    ]
+    found = read_on_gpu(kernels, GpuDetector if kind == "boxes" else GpuPose, decoder, values, 2, geometries=ways)
+    for record, image, way in zip(found, values, ways, strict=True):
+        assert len(record) > 5
+        same(record, decoder([image], way))
 
 
 @pytest.mark.parametrize("iou", [0.0, 0.2, 0.7, 1.0])
