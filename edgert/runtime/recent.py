@@ -150,8 +150,13 @@ class History:
         return _recent(self._nodes, since, now)
 
     def _run(self) -> None:
-        while not self._over.wait(_LOOK_S):
+        while not self._over.wait(self._until_next_s()):
             self.note()
+
+    def _until_next_s(self) -> float:
+        """A second at least: its clock may stand still."""
+        since_ns = self._clock.now_ns() - self._notes[-1].at_ns if self._notes else _EVERY_NS
+        return max((_EVERY_NS - since_ns) / 1e9, _LOOK_S)
 
     def _now(self, at_ns: int | None = None) -> _Note:
         counts, lost = dict[Key, Counts](), dict[tuple[str, str, str], int]()

@@ -8,7 +8,7 @@ import ctypes
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary, finalize, ref
@@ -241,9 +241,10 @@ class SharedLease(StreamLease):
                 self._sent = stream
         return self._sent
 
-    def address_of(self, array: U8) -> int:
-        """Where the GPU sees an array that lies in this memory."""
-        return address_of(array) + self._offset
+    def addresses_of(self, arrays: Sequence[U8]) -> list[int]:
+        """Where the GPU sees arrays that lie in this memory."""
+        offset = self._offset
+        return [address_of(array) + offset for array in arrays]
 
 
 class SharedPool(Pool):

@@ -242,7 +242,7 @@ def addresses_of(frame: Frame) -> list[int]:
     """Of its planes, where the GPU sees them: where they are, or where what is in shared memory is brought to."""
     lease = frame.lease
     if isinstance(lease, SharedLease) and isinstance(frame.planes[0], np.ndarray):
-        return [lease.address_of(plane) for plane in frame.planes]
+        return lease.addresses_of(frame.planes)
     return [plane_on_gpu(plane, frame)[0] for plane in frame.planes]
 
 

@@ -145,7 +145,7 @@ def on_gpu(frame: Frame, stream: Stream) -> Frame:
     lease = cast("SharedLease", frame.lease)
     writer, ordinal = lease.send(stream), lease.device.ordinal
     planes = [
-        DeviceView(lease.address_of(plane), plane.shape, plane.strides, _BYTES, lease, ordinal, writer)
-        for plane in frame.planes
+        DeviceView(address, plane.shape, plane.strides, _BYTES, lease, ordinal, writer)
+        for address, plane in zip(lease.addresses_of(frame.planes), frame.planes, strict=True)
     ]
     return frame.moved(cast("tuple[U8, ...]", tuple(planes)), lease)

@@ -383,7 +383,7 @@ class TestBatches:
             lease = frame.lease
             assert isinstance(lease, SharedLease) and lease is frames[0].lease
             lease.send(stream)
-            assert set(bytes_at(lease.address_of(frame.planes[0]), 96)) == {row}
+            assert set(bytes_at(lease.addresses_of(frame.planes)[0], 96)) == {row}
         assert device.counter.read().copies == (1 if is_lent else 2)
 
     def test_without_such_memory_left_it_stays_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
