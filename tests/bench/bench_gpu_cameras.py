@@ -6,7 +6,8 @@
 An edgert.Pipeline of one camera, without a batch, beside one of eight, ``batch: {max: 8, wait: 5ms}``; both are open,
 and film in turns. The cameras write NV12 into memory that the GPU reads, as V4L2 drivers do, their frames due one after
 the other. Latency is from when a frame was due to when a callback has its result, the camera's thread and Python's lock
-included. ``--most`` then opens a pipeline of so many cameras, and of the next number while no frame is lost. Processor
+included. Before, as many threads sleep from frame to frame and do nothing else: how late the machine wakes them.
+``--most`` then opens a pipeline of so many cameras, and of the next number while no frame is lost. Processor
 time is that of the whole process, cameras included. The network has random weights, FP16. Needs a GPU, PyCUDA, PyTorch,
 which makes the network, and the engine; says so and passes where one is missing.
 """
@@ -16,9 +17,13 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -30,8 +35,29 @@ from tests.bench.gpu_race import idle
 from tests.bench.gpu_task import TASKS, scenes
 from tests.bench.report import main
 
-RATE_HZ, ROWS = 30.0, 8
+RATE_HZ, ROWS, SLEEPS_S = 30.0, 8, 2.0
 P99, CPU_US, IDLE_S = 1.5, 1000.0, 30.0
+
+
+def sleepers(number: int) -> Figure:
+    """The 99th percentile of how late the machine wakes threads at a camera's pace, which do nothing else."""
+    late_ms = list[float]()
+
+    def sleep() -> None:
+        for _ in range(round(SLEEPS_S * RATE_HZ)):
+            started = time.perf_counter()
+            time.sleep(1 / RATE_HZ)
+            late_ms.append((time.perf_counter() - started - 1 / RATE_HZ) * 1e3)
+
+    threads = [threading.Thread(target=sleep) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+        time.sleep(1 / RATE_HZ / number)
+    for thread in threads:
+        thread.join()
+    p50, p99 = np.percentile(late_ms, [50, 99]).tolist()
+    detail = {"p50_ms": p50, "most_ms": max(late_ms)}
+    return Figure(f"{number} threads that sleep alone: late, p99", p99, "ms", None, "lower", len(late_ms), detail)
 
 
 def in_turns(one: Cameras, several: Cameras, runs: int, seconds: float) -> list[tuple[Live, Live]]:
@@ -94,6 +120,7 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
     if reason := missing():
         print(f"skipped: {reason}")
         return
+    yield sleepers(options.cameras)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

@@ -228,8 +228,8 @@ class ReadyReader:
         """Owns nothing."""
 
 
-def inference_of(device: CudaDevice, rows: int) -> GpuInference:
-    """An inference slot whose graphs are recorded and take no time."""
+def inference_of(device: CudaDevice, rows: int, beside: bool = True) -> GpuInference:
+    """An inference slot whose graphs are recorded and take no time; ``beside``: engine and decoding are two."""
     gpu = cast("IdleGpu", device.driver)
     device.capture = lambda stream, enqueue: gpu.launch  # type: ignore[assignment, method-assign, return-value]
     kernels = Kernels(device, compiler=cast("Callable[[], Any]", lambda: SimpleNamespace(compile=lambda *_: b"")))
@@ -237,8 +237,8 @@ def inference_of(device: CudaDevice, rows: int) -> GpuInference:
     sessions = [Session(device, rows) for _ in range(SLOTS)]
     for session in sessions:
         session.enqueue = lambda rows=None: None  # type: ignore[method-assign, assignment]
-    reading = device.stream()
-    slots = [InferenceSlot(one, GpuPreprocessor(config, target, 256, kernels), ReadyReader(), reading)
+    reading = device.stream() if beside else None
+    slots = [InferenceSlot(one, GpuPreprocessor(config, target, 256, kernels), ReadyReader(), reading or one.stream)
              for one in sessions]  # fmt: skip
     return GpuInference(slots, Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1)))
 
@@ -352,7 +352,7 @@ def mapped(device: CudaDevice, rows: int) -> tuple[float, float]:
 
 def linked(device: CudaDevice, rows: int, work: Film | ApiSource) -> tuple[GpuInference, list[Node]]:
     """A source before a model on the GPU, and its nodes."""
-    inference, names = inference_of(device, rows), frozenset({"cam"})
+    inference, names = inference_of(device, rows, beside=not work.live), frozenset({"cam"})
     inference.is_patient = work.live  # as where a pipeline is assembled
     feed = Feed(inference)
     first = InferBatch("find", feed, rows, WAIT_S, REAL, fills=True) if rows > 1 else Infer("find", feed)
