@@ -4,11 +4,16 @@ from pathlib import Path
 
 from edgert.config import InferStage, PipelineConfig
 from edgert.config.flow import sources_of
-from edgert.config.stages import SourceStage
+from edgert.config.stages import SourceStage, StageConfig
 from edgert.errors import ConfigError
 from edgert.stages.source.kinds import is_live
 
 ON_PROCESSOR = "the model runs on the processor"
+
+
+def is_paced(stage: StageConfig, directory: Path) -> bool:
+    """Whether it is a source whose frames come at times of their own, as cameras' do, and not when they are taken."""
+    return isinstance(stage, SourceStage) and (bool(stage.realtime) or is_live(stage, directory))
 
 
 def rushed_by(config: PipelineConfig, name: str, directory: Path) -> str:
@@ -22,7 +27,7 @@ def rushed_by(config: PipelineConfig, name: str, directory: Path) -> str:
     live = []
     for source in sorted(sources_of(config.stages)[name]):
         stage = config.stages[source]
-        if isinstance(stage, SourceStage) and (stage.realtime or is_live(stage, directory)):
+        if is_paced(stage, directory):
             live.append(source)
     return f"{' and '.join(live)} {'is' if len(live) == 1 else 'are'} live" if live else ""
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 from edgert.assemble import batches
 from edgert.assemble.default_engines import leaves_engine
@@ -130,8 +131,9 @@ class Models:
         is_chosen = self.file.passed_over is not None and leaves_engine(config)
         if self._by is not None and (is_chosen or config.placement == "gpu"):
             config = config.model_copy(update={"placement": "auto"})  # the chain's engines are there, or say why not
-        if self.config.budgets.cpu is not None and "spinning" not in config.tuning.model_fields_set:
-            config = config.model_copy(update={"tuning": config.tuning.model_copy(update={"spinning": False})})
+        if config.tuning.spinning == "auto":
+            spinning = spinning_of(self.file, config)
+            config = config.model_copy(update={"tuning": config.tuning.model_copy(update={"spinning": spinning})})
         return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config
 
     def _whole(self, name: str, stage: InferStage, model: ModelConfig, placed: Cores, live: bool) -> list[Branch]:
@@ -373,6 +375,18 @@ def batch_of(config: PipelineConfig, name: str) -> int:
     """Rows of a model of dynamic batch size: as many crops or frames as any of its stages has at most."""
     users = users_of(config.stages, config.models, name)
     return max([s.parts for s in users if s.parts] + [s.batch.max for s in users if s.batch], default=1)
+
+
+def spinning_of(file: PipelineFile, model: ModelConfig) -> bool | Literal["runs"]:
+    """Whether a model's threads wait for more work without sleeping: as its section says, else while a run lasts, and
+    from one to the next where all frames come as they are taken. Between a camera's they would take more of the
+    processor than the model does (tests/bench/bench_threads.py). With a budget for it, never."""
+    if model.tuning.spinning != "auto":
+        return model.tuning.spinning
+    if file.config.budgets.cpu is not None:
+        return False
+    folder = file.document.path.parent
+    return "runs" if any(batches.is_paced(stage, folder) for stage in file.config.stages.values()) else True
 
 
 def threads_of(config: PipelineConfig, name: str) -> int:

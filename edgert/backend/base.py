@@ -9,7 +9,7 @@ place, so nothing is copied on the way in or out.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -87,7 +87,8 @@ class Tuning:
 
     Attributes:
         optimization: ``all``; ``extended`` without its own tensor layouts; ``basic`` without its operators; ``none``.
-        spinning: threads wait for their next piece of work without going to sleep.
+        spinning: threads wait for their next piece of work without going to sleep; ``runs``: but not from one run to
+            the next; ``auto``: True here, as who knows the sources has decided before.
         arena: reuses the memory of one run for the next.
         shared_arena: that memory is shared with every other engine that has this set; given back when the process ends.
         prepacking: a second copy of the weights, in the order in which kernels read them.
@@ -104,7 +105,7 @@ class Tuning:
     """
 
     optimization: str = "all"
-    spinning: bool = True
+    spinning: bool | Literal["auto", "runs"] = "auto"
     arena: bool = True
     shared_arena: bool = False
     prepacking: bool = True

@@ -265,7 +265,11 @@ class TuningConfig(fields.Section):
     optimization: Literal["all", "extended", "basic", "none"] = Field(
         default="all", description="extended leaves out its own tensor layouts, basic its own operators as well"
     )
-    spinning: bool = Field(default=True, description="threads wait for their next piece of work without sleeping")
+    spinning: Literal["auto", "runs"] | bool = Field(
+        default="auto",
+        description="threads wait for their next piece of work without sleeping; runs: but not from one run of the "
+        "model to the next; auto: runs where a source is live, else true, and false with `budgets.cpu`",
+    )
     arena: bool = Field(default=True, description="reuses the memory of one run for the next")
     shared_arena: bool = Field(
         default=False, description="that memory serves all models that set this: less of it where they take turns"

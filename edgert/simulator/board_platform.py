@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from edgert.assemble.models import replicas_of, threads_of
+from edgert.assemble.models import replicas_of, spinning_of, threads_of
 from edgert.board.host import core_accelerators
 from edgert.board.record import Board
 from edgert.board.sections import Mode
@@ -83,7 +83,7 @@ class HostSlots:
     Args:
         profiles: model → its profile.
         serial: part of a run on one thread that further threads do not share.
-        spin_ms: for how long these keep their cores busy after a run, waiting for the next.
+        spin_ms: for how long these keep their cores busy after a run, where they wait for the next without sleeping.
     """
 
     file: PipelineFile
@@ -109,7 +109,8 @@ class HostSlots:
         step = _step(profile, next(iter(profile.whole)), ANY_CORE, threads)
         if threads > 1:
             longer = 1 + self.serial * (threads - 1)
-            step = replace(step, time_ms=step.time_ms * longer, spin_ms=self.spin_ms)
+            spins_on = spinning_of(self.file, config) is True
+            step = replace(step, time_ms=step.time_ms * longer, spin_ms=self.spin_ms if spins_on else 0.0)
         return [InferenceSlot(((step,),), rows=rows)] * count
 
     @cached_property
@@ -117,7 +118,7 @@ class HostSlots:
         """What had to be assumed."""
         return tuple(
             f"{name}: its profile is of one thread; several are taken to share all but {self.serial:.0%} of its work, "
-            f"and to keep their cores busy for {self.spin_ms:g} ms after a run"
+            f"and, beside files, to keep their cores busy for {self.spin_ms:g} ms after a run"
             for name, config in self.file.config.models.items()
             if config.placement == "auto" and threads_of(self.file.config, name) > 1
         ) + tuple(

@@ -41,7 +41,7 @@ FORMS = {"float": "float", "fp16": "fp16", "ort": "int8"}
 _CHANGES = {
     "conv_search": "{} convolutions",
     "optimization": "{} optimizations",
-    "spinning": "no spinning",
+    "spinning": "{} spinning",
     "arena": "no arena",
     "shared_arena": "shared arena",
     "prepacking": "no prepacking",
@@ -50,6 +50,7 @@ _CHANGES = {
     "channels_last": "channels first",
     "tf32": "no TF32",
 }
+_WORDS = {False: "no", True: "constant", "runs": "brief"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Tactic:
         parts = [f"batches of {self.batch}"] if self.batch > 1 else []
         parts += ["pinned"] if self.pinned else []
         parts += [
-            text.format(getattr(self.tuning, key))
+            text.format(_WORDS.get(getattr(self.tuning, key), getattr(self.tuning, key)))
             for key, text in _CHANGES.items()
             if getattr(self.tuning, key) != getattr(DEFAULT_TUNING, key)
         ]

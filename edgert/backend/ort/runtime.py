@@ -65,6 +65,8 @@ def session_settings(threads: int | None, tuning: base.Tuning = base.DEFAULT_TUN
         settings.add_session_config_entry("session.use_env_allocators", "1")
     if not tuning.spinning:
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    elif tuning.spinning == "runs":
+        settings.add_session_config_entry("session.force_spinning_stop", "1")
     if not tuning.prepacking:
         settings.add_session_config_entry("session.disable_prepacking", "1")
     if tuning.balance:

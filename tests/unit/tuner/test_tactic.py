@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +82,25 @@ def test_what_a_tactic_says_reaches_onnx_runtime() -> None:
     shared = session_settings(1, Tuning(shared_arena=True))
     assert shared.get_session_config_entry("session.use_env_allocators") == "1"
     assert str(Tactic("ort", "float", 1, 1, tuning=Tuning(shared_arena=True))).endswith(", shared arena")
+
+
+@pytest.mark.parametrize(
+    ("spinning", "words", "entries"),
+    [
+        ("auto", "2 threads", {}),
+        (True, "constant spinning", {}),
+        ("runs", "brief spinning", {"session.force_spinning_stop": "1"}),
+        (False, "no spinning", {"session.intra_op.allow_spinning": "0"}),
+    ],
+)
+def test_how_threads_wait_reaches_onnx_runtime(spinning: Any, words: str, entries: dict[str, str]) -> None:
+    tuning = Tuning(spinning=spinning)
+    assert str(Tactic("ort", "float", 1, 2, tuning=tuning)).endswith(words)
+    settings, found = session_settings(2, tuning), dict[str, str]()
+    for key in ("session.force_spinning_stop", "session.intra_op.allow_spinning"):
+        with suppress(RuntimeError):  # what nobody has set
+            found[key] = settings.get_session_config_entry(key)
+    assert found == entries
 
 
 def test_what_differs_between_machines_is_named() -> None:
