@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import made
 import numpy as np
@@ -25,7 +25,7 @@ from quiet import quietly
 from report import DATA
 from scipy.optimize import nnls
 
-from edgert.backend import EngineOptions, Session
+from edgert.backend import EngineOptions, Session, Tuning
 from edgert.backend.ort import OrtBackend
 from edgert.backend.ort.cpu import Kernel, kernel_times
 from edgert.benchmark import core_profile
@@ -195,7 +195,7 @@ class Bench:
         self.name, self.model = name, static(name)
         self.graph = read(self.model)
         self._engine = OrtBackend().compile(self.model, EngineOptions(threads=1))
-        self._one, self._two = (self._filled(threads) for threads in (1, 2))
+        self._one, self._two, self._live = self._filled(1), self._filled(2), self._filled(2, "runs")
         self._feeds = {key: value.copy() for key, value in self._one.inputs.items()}
         self.alone, self.rested, self.busy, self.two, self.two_rested = (list[float]() for _ in range(5))
         self.brief = tuple(list[float]() for _ in _BRIEF_S)
@@ -204,8 +204,9 @@ class Bench:
         self._kernels: list[Sequence[Kernel]] = []
         self._busy: list[list[Run]] = []
 
-    def _filled(self, threads: int) -> Session:
-        session = OrtBackend().compile(self.model, EngineOptions(threads=threads)).session()
+    def _filled(self, threads: int, spinning: Literal["auto", "runs"] = "auto") -> Session:
+        options = EngineOptions(threads=threads, tuning=Tuning(spinning=spinning))
+        session = OrtBackend().compile(self.model, options).session()
         random = np.random.default_rng(0)
         for tensor in session.inputs.values():
             tensor[...] = random.random(tensor.shape).astype(tensor.dtype)
@@ -254,8 +255,8 @@ class Bench:
         return once(self._two.run).wall_ms
 
     def _rested_on_two_ms(self) -> float:
-        time.sleep(_SPIN_S)
-        return once(self._two.run).wall_ms
+        time.sleep(_PERIOD_S)
+        return once(self._live.run).wall_ms
 
     def _after_rest_ms(self) -> float:
         time.sleep(_PERIOD_S)
@@ -400,8 +401,8 @@ class Machine:
         rested: milliseconds that a run takes more that does not follow another at once, at least and for each node.
         brief: after each of :data:`_BRIEF_S`, what part of that it takes more.
         two: of a run on two threads, the time on one.
-        two_rested: the same after a rest in which the second of them fell asleep.
-        spin_ms: for how long the second of two threads keeps its core busy after a run, waiting for the next.
+        two_rested: the same beside a camera: after a rest, and the second of them sleeps from one run to the next.
+        spin_ms: beside files, for how long the second of two threads keeps its core busy after a run.
         stages: kind → milliseconds a frame, a megapixel and an object.
         brisk: the same where frames follow one another at :data:`BRISK_FPS` and more, of some kinds.
         infer: network → (1, megapixels of a frame, of the network's input) and what a stage takes beside the network.
@@ -439,7 +440,7 @@ class Machine:
 
     def serial(self, rest_ms: float) -> float:
         """Part of a run on one thread that two do not share, after a rest."""
-        return max(2 * (self.two_rested if rest_ms > self.spin_ms else self.two) - 1, 0.0)
+        return max(2 * (self.two_rested if rest_ms > 0 else self.two) - 1, 0.0)
 
     def cold(self, rest_ms: float) -> float:
         """What part of :attr:`rested` a run takes more after so long a rest: between those that were measured, by its
