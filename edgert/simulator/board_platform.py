@@ -72,7 +72,7 @@ class BoardSlots:
         return slots
 
 
-_SERIAL, _SPIN_MS = 0.2, 40.0
+_SERIAL, _WOKEN, _SPIN_MS = 0.2, 0.8, 40.0
 """Of ONNX Runtime's threads on two cores, medians of fourteen networks by tests/bench/bench_unseen.py."""
 
 
@@ -83,12 +83,14 @@ class HostSlots:
     Args:
         profiles: model → its profile.
         serial: part of a run on one thread that further threads do not share.
+        woken: the same beside live sources, where these sleep from one run to the next.
         spin_ms: for how long these keep their cores busy after a run, where they wait for the next without sleeping.
     """
 
     file: PipelineFile
     profiles: Mapping[str, Profile]
     serial: float = _SERIAL
+    woken: float = _WOKEN
     spin_ms: float = _SPIN_MS
 
     def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
@@ -108,17 +110,23 @@ class HostSlots:
         threads = max(1, threads_of(self.file.config, stage.infer) // count)
         step = _step(profile, next(iter(profile.whole)), ANY_CORE, threads)
         if threads > 1:
-            longer = 1 + self.serial * (threads - 1)
-            spins_on = spinning_of(self.file, config) is True
-            step = replace(step, time_ms=step.time_ms * longer, spin_ms=self.spin_ms if spins_on else 0.0)
+            longer = 1 + self._serial_of(config) * (threads - 1)
+            step = replace(step, time_ms=step.time_ms * longer, spin_ms=self.spin_ms if self._spins(config) else 0.0)
         return [InferenceSlot(((step,),), rows=rows)] * count
+
+    def _spins(self, config: ModelConfig) -> bool:
+        return spinning_of(self.file, config) is True
+
+    def _serial_of(self, config: ModelConfig) -> float:
+        return self.serial if self._spins(config) else self.woken
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What had to be assumed."""
         return tuple(
-            f"{name}: its profile is of one thread; several are taken to share all but {self.serial:.0%} of its work, "
-            f"and, beside files, to keep their cores busy for {self.spin_ms:g} ms after a run"
+            f"{name}: its profile is of one thread; several are taken to share all but {self._serial_of(config):.0%} of its "
+            "work"
+            + (f", and to keep their cores busy for {self.spin_ms:g} ms after a run" if self._spins(config) else "")
             for name, config in self.file.config.models.items()
             if config.placement == "auto" and threads_of(self.file.config, name) > 1
         ) + tuple(

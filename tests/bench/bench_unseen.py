@@ -78,7 +78,8 @@ def foretold(case: Case, file: PipelineFile, machine: Machine, seed: int) -> Sim
     own, threads, rests_ms = {}, {}, dict[str, float]()
 
     def slots(name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
-        return HostSlots(file, profiles, machine.serial(rests_ms[name]), machine.spin_ms)(name, stage, live)
+        shared = machine.serial(0.0), machine.serial(rests_ms[name])
+        return HostSlots(file, profiles, *shared, machine.spin_ms)(name, stage, live)
 
     for name, stage in file.config.stages.items():
         core, own_ms, cold = ANY_CORE, stage_ms(case, stage, file, machine), 1.0

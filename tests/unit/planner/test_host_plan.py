@@ -16,6 +16,7 @@ from edgert.planner import plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_text import to_json
 from edgert.planner.simulation import Scenario, simulate
+from edgert.simulator.board_platform import _SERIAL, _SPIN_MS, _WOKEN
 from tests.unit.planner.test_planning import network
 
 CORES = ("cpu0", "cpu1")
@@ -118,12 +119,21 @@ def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:
     assert row.most_fps == pytest.approx(4e3 / ((3 - 1 + 1.25) * units), rel=0.01)
 
 
-def test_two_threads_share_most_of_a_run_and_spin_after_it(tmp_path: Path) -> None:
-    file = pipeline(tmp_path, ", threads: 2")
+@pytest.mark.parametrize(
+    ("tuning", "serial", "spin_ms", "told"),
+    [
+        (", tuning: {spinning: true}", _SERIAL, _SPIN_MS, "20% of its work, and to keep their cores busy for 40 ms"),
+        ("", _WOKEN, 0.0, f"{_WOKEN:.0%} of its work"),
+    ],
+)
+def test_two_threads_share_some_of_a_run_and_may_spin_after_it(
+    tmp_path: Path, tuning: str, serial: float, spin_ms: float, told: str
+) -> None:
+    file = pipeline(tmp_path, f", threads: 2{tuning}")
     profile = profiled(tmp_path / "net.onnx", tmp_path / "profile.json", contention=1.0)
     alone_ms = json.loads(profile.read_text())["whole"]["cpu0"]["alone_ms"]
     made = simulate(file, board="host", profiles=[profile], scenario=Scenario(seconds=5.0))
-    wall_ms = alone_ms * 1.2 / 2
+    wall_ms = alone_ms * (1 + serial) / 2
     assert made.played.latency_ms.p50 == pytest.approx(wall_ms, rel=0.02)
-    assert made.played.busy["cpu"] == pytest.approx(10 * (2 * wall_ms + 40.0) / 1e3, rel=0.02)
-    assert any("share all but 20% of its work, and to keep their cores busy for 40 ms" in note for note in made.notes)
+    assert made.played.busy["cpu"] == pytest.approx(10 * (2 * wall_ms + spin_ms) / 1e3, rel=0.02)
+    assert any(f"share all but {told}" in note for note in made.notes)
