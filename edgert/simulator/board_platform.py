@@ -120,13 +120,16 @@ class HostSlots:
     def _serial_of(self, config: ModelConfig) -> float:
         return self.serial if self._spins(config) else self.woken
 
+    def _taken_to(self, config: ModelConfig) -> str:
+        shared = f"share all but {self._serial_of(config):.0%} of its work"
+        spun = f", and to keep their cores busy for {self.spin_ms:g} ms after a run"
+        return f"{shared}{spun if self._spins(config) else ''}"
+
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What had to be assumed."""
         return tuple(
-            f"{name}: its profile is of one thread; several are taken to share all but {self._serial_of(config):.0%} of its "
-            "work"
-            + (f", and to keep their cores busy for {self.spin_ms:g} ms after a run" if self._spins(config) else "")
+            f"{name}: its profile is of one thread; several are taken to {self._taken_to(config)}"
             for name, config in self.file.config.models.items()
             if config.placement == "auto" and threads_of(self.file.config, name) > 1
         ) + tuple(
