@@ -6,7 +6,8 @@
 An edgert.Pipeline of one camera, without a batch, beside one of eight, ``batch: {max: 8, wait: 5ms}``; both are open,
 and film in turns. The cameras write NV12 into memory that the GPU reads, as V4L2 drivers do, their frames due one after
 the other. Latency is from when a frame was due to when a callback has its result, the camera's thread and Python's lock
-included. Before, as many threads sleep from frame to frame and do nothing else: how late the machine wakes them.
+included. Before, as many threads sleep from frame to frame and do nothing else, and frames are brought to the GPU that
+nobody looks at: how late the machine wakes them, and how long a copy takes, on the GPU and until the host knows.
 ``--most`` then opens a pipeline of so many cameras, and of the next number while no frame is lost. Processor
 time is that of the whole process, cameras included. The network has random weights, FP16. Needs a GPU, PyCUDA, PyTorch,
 which makes the network, and the engine; says so and passes where one is missing.
@@ -29,9 +30,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.benchmark.measure import Figure
 from edgert.errors import EdgertError
+from edgert.memory.cuda import CudaDevice, open_device
 from tests.bench.gpu_entry import ENGINES, IMAGES, Entry, missing
 from tests.bench.gpu_public import Cameras, Live, Subject, add_kind
 from tests.bench.gpu_race import idle
+from tests.bench.gpu_run import HEIGHT, WIDTH
 from tests.bench.gpu_task import TASKS, scenes
 from tests.bench.report import main
 
@@ -58,6 +61,29 @@ def sleepers(number: int) -> Figure:
     p50, p99 = np.percentile(late_ms, [50, 99]).tolist()
     detail = {"p50_ms": p50, "most_ms": max(late_ms)}
     return Figure(f"{number} threads that sleep alone: late, p99", p99, "ms", None, "lower", len(late_ms), detail)
+
+
+def copies(device: CudaDevice, number: int, seconds: float = SLEEPS_S) -> Figure:
+    """The 99th percentile of how long copies of frames to the GPU take until the host knows, at the pace of so many
+    cameras, and by the GPU's own clock."""
+    block, stream = device.block(WIDTH * HEIGHT * 3 // 2, "staged"), device.stream()
+    begun, ended = device.event(timed=True), device.event(timed=True)
+    gpu_ms, known_ms = list[float](), list[float]()
+    for _ in range(round(seconds * RATE_HZ * number)):
+        time.sleep(1 / RATE_HZ / number)
+        started = time.perf_counter()
+        begun.record(stream)
+        block.upload(stream)
+        ended.record(stream)
+        ended.synchronize()
+        known_ms.append((time.perf_counter() - started) * 1e3)
+        gpu_ms.append(ended.since_ms(begun))
+    block.release()
+    p50, p99 = np.percentile(known_ms, [50, 99]).tolist()
+    gpu_p50, gpu_p99 = np.percentile(gpu_ms, [50, 99]).tolist()
+    detail = {"p50_ms": p50, "most_ms": max(known_ms), "gpu_p50_ms": gpu_p50, "gpu_p99_ms": gpu_p99}
+    detail["gpu_most_ms"] = max(gpu_ms)
+    return Figure(f"frames of {number} cameras brought alone: p99", p99, "ms", None, "lower", len(gpu_ms), detail)
 
 
 def in_turns(one: Cameras, several: Cameras, runs: int, seconds: float) -> list[tuple[Live, Live]]:
@@ -121,6 +147,9 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
         print(f"skipped: {reason}")
         return
     yield sleepers(options.cameras)
+    device = open_device()
+    yield copies(device, options.cameras)
+    device.close()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,10 +16,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice
 from tests.bench import bench_gpu_cameras, bench_gpu_peers, bench_gpu_start, gpu_public
 from tests.bench.gpu_public import Called, Cameras, File, Subject, Submitted, SubmittedBatches
 from tests.bench.gpu_race import IN_FLIGHT, InFlight, idle
 from tests.bench.gpu_task import TASKS, Answer, Task, agreement, scenes, worst
+from tests.helpers.cuda_double import CudaDouble
 
 PIXELS = scenes(4)
 TASK = Task("tiny", 32, False, (0.0,) * 3, (255.0,) * 3)
@@ -87,6 +90,13 @@ def test_cameras_film_in_turns_and_every_frame_is_counted(kind: Path) -> None:
     assert 0 <= together.lost < together.given and 0 < together.p50_ms <= together.p99_ms and together.cpu_us > 0
     for cameras in (one, two):
         cameras.close()
+
+
+def test_what_the_machine_does_by_itself_is_measured_beside() -> None:
+    device = CudaDevice(CudaDouble(), 0, Counter())
+    found = bench_gpu_cameras.copies(device, 8, seconds=0.1)
+    assert found.n == 24 and 0 < found.detail["p50_ms"] <= found.value <= found.detail["most_ms"]
+    assert device.counter.read().copies == 24 and not device.live_bytes
 
 
 def test_a_start_is_timed_in_a_process_of_its_own(tmp_path: Path) -> None:
