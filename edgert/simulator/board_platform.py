@@ -72,7 +72,7 @@ class BoardSlots:
         return slots
 
 
-_SERIAL, _WOKEN, _SPIN_MS = 0.2, 0.8, 40.0
+_SERIAL, _WOKEN, _SPIN_MS = 0.2, 1.2, 40.0
 """Of ONNX Runtime's threads on two cores, medians of fourteen networks by tests/bench/bench_unseen.py."""
 
 
@@ -83,7 +83,8 @@ class HostSlots:
     Args:
         profiles: model → its profile.
         serial: part of a run on one thread that further threads do not share.
-        woken: the same beside live sources, where these sleep from one run to the next.
+        woken: the same beside live sources, where these sleep from one run to the next; more than 1 where waking them
+            takes longer than what they save.
         spin_ms: for how long these keep their cores busy after a run, where they wait for the next without sleeping.
     """
 
@@ -121,7 +122,10 @@ class HostSlots:
         return self.serial if self._spins(config) else self.woken
 
     def _taken_to(self, config: ModelConfig) -> str:
-        shared = f"share all but {self._serial_of(config):.0%} of its work"
+        serial = self._serial_of(config)
+        shared = (
+            f"share all but {serial:.0%} of its work" if serial < 1 else "save nothing, as they are woken for each run"
+        )
         spun = f", and to keep their cores busy for {self.spin_ms:g} ms after a run"
         return f"{shared}{spun if self._spins(config) else ''}"
 

@@ -122,8 +122,13 @@ def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tuning", "serial", "spin_ms", "told"),
     [
-        (", tuning: {spinning: true}", _SERIAL, _SPIN_MS, "20% of its work, and to keep their cores busy for 40 ms"),
-        ("", _WOKEN, 0.0, f"{_WOKEN:.0%} of its work"),
+        (
+            ", tuning: {spinning: true}",
+            _SERIAL,
+            _SPIN_MS,
+            "share all but 20% of its work, and to keep their cores busy for 40 ms",
+        ),
+        ("", _WOKEN, 0.0, "save nothing, as they are woken for each run"),
     ],
 )
 def test_two_threads_share_some_of_a_run_and_may_spin_after_it(
@@ -136,4 +141,4 @@ def test_two_threads_share_some_of_a_run_and_may_spin_after_it(
     wall_ms = alone_ms * (1 + serial) / 2
     assert made.played.latency_ms.p50 == pytest.approx(wall_ms, rel=0.02)
     assert made.played.busy["cpu"] == pytest.approx(10 * (2 * wall_ms + spin_ms) / 1e3, rel=0.02)
-    assert any(f"share all but {told}" in note for note in made.notes)
+    assert any(told in note for note in made.notes)
