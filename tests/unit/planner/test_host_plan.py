@@ -120,7 +120,7 @@ def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tuning", "serial", "spin_ms", "told"),
+    ("tuning", "serial", "spin_ms", "words"),
     [
         (
             ", tuning: {spinning: true}",
@@ -132,7 +132,7 @@ def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_two_threads_share_some_of_a_run_and_may_spin_after_it(
-    tmp_path: Path, tuning: str, serial: float, spin_ms: float, told: str
+    tmp_path: Path, tuning: str, serial: float, spin_ms: float, words: str
 ) -> None:
     file = pipeline(tmp_path, f", threads: 2{tuning}")
     profile = profiled(tmp_path / "net.onnx", tmp_path / "profile.json", contention=1.0)
@@ -141,4 +141,4 @@ def test_two_threads_share_some_of_a_run_and_may_spin_after_it(
     wall_ms = alone_ms * (1 + serial) / 2
     assert made.played.latency_ms.p50 == pytest.approx(wall_ms, rel=0.02)
     assert made.played.busy["cpu"] == pytest.approx(10 * (2 * wall_ms + spin_ms) / 1e3, rel=0.02)
-    assert any(told in note for note in made.notes)
+    assert any(words in note for note in made.notes)
