@@ -6,8 +6,9 @@
 An edgert.Pipeline of one camera, without a batch, beside one of eight, ``batch: {max: 8, wait: 5ms}``; both are open,
 and film in turns. The cameras write NV12 into memory that the GPU reads, as V4L2 drivers do, their frames due one after
 the other. Latency is from when a frame was due to when a callback has its result, the camera's thread and Python's lock
-included. Before, as many threads sleep from frame to frame and do nothing else, and frames are brought to the GPU that
-nobody looks at: how late the machine wakes them, and how long a copy takes, on the GPU and until the host knows.
+included. Before, the machine is asked by itself: how late it wakes as many threads that sleep from frame to frame and
+do nothing else, how long a piece of Python takes that is always the same, and how long a copy of a frame takes, on the
+GPU and until the host knows.
 ``--most`` then opens a pipeline of so many cameras, and of the next number while no frame is lost. Processor
 time is that of the whole process, cameras included. The network has random weights, FP16. Needs a GPU, PyCUDA, PyTorch,
 which makes the network, and the engine; says so and passes where one is missing.
@@ -40,6 +41,8 @@ from tests.bench.report import main
 
 RATE_HZ, ROWS, SLEEPS_S = 30.0, 8, 2.0
 P99, CPU_US, IDLE_S = 1.5, 1000.0, 30.0
+OBJECTS = 3000
+"""Of a piece of work: 0.8 MB, more than a core keeps for itself of a machine that others use, too."""
 
 
 def sleepers(number: int) -> Figure:
@@ -61,6 +64,21 @@ def sleepers(number: int) -> Figure:
     p50, p99 = np.percentile(late_ms, [50, 99]).tolist()
     detail = {"p50_ms": p50, "most_ms": max(late_ms)}
     return Figure(f"{number} threads that sleep alone: late, p99", p99, "ms", None, "lower", len(late_ms), detail)
+
+
+def pieces(number: int, seconds: float = SLEEPS_S) -> Figure:
+    """The 99th percentile of how long a thread takes for a piece of Python that is always the same, at the pace of so
+    many cameras: on a machine whose cores are its own, hardly more than the median."""
+    objects, taken_ms = [{"index": index, "boxes": [index]} for index in range(OBJECTS)], list[float]()
+    for _ in range(round(seconds * RATE_HZ * number)):
+        time.sleep(1 / RATE_HZ / number)
+        started = time.perf_counter()
+        for one in objects:
+            one["boxes"] = [one["index"]]
+        taken_ms.append((time.perf_counter() - started) * 1e3)
+    p50, p99 = np.percentile(taken_ms, [50, 99]).tolist()
+    detail = {"p50_ms": p50, "most_ms": max(taken_ms)}
+    return Figure("a piece of Python that is always the same: p99", p99, "ms", None, "lower", len(taken_ms), detail)
 
 
 def copies(device: CudaDevice, number: int, seconds: float = SLEEPS_S) -> Figure:
@@ -147,6 +165,7 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
         print(f"skipped: {reason}")
         return
     yield sleepers(options.cameras)
+    yield pieces(options.cameras)
     device = open_device()
     yield copies(device, options.cameras)
     device.close()

@@ -97,6 +97,8 @@ def test_what_the_machine_does_by_itself_is_measured_beside() -> None:
     found = bench_gpu_cameras.copies(device, 8, seconds=0.1)
     assert found.n == 24 and 0 < found.detail["p50_ms"] <= found.value <= found.detail["most_ms"]
     assert device.counter.read().copies == 24 and not device.live_bytes
+    found = bench_gpu_cameras.pieces(8, seconds=0.1)
+    assert found.n == 24 and 0 < found.detail["p50_ms"] <= found.value <= found.detail["most_ms"]
 
 
 def test_a_start_is_timed_in_a_process_of_its_own(tmp_path: Path) -> None:
