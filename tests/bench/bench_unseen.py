@@ -2,10 +2,12 @@
 
 Once, other pipelines and networks are measured on this machine: what a stage takes for a frame, for each of its
 megapixels and each object, what networks take unit by unit, how much slower they are after a rest, beside another one
-and on two threads, how times scatter, how late threads wake up, what passing a result on takes, and how long idle cores
-leave threads waiting. Rates are fitted to that, without the networks of the pipeline that is asked for. Other
-pipelines (unseen_pipelines.py) are then simulated from these numbers alone, and run, in turn; medians of the runs are
-compared. The processor's time stands in for its watts, as most machines have no meter.
+and on two threads, how times scatter, how late threads wake up, what passing a result on takes, how far apart cameras
+begin, and how long idle cores leave threads waiting. Rates are fitted to that, without the networks of the pipeline
+that is asked for. Other pipelines (unseen_pipelines.py) are then simulated from these numbers alone, and run, in turn;
+medians of the runs are compared. Each is foretold a second time, "profiled": with what its networks took themselves,
+run alone, as `edgert bench` profiles models; nothing of the pipeline is known then, either. The processor's time stands
+in for its watts, as most machines have no meter.
 
 Virtual machines share a processor's clock and caches with others, so one network of none of the pipelines is timed in
 between while the machine is measured, and right before and after anything runs (pace.py). All times are held against
@@ -27,7 +29,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
+from random import Random
 
 import numpy as np
 from pace import PERIOD_S, Pace
@@ -38,7 +42,7 @@ from zoo import rounds
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench_cpu_stages import BOX_SIDE, SIZES
-from unseen import BRISK_FPS, Case, Machine, columns, film, input_mp, measured, run, scene, static
+from unseen import BRISK_FPS, Case, Known, Machine, columns, film, input_mp, measured, run, scene, static
 from unseen_pipelines import CASES, FILMS, SECONDS
 
 from edgert.benchmark import core_profile
@@ -69,16 +73,23 @@ PREPARED = (*(f"{width}x{height}" for width, height in SIZES), "1280x720", "800x
 # What is foretold.
 
 
-def foretold(case: Case, file: PipelineFile, machine: Machine, seed: int) -> Simulated:
-    """The pipeline, played from what was measured of others."""
-    without = frozenset(network for network, _ in case.models.values())
-    profiles = {name: profile_of(network, machine, without) for name, (network, _) in case.models.items()}
+def foretold(case: Case, file: PipelineFile, machine: Machine, seed: int, *, is_profiled: bool = False) -> Simulated:
+    """The pipeline, played from what was measured of others.
+
+    Args:
+        is_profiled: its networks, run alone, were among what was measured.
+    """
+    without = frozenset[str]() if is_profiled else frozenset(network for network, _ in case.models.values())
+    networks = {name: machine.network(network, without) for name, (network, _) in case.models.items()}
+    profiles = {name: profile_of(case.models[name][0], known) for name, known in networks.items()}
     sources = {name: one for name, one in file.config.stages.items() if isinstance(one, SourceStage)}
     live = any(one.realtime for one in sources.values())
+    gaps_ms = Random(seed).choices(machine.gaps_ms, k=len(sources))
+    starts_ms = dict(zip(sources, accumulate([0.0, *gaps_ms[1:]]), strict=True))
     own, threads, rests_ms = {}, {}, dict[str, float]()
 
     def slots(name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
-        shared = machine.serial(0.0), machine.serial(rests_ms[name])
+        shared = networks[stage.infer].serial(False), networks[stage.infer].serial(rests_ms[name] > 0)
         return HostSlots(file, profiles, *shared, machine.spin_ms)(name, stage, live)
 
     for name, stage in file.config.stages.items():
@@ -89,31 +100,35 @@ def foretold(case: Case, file: PipelineFile, machine: Machine, seed: int) -> Sim
             rests_ms[name] = rest_ms(sources, own_ms + run_ms)
             cold = machine.cold(rests_ms[name])
             core = slots(name, stage, live)[0].core(0)
-            own_ms += cold * rested_ms(case.models[stage.infer][0], machine)
+            own_ms += cold * networks[stage.infer].rested_ms
             own_ms /= crops  # a simulation has it for each crop
         own[name] = (Step(core, own_ms, slowdown=machine.company),)
         late = () if isinstance(stage, SourceStage) else machine.wakeup_ms
-        jitter = machine.jitter_by(quantiles(stage, machine, is_rested=cold > 0.5))
-        threads[name] = StageTime(jitter=jitter, wakeup_latency_ms=late, hand_over_ms=machine.hand_over_ms)
+        known = networks[stage.infer] if isinstance(stage, InferStage) else None
+        jitter = machine.jitter_by(quantiles(stage, machine, known, is_rested=cold > 0.5))
+        threads[name] = StageTime(
+            jitter=jitter, wakeup_latency_ms=late, hand_over_ms=machine.hand_over_ms,
+            first_result_ms=starts_ms.get(name, 0.0) if live else 0.0,
+        )  # fmt: skip
     played = Scene({}, float(case.objects), times=StageTimes(threads), own=own)
     platform = Platform(tuple(core_accelerators()), machine.fetch_quantiles_ms)
     return simulate(design_of(file, slots, played), platform, 3 * SECONDS, seed=seed)
 
 
-def quantiles(stage: StageConfig, machine: Machine, is_rested: bool) -> Quantiles:
+def quantiles(stage: StageConfig, machine: Machine, network: Known | None, is_rested: bool) -> Quantiles:
     """How a stage's times scatter while the machine's pace is one."""
-    if isinstance(stage, InferStage):
-        return machine.rested_jitter if is_rested else machine.run_jitter
+    if network is not None:
+        return network.rested_jitter if is_rested else network.jitter
     return () if isinstance(stage, SourceStage) else machine.jitters.get(kind_of(stage), ())
 
 
-def profile_of(network: str, machine: Machine, without: frozenset[str]) -> Profile:
-    """Of a network that was not measured."""
-    model, cores, found = static(network), tuple(core_accelerators()), columns(network)
-    graph, kernels = read(model), found.kernels(machine.kernels_ms(found, without))
-    whole_ms, works = sum(one.time_ms for one in kernels), units(graph)
+def profile_of(network: str, known: Known) -> Profile:
+    """As `edgert bench --units` gives it."""
+    model, cores = static(network), tuple(core_accelerators())
+    graph, kernels, whole_ms = read(model), columns(network).kernels(known.kernels_ms), known.whole_ms
+    works = units(graph)
     units_ms = core_profile.unit_times(works, graph, kernels, whole_ms)
-    whole = Whole(whole_ms, whole_ms * machine.company, whole_ms, machine.run_jitter)
+    whole = Whole(whole_ms, whole_ms * known.company, sum(one.time_ms for one in kernels), known.jitter)
     pairs = zip(works, units_ms, strict=True)
     return Profile(
         network, model.digest, HOST, "", core_profile.machine_identity(), 1, dict.fromkeys(cores, whole),
@@ -132,12 +147,6 @@ def frames_s(sources: Mapping[str, SourceStage]) -> float | None:
     """How many frames come a second; None where they come as fast as they are taken."""
     rates = [one.fps for one in sources.values() if one.realtime and one.fps]
     return sum(rates) if len(rates) == len(sources) else None
-
-
-def rested_ms(network: str, machine: Machine) -> float:
-    """What a run takes more after a long rest, as the caches hold what was done meanwhile."""
-    at_least, of_node = machine.rested
-    return at_least + of_node * len(read(static(network)).nodes)
 
 
 def stage_ms(case: Case, stage: StageConfig, file: PipelineFile, machine: Machine) -> float:
@@ -223,7 +232,7 @@ def measure() -> Iterator[Figure]:
             return
         describe(machine)
         real: dict[str, list[tuple[Summary, float]]] = {case.name: [] for case in cases}
-        told: dict[str, list[Simulated]] = {case.name: [] for case in cases}
+        told: dict[str, list[tuple[Simulated, Simulated]]] = {case.name: [] for case in cases}
         for number in range(MOST):
             few = [case for case in cases if len(real[case.name]) < FEWEST]
             for case in cases if number < rounds(ROUNDS) else few if not counts_all() else ():
@@ -235,14 +244,17 @@ def measure() -> Iterator[Figure]:
                 if counts_all() or others <= QUIET_CORES:
                     file, now = load_pipeline(folder / "p.yaml"), machine.paced(pace.readings_ms, PERIOD_S)
                     real[case.name].append(found)
-                    told[case.name].append(foretold(case, file, now, number))
+                    told[case.name].append(
+                        (foretold(case, file, now, number), foretold(case, file, now, number, is_profiled=True))
+                    )
                 else:
                     print(f"  not counted: {case.name}, others took {others:.2f} cores")
     for case in cases:
         if len(real[case.name]) < (1 if counts_all() else FEWEST):
             print(f"  skipped: {case.name}, the machine was too busy; {len(real[case.name])} runs counted")
         else:
-            yield from figures(case.name, real[case.name], told[case.name])
+            yield from figures(case.name, real[case.name], [one for one, _ in told[case.name]])
+            yield from figures(f"{case.name}, profiled", real[case.name], [one for _, one in told[case.name]])
 
 
 def describe(machine: Machine) -> None:
@@ -255,7 +267,7 @@ def describe(machine: Machine) -> None:
     )
     print(
         f"  passing a result on takes {machine.hand_over_ms:.3f} ms; an idle core leaves threads waiting for "
-        f"{machine.fetch_ms:.2f} ms"
+        f"{machine.fetch_ms:.2f} ms; cameras begin {', '.join(f'{ms:.1f}' for ms in sorted(machine.gaps_ms))} ms apart"
     )
     named = {**machine.stages, **{f"{kind}, briskly": numbers for kind, numbers in machine.brisk.items()}}
     for kind, numbers in named.items():

@@ -60,6 +60,8 @@ BESIDE = (
 """Networks around which is measured what a stage takes beside them."""
 REFERENCE = "fastestdet"
 """Of no pipeline here: tells how fast the machine is now."""
+STARTS = 2
+"""Of two cameras, and of three, how often; each time, their frames meet or do not, as they began."""
 EASY_FPS, EASY_S = 25.0, 3.0
 """Of the other pipelines: a camera's, as stages take longer the longer they rest between frames."""
 _PERIOD_S, _SPIN_S = 0.04, 0.1
@@ -279,6 +281,20 @@ class Bench:
             found.append(1e3 * (time.process_time() - began))
         return statistics.median(found)
 
+    def known(self, reference_ms: float) -> Known:
+        """All of it. What :attr:`alone` and the like count in runs of the reference is given in milliseconds."""
+        alone, rested = statistics.median(self.alone), statistics.median(self.rested)
+        return Known(
+            whole_ms=reference_ms * alone,
+            kernels_ms=self.found(reference_ms).kernels_ms,
+            rested_ms=reference_ms * max(rested - alone, 0.0),
+            company=max(1.0, statistics.median(self.busy) / alone),
+            two=statistics.median(self.two) / alone,
+            two_rested=statistics.median(self.two_rested) / rested,
+            jitter=self.jitter,
+            rested_jitter=quantiles_of(self.rests_ms),
+        )
+
     @property
     def jitter(self) -> Quantiles:
         """Of its runs with company."""
@@ -310,6 +326,7 @@ class Others:
         jitters: kind → those of its threads.
         late: of threads.
         hand_over_ms: of each thread, what passing a result on takes.
+        gaps_ms: between the first frames of one camera and the next.
     """
 
     stages: dict[str, dict[Row, float]] = field(default_factory=lambda: defaultdict(dict))
@@ -318,6 +335,7 @@ class Others:
     jitters: dict[str, list[Quantiles]] = field(default_factory=lambda: defaultdict(list))
     late: list[Quantiles] = field(default_factory=list)
     hand_over_ms: list[float] = field(default_factory=list)
+    gaps_ms: list[float] = field(default_factory=list)
 
 
 OTHER = """  track: {track: bytetrack, from: boxes}
@@ -370,6 +388,13 @@ def others(folder: Path, reference_ms: float) -> Others:
         summary, pace = _watched(folder, Case("beside", models, text), reference_ms)
         for name in BESIDE:
             found.infer[name][1.0, megapixels, input_mp(name)] = summary.stages[name].busy_ms_per_result / pace
+        for number in (2, 3) * STARTS:
+            names = [f"camera{n}" for n in range(number)]
+            text = "".join(camera(name, size, EASY_FPS, 1.0) for name in names)
+            text += f"  look: {{infer: look, from: [{', '.join(names)}]}}\n  end: {{sink: 'null', from: look}}\n"
+            began = run(folder, Case("starts", {"look": (REFERENCE, "backend: ort, threads: 1")}, text))[0].simulation
+            firsts_ms = sorted(began[name].first_result_ms for name in names)
+            found.gaps_ms += [later - earlier for earlier, later in pairwise(firsts_ms)]
         film(folder, f"{size}.mp4", size)
         text = f"  decode: {{source: {size}.mp4, decode: cpu}}\n  end: {{sink: 'null', from: decode}}\n"
         summary, pace = _watched(folder, Case("decode", {}, text), reference_ms)
@@ -389,6 +414,35 @@ def _watched(folder: Path, case: Case, reference_ms: float) -> tuple[Summary, fl
 
 
 # All of it.
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a network: measured, or foretold from others.
+
+    Attributes:
+        whole_ms: of a run that follows another at once, on one thread.
+        kernels_ms: of each kernel of such a run.
+        rested_ms: what one takes more that does not.
+        company: how many times as long it takes with all cores busy.
+        two: on two threads, the time on one.
+        two_rested: the same beside a camera.
+        jitter: of its runs.
+        rested_jitter: of those that do not follow another at once.
+    """
+
+    whole_ms: float
+    kernels_ms: Numbers
+    rested_ms: float
+    company: float
+    two: float
+    two_rested: float
+    jitter: Quantiles
+    rested_jitter: Quantiles
+
+    def serial(self, is_rested: bool) -> float:
+        """Part of a run on one thread that two do not share."""
+        return max(2 * (self.two_rested if is_rested else self.two) - 1, 0.0)
 
 
 @dataclass(frozen=True)
@@ -412,9 +466,11 @@ class Machine:
         wakeup_ms: of stages.
         hand_over_ms: what passing a result on takes a thread, for each that listens.
         fetch_ms: on average, how long an idle core leaves a thread waiting for another core.
+        gaps_ms: as they were seen, between the first frames of one camera and the next.
         reference_ms: of one run of the reference, to which all the others belong.
         pace: how many times as long everything takes now.
         slow_phases: how far it is from that, slot after slot of :data:`edgert.jitter.SLOT_MS`.
+        profiled: what each network that was measured takes itself.
     """
 
     networks: Mapping[str, host.Timed]
@@ -434,13 +490,22 @@ class Machine:
     hand_over_ms: float
     reference_ms: float
     fetch_ms: float = 0.0
+    gaps_ms: tuple[float, ...] = (0.0,)
     pace: float = 1.0
     slow_phases: tuple[float, ...] = ()
+    profiled: Mapping[str, Known] = field(default_factory=dict)
     _rates: dict[frozenset[str], dict[str, float]] = field(default_factory=dict)
 
-    def serial(self, rest_ms: float) -> float:
-        """Part of a run on one thread that two do not share, after a rest."""
-        return max(2 * (self.two_rested if rest_ms > 0 else self.two) - 1, 0.0)
+    def network(self, name: str, without: frozenset[str]) -> Known:
+        """A network at the present pace, foretold from others; one that is not left out, as it was measured itself."""
+        if name not in without:
+            one = self.profiled[name]
+            times_ms = self.pace * one.whole_ms, self.pace * one.kernels_ms, self.pace * one.rested_ms
+            return replace(one, whole_ms=times_ms[0], kernels_ms=times_ms[1], rested_ms=times_ms[2])
+        kernels_ms, (at_least, of_node) = self.kernels_ms(columns(name), without), self.rested
+        rested_ms = at_least + of_node * len(read(static(name)).nodes)
+        threads, jitters = (self.two, self.two_rested), (self.run_jitter, self.rested_jitter)
+        return Known(float(kernels_ms.sum()), kernels_ms, rested_ms, self.company, *threads, *jitters)
 
     def cold(self, rest_ms: float) -> float:
         """What part of :attr:`rested` a run takes more after so long a rest: between those that were measured, by its
@@ -523,6 +588,8 @@ def measured(folder: Path, count: int) -> Machine:
         wakeup_ms=middle([one for round_ in found for one in round_.late]),
         hand_over_ms=statistics.median(ms for round_ in found for ms in round_.hand_over_ms),
         reference_ms=reference_ms,
+        gaps_ms=tuple(gap_ms for round_ in found for gap_ms in round_.gaps_ms),
+        profiled={name: bench.known(reference_ms) for name, bench in benches.items()},
     )
 
 

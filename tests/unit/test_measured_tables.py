@@ -97,6 +97,10 @@ def test_a_pipeline_that_nobody_measured_is_a_row(tables: Any, tmp_path: Path) -
     detail = {"foretold": 19.96, "real": 20.0}
     rows = [{"name": f"watch: {what}", "value": 0.002, "n": 7, "detail": detail} for what in ("frames/s", "p50")]
     (tmp_path / "unseen.json").write_text(json.dumps({"figures": rows}))
+    assert tables.of_unseen(tmp_path)["profiled"][0].startswith("No run")
+    rows += [{**rows[1], "name": "watch, profiled: p50"}]
+    (tmp_path / "unseen.json").write_text(json.dumps({"figures": rows}))
+    assert tables.of_unseen(tmp_path)["profiled"][2] == "| watch | 7 | 20, 20 ms (0 %) |"
     assert tables.of_unseen(tmp_path)["unseen"][2] == "| watch | 7 | 20, 20 (0 %) | 20, 20 ms (0 %) |"
 
 

@@ -191,6 +191,22 @@ def test_on_a_slower_machine_everything_takes_longer(bench: ModuleType) -> None:
     assert found.quantiles[0] * found.slow_phases[7] == pytest.approx(1.0), "usual where the pace is"
 
 
+def test_cameras_begin_as_far_apart_as_others_did(bench: ModuleType, tmp_path: Any) -> None:
+    case = next(one for one in bench.CASES if one.name == "gates")
+    (tmp_path / "p.yaml").write_text(case.text())
+    (tmp_path / "scene.py").write_text("")
+    file, frame_ms = load_pipeline(tmp_path / "p.yaml"), 20.0
+    kernels_ms = np.full(len(bench.columns("person_reid_retail_0288").names), 1e-3)
+    unseen = importlib.import_module("unseen")
+    own = unseen.Known(frame_ms, kernels_ms, 0.0, 1.0, 1.0, 1.0, (1.0,) * len(AT), (1.0,) * len(AT))
+    known = machine(profiled={"person_reid_retail_0288": own})
+    at_once, apart = (
+        bench.foretold(case, file, replace(known, gaps_ms=(gap_ms,)), seed=0, is_profiled=True).latency_ms.p50
+        for gap_ms in (0.0, 30.0)
+    )
+    assert at_once == pytest.approx(2 * frame_ms, rel=0.1) and apart == pytest.approx(frame_ms, rel=0.1)
+
+
 def test_a_stage_rests_where_it_waits_for_the_next_frame(bench: ModuleType) -> None:
     live = SourceStage(source="csi:0", fps=20, realtime=True)
     assert bench.rest_ms({"one": live, "other": live}, 24) == 1 and not bench.rest_ms({"one": live, "other": live}, 26)
@@ -202,7 +218,24 @@ def test_the_longer_a_rest_the_more_is_gone_from_the_caches(bench: ModuleType) -
     assert [one.cold(rest_ms) for rest_ms in (0, 0.5, 1, 2, 4, 15, 40, 100)] == pytest.approx(
         [0, 0, 0, 0.25, 0.5, 1, 1, 1]
     )
-    assert (one.serial(0), one.serial(10)) == pytest.approx((0.2, 0.8)), "a thread that sleeps has to be woken"
+    found = one.network("parts", frozenset({"parts"}))
+    assert (found.serial(False), found.serial(True)) == pytest.approx((0.2, 0.8)), (
+        "a thread that sleeps has to be woken"
+    )
+
+
+def test_a_network_that_was_profiled_is_foretold_from_itself(bench: ModuleType, tmp_path: Any) -> None:
+    unseen = importlib.import_module("unseen")
+    kernels_ms = np.full(len(bench.columns("parts").names), 0.1)
+    own = unseen.Known(0.1 * len(kernels_ms), kernels_ms, 2.0, 1.0, 0.6, 0.7, (1.0,) * len(AT), (1.0,) * len(AT))
+    known = machine(profiled={"parts": own}).paced([2.0], 0.25)
+    found = known.network("parts", frozenset())
+    assert (found.whole_ms, found.rested_ms) == pytest.approx((2 * own.whole_ms, 4.0)), "the machine is half as fast"
+    case = next(one for one in bench.CASES if one.name == "watch")
+    (tmp_path / "p.yaml").write_text(case.text())
+    (tmp_path / "scene.py").write_text("")
+    played = bench.foretold(case, load_pipeline(tmp_path / "p.yaml"), known, seed=0, is_profiled=True)
+    assert played.latency_ms.p50 == pytest.approx(2 * (own.whole_ms * 1.4 / 2 + 2.0 + 5 * 0.5), rel=0.05)
 
 
 def test_what_is_used_often_takes_less(bench: ModuleType, tmp_path: Any) -> None:
