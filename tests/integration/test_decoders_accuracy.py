@@ -83,19 +83,24 @@ def right_classes(model: str, step: int) -> float:
     return right / len(rows)
 
 
-@pytest.mark.parametrize(
-    ("model", "top1"), [("squeezenet_fp32", 0.6), ("mobilenet_v1_025_224", 0.6), ("mobilenet_v2_quant", 0.68)]
-)
+@pytest.mark.parametrize(("model", "top1"), [("squeezenet_fp32", 0.6), ("mobilenet_v1_025_224", 0.6)])
 def test_classes_of_fifty_photos(model: str, top1: float) -> None:
     assert right_classes(model, 5) >= top1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "top1"), [("squeezenet_fp32", 0.619), ("mobilenet_v1_025_224", 0.596), ("mobilenet_v2_quant", 0.66)]
+    ("model", "top1"),
+    [
+        pytest.param("squeezenet_fp32", 0.619, marks=pytest.mark.slow),
+        pytest.param("mobilenet_v1_025_224", 0.596, marks=pytest.mark.slow),
+        ("mobilenet_v2_quant", 0.66),
+    ],
 )
 def test_classes_of_all_photos(model: str, top1: float) -> None:
-    """What is stated on 1,000 images; mobilenet_v2_quant, 0.682 there, gives 0.672 on these 250."""
+    """What is stated on 1,000 images; mobilenet_v2_quant, 0.682 there, gives 0.672 on these 250.
+
+    Releases of ONNX Runtime round INT8 differently, and of fifty images two are a coin's toss: of that one, all are
+    looked at every time."""
     assert right_classes(model, 1) >= top1
 
 
