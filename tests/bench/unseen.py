@@ -393,7 +393,7 @@ def others(folder: Path, reference_ms: float) -> Others:
             text = "".join(camera(name, size, EASY_FPS, 1.0) for name in names)
             text += f"  look: {{infer: look, from: [{', '.join(names)}]}}\n  end: {{sink: 'null', from: look}}\n"
             began = run(folder, Case("starts", {"look": (REFERENCE, "backend: ort, threads: 1")}, text))[0].simulation
-            firsts_ms = sorted(began[name].first_result_ms for name in names)
+            firsts_ms = sorted(began[name].first_result_ms or 0.0 for name in names)
             found.gaps_ms += [later - earlier for earlier, later in pairwise(firsts_ms)]
         film(folder, f"{size}.mp4", size)
         text = f"  decode: {{source: {size}.mp4, decode: cpu}}\n  end: {{sink: 'null', from: decode}}\n"
