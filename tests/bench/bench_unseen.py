@@ -232,7 +232,7 @@ def measure() -> Iterator[Figure]:
             return
         describe(machine)
         real: dict[str, list[tuple[Summary, float]]] = {case.name: [] for case in cases}
-        told: dict[str, list[tuple[Simulated, Simulated]]] = {case.name: [] for case in cases}
+        forecasts: dict[str, list[tuple[Simulated, Simulated]]] = {case.name: [] for case in cases}
         for number in range(MOST):
             few = [case for case in cases if len(real[case.name]) < FEWEST]
             for case in cases if number < rounds(ROUNDS) else few if not counts_all() else ():
@@ -244,7 +244,7 @@ def measure() -> Iterator[Figure]:
                 if counts_all() or others <= QUIET_CORES:
                     file, now = load_pipeline(folder / "p.yaml"), machine.paced(pace.readings_ms, PERIOD_S)
                     real[case.name].append(found)
-                    told[case.name].append(
+                    forecasts[case.name].append(
                         (foretold(case, file, now, number), foretold(case, file, now, number, is_profiled=True))
                     )
                 else:
@@ -253,8 +253,8 @@ def measure() -> Iterator[Figure]:
         if len(real[case.name]) < (1 if counts_all() else FEWEST):
             print(f"  skipped: {case.name}, the machine was too busy; {len(real[case.name])} runs counted")
         else:
-            yield from figures(case.name, real[case.name], [one for one, _ in told[case.name]])
-            yield from figures(f"{case.name}, profiled", real[case.name], [one for _, one in told[case.name]])
+            yield from figures(case.name, real[case.name], [one for one, _ in forecasts[case.name]])
+            yield from figures(f"{case.name}, profiled", real[case.name], [one for _, one in forecasts[case.name]])
 
 
 def describe(machine: Machine) -> None:
@@ -274,13 +274,13 @@ def describe(machine: Machine) -> None:
         print(f"  {kind}: " + ", ".join(f"{one:.3f}" for one in numbers) + " ms a frame, megapixel, object")
 
 
-def figures(name: str, real: Sequence[tuple[Summary, float]], told: Sequence[Simulated]) -> Iterator[Figure]:
+def figures(name: str, real: Sequence[tuple[Summary, float]], forecasts: Sequence[Simulated]) -> Iterator[Figure]:
     """How far medians are apart."""
     found: Mapping[str, tuple[list[float], list[float], float]] = {
-        "frames/s": ([one.fps for one, _ in real], [one.fps for one in told], NEAR),
-        "p50": ([one.latency_ms.p50 for one, _ in real], [one.latency_ms.p50 for one in told], NEAR),
-        "p99": ([one.latency_ms.p99 for one, _ in real], [one.latency_ms.p99 for one in told], FAR),
-        "busy cores": ([cores for _, cores in real], [one.busy[ANY_CORE] for one in told], FAR),
+        "frames/s": ([one.fps for one, _ in real], [one.fps for one in forecasts], NEAR),
+        "p50": ([one.latency_ms.p50 for one, _ in real], [one.latency_ms.p50 for one in forecasts], NEAR),
+        "p99": ([one.latency_ms.p99 for one, _ in real], [one.latency_ms.p99 for one in forecasts], FAR),
+        "busy cores": ([cores for _, cores in real], [one.busy[ANY_CORE] for one in forecasts], FAR),
     }
     for what, (seen, said, bar) in found.items():
         middle, foretells = statistics.median(seen), statistics.median(said)
