@@ -5,9 +5,9 @@ megapixels and each object, what networks take unit by unit, how much slower the
 and on two threads, how times scatter, how late threads wake up, what passing a result on takes, how far apart cameras
 begin, and how long idle cores leave threads waiting. Rates are fitted to that, without the networks of the pipeline
 that is asked for. Other pipelines (unseen_pipelines.py) are then simulated from these numbers alone, and run, in turn;
-medians of the runs are compared. Each is foretold a second time, "profiled": with what its networks took themselves,
-run alone, as `edgert bench` profiles models; nothing of the pipeline is known then, either. The processor's time stands
-in for its watts, as most machines have no meter.
+medians of the runs are compared. Each is foretold a second time, "profiled": with what its networks took by
+themselves, which is more than profiles of `edgert bench` have: these know no rests and no second thread. Nothing of the
+pipeline is known then, either. The processor's time stands in for its watts, as most machines have no meter.
 
 Virtual machines share a processor's clock and caches with others, so one network of none of the pipelines is timed in
 between while the machine is measured, and right before and after anything runs (pace.py). All times are held against
@@ -123,7 +123,7 @@ def quantiles(stage: StageConfig, machine: Machine, network: Known | None, is_re
 
 
 def profile_of(network: str, known: Known) -> Profile:
-    """As `edgert bench --units` gives it."""
+    """Of a network of which so much is known, in the form that `edgert bench --units` writes."""
     model, cores = static(network), tuple(core_accelerators())
     graph, kernels, whole_ms = read(model), columns(network).kernels(known.kernels_ms), known.whole_ms
     works = units(graph)
