@@ -72,8 +72,31 @@ class BoardSlots:
         return slots
 
 
-_SERIAL, _WOKEN, _SPIN_MS = 0.2, 1.2, 40.0
-"""Of ONNX Runtime's threads on two cores, medians of fourteen networks by tests/bench/bench_unseen.py."""
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """A run on two threads, of which one sleeps from run to run, in terms of a run on one.
+
+    Attributes:
+        time: that it takes.
+        busy: that cores are busy with it, all together.
+    """
+
+    time: float
+    busy: float
+
+    @property
+    def shared(self) -> float:
+        """What both threads do at once, as a part of a run on one."""
+        return min(2 * max(self.busy - self.time, 0.0), 2 * self.time)
+
+    @property
+    def serial(self) -> float:
+        """What one does while the other is not awake yet, or waits."""
+        return self.time - self.shared / 2
+
+
+_SERIAL, _WOKEN, _SPIN_MS = 0.2, Woken(1.2, 1.2), 40.0
+"""Of ONNX Runtime's threads on two cores, medians of twelve networks by tests/bench/bench_unseen.py."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,15 +106,14 @@ class HostSlots:
     Args:
         profiles: model → its profile.
         serial: part of a run on one thread that further threads do not share.
-        woken: the same beside live sources, where these sleep from one run to the next; more than 1 where waking them
-            takes longer than what they save.
+        woken: a run beside live sources, where these sleep from one run to the next.
         spin_ms: for how long these keep their cores busy after a run, where they wait for the next without sleeping.
     """
 
     file: PipelineFile
     profiles: Mapping[str, Profile]
     serial: float = _SERIAL
-    woken: float = _WOKEN
+    woken: Woken = _WOKEN
     spin_ms: float = _SPIN_MS
 
     def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
@@ -109,25 +131,30 @@ class HostSlots:
             ]
         count = replicas_of(self.file.config, stage.infer, live)
         threads = max(1, threads_of(self.file.config, stage.infer) // count)
-        step = _step(profile, next(iter(profile.whole)), ANY_CORE, threads)
-        if threads > 1:
-            longer = 1 + self._serial_of(config) * (threads - 1)
-            step = replace(step, time_ms=step.time_ms * longer, spin_ms=self.spin_ms if self._spins(config) else 0.0)
-        return [InferenceSlot(((step,),), rows=rows)] * count
+        run = self._run(_step(profile, next(iter(profile.whole)), ANY_CORE), threads, self._spins(config))
+        return [InferenceSlot((run,), rows=rows)] * count
+
+    def _run(self, one: Step, threads: int, spins: bool) -> tuple[Step, ...]:
+        """What so many threads do of what one takes that long for; those that spin keep their cores busy all along."""
+        if threads == 1:
+            return (one,)
+        if spins:
+            time_ms = one.time_ms * (self.serial + (1 - self.serial) / threads)
+            return (replace(one, time_ms=time_ms, threads=threads, spin_ms=self.spin_ms),)
+        serial, shared = one.time_ms * self.woken.serial, one.time_ms * self.woken.shared / threads
+        parts = replace(one, time_ms=serial), replace(one, time_ms=shared, threads=threads)
+        return tuple(part for part in parts if part.time_ms)
 
     def _spins(self, config: ModelConfig) -> bool:
         return spinning_of(self.file, config) is True
 
-    def _serial_of(self, config: ModelConfig) -> float:
-        return self.serial if self._spins(config) else self.woken
-
     def _taken_to(self, config: ModelConfig) -> str:
-        serial = self._serial_of(config)
-        shared = (
-            f"share all but {serial:.0%} of its work" if serial < 1 else "save nothing, as they are woken for each run"
+        if not self._spins(config):
+            return f"take {self.woken.time:g} times as long as one, as they are woken for each run"
+        return (
+            f"share all but {self.serial:.0%} of its work, and to keep their cores busy for {self.spin_ms:g} ms after "
+            "a run"
         )
-        spun = f", and to keep their cores busy for {self.spin_ms:g} ms after a run"
-        return f"{shared}{spun if self._spins(config) else ''}"
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -157,9 +184,9 @@ def _rows(file: str, changed_ns: int) -> int | None:
     return first[0] if first and isinstance(first[0], int) else None
 
 
-def _step(profile: Profile, measured: str, core: str, threads: int = 1) -> Step:
+def _step(profile: Profile, measured: str, core: str) -> Step:
     whole = profile.whole[measured]
-    return Step(core, whole.alone_ms / threads, slowdown=whole.contention, threads=threads, jitter=whole.jitter)
+    return Step(core, whole.alone_ms, slowdown=whole.contention, jitter=whole.jitter)
 
 
 def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> InferenceSlot:

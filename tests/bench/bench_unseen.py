@@ -1,13 +1,14 @@
 """Pipelines that nobody measured, foretold from others: frames a second, latency and processor time.
 
 Once, other pipelines and networks are measured on this machine: what a stage takes for a frame, for each of its
-megapixels and each object, what networks take unit by unit, how much slower they are after a rest, beside another one
-and on two threads, how times scatter, how late threads wake up, what passing a result on takes, how far apart cameras
-begin, and how long idle cores leave threads waiting. Rates are fitted to that, without the networks of the pipeline
-that is asked for. Other pipelines (unseen_pipelines.py) are then simulated from these numbers alone, and run, in turn;
-medians of the runs are compared. Each is foretold a second time, "profiled": with what its networks took by
-themselves, which is more than profiles of `edgert bench` have: these know no rests and no second thread. Nothing of the
-pipeline is known then, either. The processor's time stands in for its watts, as most machines have no meter.
+megapixels and each object, what networks take kernel by kernel, beside another one and on two threads, how they do
+behind a camera that lets them rest, how times scatter, how late threads wake up, what passing a result on takes, how
+far apart cameras begin, and how long idle cores leave threads waiting. Rates are fitted to that, without the networks
+of the pipeline that is asked for. Other pipelines (unseen_pipelines.py) are then simulated from these numbers alone,
+and run, in turn; medians of the runs are compared. Each is foretold a second time, "profiled": with what its networks
+took by themselves and behind that camera, which is more than profiles of `edgert bench` have: these know no rests and
+no second thread. Nothing of the pipeline is known then, either. The processor's time stands in for its watts, as most
+machines have no meter.
 
 Virtual machines share a processor's clock and caches with others, so one network of none of the pipelines is timed in
 between while the machine is measured, and right before and after anything runs (pace.py). All times are held against
@@ -16,13 +17,14 @@ run counts only if others took less than a tenth of a core meanwhile.
 Pipelines of which fewer than three runs count are run more often, at most fifteen times, and skipped then. What is
 measured of the machine while others are busy is measured again, as often; where they always are, it skips everything.
 
-python tests/bench/bench_unseen.py [--json FILE]      # half an hour
+python tests/bench/bench_unseen.py [--json FILE]      # three quarters of an hour
 EDGERT_BENCH_ROUNDS=1 EDGERT_BENCH_BUSY=1 python tests/bench/bench_unseen.py      # quickly, however busy the machine is
 EDGERT_BENCH_PIPELINES=watch,film python tests/bench/bench_unseen.py
 """
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import sys
@@ -42,14 +44,18 @@ from zoo import rounds
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench_cpu_stages import BOX_SIDE, SIZES
-from unseen import BRISK_FPS, Case, Known, Machine, columns, film, input_mp, measured, run, scene, static
+from unseen import Case, columns, film, run, scene, static
+from unseen_machine import Known, Machine, measured
+from unseen_networks import BRIEF_S
 from unseen_pipelines import CASES, FILMS, SECONDS
+from unseen_stages import BRISK_FPS, RESTS_S, beside
 
 from edgert.benchmark import core_profile
 from edgert.benchmark.measure import Figure
 from edgert.board import HOST
 from edgert.board.host import core_accelerators
 from edgert.config import InferStage, PipelineFile, SourceStage, StageConfig, load_pipeline
+from edgert.config.flow import inputs_of
 from edgert.config.stages import DrawStage, SinkStage, TrackStage
 from edgert.graph import read
 from edgert.jitter import Quantiles
@@ -58,7 +64,7 @@ from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, 
 from edgert.placement.segment_engines import Step
 from edgert.runtime import Summary
 from edgert.simulator import Platform, Simulated, simulate
-from edgert.simulator.board_platform import HostSlots
+from edgert.simulator.board_platform import HostSlots, Woken
 from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
 from edgert.simulator.recorded import StageTime, StageTimes
@@ -83,43 +89,44 @@ def foretold(case: Case, file: PipelineFile, machine: Machine, seed: int, *, is_
     networks = {name: machine.network(network, without) for name, (network, _) in case.models.items()}
     profiles = {name: profile_of(case.models[name][0], known) for name, known in networks.items()}
     sources = {name: one for name, one in file.config.stages.items() if isinstance(one, SourceStage)}
-    live = any(one.realtime for one in sources.values())
+    live, is_brisk = any(one.realtime for one in sources.values()), (frames_s(sources) or math.inf) >= BRISK_FPS
     gaps_ms = Random(seed).choices(machine.gaps_ms, k=len(sources))
     starts_ms = dict(zip(sources, accumulate([0.0, *gaps_ms[1:]]), strict=True))
-    own, threads, rests_ms = {}, {}, dict[str, float]()
+    own, threads = {}, {}
 
     def slots(name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
-        shared = networks[stage.infer].serial(False), networks[stage.infer].serial(rests_ms[name] > 0)
-        return HostSlots(file, profiles, *shared, machine.spin_ms)(name, stage, live)
+        known = networks[stage.infer]
+        woken = Woken(known.camera.woken, known.camera.woken_busy)
+        return HostSlots(file, profiles, max(2 * known.two - 1, 0.0), woken, machine.spin_ms)(name, stage, live)
 
     for name, stage in file.config.stages.items():
-        core, own_ms, cold = ANY_CORE, stage_ms(case, stage, file, machine), 1.0
+        core, own_ms = ANY_CORE, stage_ms(case, stage, file, machine, without)
+        scatters = () if isinstance(stage, SourceStage) else machine.jitters.get(kind_of(stage), ())
         if isinstance(stage, InferStage):
-            crops = case.objects if stage.crop else 1
-            run_ms = crops * next(iter(profiles[stage.infer].whole.values())).alone_ms
-            rests_ms[name] = rest_ms(sources, own_ms + run_ms)
-            cold = machine.cold(rests_ms[name])
-            core = slots(name, stage, live)[0].core(0)
-            own_ms += cold * networks[stage.infer].rested_ms
+            known, slot, crops = networks[stage.infer], slots(name, stage, live)[0], case.objects if stage.crop else 1
+            rest = rest_ms(sources, own_ms + crops * slot.engine_ms)
+            core, scatters = slot.core(0), jitter_of(known, slot, rest)
+            own_ms += machine.rested_ms(known.camera, rest)
             own_ms /= crops  # a simulation has it for each crop
         own[name] = (Step(core, own_ms, slowdown=machine.company),)
-        late = () if isinstance(stage, SourceStage) else machine.wakeup_ms
-        known = networks[stage.infer] if isinstance(stage, InferStage) else None
-        jitter = machine.jitter_by(quantiles(stage, machine, known, is_rested=cold > 0.5))
+        is_first = live and bool({*inputs_of(stage)} & {*sources})
+        where = "brisk" if is_brisk else "first" if is_first else "next"
         threads[name] = StageTime(
-            jitter=jitter, wakeup_latency_ms=late, hand_over_ms=machine.hand_over_ms,
+            jitter=machine.jitter_by(scatters),
+            wakeup_latency_ms=() if isinstance(stage, SourceStage) else machine.late.get(where, ()),
+            hand_over_ms=machine.hand_over_ms,
             first_result_ms=starts_ms.get(name, 0.0) if live else 0.0,
-        )  # fmt: skip
+        )
     played = Scene({}, float(case.objects), times=StageTimes(threads), own=own)
     platform = Platform(tuple(core_accelerators()), machine.fetch_quantiles_ms)
     return simulate(design_of(file, slots, played), platform, 3 * SECONDS, seed=seed)
 
 
-def quantiles(stage: StageConfig, machine: Machine, network: Known | None, is_rested: bool) -> Quantiles:
-    """How a stage's times scatter while the machine's pace is one."""
-    if network is not None:
-        return network.rested_jitter if is_rested else network.jitter
-    return () if isinstance(stage, SourceStage) else machine.jitters.get(kind_of(stage), ())
+def jitter_of(known: Known, slot: InferenceSlot, rest: float) -> Quantiles:
+    """How the times of a network's stage scatter while the machine's pace is one."""
+    if rest < 1e3 * BRIEF_S[-1]:
+        return known.jitter
+    return known.camera.jitter if all(step.threads == 1 for step in slot.parts[0]) else known.camera.woken_jitter
 
 
 def profile_of(network: str, known: Known) -> Profile:
@@ -149,16 +156,17 @@ def frames_s(sources: Mapping[str, SourceStage]) -> float | None:
     return sum(rates) if len(rates) == len(sources) else None
 
 
-def stage_ms(case: Case, stage: StageConfig, file: PipelineFile, machine: Machine) -> float:
-    """Of a frame, beside its network where it has one."""
-    width, height = max(size_of(one) for one in file.config.stages.values() if isinstance(one, SourceStage))
+def stage_ms(
+    case: Case, stage: StageConfig, file: PipelineFile, machine: Machine, without: frozenset[str] = frozenset()
+) -> float:
+    """Of a frame, beside its network where it has one; networks may be left out of what is known."""
+    sources = {name: one for name, one in file.config.stages.items() if isinstance(one, SourceStage)}
+    width, height = max(map(size_of, sources.values()))
     megapixels = width * height / 1e6
     if isinstance(stage, InferStage):
-        network, without = case.models[stage.infer][0], frozenset(name for name, _ in case.models.values())
         crops, seen = (case.objects, BOX_SIDE**2 * megapixels) if stage.crop else (1, megapixels)
-        return machine.beside_ms((1.0, crops * seen, crops * input_mp(network)), without)
-    total_fps = frames_s({name: one for name, one in file.config.stages.items() if isinstance(one, SourceStage)})
-    is_brisk = total_fps is None or total_fps >= BRISK_FPS
+        return machine.beside_ms(beside(case.models[stage.infer][0], seen, crops), without)
+    is_brisk = (frames_s(sources) or math.inf) >= BRISK_FPS
     known = {**machine.stages, **machine.brisk} if is_brisk else machine.stages
     found = known.get(kind_of(stage), (0.0, 0.0, 0.0))
     return sum(rate * amount for rate, amount in zip(found, (1.0, megapixels, case.objects), strict=True))
@@ -259,12 +267,17 @@ def measure() -> Iterator[Figure]:
 
 def describe(machine: Machine) -> None:
     """Prints what was measured."""
+    cameras = machine.cameras.values()
+    woken, busy = (statistics.median(getattr(one, name) for one in cameras) for name in ("woken", "woken_busy"))
     print(
-        f"  two networks at once {machine.company:.2f} x as slow, two threads take {machine.two:.2f} of one's time and "
-        f"spin {machine.spin_ms:.0f} ms, {machine.two_rested:.2f} when one has to be woken; after a rest "
-        f"{machine.rested[0]:.2f} ms and {1e3 * machine.rested[1]:.1f} us a node more, after brief ones "
-        f"{', '.join(f'{one:.2f}' for one in machine.brief)} of that; p99 of a run {machine.run_jitter[-3]:.2f} x"
+        f"  two networks at once {machine.company:.2f} x as slow; two threads take {machine.two:.2f} of one's time and "
+        f"spin {machine.spin_ms:.0f} ms, {woken:.2f} behind a camera and {busy:.2f} of its processor time; p99 of a "
+        f"run {machine.run_jitter[-3]:.2f} x"
     )
+    rests = zip(RESTS_S, *(one.rested_ms for one in cameras), strict=True)
+    more = ", ".join(f"{statistics.median(ms):.2f} ms after {1e3 * rest_s:.0f}" for rest_s, *ms in rests)
+    brief = ", ".join(f"{part:.2f}" for part in machine.brief)
+    print(f"  a run takes more after a rest: {more}; after brief ones {brief} of it")
     print(
         f"  passing a result on takes {machine.hand_over_ms:.3f} ms; an idle core leaves threads waiting for "
         f"{machine.fetch_ms:.2f} ms; cameras begin {', '.join(f'{ms:.1f}' for ms in sorted(machine.gaps_ms))} ms apart"

@@ -64,7 +64,8 @@ class Pace:
 
 def _main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    from unseen import REFERENCE, Bench
+    from unseen import REFERENCE
+    from unseen_networks import Bench
 
     from edgert.board.host import core_accelerators, pinned
 

@@ -30,6 +30,9 @@ needs_blocks = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="ONNX Runtime takes blocks of channels on x86 processors"
 )
 
+REFERENCE = "fastestdet"
+STEADY = (1.0,) * len(AT)
+
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -134,24 +137,37 @@ def test_a_built_network_can_be_run(bench: ModuleType) -> None:
 
 
 def test_stages_are_fitted_by_relative_errors_and_never_below_zero(bench: ModuleType) -> None:
-    unseen = importlib.import_module("unseen")
+    unseen = importlib.import_module("unseen_machine")
     rows = {(1.0, mp, n): 0.2 + 0.5 * mp + 0.01 * n for mp in (0.3, 2.0) for n in (2.0, 20.0)}
     assert unseen.fitted(rows) == pytest.approx([0.2, 0.5, 0.01])
     assert min(unseen.fitted({(1.0, 0.3, 0.0): 1.0, (1.0, 2.0, 0.0): 0.5})) == 0.0
     assert unseen.middle([(), (1.0, 2.0), (3.0, 4.0), (2.0, 9.0)]) == (2.0, 4.0) and unseen.middle([()]) == ()
 
 
+def behind(rested_ms: float = 0.0, woken: float = 0.9, busy: float = 1.8) -> Any:
+    """How a network does behind a camera."""
+    rests_ms = (rested_ms,) * len(importlib.import_module("unseen_stages").RESTS_S)
+    return importlib.import_module("unseen_machine").Camera(rests_ms, woken, busy, STEADY, STEADY)
+
+
+def network(name: str, each_ms: float, rested_ms: float = 0.0, whole_ms: float | None = None, two: float = 0.6) -> Any:
+    """A network each of whose kernels takes as long."""
+    unseen, count = (
+        importlib.import_module("unseen_machine"),
+        len(importlib.import_module("unseen").columns(name).names),
+    )
+    whole_ms = each_ms * count if whole_ms is None else whole_ms
+    return unseen.Known(whole_ms, np.full(count, each_ms), 1.0, two, STEADY, behind(rested_ms, 0.7, 1.4))
+
+
 def machine(**other: Any) -> Any:
     """One on which everything takes a round number of milliseconds."""
-    unseen = importlib.import_module("unseen")
     stages = dict.fromkeys(("still", "boxes", "track", "draw", "trails", "jsonl", "images"), (0.5, 0.0, 0.0))
-    made = unseen.Machine(
-        networks={}, company=1.0, rested=(0.0, 0.0), brief=(0.0, 0.5, 1.0), two=0.6, two_rested=0.9, spin_ms=40.0,
-        stages=stages,
-        brisk={"jsonl": (0.25, 0.0, 0.0)},
-        infer={name: {(1.0, mp, size): 0.5 for mp in (0.3, 2.0)} for name, size in (("a", 0.05), ("b", 0.2))},
-        run_jitter=(1.0,) * len(AT), rested_jitter=(1.0,) * len(AT), jitters={}, wakeup_ms=(), hand_over_ms=0.0,
-        reference_ms=1.0,
+    rows = {name: {(1.0, mp, size, 0.1): 0.5 for mp in (0.3, 2.0)} for name, size in (("a", 0.05), ("b", 0.2))}
+    made = importlib.import_module("unseen_machine").Machine(
+        networks={}, cameras={REFERENCE: behind()}, company=1.0, brief=(0.0, 0.5, 1.0), two=0.6, spin_ms=40.0,
+        stages=stages, brisk={"jsonl": (0.25, 0.0, 0.0)}, beside=rows, run_jitter=STEADY, jitters={}, late={},
+        hand_over_ms=0.0, reference_ms=1.0,
     )  # fmt: skip
     return replace(made, **other)
 
@@ -181,10 +197,12 @@ def test_on_a_slower_machine_everything_takes_longer(bench: ModuleType) -> None:
     found = machine()
     slower = found.paced([1.2, 1.5, 1.8], 0.25)
     columns = bench.columns("parts")
-    row, without = (1.0, 0.9, 0.1), frozenset[str]()
+    row, without = (1.0, 0.9, 0.1, 0.2), frozenset[str]()
     assert slower.kernels_ms(columns, without) == pytest.approx(1.5 * found.kernels_ms(columns, without))
     assert slower.beside_ms(row, without) == pytest.approx(1.5 * found.beside_ms(row, without))
-    assert slower.rested == tuple(1.5 * one for one in found.rested)
+    rested = replace(found, cameras={REFERENCE: behind(2.0)}), replace(slower, cameras={REFERENCE: behind(2.0)})
+    taken = [sum(one.network("parts", frozenset({"parts"})).camera.rested_ms) for one in rested]
+    assert taken[1] == pytest.approx(1.5 * taken[0]) and taken[0] > 0
     assert list(slower.stages["draw"]) == [1.5 * one for one in found.stages["draw"]]
     assert slower.slow_phases == pytest.approx([0.8] * 5 + [1.0] * 5 + [1.2] * 5)
     found = slower.jitter_by((2.0,) * len(AT))
@@ -196,9 +214,7 @@ def test_cameras_begin_as_far_apart_as_others_did(bench: ModuleType, tmp_path: A
     (tmp_path / "p.yaml").write_text(case.text())
     (tmp_path / "scene.py").write_text("")
     file, frame_ms = load_pipeline(tmp_path / "p.yaml"), 20.0
-    kernels_ms = np.full(len(bench.columns("person_reid_retail_0288").names), 1e-3)
-    unseen = importlib.import_module("unseen")
-    own = unseen.Known(frame_ms, kernels_ms, 0.0, 1.0, 1.0, 1.0, (1.0,) * len(AT), (1.0,) * len(AT))
+    own = network("person_reid_retail_0288", 1e-3, whole_ms=frame_ms)
     known = machine(profiled={"person_reid_retail_0288": own})
     at_once, apart = (
         bench.foretold(case, file, replace(known, gaps_ms=(gap_ms,)), seed=0, is_profiled=True).latency_ms.p50
@@ -214,28 +230,39 @@ def test_a_stage_rests_where_it_waits_for_the_next_frame(bench: ModuleType) -> N
 
 
 def test_the_longer_a_rest_the_more_is_gone_from_the_caches(bench: ModuleType) -> None:
-    one = machine()
-    assert [one.cold(rest_ms) for rest_ms in (0, 0.5, 1, 2, 4, 15, 40, 100)] == pytest.approx(
-        [0, 0, 0, 0.25, 0.5, 1, 1, 1]
-    )
-    found = one.network("parts", frozenset({"parts"}))
-    assert (found.serial(False), found.serial(True)) == pytest.approx((0.2, 0.8)), (
-        "a thread that sleeps has to be woken"
+    one, camera = machine(), replace(behind(), rested_ms=(2.0, 3.0))
+    assert [one.rested_ms(camera, rest_ms) for rest_ms in (0, 0.5, 1, 2, 4, 15, 25, 80, 200)] == pytest.approx(
+        [0, 0, 0, 0.5, 1, 2, 2, 3, 3]
     )
 
 
 def test_a_network_that_was_profiled_is_foretold_from_itself(bench: ModuleType, tmp_path: Any) -> None:
-    unseen = importlib.import_module("unseen")
-    kernels_ms = np.full(len(bench.columns("parts").names), 0.1)
-    own = unseen.Known(0.1 * len(kernels_ms), kernels_ms, 2.0, 1.0, 0.6, 0.7, (1.0,) * len(AT), (1.0,) * len(AT))
+    own = network("parts", 0.1, rested_ms=2.0)
     known = machine(profiled={"parts": own}).paced([2.0], 0.25)
     found = known.network("parts", frozenset())
-    assert (found.whole_ms, found.rested_ms) == pytest.approx((2 * own.whole_ms, 4.0)), "the machine is half as fast"
+    assert (found.whole_ms, found.camera.rested_ms[0]) == pytest.approx((2 * own.whole_ms, 4.0)), "half as fast"
     case = next(one for one in bench.CASES if one.name == "watch")
     (tmp_path / "p.yaml").write_text(case.text())
     (tmp_path / "scene.py").write_text("")
     played = bench.foretold(case, load_pipeline(tmp_path / "p.yaml"), known, seed=0, is_profiled=True)
-    assert played.latency_ms.p50 == pytest.approx(2 * (own.whole_ms * 1.4 / 2 + 2.0 + 5 * 0.5), rel=0.05)
+    assert played.latency_ms.p50 == pytest.approx(2 * (own.whole_ms * 0.7 + 2.0 + 5 * 0.5), rel=0.05)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_a_network_takes_behind_a_camera_is_what_its_stage_took_more(bench: ModuleType, threads: int) -> None:
+    unseen, stages = importlib.import_module("unseen_machine"), importlib.import_module("unseen_stages")
+    beside = {"a": {(1.0, mp, 0.0, 0.0): 1.0 for mp in (0.3, 2.0)}}
+    taken = {
+        (count, rest_s): stages.Behind(6.0 + 5.0 * count + more_ms, 9.0 + 5.0 * count, STEADY)
+        for count in (1, 2)
+        for rest_s, more_ms in zip(stages.RESTS_S, (1.0, 2.0), strict=True)
+    }
+    round_ = stages.Others(behind={"parts": taken})
+    found = unseen._camera("parts", [round_, round_], 10.0, beside)
+    assert found.rested_ms == pytest.approx((1.0, 2.0)) and (found.woken, found.woken_busy) == pytest.approx((1.5, 1.5))
+    slot = bench.InferenceSlot(((bench.Step("cpu", 1.0, threads=threads),),))
+    known = replace(network("parts", 0.1), camera=replace(behind(), woken_jitter=(2.0,) * len(AT)))
+    assert bench.jitter_of(known, slot, 30.0)[0] == threads and bench.jitter_of(known, slot, 1.0) == known.jitter
 
 
 def test_what_is_used_often_takes_less(bench: ModuleType, tmp_path: Any) -> None:
