@@ -59,7 +59,32 @@ def test_is_within_one_gray_level_of_the_cpu_path(
         over = apart[:, max(left + across - VECTOR + 1, 0) : left + across]
         assert over.max() <= 3  # of colors, made from three planes that are a level apart
         over[...] = 0
-    assert apart.max() <= 1
+    # OpenCV rounds some halves of pairs to even where it halves these: a level of chroma is 2.1 of a color, or three.
+    assert apart.max() <= (3 if how == "linear" and halves_pairs(frame, config, *network) else 1)
+
+
+def halves_pairs(frame: Any, config: InputConfig, width: int, height: int) -> bool:
+    """Whether chroma that lies in pairs is made exactly half as large both ways."""
+    placed = place(frame, (width, height), config)
+    _, _, across, down = placed.rectangle
+    return frame.format == "nv12" and placed.frame.planes[1].shape[:2] == (2 * down, 2 * across)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_halved_planes_are_those_of_opencv_and_pairs_a_level_apart_where_halves_are_rounded(channels: int) -> None:
+    planes = np.random.default_rng(channels).integers(0, 256, (36, 42, channels), np.uint8)
+    wanted = cv2.resize(planes, (21, 18), interpolation=cv2.INTER_LINEAR).reshape(18, 21, channels)
+    found = np.stack([scaled(planes[..., number], 21, 18) for number in range(channels)], axis=-1)
+    halves = planes.reshape(18, 2, 21, 2, channels).sum(axis=(1, 3), dtype=int) % 4 == 2
+    apart = np.abs(found - wanted)
+    assert apart.max() == (1 if channels == 2 else 0) and not apart[~halves].any()
+
+
+def test_colors_of_halved_pairs_may_be_more_than_a_level_apart() -> None:
+    frame = frame_of(35, 3, "nv12", color=Color("bt601", False), padding=0, index=0)
+    config = InputConfig(resize="letterbox", color="rgb", interpolation="linear")
+    found, wanted = preprocess(frame, config, target("nchw", "float32", 1, 9, 2, 3)), cpu_levels(frame, config, 9, 2)
+    assert halves_pairs(frame, config, 9, 2) and np.abs(found - wanted).max() == 2
 
 
 @settings(max_examples=150, deadline=None)
