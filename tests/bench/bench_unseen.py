@@ -17,7 +17,7 @@ run counts only if others took less than a tenth of a core meanwhile.
 Pipelines of which fewer than three runs count are run more often, at most fifteen times, and skipped then. What is
 measured of the machine while others are busy is measured again, as often; where they always are, it skips everything.
 
-python tests/bench/bench_unseen.py [--json FILE]      # three quarters of an hour
+python tests/bench/bench_unseen.py [--json FILE]      # an hour
 EDGERT_BENCH_ROUNDS=1 EDGERT_BENCH_BUSY=1 python tests/bench/bench_unseen.py      # quickly, however busy the machine is
 EDGERT_BENCH_PIPELINES=watch,film python tests/bench/bench_unseen.py
 """
