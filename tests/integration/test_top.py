@@ -85,6 +85,7 @@ def test_two_pipelines_are_seen_and_one_that_is_killed_is_gone(tmp_path: Path, o
 def test_a_stopped_process_is_said_not_to_answer(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     assert until(other.pid, 1)
     other.send_signal(signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(other.pid, os.WUNTRACED)[1]), "until all of its threads stand still"
     (one,) = found(other.pid)
     other.send_signal(signal.SIGCONT)
     assert one.state == "does not answer"
