@@ -89,7 +89,7 @@ def foretold(case: Case, file: PipelineFile, machine: Machine, seed: int, *, is_
     networks = {name: machine.network(network, without) for name, (network, _) in case.models.items()}
     profiles = {name: profile_of(case.models[name][0], known) for name, known in networks.items()}
     sources = {name: one for name, one in file.config.stages.items() if isinstance(one, SourceStage)}
-    live, is_brisk = any(one.realtime for one in sources.values()), (frames_s(sources) or math.inf) >= BRISK_FPS
+    live = any(one.realtime for one in sources.values())
     gaps_ms = Random(seed).choices(machine.gaps_ms, k=len(sources))
     starts_ms = dict(zip(sources, accumulate([0.0, *gaps_ms[1:]]), strict=True))
     own, threads = {}, {}
@@ -110,7 +110,7 @@ def foretold(case: Case, file: PipelineFile, machine: Machine, seed: int, *, is_
             own_ms /= crops  # a simulation has it for each crop
         own[name] = (Step(core, own_ms, slowdown=machine.company),)
         is_first = live and bool({*inputs_of(stage)} & {*sources})
-        where = "brisk" if is_brisk else "first" if is_first else "next"
+        where = "brisk" if is_brisk(sources) else "first" if is_first else "next"
         threads[name] = StageTime(
             jitter=machine.jitter_by(scatters),
             wakeup_latency_ms=() if isinstance(stage, SourceStage) else machine.late.get(where, ()),
@@ -156,6 +156,11 @@ def frames_s(sources: Mapping[str, SourceStage]) -> float | None:
     return sum(rates) if len(rates) == len(sources) else None
 
 
+def is_brisk(sources: Mapping[str, SourceStage]) -> bool:
+    """Whether frames follow one another so fast that what stages use stays in the caches."""
+    return (frames_s(sources) or math.inf) >= BRISK_FPS
+
+
 def stage_ms(
     case: Case, stage: StageConfig, file: PipelineFile, machine: Machine, without: frozenset[str] = frozenset()
 ) -> float:
@@ -166,8 +171,7 @@ def stage_ms(
     if isinstance(stage, InferStage):
         crops, seen = (case.objects, BOX_SIDE**2 * megapixels) if stage.crop else (1, megapixels)
         return machine.beside_ms(beside(case.models[stage.infer][0], seen, crops), without)
-    is_brisk = (frames_s(sources) or math.inf) >= BRISK_FPS
-    known = {**machine.stages, **machine.brisk} if is_brisk else machine.stages
+    known = {**machine.stages, **machine.brisk} if is_brisk(sources) else machine.stages
     found = known.get(kind_of(stage), (0.0, 0.0, 0.0))
     return sum(rate * amount for rate, amount in zip(found, (1.0, megapixels, case.objects), strict=True))
 
