@@ -92,7 +92,7 @@ def pipeline_text(
         target: what the bundle is built for.
         static: models whose member has one size; ``input: shape`` is applied in them.
     """
-    data = copy.deepcopy(file.document.data)
+    data = {"name": file.config.name, **copy.deepcopy(file.document.data)}  # which may be that of the file
     for loc, text in file.document.written.items():
         _put(data, loc, text)
     if file.config.ops:

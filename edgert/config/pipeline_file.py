@@ -177,7 +177,12 @@ class PipelineConfig(Section):
     """A pipeline file: camera to model to output."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
-    name: str = Field(default="pipeline", min_length=1, description="for people")
+    name: str = Field(
+        default="pipeline",
+        min_length=1,
+        description="for people, and in the topics of messages. Without the key: the name of the file, such as dock "
+        "of dock.yaml",
+    )
     board: str = Field(
         default="auto",
         description="auto is this machine, host its processor only; or a board that edgert boards lists, or its file",
@@ -296,7 +301,8 @@ def load_pipeline(
         return path
     document = read(pipeline_path(str(path)), overrides, env)
     try:
-        config = PipelineConfig.model_validate(document.data, context={"directory": document.path.parent})
+        data = {"name": _name_of(document.path), **document.data}
+        config = PipelineConfig.model_validate(data, context={"directory": document.path.parent})
         check_flow(config.stages, config.models, document.where)
         check_outputs(config.stages, _read_by(config, document.path), document.where)
         check_variants(config.models, document.where)
@@ -307,6 +313,11 @@ def load_pipeline(
     if run_ops:
         load_operators(config.ops, document.where(("ops",)))
     return PipelineFile(config, document)
+
+
+def _name_of(path: Path) -> str:
+    """Return the name of a pipeline whose file gives none; what is not UTF-8 in a file name is a question mark."""
+    return path.stem.encode(errors="replace").decode()
 
 
 def _read_by(config: PipelineConfig, path: Path) -> Iterable[Path]:

@@ -62,6 +62,12 @@ def test_models_are_those_of_the_bundle_and_everything_else_is_as_it_was(file: P
     assert model.task.model_dump(exclude={"labels"}) == file.config.models["parts"].task.model_dump(exclude={"labels"})
 
 
+def test_a_bundle_keeps_the_name_that_its_file_gave_it(tmp_path: Path) -> None:
+    (tmp_path / "yard.yaml").write_text("stages:\n  cam: {source: a.mp4}\n  out: {sink: 'null', from: cam}\n")
+    text = pipeline_text(load_pipeline(tmp_path / "yard.yaml"), {}, {}, HOST)
+    assert again(text, tmp_path).config.name == "yard"
+
+
 def test_what_came_from_the_environment_is_not_packed(file: PipelineFile) -> None:
     text = pipeline_text(file, {"parts": "m.onnx"}, {}, JETSON)
     assert "geheim42" not in text and "${PASSWORD}" in text and "/models" not in text

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,7 +8,16 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from edgert.config import CropConfig, CropStage, InferStage, SinkStage, SourceStage, TrackStage, json_schema
+from edgert.config import (
+    CropConfig,
+    CropStage,
+    InferStage,
+    SinkStage,
+    SourceStage,
+    TrackStage,
+    json_schema,
+    load_pipeline,
+)
 from edgert.installation import data_folder
 from edgert.stages.kinds import Video
 from tests.helpers.json_schema import problems
@@ -38,6 +48,14 @@ def test_a_whole_file(tmp_path: Path) -> None:
     nothing = config.stages["nothing"]
     assert isinstance(nothing, SinkStage) and nothing.sink == "null"
     assert config.models["parts"].input.std == (255.0,)
+
+
+def test_a_pipeline_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
+    assert pipeline(tmp_path).config.name == "p"
+    assert pipeline(tmp_path, MINIMAL, "name=yard").config.name == "yard"
+    strange = tmp_path / os.fsdecode(b"caf\xe9.v2.yaml")  # Latin-1, which is not UTF-8
+    strange.write_text(MINIMAL)
+    assert load_pipeline(strange).config.name == "caf?.v2"
 
 
 def test_paths_are_relative_to_the_file_and_outputs_to_the_reader(tmp_path: Path) -> None:
