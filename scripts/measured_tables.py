@@ -340,26 +340,6 @@ def of_decisions(folder: Path) -> dict[str, list[str]]:
     return {"decisions": lines(heads, rows)}
 
 
-FORETOLD = re.compile(r"(\w+)(, profiled)?: (frames/s|p50|p99|busy cores)")
-"""``watch: p99``, of bench_unseen.py."""
-
-
-def of_unseen(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the tables of bench_unseen.py; a sentence in place of one of which no run is kept yet."""
-    path = folder / "unseen.json"
-    figures = json.loads(path.read_text(encoding="utf-8"))["figures"] if path.exists() else []
-    heads = ("foretold, real (off)", "runs", "frames/s", "p50", "p99", "busy cores")
-    rows: dict[str, dict[str, list[str]]] = {"unseen": {}, "profiled": {}}
-    for figure in figures:
-        if match := FORETOLD.fullmatch(figure["name"]):
-            detail, unit = figure["detail"], " ms" if match[3] in ("p50", "p99") else ""
-            row = rows["profiled" if match[2] else "unseen"].setdefault(match[1], [match[1], str(figure["n"])])
-            both = f"{detail['foretold']:.3g}, {detail['real']:.3g}{unit}"
-            row.append(f"{both} ({100 * figure['value']:.0f} %)")
-    none = ["No run on a machine that was left alone is kept yet.", ""]
-    return {name: lines(heads, map(tuple, own.values())) if own else none for name, own in rows.items()}
-
-
 def of_bars(accuracy: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
     """Name → lines of the table of error bars.
 

@@ -355,11 +355,6 @@ def measured_row(family: str, one: Measured) -> tuple[str, ...]:
     return (one.model, family, before, cost, interval, signal, kept, *shares)
 
 
-def simulate_page() -> str:
-    """Its table is of a run of tests/bench/bench_unseen.py that is kept."""
-    return with_tables("simulate.md", measured_tables.of_unseen(MEASURED))
-
-
 def dla_tables() -> dict[str, list[str]]:
     """Name → lines of every table of docs/dla.md."""
     pages = {address: f"[{name}]" for name, address in SOURCE_PAGES.items()}
@@ -404,7 +399,6 @@ PAGES = {
     "models.md": models_page,
     "pipeline-file.md": pipeline_page,
     "results.md": results_page,
-    "simulate.md": simulate_page,
 }
 
 

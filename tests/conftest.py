@@ -25,6 +25,16 @@ if importlib.util.find_spec("hypothesis"):
     settings.load_profile("edgert")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests of every module that can open the evaluation data, so that ``-m data`` runs just these."""
+    from tests.helpers import evaluation_data
+
+    module = getattr(item, "module", None)
+    sources = (getattr(value, "__module__", None) for value in vars(module).values()) if module else ()
+    if evaluation_data.__name__ in sources:
+        item.add_marker("data")
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     """A value that one test hides shows in the messages of the next, and where a command's log went ends with it."""

@@ -96,8 +96,7 @@ class Woken:
 
 
 _SERIAL, _WOKEN, _SPIN_MS = 0.2, Woken(1.4, 1.9), 40.0
-"""Of ONNX Runtime's threads on two cores, medians of fourteen networks, and twelve behind a camera, by
-tests/bench/bench_unseen.py."""
+"""Of ONNX Runtime's threads on two cores, medians of fourteen networks, and of twelve behind a camera."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     options = parser.parse_args()
     if not DATA.is_dir():
-        sys.exit(f"no evaluation data at {DATA}; set EDGERT_DATA")
+        sys.exit("needs the evaluation data; set EDGERT_DATA to the folder that has them")
     counts = [int(count) for count in options.photos.split(",")]
     results: dict[str, Any] = held(options.json)
     headings = ("right", "said", "named", "blamed", "open", "new")

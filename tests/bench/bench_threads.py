@@ -9,14 +9,20 @@ than the model can. The model has one thread, or two that wait without sleeping 
 
 from __future__ import annotations
 
+import os
 import statistics
+import tempfile
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
-from report import main, needs
-from unseen import Case, boxes, camera, run, scene
+from bench_cpu_stages import CODE
+from check_models import OTHERS, RECIPES
+from report import main, model_file, needs
 from zoo import rounds
 
 from edgert.benchmark.measure import Figure
+from edgert.pipeline import Pipeline
 
 SECONDS = 4.0
 CAMERAS = (
@@ -38,29 +44,49 @@ WAYS = {
 }
 
 
-def case_of(network: str, fps: float, size: str, how: str) -> Case:
-    """The pipeline."""
-    stages = (
-        camera("camera", size, fps, SECONDS)
-        + "  find: {infer: find, from: camera}\n"
-        + boxes(4, "find")
-        + "  paint: {draw: [boxes, labels], from: boxes}\n  end: {sink: jsonl, from: paint, path: end.jsonl}\n"
-    )
-    return Case("threads", {"find": (network, f"backend: ort, {how}")}, stages, 4)
+def pipeline_text(network: str, fps: float, size: str, how: str) -> str:
+    """Return the pipeline file of one camera, one model and four boxes a frame that move."""
+    task, image, _ = {**RECIPES, **OTHERS}[network]
+    return f"""
+models:
+  find: {{onnx: {model_file(network)}, task: {{{task}}}, input: {{{image}}}, backend: ort, {how}}}
+stages:
+  camera: {{source: "python:scene:still", size: {size}, realtime: true, fps: {fps:g}, limit: {round(SECONDS * fps)}}}
+  find: {{infer: find, from: camera}}
+  boxes: {{python: "scene:Boxes", args: {{count: 4}}, from: find}}
+  paint: {{draw: [boxes, labels], from: boxes}}
+  end: {{sink: jsonl, from: paint, path: end.jsonl}}
+"""
+
+
+def run(path: Path) -> dict[str, float]:
+    """Run a pipeline file and return its frames per second, latency in milliseconds, and cores kept busy."""
+    with Pipeline(path) as pipeline:
+        cpu_s, started_s = time.process_time(), time.perf_counter()
+        pipeline.run()
+        cores = (time.process_time() - cpu_s) / (time.perf_counter() - started_s)
+        summary = pipeline.summary()
+    return {
+        "fps": summary.fps,
+        "p50_ms": summary.latency_ms.p50,
+        "p99_ms": summary.latency_ms.p99,
+        "cores": cores,
+    }
 
 
 def measure() -> Iterator[Figure]:
     """Frames per second, latency and busy cores of each."""
     needs("models")
     found: dict[tuple[str, float, str], list[dict[str, float]]] = {}
-    with scene(sorted({size for _, _, size in CAMERAS})) as folder:
+    with tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        os.chdir(name)  # the pipeline's Python module is imported from here
+        Path("scene.py").write_text(CODE, encoding="utf-8")
+        path = Path(name) / "p.yaml"
         for _ in range(rounds(3)):
             for network, fps, size in CAMERAS:
                 for way, how in WAYS.items():
-                    summary, cores = run(folder, case_of(network, fps, size, how))
-                    latency = summary.latency_ms
-                    one = {"fps": summary.fps, "p50_ms": latency.p50, "p99_ms": latency.p99, "cores": cores}
-                    found.setdefault((network, fps, way), []).append(one)
+                    path.write_text(pipeline_text(network, fps, size, how), encoding="utf-8")
+                    found.setdefault((network, fps, way), []).append(run(path))
     for (network, fps, way), runs in found.items():
         detail = {key: statistics.median(one[key] for one in runs) for key in runs[0]}
         name = f"{network}, camera of {fps:g} frames/s, {way}: busy cores"

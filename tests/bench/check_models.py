@@ -20,10 +20,10 @@ from edgert import Detections, Pipeline
 from edgert.stages.crop import upright
 from pipelines.conveyor import Conveyor
 from scripts.cut_embedder import write_parts
+from tests.helpers.evaluation_data import FOLDER as DATA
 from tests.helpers.evaluation_data import frame
 
 ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("EDGERT_DATA", ROOT.parent / "shared" / "data"))
 FOLDERS = (DATA / "models", ROOT / "pipelines" / "assets", Path(os.environ.get("EDGERT_EXPORTS", "exports")))
 
 CROP = "resize: center_crop, crop: 0.875"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -14,15 +13,14 @@ from typing import Any
 
 from edgert.benchmark.measure import Figure, machine
 from edgert.board.devices import cuda_driver
-
-DATA = Path(os.environ.get("EDGERT_DATA", Path(__file__).parents[2] / ".." / "shared" / "data")).resolve()
+from tests.helpers.evaluation_data import FOLDER as DATA
 
 
 def needs(*names: str) -> None:
     """Leaves, saying so, where the evaluation data is missing."""
     missing = [name for name in names if not (DATA / name).exists()]
     if missing:
-        print(f"skipped: {missing[0]} is not in {DATA}; set EDGERT_DATA")
+        print(f"skipped: needs {missing[0]} of the evaluation data; set EDGERT_DATA to the folder that has it")
         sys.exit(0)
 
 

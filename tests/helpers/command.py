@@ -12,7 +12,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("EDGERT_DATA", ROOT / ".." / "shared" / "data")).resolve()
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """The evaluation data: real models and photos that do not come with the project.
 
-Looked for in the folder ``$EDGERT_DATA``, by default ``../shared/data`` beside the repository; a test that needs a part
-that is not there is skipped and says which.
+They lie in the folder that ``EDGERT_DATA`` names. Without it there are none, as in a stranger's clone. A test that
+needs a part that is not there is skipped and says which. Only this module reads the variable; conftest.py marks every
+test that uses this module with ``data``.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array
 from edgert.stages.preprocess import Preprocessor
 
-FOLDER = Path(os.environ.get("EDGERT_DATA") or Path(__file__).resolve().parents[2] / ".." / "shared" / "data")
+FOLDER = Path(os.environ.get("EDGERT_DATA") or os.devnull).absolute()
+"""The folder of the evaluation data; a path under which nothing can exist where ``EDGERT_DATA`` is not set."""
 
 
 def data(*parts: str) -> Path:
-    """A file or folder of the evaluation data; skips the test without it."""
+    """Return a file or folder of the evaluation data; skip the test without it."""
     path = FOLDER.joinpath(*parts)
     if not path.exists():
-        pytest.skip(f"evaluation data {'/'.join(parts)} is not in {FOLDER}; set EDGERT_DATA to the folder that has it")
+        pytest.skip(f"needs {'/'.join(parts)} of the evaluation data; set EDGERT_DATA to the folder that has it")
     return path
 
 

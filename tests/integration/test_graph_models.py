@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Mapping
@@ -19,8 +18,8 @@ from onnx import helper, numpy_helper
 
 from edgert.errors import ModelError
 from edgert.graph import Model, clean, count, from_proto, inputs, inspect, load, outputs, to_bytes, with_shapes
+from tests.helpers.evaluation_data import data
 
-DATA = Path(os.environ.get("EDGERT_DATA", Path(__file__).resolve().parents[2] / ".." / "shared" / "data"))
 DYNAMIC: dict[str, dict[str, tuple[int, ...]]] = {
     "ppocr_mobile_v2_det_ch": {"x": (1, 3, 320, 448)},
     "fns_candy": {"inputImage": (1, 3, 720, 720)},
@@ -54,10 +53,7 @@ RUNNABLE = sorted(EXPECTED.keys() - {"fns_candy"})  # its pre-ONNX operators hav
 
 
 def model_path(name: str) -> Path:
-    path = DATA / "models" / f"{name}.onnx"
-    if not path.is_file():
-        pytest.skip(f"evaluation model {path} is not here; set EDGERT_DATA to the folder that has models/")
-    return path
+    return data("models", f"{name}.onnx")
 
 
 @lru_cache(maxsize=2)
@@ -75,9 +71,7 @@ def session(model: Model, level: str = "ORT_ENABLE_ALL") -> Any:
 
 def photo_feed(name: str, model: Model) -> Mapping[str, Any]:
     """A photo in the layout and range of the model's one input."""
-    photos = sorted((DATA / "images" / "coco_val").glob("*.jpg"))
-    if not photos:
-        pytest.skip(f"no photos in {DATA / 'images' / 'coco_val'}")
+    photos = sorted(data("images", "coco_val").glob("*.jpg"))
     (spec,) = inputs(model)
     channels_last = spec.shape[3] == 3
     size = spec.shape[1:3] if channels_last else spec.shape[2:]

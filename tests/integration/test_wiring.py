@@ -22,8 +22,9 @@ from edgert.wiring.check_report import CheckReport, Finding
 from edgert.wiring.photos import save_image
 from edgert.wiring.starter import starter, write_pipeline
 from tests.bench.bench_check import pipeline_text
-from tests.bench.check_models import DATA, MODELS, RECIPES, images
+from tests.bench.check_models import MODELS, RECIPES, images
 from tests.helpers.command import ROOT
+from tests.helpers.evaluation_data import data
 
 ESSENTIAL = ("yolox_nano_416", "nanodet_m_320", "fastestdet", "squeezenet_fp32", "mobilenet_v1_025_224")
 THE_REST = tuple(name for name in RECIPES if name not in ESSENTIAL)
@@ -31,8 +32,7 @@ THE_REST = tuple(name for name in RECIPES if name not in ESSENTIAL)
 
 def photos(model: str, count: int) -> list[Path]:
     """Every n-th of the photos that suit a model."""
-    if not (DATA / "models" / f"{model}.onnx").is_file():
-        pytest.skip(f"needs {model}.onnx and photos under {DATA} (set EDGERT_DATA)")
+    data("models", f"{model}.onnx")
     found = images(MODELS[model][2])
     return found[:: len(found) // count][:count]
 
@@ -129,7 +129,7 @@ def test_a_wrong_decoder_is_told_and_the_right_one_named(tmp_path: Path) -> None
 def test_a_starter_with_photos_is_wired_as_documented(tmp_path: Path) -> None:
     model = "fastestdet"
     shown = photos(model, 2)
-    made = starter(DATA / "models" / f"{model}.onnx", shown, "clip.mp4", directory=tmp_path)
+    made = starter(data("models", f"{model}.onnx"), shown, "clip.mp4", directory=tmp_path)
     write_pipeline(made.text, tmp_path / "p.yaml", force=False)
     file = load_pipeline(tmp_path / "p.yaml")
     config = file.config.models["net"]

@@ -92,18 +92,6 @@ def test_cameras_are_ranges_over_the_times_that_they_filmed(tables: Any, tmp_pat
     assert heads == ["H100, even cores, 1 run:", "H100, uneven cores, 1 run:"]
 
 
-def test_a_pipeline_that_nobody_measured_is_a_row(tables: Any, tmp_path: Path) -> None:
-    assert tables.of_unseen(tmp_path)["unseen"] == ["No run on a machine that was left alone is kept yet.", ""]
-    detail = {"foretold": 19.96, "real": 20.0}
-    rows = [{"name": f"watch: {what}", "value": 0.002, "n": 7, "detail": detail} for what in ("frames/s", "p50")]
-    (tmp_path / "unseen.json").write_text(json.dumps({"figures": rows}))
-    assert tables.of_unseen(tmp_path)["profiled"][0].startswith("No run")
-    rows += [{**rows[1], "name": "watch, profiled: p50"}]
-    (tmp_path / "unseen.json").write_text(json.dumps({"figures": rows}))
-    assert tables.of_unseen(tmp_path)["profiled"][2] == "| watch | 7 | 20, 20 ms (0 %) |"
-    assert tables.of_unseen(tmp_path)["unseen"][2] == "| watch | 7 | 20, 20 (0 %) | 20, 20 ms (0 %) |"
-
-
 def test_checks_are_a_row_for_each_model_and_one_for_all(tables: Any, tmp_path: Path) -> None:
     one = {"true": 3, "said": 4, "named": 5, "wrong": 6, "new": 2}
     sixteen = {"true": 6, "said": 6, "named": 6, "wrong": 6, "new": 6}
