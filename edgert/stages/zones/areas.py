@@ -14,7 +14,7 @@ from edgert.runtime.frame import Frame
 from edgert.runtime.records import Detections, Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.zones.by_track import ByTrack
-from edgert.stages.zones.geometry import F64, Lines, Points, Polygons
+from edgert.stages.zones.geometry import F64, Lines, Points, Polygons, off_border, within_frame
 from edgert.stages.zones.heat import HeatMap
 
 Inside = Literal["foot", "center", "overlap"]
@@ -251,7 +251,7 @@ class _Stream:
         }
         self._of_polygons = {how: Polygons([places[row] for row in rows]) for how, rows in self._polygons.items()}
         self._parts = np.array([one.part for one in zones])[:, None]
-        self._crossings = Lines(places[len(zones) :])
+        self._crossings = Lines([off_border(line, size) for line in places[len(zones) :]])
         self._wanted: npt.NDArray[np.bool_] | None = None  # (Z + L, classes), made for the detector's labels
         self._labels: tuple[str, ...] | None = None
         count = len(zones)
@@ -266,7 +266,7 @@ class _Stream:
 
     def look(self, found: Detections, now_ns: int) -> Zones:
         """A frame further."""
-        feet, counts = anchors(found.boxes, "foot"), self._counts(found)
+        feet, counts = within_frame(anchors(found.boxes, "foot"), self.size), self._counts(found)
         here = self._here(found, feet) & counts[: len(self._zones)]
         changes: list[Change] = []
         seconds = np.zeros(here.shape)
@@ -289,9 +289,11 @@ class _Stream:
         for how, rows in self._polygons.items():
             polygons = self._of_polygons[how]
             if how == "overlap":
-                here[rows] = polygons.overlaps(found.boxes.astype(np.float64)) >= self._parts[rows]
+                boxes = np.clip(found.boxes.astype(np.float64), 0, self.size * 2)  # what is not seen is in no zone
+                here[rows] = polygons.overlaps(boxes) >= self._parts[rows]
             else:
-                here[rows] = polygons.contain(feet if how == "foot" else anchors(found.boxes, how))
+                points = feet if how == "foot" else within_frame(anchors(found.boxes, how), self.size)
+                here[rows] = polygons.contain(points)
         return here
 
     def _counts(self, found: Detections) -> npt.NDArray[np.bool_]:

@@ -31,6 +31,8 @@ class Polygons:
         (self._x1, self._y1), (self._x2, self._y2) = first.T.copy(), second.T.copy()
         rise = self._y2 - self._y1
         self._run_per_rise = np.divide(self._x2 - self._x1, rise, out=np.zeros_like(rise), where=rise != 0)
+        # Zones that share an edge may go along it in opposite directions; both must compute the same x on it.
+        self._low_x, self._low_y = np.where(rise < 0, (self._x2, self._y2), (self._x1, self._y1))
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -42,7 +44,7 @@ class Polygons:
             return np.zeros((0, len(points)), bool)
         x, y = points[:, 0, None], points[:, 1, None]
         crosses = (self._y1 <= y) != (self._y2 <= y)
-        crosses &= x < self._x1 + self._run_per_rise * (y - self._y1)
+        crosses &= x < self._low_x + self._run_per_rise * (y - self._low_y)
         inside: npt.NDArray[np.bool_] = np.logical_xor.reduceat(crosses, self._starts, axis=1).T
         return inside
 
@@ -112,6 +114,33 @@ class Lines:
         meets &= np.isfinite(path).all(axis=2)
         signs = (is_right.astype(np.int8) - was_right.astype(np.int8)) * meets
         return np.sign(np.add.reduceat(signs, self._starts, axis=0)).astype(np.int8)
+
+
+INSET_PX = 1e-6
+"""By how much points on the frame's border are moved inwards: far more than rounding, far less than a pixel."""
+
+
+def within_frame(points: F64, size: tuple[int, int]) -> F64:
+    """Return (N, 2) points with those on the frame's border, or beyond it, moved just inside.
+
+    Edges are half-open, so a point on the border of the frame would be in no zone that ends there. Moved inwards, it
+    is in the zone that holds its surroundings. Not-a-number stays.
+    """
+    return np.clip(points, INSET_PX, np.array(size, np.float64) - INSET_PX)
+
+
+def off_border(line: Points, size: tuple[int, int]) -> Points:
+    """Return a line whose segments along the frame's border are moved inwards, by more than :func:`within_frame` moves
+    points: who reaches the border then crosses them."""
+    moved, low, high = np.array(line, np.float64), 2 * INSET_PX, np.array(size) - 2 * INSET_PX
+    pairs = np.stack([moved[:-1], moved[1:]])
+    for limit, is_beyond in ((low, pairs <= 0), (high, pairs >= size)):
+        along = is_beyond.all(
+            axis=0
+        )  # (points - 1, 2) whether a segment lies on the left or top, right or lower border
+        ends = np.concatenate([along, [[False, False]]]) | np.concatenate([[[False, False]], along])
+        moved = np.where(ends, limit, moved)
+    return [(x, y) for x, y in moved.tolist()]
 
 
 def _side(along: F64, point: F64) -> F64:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from edgert.stages.zones.geometry import Lines, Points, Polygons, area, crossing_edges
+from edgert.stages.zones.geometry import Lines, Points, Polygons, area, crossing_edges, off_border, within_frame
 
 shapely = pytest.importorskip("shapely", reason="shapely (extra 'test') is not installed")
 SQUARE: Points = [(10, 10), (20, 10), (20, 20), (10, 20)]
@@ -98,6 +98,73 @@ def test_nothing_crosses_from_nowhere_and_an_empty_box_overlaps_nothing() -> Non
 def test_a_border_that_crosses_itself_is_seen(points: Points, crossing: tuple[int, int] | None) -> None:
     assert crossing_edges(points) == crossing
     assert shapely.Polygon(points).is_valid == (crossing is None)
+
+
+SIZE = 64, 48
+CORNERS: Points = [(0, 0), (64, 0), (64, 48), (0, 48)]
+BORDER = np.array(
+    [(x, y) for x in range(0, 65, 4) for y in (0, 48)] + [(x, y) for x in (0, 64) for y in range(4, 48, 4)], np.float64
+)
+
+
+def test_points_on_the_frames_border_are_in_the_zones_that_reach_it() -> None:
+    """A zone that covers the point has it, unless the zone's own border leaves the frame's border there."""
+    random = np.random.default_rng(5)
+    points, compared = within_frame(BORDER, SIZE), 0
+    for _ in range(200):
+        some = random.permutation(len(BORDER))[: int(random.integers(3, 9))]
+        corners = [(float(x), float(y)) for x, y in BORDER[some]]
+        exact = shapely.Polygon(corners)
+        if not exact.is_valid:
+            continue
+        for point, found in zip(BORDER.tolist(), Polygons([corners]).contain(points)[0].tolist(), strict=True):
+            if tuple(point) not in corners:
+                compared += 1
+                assert found == exact.covers(shapely.Point(point)), (corners, point)
+    assert compared > 1000
+
+
+def test_the_whole_frame_holds_its_border_and_halves_share_it() -> None:
+    beyond = np.concatenate([BORDER, BORDER + 7, BORDER - 7])
+    points = within_frame(beyond, SIZE)
+    assert Polygons([CORNERS, CORNERS[::-1]]).contain(points).all()
+    halves = Polygons([[(0, 0), (20, 0), (40, 48), (0, 48)], [(40, 48), (20, 0), (64, 0), (64, 48)]])
+    assert (halves.contain(points).sum(axis=0) == 1).all()
+    assert np.isnan(within_frame(np.array([[np.nan, 3.0]]), SIZE)).tolist() == [[True, False]]
+
+
+def test_zones_that_share_a_slanted_edge_share_its_points() -> None:
+    random = np.random.default_rng(6)
+    (x1, x2), (y1, y2) = random.uniform(100, 900, (2, 100)), random.uniform(0, 1000, (2, 100))
+    part = random.random(100)
+    on_edge = np.stack([x1 + part * (x2 - x1), y1 + part * (y2 - y1)], axis=1)
+    for n in range(100):
+        left: Points = [(x1[n], y1[n]), (x2[n], y2[n]), (-5, y2[n]), (-5, y1[n])]
+        right: Points = [(x2[n], y2[n]), (x1[n], y1[n]), (1005, y1[n]), (1005, y2[n])]
+        assert Polygons([left, right]).contain(on_edge[n : n + 1]).sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "before", "now"),
+    [
+        ([(32, 0), (32, 48)], (20, 48), (40, 48)),  # past the end of a line, along each border
+        ([(32, 0), (32, 48)], (20, 0), (40, 0)),
+        ([(0, 24), (64, 24)], (0, 10), (0, 40)),
+        ([(0, 24), (64, 24)], (64, 10), (64, 40)),
+        ([(0, 48), (64, 48)], (32, 30), (32, 48)),  # onto a line along each border
+        ([(0, 0), (64, 0)], (32, 30), (32, 0)),
+        ([(0, 0), (0, 48)], (32, 30), (0, 30)),
+        ([(64, 0), (64, 24), (64, 48)], (32, 24), (64, 24)),
+        ([(0, 24), (0, 48), (64, 48)], (32, 24), (64, 48)),  # into a corner of a bent one
+    ],
+)
+def test_a_line_at_the_frames_border_counts_both_ways(
+    line: Points, before: tuple[float, float], now: tuple[float, float]
+) -> None:
+    ends = [within_frame(np.array([one], np.float64), SIZE) for one in (before, now)]
+    one, turned = Lines([off_border(line, SIZE)]), Lines([off_border(line[::-1], SIZE)])
+    assert abs(int(one.crossed(*ends)[0, 0])) == 1
+    assert one.crossed(*ends) == -one.crossed(*ends[::-1]) == -turned.crossed(*ends) == turned.crossed(*ends[::-1])
 
 
 def test_area() -> None:

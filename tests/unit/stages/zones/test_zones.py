@@ -14,7 +14,7 @@ from edgert.runtime import Detections, Result
 from edgert.runtime.json_form import plain_result
 from edgert.stages.draw import Overlay
 from edgert.stages.paint import Label, Stroke
-from edgert.stages.zones.areas import Area, Change, Zones, ZonesStage
+from edgert.stages.zones.areas import Area, Change, Inside, Zones, ZonesStage
 from edgert.stages.zones.heat import HeatMap
 from tests.helpers.moving import LABELS, Scene
 
@@ -188,3 +188,22 @@ def test_a_heat_map_shows_where_objects_stood(tmp_path: Path) -> None:
     one.close()
     image = cv2.imread(str(tmp_path / "maps" / "camera.png"))
     assert image is not None and image[486, 864].sum() > 300 > image[10, 10].sum()
+
+
+SHAPES = {"parts": ((0, 0.5), (1, 0.5), (1, 1), (0, 1)), "pixels": ((0, 50), (100, 50), (100, 100), (0, 100))}
+
+
+@pytest.mark.parametrize("unit", SHAPES)
+@pytest.mark.parametrize("inside", ["foot", "center", "overlap"])
+def test_objects_at_the_lower_and_right_border_are_in_the_zone_that_reaches_it(unit: str, inside: Inside) -> None:
+    boxes = np.array([[40, 60, 50, 100], [100, 60, 100.5, 90], [96, 70, 104, 100], [40, 55, 60, 145]], np.float32)
+    found = Detections(boxes, np.ones(4, np.float32), np.zeros(4, np.int32), ids=np.arange(4))
+    record = looked(stage(Area("low", SHAPES[unit], inside=inside)), Scene().of(found))
+    assert record.inside[0].tolist() == [True, inside != "overlap", True, True]
+
+
+def test_a_heat_map_counts_objects_at_the_border_in_its_last_cells(tmp_path: Path) -> None:
+    heat = HeatMap(tmp_path / "heat.png")
+    heat.add("camera", np.array([[1.0, 1.0], [0.0, 1.0], [1.0, 0.0], [0.5, 1.0]]))
+    counts = heat._counts["camera"]
+    assert counts[-1, -1] == counts[-1, 0] == counts[0, -1] == counts[-1, 48] == 1 and counts.sum() == 4
