@@ -28,6 +28,7 @@ from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import TENSORRT
 from edgert.errors import BudgetError, EdgertError, StageError, nearest, printable_record
 from edgert.meters import peak_rss_bytes
+from edgert.meters.over_current import OverCurrent
 from edgert.policy import Drop
 from edgert.runtime import Node, Result, Runner, Summary, summarize
 from edgert.runtime.announce import Beacon
@@ -183,6 +184,7 @@ class Pipeline:
         self._beacon = Beacon(lambda: {**about, "stats": self.state()})
         self._started = self._ran = False
         self._started_s: float | None = None
+        self._over_current: OverCurrent | None = None
         self._calling: Calling | None = None
         self._process, self._closing = os.getpid(), threading.RLock()
 
@@ -447,7 +449,9 @@ class Pipeline:
                 measured = {"measured_bytes": rss, "more_bytes": rss - footprint.total_bytes}
                 budgets["memory"] = {**footprint.to_json(), **measured, "nvmap_bytes": self._watch.observer.nvmap_bytes}
         about, recent = (budgets, assembly.frames, assembly.tracks), self._history.recent(runner.ended_ns or None)
-        return summarize(assembly.nodes, wall_ns, counts, rss, engines, *about, recent=recent, has_ended=over)
+        events = self._over_current.since_start() if self._over_current is not None else {}
+        state = (assembly.nodes, wall_ns, counts, rss, engines, *about)
+        return summarize(*state, recent=recent, has_ended=over, over_current=events)
 
     def state(self) -> dict[str, Any]:
         """The summary as plain data and more.
@@ -496,7 +500,7 @@ class Pipeline:
 
     def _show(self) -> None:
         """Begins what is beside the stages."""
-        self._started_s = time.time()
+        self._started_s, self._over_current = time.time(), OverCurrent()
         if self._watch is not None:
             self._watch.start()
         if self._calling is None:

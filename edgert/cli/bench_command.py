@@ -87,6 +87,7 @@ def bench(
     """
     from edgert.benchmark.measure import machine
     from edgert.benchmark.suite import bench as measure
+    from edgert.meters.over_current import OverCurrent, listed
 
     console = terminal.console(stderr=True, tables=False)
     if share is not None or target.endswith(".json"):
@@ -94,6 +95,7 @@ def bench(
         _shared(console, Path(target), share, run)
         return
     option.refuse({"--run": run is not None}, "it is for --share")
+    over_current = OverCurrent()
     with console.status("measuring ..."):
         if peer is not None or torch is not None:
             figures = _raced(console, pipeline_path(target), peer or "torch", torch, quick)
@@ -101,7 +103,15 @@ def bench(
             figures = _profiled(console, Path(target), board, quick, output)
         else:
             figures = [_shown(console, figure) for figure in measure(pipeline_path(target), quick)]
-    terminal.write_json({"machine": machine(), "figures": [figure.to_json() for figure in figures]}, json)
+    events = over_current.since_start()
+    if named := listed(events):
+        console.print(
+            f"! meanwhile the board lowered its clocks as it drew too much: {named} events. Its times are not those of "
+            "full clocks: use a smaller power mode, or a supply that gives more.",
+            soft_wrap=True,
+        )
+    about = {**machine(), **({"over_current": events} if events else {})}
+    terminal.write_json({"machine": about, "figures": [figure.to_json() for figure in figures]}, json)
     if not all(figure.holds for figure in figures):
         console.print("✗ is a bar that was missed: exit code 1. Where other programs ran meanwhile, measure again.")
         raise typer.Exit(EXIT_ERROR)

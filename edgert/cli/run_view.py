@@ -14,6 +14,7 @@ import typer
 from edgert.cli.terminal import VERDICTS, Column, Row, console, marked, table
 from edgert.clock import REAL
 from edgert.errors import EdgertError
+from edgert.meters.over_current import listed
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
             screen.print(line, style="yellow", markup=False)
     for line in _governed(summary.budgets, summary.frames_out):
         screen.print(line, markup=False)
-    for line in (*_troubles(summary), *_broken_promises(file, summary)):
+    for line in (*_troubles(summary), *_over_current(summary.over_current), *_broken_promises(file, summary)):
         screen.print(line, style="yellow", markup=False)
     for stage in file.config.stages.values():
         if (path := getattr(stage, "path", None)) is not None:
@@ -277,6 +278,12 @@ def _troubles(summary: Summary) -> Iterator[str]:
             yield f"{name}: reconnected {stage.source.reconnects} times"
         if stage.source and stage.source.reason:
             yield f"{name}: down for the last {stage.source.state_s or 0.0:.0f} s: {stage.source.reason}"
+
+
+def _over_current(events: Mapping[str, int]) -> Iterator[str]:
+    """What slowed the board down that no figure above shows."""
+    if named := listed(events):
+        yield f"the board lowered its clocks as it drew too much: {named} events; see docs/meters.md"
 
 
 def _governed(budgets: Mapping[str, Any], frames: int) -> Iterator[str]:

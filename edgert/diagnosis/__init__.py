@@ -41,6 +41,7 @@ PROBES: dict[str, Probe] = {
     "board": machine.board,
     "CPU": machine.cpu,
     "memory": machine.memory,
+    "over-current": machine.over_current,
     "cache": machine.cache,
     "clock": time_of_day.time_of_day,
     "ONNX Runtime": accelerator.onnx_runtime,

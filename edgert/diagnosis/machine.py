@@ -11,10 +11,11 @@ from pathlib import Path
 from edgert import installation
 from edgert.board.detect import DEVICE_TREE
 from edgert.board.devices import ARGUS_SOCKET, CSI_DAEMON, CameraDevice, cameras, csi_sensors
-from edgert.board.host import core_count, core_quota, system_memory
+from edgert.board.host import core_count, core_quota, read_text, system_memory
 from edgert.diagnosis.probe import Evidence, Finding
 from edgert.files import cache_folder
 from edgert.installation import checkout
+from edgert.meters.over_current import OverCurrent, listed
 from edgert.units import format_bytes
 
 # Probes of the machine itself: Python, board, CPU, memory, cache.
@@ -92,6 +93,23 @@ def memory(evidence: Evidence) -> Finding:
     limit = f", container limit {format_bytes(found.limit_bytes)}" if found.limit_bytes else ""
     detail = f"{format_bytes(found.total_bytes)}, {format_bytes(found.available_bytes)} available{limit}"
     return Finding("memory", "yes", detail)
+
+
+def over_current(evidence: Evidence) -> Finding:
+    """How often a Jetson lowered its clocks since boot because it drew too much."""
+    name = "over-current"
+    if not evidence.machine.is_jetson:
+        return Finding(name, "optional", "not needed: not a Jetson")
+    events = OverCurrent(evidence.root).since_boot()
+    if not events:
+        return Finding(name, "optional", "unknown: this system shows no counters (hwmon soctherm_oc)")
+    if not (named := listed(events)):
+        return Finding(name, "yes", f"no event since boot ({', '.join(events)})")
+    uptime = read_text(evidence.root / "proc/uptime").partition(" ")[0]
+    since = f"in the {float(uptime) / 3600:.1f} h since boot" if uptime.replace(".", "", 1).isdigit() else "since boot"
+    detail = f"the board lowered its clocks as it drew too much, {since}: {named} events"
+    fix = "see edgert top while it works; a supply or cable that gives more, or a smaller power mode, ends them"
+    return Finding(name, "optional", detail, fix)
 
 
 def cache(evidence: Evidence) -> Finding:

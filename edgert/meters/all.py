@@ -28,7 +28,7 @@ EXPECTED: Mapping[str, tuple[str, str]] = {
     sensors.TEMPERATURE: ("C", "/sys/class/thermal"),
     sensors.MARGIN: ("C", "passive trip points of thermal zones"),
     sensors.THROTTLE_HEAT: ("", "cooling devices"),
-    sensors.THROTTLE_CURRENT: ("", "alarms of INA3221"),
+    sensors.THROTTLE_CURRENT: ("", "alarms of INA3221, events of soctherm_oc"),
     "memory.nvmap": ("B", "NvMapMemUsed in /proc/meminfo"),
 }
 """What a sample always has, if only as unavailable: name → unit and where it is looked for."""

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from edgert.board.host import read_text
-from edgert.meters import reading
+from edgert.meters import over_current, reading
 
 LAYOUTS: tuple[tuple[str, ...], ...] = (
     ("VIN",),  # Thor: INA238
@@ -112,7 +112,7 @@ def hwmon_rails(root: Path) -> tuple[Rail, ...]:
     return tuple(sorted(found, key=lambda rail: rail.device))
 
 
-def over_current(root: Path) -> dict[str, reading.Gauge]:
+def alarms(root: Path) -> dict[str, reading.Gauge]:
     """Alarms of the rails' over-current limits, by ``VDD_IN.max``; crossing them throttles clocks whatever the
     temperature. Empty where no sensor has any."""
     found = dict[str, reading.Gauge]()
@@ -165,7 +165,7 @@ def iio_rails(root: Path) -> tuple[Rail, ...]:
 # -256 C or cannot be read; both are no error.
 
 TEMPERATURE, MARGIN = "temperature", "temperature.margin"
-THROTTLE_HEAT, THROTTLE_CURRENT = "throttle.heat", "throttle.current"
+THROTTLE_HEAT, THROTTLE_CURRENT, EVENTS = "throttle.heat", "throttle.current", "throttle.events"
 _OFF_C = -256.0
 _COLDEST_C, _HOTTEST_C = -60.0, 200.0
 _CONSTANT = "pmic"  # Nano, TX2 and Xavier report PMIC-Die as 100 C whatever it is
@@ -206,7 +206,9 @@ class Thermal:
         folders = [folder for folder in reading.children(root / "sys/class/thermal") if "cooling_device" in folder.name]
         brakes = [folder / "cur_state" for folder in folders if _BRAKE.search(read_text(folder / "type"))]
         self._brakes = [reading.file_gauge(path, root, "", low=float("-inf")) for path in brakes]
-        self._alarms = over_current(root)
+        self._alarms = alarms(root)
+        self._over_current = over_current.OverCurrent(root)
+        self._events = self._over_current.since_boot()
 
     def read(self) -> Mapping[str, reading.Reading]:
         """``temperature`` (tj, else the hottest), ``temperature.ZONE``, ``temperature.margin`` and what throttles."""
@@ -218,9 +220,23 @@ class Thermal:
         if self._brakes:
             found[THROTTLE_HEAT] = _count([gauge() for gauge in self._brakes], "cooling devices in use")
         if self._alarms:
-            alarms = [gauge() for gauge in self._alarms.values()]
-            found[THROTTLE_CURRENT] = _count(alarms, "over-current alarms")
+            found[THROTTLE_CURRENT] = _count([gauge() for gauge in self._alarms.values()], "over-current alarms")
+        if self._events:
+            found |= self._counted(found.get(THROTTLE_CURRENT))
         return found
+
+    def _counted(self, alarms: reading.Reading | None) -> dict[str, reading.Reading]:
+        """Return events since boot, and those since the sample before together with the alarms of this moment."""
+        before, self._events = self._events, self._over_current.since_boot() or self._events
+        source, total = self._over_current.source, self._events
+        new, now = over_current.difference(total, before), 0.0 if alarms is None else alarms.value or 0.0
+        since = f"events since the sample before: {over_current.listed(new) or 'none'}"
+        remark = f"{now:g} over-current alarms now; {since}" if alarms is not None else since
+        boot = over_current.listed(total)
+        return {
+            THROTTLE_CURRENT: reading.measured(now + sum(new.values()), "", source, remark),
+            EVENTS: reading.measured(float(sum(total.values())), "", source, f"since boot: {boot}" if boot else ""),
+        }
 
 
 def zones(root: Path) -> Iterator[Zone]:

@@ -67,6 +67,7 @@ class Summary:
         copies_per_frame, bytes_copied_per_frame: copies of pixels in host memory, from every ``to_x`` call.
         frames: where those of each source are that a model on a GPU reads, who gets copies on the host, and why.
         tracks: from which scores on each tracker follows objects.
+        over_current: over-current events of the board in that time, of each limit; empty where nothing counts them.
     """
 
     frames_in: int
@@ -86,10 +87,11 @@ class Summary:
     simulation: Mapping[str, StageTiming] = field(default_factory=dict)
     frames: Mapping[str, str] = field(default_factory=dict)
     tracks: Mapping[str, str] = field(default_factory=dict)
+    over_current: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; without ``simulation``, ``frames`` and ``tracks`` where these are empty."""
-        optional = ("simulation", "frames", "tracks")
+        """Plain data; without ``simulation``, ``frames``, ``tracks`` and ``over_current`` where these are empty."""
+        optional = ("simulation", "frames", "tracks", "over_current")
         values = {name: getattr(self, name) for name in self.__slots__}
         return dict(plain({name: value for name, value in values.items() if value or name not in optional}))
 
@@ -106,6 +108,7 @@ def summarize(
     *,
     recent: Recent | None = None,
     has_ended: bool = True,
+    over_current: Mapping[str, int] | None = None,
 ) -> Summary:
     """The state of a running or finished pipeline; callable at any time from any thread.
 
@@ -138,6 +141,7 @@ def summarize(
         budgets=budgets or {},
         frames=frames or {},
         tracks=tracks or {},
+        over_current=over_current or {},
         simulation=_timings({node.name: node.timing for node in nodes}) if has_ended else {},
     )
 

@@ -203,6 +203,14 @@ def hwmon(root: Path, number: int, name: str) -> str:
     return folder
 
 
+def over_current(root: Path, number: int, *counts: int) -> None:
+    """The driver that counts over-current events: of oc1, oc2 and oc3, since boot."""
+    folder = hwmon(root, number, "soctherm_oc")
+    for limit, count in enumerate(counts, 1):
+        write(root, f"{folder}/oc{limit}_event_cnt", count)
+        write(root, f"{folder}/oc{limit}_throt_en", 1)
+
+
 def _ina3221(root: Path, sensor: Sensor, number: int) -> None:
     folder = hwmon(root, number, "ina3221")
     place = root / "sys/bus/i2c/devices" / sensor.place

@@ -71,6 +71,7 @@ def metrics_text(stats: Stats) -> str:
         _stages(stats),
         _streams(_at(stats, "totals")),
         _disks(_at(stats, "folders")),
+        _over_current(_at(stats, "over_current")),
         engines,
         budgets,
     )
@@ -100,6 +101,11 @@ def _run(stats: Stats) -> Iterator[str]:
     ):
         each = _number(stats, key)
         yield _family(name, "counter", text, [({}, None if each is None or frames is None else round(each * frames))])
+
+
+def _over_current(events: Stats) -> Iterator[str]:
+    text = "Times that the board lowered its clocks since the run began, as it drew too much."
+    yield _family("over_current_events_total", "counter", text, [({"limit": n}, _number(events, n)) for n in events])
 
 
 def _stages(stats: Stats) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from edgert.benchmark import overhead, suite
 from edgert.benchmark.measure import Figure
+from edgert.meters.over_current import OverCurrent
 from tests.helpers.command import in_process
 
 BIG = Figure("installed size", 481.4, "MB", 460.0)
@@ -32,6 +34,14 @@ def test_only_exact_figures_are_judged(
     assert done.returncode == code, done.stderr
     assert "481.400 MB" in done.stderr and "460" not in done.stderr
     assert ("✗" in done.stderr) == bool(code)
+
+
+def test_over_current_events_meanwhile_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "_measured", lambda target, quick: iter([SLOW]))
+    monkeypatch.setattr(OverCurrent, "since_start", lambda self: {"oc1": 0, "oc3": 7})
+    done = in_process("bench", "hello", "--json", "-", cwd=tmp_path)
+    assert json.loads(done.stdout)["machine"]["over_current"] == {"oc1": 0, "oc3": 7}
+    assert "drew too much: oc3 (instantaneous power) 7 events" in " ".join(done.stderr.split())
 
 
 @pytest.mark.slow

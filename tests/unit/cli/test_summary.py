@@ -61,6 +61,14 @@ def test_power_that_nobody_knows_is_not_told_as_zero(tmp_path: Path, capsys: pyt
     assert "power: 0" not in said and "on average" not in said
 
 
+def test_over_current_events_are_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.yaml").write_text(FILE)
+    made = summarize([], 4_000_000_000, Counts(), 1 << 20, {}, over_current={"oc1": 0, "oc3": 7})
+    assert made.to_json()["over_current"] == {"oc1": 0, "oc3": 7}
+    print_summary(load_pipeline(tmp_path / "p.yaml"), made)
+    assert "drew too much: oc3 (instantaneous power) 7 events" in " ".join(capsys.readouterr().out.split())
+
+
 def test_engines_that_nobody_asked_for_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "p.yaml").write_text(FILE)
     file = load_pipeline(tmp_path / "p.yaml")

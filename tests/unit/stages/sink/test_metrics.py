@@ -56,7 +56,8 @@ def stats(**changes: Any) -> dict[str, Any]:
     sink.meter.done("south", 2_000_000_000)
     sink.meter.losses = {("north", "queue"): 2, ("south", "join"): 1}
     nodes = [source, stage, sink]
-    summary = summarize(nodes, 2_000_000_000, Counts(20, 600, 7), 123, ENGINES, BUDGETS)
+    events = {"oc1": 0, "oc3": 12}
+    summary = summarize(nodes, 2_000_000_000, Counts(20, 600, 7), 123, ENGINES, BUDGETS, over_current=events)
     more = {
         "promised": PROMISED,
         "totals": totals(nodes),
@@ -87,6 +88,12 @@ def test_frames_stages_and_latency() -> None:
     assert found["edgert_source_lost_frames_total", "0"] == 5 and ("edgert_source_lost_frames_total", "1") not in found
     assert found["edgert_copies_total",] == 20 and found["edgert_copied_bytes_total",] == 600
     assert found["edgert_allocations_total",] == 7 and found["edgert_resident_memory_peak_bytes",] == 123
+
+
+def test_over_current_events_of_each_limit() -> None:
+    found = values(stats())
+    assert [found["edgert_over_current_events_total", limit] for limit in ("oc1", "oc3")] == [0, 12]
+    assert not [name for name, *_ in values(stats(over_current={})) if "over_current" in name]
 
 
 def test_latency_of_each_camera_in_buckets_that_hold_all_that_is_faster() -> None:
