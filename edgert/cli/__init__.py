@@ -25,6 +25,7 @@ from edgert.cli.inspect_command import inspect
 from edgert.cli.int8_commands import calibrate, evaluate, quantize
 from edgert.cli.machine_commands import doctor, top
 from edgert.cli.models_command import models
+from edgert.cli.option import Verb
 from edgert.cli.plan_command import plan
 from edgert.cli.run_command import run
 from edgert.cli.simulate_command import simulate
@@ -69,10 +70,10 @@ for verb in (
     top,
     bench,
 ):
-    app.command()(verb)
-app.command(hidden=True)(job)
-app.command("import")(import_model)
-app.command("eval")(evaluate)  # a function of that name would hide Python's
+    app.command(cls=Verb)(verb)
+app.command(hidden=True, cls=Verb)(job)
+app.command("import", cls=Verb)(import_model)
+app.command("eval", cls=Verb)(evaluate)  # a function of that name would hide Python's
 
 
 @app.callback(invoke_without_command=True)

@@ -30,7 +30,9 @@ def calibrate(
     limit: Annotated[int | None, option.limit("256 when left out.")] = None,
     workers: Annotated[
         int,
-        typer.Option("--workers", metavar="N", min=1, help="Number of processes; one process already uses all cores."),
+        typer.Option(
+            "--workers", metavar="N", min=1, max=256, help="Number of processes; one process already uses all cores."
+        ),
     ] = 1,
     dask: Annotated[
         str,

@@ -10,9 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 if TYPE_CHECKING:
     from edgert.config import PipelineFile
+
+_LARGEST = 10**9
+
+
+class Verb(typer.core.TyperCommand):
+    """A verb whose numbers are finite: of ``nan`` and ``inf``, ``min=`` and ``max=`` let some through."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb. Raises BadParameter for a number that cannot be meant."""
+        for name, value in ctx.params.items():
+            if isinstance(value, (int, float)) and not abs(value) <= _LARGEST:
+                why = f"{value!r} is not a number from -{_LARGEST} to {_LARGEST}"
+                raise typer.BadParameter(why, ctx=ctx, param_hint=f"--{name.replace('_', '-')}")
+        return super().invoke(ctx)
+
 
 PipelineArgument = Annotated[
     str, typer.Argument(metavar="PIPELINE", help="Pipeline file, or name of a shipped pipeline such as hello.")

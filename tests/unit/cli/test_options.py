@@ -7,11 +7,13 @@ from typing import Any, get_args
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from edgert.cli import app
 
 GROUP: Any = typer.main.get_command(app)
 LEAST_WORDS = 4
+EXIT_USAGE = 2
 FORMER = ("--tensorrt", "--image", "--image", "--html", "--for", "--seconds")
 
 
@@ -82,3 +84,16 @@ def test_former_names_are_gone() -> None:
 def test_a_default_is_shown() -> None:
     text = GROUP.commands["simulate"].get_help(typer.Context(GROUP.commands["simulate"]))
     assert "[default: 60.0" in text
+
+
+NUMBERS = [(verb, one.opts[0]) for verb, one in parameters() if kind(one) in (int, float)]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e300", "1" + "0" * 30, "1" + "0" * 5_000])
+@pytest.mark.parametrize(("verb", "option"), NUMBERS)
+def test_a_number_is_finite(verb: str, option: str, value: str) -> None:
+    command = GROUP.commands[verb]
+    needed = [one for one in command.params if one.required]
+    arguments = [part for one in needed for part in (*one.opts[:1], "x")[not one.opts[0].startswith("-") :]]
+    done = CliRunner().invoke(app, [verb, *arguments, option, value], env={"COLUMNS": "200"})
+    assert done.exit_code == EXIT_USAGE and option in done.stderr, done.output
