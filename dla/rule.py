@@ -49,7 +49,7 @@ def supported_by(tensorrt: str, generation: int) -> Verdict:
 
 def version_numbers(version: str) -> tuple[int, ...]:
     """``"10.3"`` → ``(10, 3, 0)``. Raises ValueError."""
-    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])", version)
     if match is None:
         raise ValueError(f"expected a version number like 10.3.0, got {version!r}")
     return tuple(int(part or 0) for part in match.groups())

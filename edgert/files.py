@@ -7,10 +7,11 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -105,10 +106,11 @@ class FileStore:
 
     def _prune(self, keep: Path) -> None:
         for left in self.folder.glob(".new-*"):  # by a process that was killed
-            stat = _stat(left)
-            if stat is not None and time.time() - stat.st_mtime > _STALE_S:
+            found = _stat(left)
+            if found is not None and time.time() - found.st_mtime > _STALE_S:
                 shutil.rmtree(left, ignore_errors=True)
-        sizes = {path: (stat.st_mtime_ns, stat.st_size) for path in self.folder.glob("*.bin") if (stat := _stat(path))}
+        there = {path: _stat(path) for path in self.folder.glob("*.bin")}
+        sizes = {path: (one.st_mtime_ns, one.st_size) for path, one in there.items() if one is not None}
         total = sum(size for _, size in sizes.values())
         for path, (_, size) in sorted(sizes.items(), key=lambda item: item[1]):
             if total <= self.limit_bytes:
@@ -119,11 +121,16 @@ class FileStore:
 
 
 def _stat(path: Path) -> os.stat_result | None:
-    """None when another process has removed the file."""
+    """None when another process has removed the file, or it is a link that leads nowhere."""
     try:
         return path.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
+
+
+def total_bytes(paths: Iterable[Path]) -> int:
+    """Return the sizes of files together. What cannot be asked, such as a link that leads nowhere, is nothing."""
+    return sum(found.st_size for path in paths if (found := _stat(path)) is not None and stat.S_ISREG(found.st_mode))
 
 
 def _remove(path: Path) -> None:

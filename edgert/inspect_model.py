@@ -1,6 +1,5 @@
 """``edgert inspect``: what an ONNX model takes and costs, what a DLA can run of it, and what a bundle holds."""
 
-import ast
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,6 +24,7 @@ from edgert.graph import Change, Model, ModelSummary, clean, inputs, load, read,
 from edgert.graph import inspect as summarize
 from edgert.graph.count import peak_bytes
 from edgert.graph.dla_rewrites import Cut, Proof, cut_head, fit_model, prove, ready, without
+from edgert.graph.metadata import class_names
 from edgert.placement.dla_share import Difference, Survey, compare, survey, target_of
 from edgert.stages.decode.guess import Guess, guess
 from edgert.tuner.trials import Tuned
@@ -250,11 +250,7 @@ def _guesses(summary: ModelSummary) -> list[Guess]:
     ranked = [spec for spec in summary.outputs if spec.shape]
     if len(images) != 1 or len(ranked) != len(summary.outputs):
         return []
-    try:  # labels that the exporter stored: some write ``names`` as a Python dict or list
-        names = ast.literal_eval(summary.metadata.get("names", ""))
-    except (ValueError, SyntaxError):
-        names = None
-    count = len(names) if isinstance(names, (dict, list, tuple)) else None
+    count = len(class_names(summary.metadata)) or None
     outputs = [_sizes(spec.shape[1:]) for spec in ranked]
     return guess(outputs, [spec.name for spec in ranked], _sizes(images[0].shape[1:]), count)
 

@@ -6,6 +6,7 @@ YAML_VALUES = 100_000
 MODEL_NODES = 1_000_000
 OPERATOR_SET = 10_000
 DIMENSION = 2**31 - 1
+RANK = 32
 INPUT_ELEMENTS = 1 << 27
 COMPARED_BYTES = 1 << 29
 RESIZED_SIDE = 1 << 16
@@ -42,6 +43,7 @@ TABLE = (
     ),
     ("version of an operator set", f"{OPERATOR_SET:,}", "onnx holds 32 bits and has counted to 26"),
     ("dimension of a tensor", f"{DIMENSION:,}", "what TensorRT counts to; arithmetic on more overflows"),
+    ("dimensions of a tensor", f"{RANK}", "NumPy 1 holds no more, and networks have up to six"),
     (
         "input of a model that is run",
         f"{_power(INPUT_ELEMENTS)} elements",

@@ -61,6 +61,17 @@ def parse_size(value: object) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+_MOST_DIGITS = 18
+
+
+def whole_number(text: str) -> int | None:
+    """``"42"`` → 42; None for what is not written in the digits 0 to 9, or has more than 18 of them.
+
+    Python's own tests of digits let ``²`` through, and ``int`` raises ValueError from 4,301 digits on.
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
+
+
 def format_bytes(count: float) -> str:
     """1610612736 → ``"1.5 GiB"``."""
     for unit in ("B", "KiB", "MiB"):

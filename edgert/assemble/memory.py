@@ -33,6 +33,7 @@ from edgert.config.engine_choice import ORT
 from edgert.config.flow import inputs_of, upstream, users_of, variants_of
 from edgert.engine import default_profile
 from edgert.errors import EdgertError
+from edgert.files import total_bytes
 from edgert.graph import clean, load, read, with_shapes
 from edgert.graph.count import peak_bytes
 from edgert.graph.model import tensor_bytes
@@ -225,7 +226,7 @@ def planned(file: PipelineFile, *, has_engines: bool = False) -> Footprint:
         has_engines: whether those of a bundle run the models, not those of the file.
 
     Raises:
-        EdgertError: a model cannot be read or its size is open; a library is missing.
+        EdgertError: a model cannot be read or its size is open.
     """
     return _shrunk(file, has_engines)[1]
 
@@ -272,7 +273,7 @@ def _at_most(file: PipelineFile) -> int:
     most = _UNREAD_BYTES + sum(part.size_bytes for part in frame_parts(file))
     for name, replicas in _replicas(file).items():
         onnx = file.config.models[name].onnx
-        stored = sum(found.stat().st_size for found in onnx.parent.glob(f"{escape(onnx.stem)}*"))
+        stored = total_bytes(onnx.parent.glob(f"{escape(onnx.stem)}*"))
         most += stored * (WEIGHT_COPIES + (1 + replicas) * _UNREAD_TIMES)
     return most
 

@@ -1,6 +1,7 @@
 """Memory of this process and of the libraries that a pipeline loads, measured in a child process that loads them."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from edgert.meters import rss_bytes
 from edgert.stages.source.kinds import kind_of
 from edgert.units import format_bytes
 
+_LOG = logging.getLogger(__name__)
 ENGINE, VIDEO, CUDA, CUDA_ENGINE = "onnxruntime", "av", "pycuda", "onnxruntime-cuda"
 _LIMIT_S = 60.0
 _PROVIDER = "libonnxruntime_providers_cuda.so"
@@ -52,7 +54,7 @@ def library_memory(needed: Sequence[str]) -> Mapping[str, LibraryMemory]:
             before it, and counts only what it adds.
 
     Raises:
-        DeviceError: a library cannot be loaded.
+        DeviceError: a library cannot be loaded, or the child process does not answer.
     """
     maps = Path("/proc/self/maps")
     loaded = {name for name in needed if name in sys.modules}
@@ -64,18 +66,24 @@ def library_memory(needed: Sequence[str]) -> Mapping[str, LibraryMemory]:
 
 
 def _measured(names: Collection[str]) -> dict[str, LibraryMemory]:
-    done = subprocess.run(  # noqa: S603 - our own module, run by our own interpreter
-        [sys.executable, "-m", "edgert.assemble.process_memory", *names],
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_S,
-        env={**os.environ, "PYTHONPATH": installation.python_path()},
-        check=False,
-    )
+    what, fix = f"cannot measure what {' and '.join(names)} take", "edgert doctor"
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module, run by our own interpreter
+            [sys.executable, "-m", "edgert.assemble.process_memory", *names],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            env={**os.environ, "PYTHONPATH": installation.python_path()},
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:  # no memory for a process, or a machine that is too busy
+        raise DeviceError(what, why=str(error), fix=fix) from error
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise DeviceError(f"cannot measure what {' and '.join(names)} take", why=last[0], fix="edgert doctor")
-    sizes: dict[str, tuple[int, int]] = json.loads(done.stdout)
+        raise DeviceError(what, why=last[0], fix=fix)
+    # Libraries may write to standard output, too: the answer is its last line.
+    sizes: dict[str, tuple[int, int]] = json.loads(done.stdout.splitlines()[-1])
     return {name: LibraryMemory(*pair) for name, pair in sizes.items()}
 
 
@@ -170,11 +178,16 @@ this, one of ResNet-50 148 MiB, and 115 MiB more were hidden by its weights, whi
 def process_parts(file: PipelineFile) -> Iterator[Part]:
     """This process as it stands, and what libraries add. Takes a second for a child process that measures them.
 
-    Raises:
-        DeviceError: a library is missing.
+    What cannot be measured is left out with a warning: a run does not depend on an estimate, and opening a library
+    that is missing raises the reason.
     """
     yield Part("process", "cpu", "runtime", rss_bytes(), "measured: this process as it stands")
-    for name, taken in library_memory(_needed(file)).items():
+    found: Mapping[str, LibraryMemory] = {}
+    try:
+        found = library_memory(_needed(file))
+    except DeviceError as error:
+        _LOG.warning("%s: %s; the memory plan is without it", error.what, error.why)
+    for name, taken in found.items():
         title, does = _TITLES.get(name, (name, "loads it"))
         own = f"; {format_bytes(taken.gpu_bytes)} more of the GPU's own" if taken.gpu_bytes else ""
         if taken.host_bytes or name not in _TITLES:
@@ -208,4 +221,4 @@ def _needed(file: PipelineFile) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_answer(sys.argv[1:])))
+    sys.stdout.write("\n" + json.dumps(_answer(sys.argv[1:])))

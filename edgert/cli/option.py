@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
+from edgert.units import whole_number
+
 if TYPE_CHECKING:
     from edgert.config import PipelineFile
 
@@ -194,7 +196,7 @@ def shape_of(text: str) -> tuple[str, tuple[int, ...]]:
         BadParameter: it is something else.
     """
     name, equals, sizes = text.rpartition("=")
-    parts = sizes.lower().split("x")
-    if not equals or not name or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+    numbers = tuple(filter(None, map(whole_number, sizes.lower().split("x"))))
+    if not equals or not name or len(numbers) <= sizes.lower().count("x"):
         raise typer.BadParameter(f"cannot understand {text!r}; write INPUT=1x3x320x320", param_hint="--shape")
-    return name, tuple(map(int, parts))
+    return name, numbers

@@ -23,7 +23,7 @@ from edgert.compiler.model_forms import PLAN, ModelForms, build_forms, pack_mode
 from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
 from edgert.config.pipeline_file import CODE
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause
-from edgert.files import cache_folder
+from edgert.files import cache_folder, total_bytes
 from edgert.quantization.precision import check_precision
 from edgert.stages.kinds import tracking_of
 from edgert.steps import Event, OnEvent, Product, Runner, StepCache, side_by_side
@@ -247,8 +247,7 @@ def build(
 def _workers(jobs: Mapping[str, ModelJob]) -> int:
     """Models at a time: as many as there are cores, and memory for."""
     free = free_bytes()
-    files = [one.config.onnx for one in jobs.values()]
-    largest = max((path.stat().st_size for path in files if path.is_file()), default=0)
+    largest = max((total_bytes([one.config.onnx]) for one in jobs.values()), default=0)
     fitting = free // (_BASE_BYTES + _PER_MODEL_BYTE * largest) if free else 1
     return max(1, min(len(jobs), core_count(), fitting))
 

@@ -16,6 +16,7 @@ import yaml
 from edgert import limits, yaml_nodes
 from edgert.errors import ConfigError, cause, hide, nearest
 from edgert.installation import pipeline_names
+from edgert.units import whole_number
 
 _VARIABLE = re.compile(r"\$\{([^}]*)(\}?)")
 _INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
@@ -263,7 +264,8 @@ def _step(target: Any, key: str, loc: Loc, place: str) -> str | int:
     above = ".".join(map(str, loc))
     if not isinstance(target, list):
         raise ConfigError(f"{place} goes nowhere", why=f"{above} holds a plain value, not keys")
-    if not (key.isdecimal() and int(key) < len(target)):
+    number = whole_number(key)
+    if number is None or number >= len(target):
         known = f"{above} has the entries 0 to {len(target) - 1}" if target else f"{above} is empty"
         raise ConfigError(f"{place} goes nowhere", why=known, fix=f"or replace the whole list: --set '{above}=[...]'")
-    return int(key)
+    return number

@@ -33,7 +33,7 @@ def _chain(value: object) -> object:
     return tuple(names)
 
 
-_NUMBERED = re.compile(rf"({TENSORRT}|{ORT_CUDA}):(\d+)")
+_NUMBERED = re.compile(rf"({TENSORRT}|{ORT_CUDA}):([0-9]{{1,9}})")
 
 
 def without_numbers(value: object) -> tuple[object, tuple[int, ...]]:

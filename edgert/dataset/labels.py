@@ -15,6 +15,7 @@ from edgert.errors import ConfigError, cause, nearest
 from edgert.runtime import Segmentation
 from edgert.runtime.frame import U8
 from edgert.stages.source.files import SUFFIXES
+from edgert.units import whole_number
 
 # What is true of labeled images: plain records, one entry per image of a dataset, in its order.
 
@@ -288,10 +289,11 @@ def _listed(text: str, column: str, labels: Sequence[str], where: str) -> Any:
 def class_index(text: str, labels: Sequence[str], is_number: bool, where: str) -> int:
     """The class that a number or a name means. Raises ConfigError."""
     if is_number:
-        if not text.isdecimal() or (labels and int(text) >= len(labels)):
+        number = whole_number(text)
+        if number is None or (labels and number >= len(labels)):
             most = f"0 to {len(labels) - 1}" if labels else "a whole number from 0"
             raise ConfigError(f"{text!r} is no class index", why=f"expected {most}", where=where)
-        return int(text)
+        return number
     if text not in labels:
         known = f"the model's labels begin {', '.join(labels[:_SHOWN])}" if labels else "the model's labels are unknown"
         fix = "" if labels else "give the task labels: names.txt, or write class indices"

@@ -13,7 +13,7 @@ from edgert.board.detect import DEVICE_TREE
 from edgert.board.devices import ARGUS_SOCKET, CSI_DAEMON, CameraDevice, cameras, csi_sensors
 from edgert.board.host import core_count, core_quota, read_text, system_memory
 from edgert.diagnosis.probe import Evidence, Finding
-from edgert.files import cache_folder
+from edgert.files import cache_folder, total_bytes
 from edgert.installation import checkout
 from edgert.meters.over_current import OverCurrent, listed
 from edgert.units import format_bytes
@@ -119,7 +119,7 @@ def cache(evidence: Evidence) -> Finding:
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         fix = "point EDGERT_CACHE at a folder that can be written"
         return Finding("cache", "no", f"{folder} cannot be written", fix)
-    used_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    used_bytes = total_bytes(folder.rglob("*"))
     free_bytes = shutil.disk_usage(above).free
     return Finding("cache", "yes", f"{folder}, {format_bytes(used_bytes)} in it, {format_bytes(free_bytes)} free")
 

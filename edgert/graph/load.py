@@ -17,6 +17,7 @@ from edgert.errors import CONTROL, ModelError, cause, nearest
 from edgert.graph import model as messages
 from edgert.graph.model import Model
 from edgert.graph.size_inputs import bind_sizes
+from edgert.units import whole_number
 
 if TYPE_CHECKING:
     import onnx
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # Checks of a parsed file: complete, undamaged, known to the installed onnx. Every later step relies on them.
 
 _AGAIN = "download or export it again"
+_SHOWN = 40  # characters of a value that cannot be used
 
 
 def check_versions(proto: onnx.ModelProto, file: Path) -> None:
@@ -71,9 +73,11 @@ def check_graph(proto: onnx.ModelProto, file: Path) -> None:
     for item in (item for owner in (proto, *proto.functions) for item in owner.opset_import):
         if not 0 <= item.version <= limits.OPERATOR_SET:
             raise _damaged(file, f"version {item.version} of operator set {item.domain!r}")
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if any(dim.dim_value > limits.DIMENSION for dim in value.type.tensor_type.shape.dim):
+    for value in (value for body in _bodies(proto) for value in (*body.input, *body.output, *body.value_info)):
+        sizes = value.type.tensor_type.shape.dim
+        if any(dim.dim_value > limits.DIMENSION for dim in sizes):
             raise _damaged(file, f"a dimension of {value.name!r} is over {limits.DIMENSION:,}")
+        _check_rank(file, value.name, len(sizes))
     for text in _texts(proto):
         if isinstance(text, bytes):
             raise _damaged(file, "a name in it is not text")
@@ -94,12 +98,18 @@ def check_graph(proto: onnx.ModelProto, file: Path) -> None:
 
 def check_tensors(proto: onnx.ModelProto, file: Path) -> None:
     """Raises ModelError when a stored tensor has an unknown type, or more or fewer values than its shape says."""
-    for tensor in messages.tensors(proto.graph):
+    for tensor in _tensors(proto):
+        _check_rank(file, tensor.name, len(tensor.dims))
         dtype = messages.dtype_name(tensor.data_type)
         if dtype == "unknown":
             raise _damaged(file, f"tensor {tensor.name!r} has unknown element type {tensor.data_type}")
         if any(size < 0 for size in tensor.dims) or not _is_full(tensor, dtype):
             raise _damaged(file, f"tensor {tensor.name!r} does not fill its shape {list(tensor.dims)}")
+
+
+def _check_rank(file: Path, name: str, rank: int) -> None:
+    if rank > limits.RANK:
+        raise _damaged(file, f"tensor {name!r} has {rank} dimensions, {limits.RANK} are the most")
 
 
 def _damaged(file: Path, why: str, fix: str = _AGAIN) -> ModelError:
@@ -113,17 +123,33 @@ def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
     yield from (item.domain for item in proto.opset_import)
     for function in proto.functions:
         yield from (function.name, function.domain, *function.input, *function.output)
-    bodies = [proto.graph]
-    for node in chain(*map(messages.all_nodes, (proto.graph, *proto.functions))):
+    for node in _nodes(proto):
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         yield from (item.name for item in node.attribute)
-        bodies += messages.subgraphs(node)
-    for graph in bodies:
+    for graph in _bodies(proto):
         yield graph.name
         for value in (*graph.input, *graph.output, *graph.value_info):
             yield value.name
             yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
     yield from (tensor.name for tensor in messages.tensors(proto.graph))
+
+
+def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Every node, those of functions and of bodies too."""
+    return chain(*map(messages.all_nodes, (proto.graph, *proto.functions)))
+
+
+def _bodies(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """The graph, and those inside its nodes."""
+    yield proto.graph
+    for node in _nodes(proto):
+        yield from messages.subgraphs(node)
+
+
+def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every stored tensor, those of functions too."""
+    yield from messages.tensors(proto.graph)
+    yield from (tensor for function in proto.functions for tensor in messages.node_tensors(function.node))
 
 
 def _node_problems(proto: onnx.ModelProto) -> Iterator[str]:
@@ -250,9 +276,8 @@ def embed_external_data(proto: onnx.ModelProto, file: Path, digest: hashlib._Has
     Raises:
         ModelError: a data file is missing, cut short, or outside the model's folder.
     """
-    functions = (tensor for function in proto.functions for tensor in messages.node_tensors(function.node))
     groups: dict[str, list[onnx.TensorProto]] = {}
-    for tensor in (*messages.tensors(proto.graph), *functions):
+    for tensor in _tensors(proto):
         if tensor.data_location == tensor.EXTERNAL:
             groups.setdefault(_entries(tensor).get("location", ""), []).append(tensor)
     for location, tensors in sorted(groups.items()):
@@ -296,13 +321,8 @@ def _read(file: Path, location: str) -> bytes:
 def _embed(tensor: onnx.TensorProto, data: bytes, file: Path) -> None:
     entries = _entries(tensor)
     needed = messages.tensor_bytes(messages.dtype_name(tensor.data_type), math.prod(tensor.dims))
-    numbers = {key: entries.get(key, str(default)) for key, default in (("offset", 0), ("length", needed))}
-    for key, text in numbers.items():
-        if not text.isascii() or not text.isdigit():
-            raise _damaged(
-                file, f"tensor {tensor.name!r} has {key} {text!r}; expected a number of bytes", "export it again"
-            )
-    offset, length = map(int, numbers.values())
+    offset = _number(tensor, "offset", entries.get("offset", "0"), file)
+    length = _number(tensor, "length", entries.get("length", str(needed)), file)
     if length != needed:
         why = f"tensor {tensor.name!r} of shape {list(tensor.dims)} takes {needed} bytes, the model records {length}"
         raise _damaged(file, why, "export it again")
@@ -313,6 +333,15 @@ def _embed(tensor: onnx.TensorProto, data: bytes, file: Path) -> None:
     tensor.raw_data = data[offset : offset + needed]
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
+
+
+def _number(tensor: onnx.TensorProto, key: str, text: str, file: Path) -> int:
+    """Return a number of bytes. Raises ModelError."""
+    if (number := whole_number(text)) is None:
+        shown = f"{text[:_SHOWN]!r}{' ...' if len(text) > _SHOWN else ''}"
+        why = f"tensor {tensor.name!r} has {key} {shown}; expected a number of bytes"
+        raise _damaged(file, why, "export it again")
+    return number
 
 
 # An ONNX file to a :class:`Model`, or the reason why not.

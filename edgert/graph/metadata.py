@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from edgert.errors import CONTROL
+from edgert.units import whole_number
 
 _MOST_CHARACTERS = 4_000_000
 """Of one value that is read as a literal; more is no list of names."""
@@ -107,17 +108,23 @@ def literal(text: str) -> Any:
     return text
 
 
+def _is_short(name: object) -> bool:
+    """Return whether a name is a number that has a text; Python writes no integer of more than 4,300 digits."""
+    return isinstance(name, int) and abs(name) < 2**63
+
+
 def _names_of(found: Any) -> tuple[str, ...]:
     if isinstance(found, str):
         if found.startswith(("{", "[", "(")):  # a list or mapping that is damaged
             return ()
         found = found.replace(",", " ").split()
     if isinstance(found, dict):
-        numbered = {int(key): value for key, value in found.items() if str(key).isdecimal()}
-        if len(numbered) != len(found) or sorted(numbered) != list(range(len(numbered))):
+        numbered = {whole_number(key) if isinstance(key, str) else key: value for key, value in found.items()}
+        numbers = range(len(found))
+        if numbered.keys() != set(numbers):
             return ()
-        found = [numbered[number] for number in range(len(numbered))]
-    if not isinstance(found, (list, tuple)) or not all(isinstance(name, (str, int)) for name in found):
+        found = [numbered[number] for number in numbers]
+    if not isinstance(found, (list, tuple)) or not all(isinstance(name, str) or _is_short(name) for name in found):
         return ()
     names = tuple(" ".join(str(name).split()) for name in found)
     return names if all(names) and not any(map(CONTROL.search, names)) else ()  # a terminal obeys escape sequences

@@ -15,6 +15,7 @@ from edgert.memory import lend
 from edgert.runtime import Detections, Frame, Result
 from edgert.runtime.frame import U8
 from edgert.stages.context import SimpleStage
+from edgert.units import whole_number
 
 F32 = npt.NDArray[np.float32]
 
@@ -131,8 +132,8 @@ def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tupl
     wanted = (size >= config.min_size).all(axis=1)
     if config.classes:
         labels = detections.labels  # classes are named, or given by number where a model has no names
-        known = (name for name in config.classes if name in labels or name.isdigit())
-        wanted &= np.isin(detections.classes, [labels.index(name) if name in labels else int(name) for name in known])
+        numbers = (labels.index(name) if name in labels else whole_number(name) for name in config.classes)
+        wanted &= np.isin(detections.classes, [number for number in numbers if number is not None])
     rows = np.flatnonzero(wanted)
     rows = rows[np.argsort(-detections.scores[rows], kind="stable")[: config.limit]]
     margin = np.tile(size[rows] * config.margin, 2) * np.array([-1, -1, 1, 1], np.float32)
@@ -144,7 +145,7 @@ def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tupl
 def check_classes(config: CropConfig, labels: Collection[str], where: str) -> None:
     """Raises ConfigError for a class that no model before the crop knows: it would cut out nothing, silently."""
     for name in config.classes:
-        if name in labels or name.isdigit():
+        if name in labels or whole_number(name) is not None:
             continue
         raise ConfigError(
             f"no class {name!r}{nearest(name, labels)}",

@@ -26,6 +26,7 @@ from edgert.runtime.frame import U8
 from edgert.stages.context import SimpleStage
 from edgert.stages.zones import geometry
 from edgert.stages.zones.section import Points
+from edgert.units import whole_number
 
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
@@ -176,7 +177,7 @@ def _in_pixels(points: Sequence[tuple[float, float]], frame: Frame) -> F64:
 
 def _check_known(classes: Sequence[str], labels: Collection[str], where: str) -> None:
     """Raises StageError for a name that no model before the stage knows."""
-    if unknown := [one for one in classes if not one.isdigit() and labels and one not in labels]:
+    if unknown := [one for one in classes if whole_number(one) is None and labels and one not in labels]:
         raise StageError(
             f"no class {unknown[0]!r}{nearest(unknown[0], labels)}",
             why="its objects would be seen",
@@ -187,7 +188,8 @@ def _check_known(classes: Sequence[str], labels: Collection[str], where: str) ->
 
 def _numbers(classes: Sequence[str], labels: Sequence[str]) -> list[int]:
     """Of classes that a record has; a name that its model does not have is another model's."""
-    return [labels.index(one) if one in labels else int(one) for one in classes if one in labels or one.isdigit()]
+    found = (labels.index(one) if one in labels else whole_number(one) for one in classes)
+    return [number for number in found if number is not None]
 
 
 def _black(frame: Frame, plane: int) -> tuple[int, ...]:

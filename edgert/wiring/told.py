@@ -9,8 +9,10 @@ from typing import Any
 
 import yaml
 
+from edgert import limits
 from edgert.graph import Model
 from edgert.graph.metadata import characters, class_names, literal, metadata_of
+from edgert.units import whole_number
 from edgert.wiring.head_activation import denied
 
 _SIDE_BYTES = 2**20  # of a file beside the model; more is none that an exporter writes
@@ -70,9 +72,10 @@ def _size(text: str) -> tuple[int, int] | None:
     """Ultralytics' imgsz: one number, or [height, width]."""
     found = literal(text)
     numbers = [found] * 2 if isinstance(found, int) else found
-    if isinstance(numbers, (list, tuple)) and len(numbers) == 2 and all(isinstance(n, int) and n > 0 for n in numbers):
-        return numbers[1], numbers[0]
-    return None
+    if not isinstance(numbers, (list, tuple)) or len(numbers) != 2:
+        return None
+    is_usable = all(isinstance(n, int) and 0 < n <= limits.DIMENSION for n in numbers)
+    return (numbers[1], numbers[0]) if is_usable else None
 
 
 def _model_api(metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -93,8 +96,8 @@ def _model_api(metadata: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {"mean": mean or (0.0,), "std": std or (1.0,), **ways.get(given.get("resize_type", ""), {})}
     if "reverse_input_channels" in given:  # images are read as BGR
         found["color"] = "rgb" if given["reverse_input_channels"].lower() in ("true", "yes", "1") else "bgr"
-    if found.get("resize") == "letterbox" and given.get("pad_value", "").isdecimal():
-        found["pad"] = min(int(given["pad_value"]), 255)
+    if found.get("resize") == "letterbox" and (pad := whole_number(given.get("pad_value", ""))) is not None:
+        found["pad"] = min(pad, 255)
     return found
 
 

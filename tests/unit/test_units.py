@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgert.units import format_bytes, parse_bytes, parse_cores, parse_seconds, parse_size, parse_watts
+from edgert.units import format_bytes, parse_bytes, parse_cores, parse_seconds, parse_size, parse_watts, whole_number
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,23 @@ from edgert.units import format_bytes, parse_bytes, parse_cores, parse_seconds, 
 )
 def test_a_quantity_with_its_unit(parse: Callable[[object], float], text: str, value: float) -> None:
     assert parse(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("42", 42),
+        ("007", 7),
+        ("²", None),
+        ("٣", None),
+        ("-1", None),
+        ("", None),
+        ("9" * 5000, None),
+        ("9" * 18, 10**18 - 1),
+    ],
+)
+def test_a_whole_number_is_written_in_few_ascii_digits(text: str, number: int | None) -> None:
+    assert whole_number(text) == number
 
 
 @pytest.mark.parametrize("parse", [parse_bytes, parse_watts, parse_seconds])

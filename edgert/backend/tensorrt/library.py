@@ -119,7 +119,7 @@ def kind_of(version: str) -> Kind:
 
 def release_of(version: str) -> tuple[int, int]:
     """``(10, 3)`` for ``"10.3.0"``. Raises BuildError for what is no version."""
-    match = re.match(r"(\d+)\.(\d+)", version)
+    match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])", version)
     if match is None:
         raise BuildError(f"{version!r} is no TensorRT version", why="it does not begin with two numbers")
     return int(match[1]), int(match[2])

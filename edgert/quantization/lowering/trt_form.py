@@ -211,7 +211,7 @@ def version_number(version: str) -> int:
     Raises:
         CalibrationError: no such version, or one without calibration caches.
     """
-    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)?", version)
+    match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?:\.[0-9]{1,9})?", version)
     if match is None:
         raise CalibrationError(f"{version!r} is no TensorRT version", fix='give all of it, like "10.3.0"')
     major, minor, patch = (int(part or 0) for part in match.groups())

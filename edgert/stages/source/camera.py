@@ -23,6 +23,7 @@ from edgert.stages.source.gst_pipelines import JETSON_DECODER, USB_CODECS, usb
 from edgert.stages.source.live import Device, FinalError, LiveSource
 from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
 from edgert.stages.source.v4l2 import FORMATS, Kernel, UserPointerCamera
+from edgert.units import whole_number
 
 log = logging.getLogger("edgert.source")
 
@@ -241,8 +242,8 @@ class Camera:
 def device_path(source: str, where: str) -> str:
     """``v4l2:///dev/video0``, ``usb:0`` and ``/dev/video0`` → ``/dev/video0``. Raises ConfigError otherwise."""
     path = source.removeprefix("v4l2://")
-    if source.startswith("usb:") and source[4:].isdigit():
-        path = f"/dev/video{int(source[4:])}"
+    if source.startswith("usb:") and (number := whole_number(source[4:])) is not None:
+        path = f"/dev/video{number}"
     if not path.startswith("/dev/"):
         why = "expected a device, like v4l2:///dev/video0 or usb:0"
         raise ConfigError(f"{source!r} is no camera", why=why, where=where, fix="ls /dev/video*")

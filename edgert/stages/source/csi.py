@@ -11,6 +11,7 @@ from edgert.memory import Counter
 from edgert.stages.source import gst_pipelines
 from edgert.stages.source.gst import gst_source
 from edgert.stages.source.live import FinalError, LiveSource
+from edgert.units import whole_number
 
 _ENABLE = "switch the sensor on with sudo /opt/nvidia/jetson-io/jetson-io.py, and check its cable"
 
@@ -22,14 +23,14 @@ def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -
         ConfigError: not a sensor's number, or ``flip: 90`` without ``size``.
         DeviceError: on the first frame: no GStreamer, no camera, no daemon, or a mode that it has not.
     """
-    number, where = config.source.removeprefix("csi://"), f"stages.{name}"
-    if not number.isdecimal():
+    number, where = whole_number(config.source.removeprefix("csi://")), f"stages.{name}"
+    if number is None:
         why = "expected the number of a sensor, such as csi://0"
         raise ConfigError(f"{config.source!r} is no CSI camera", why=why, where=f"{where}.source", fix="edgert doctor")
     if config.flip in ("90", "270") and config.size is None:
         why = f"flip: {config.flip} exchanges the sides of the frames, which the pipeline must name"
         raise ConfigError("size: is missing", why=why, where=f"{where}.flip", fix="size: 1920x1080")
-    pipeline, lost = gst_pipelines.csi(int(number), config), partial(no_camera, int(number), where)
+    pipeline, lost = gst_pipelines.csi(number, config), partial(no_camera, number, where)
     return gst_source(name, pipeline, config, counter, clock, title=f"CSI camera {number}", lost=lost)
 
 

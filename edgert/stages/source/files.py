@@ -217,7 +217,7 @@ class Images:
                 fix=f"check the path; folders are searched for {', '.join(sorted(SUFFIXES))}",
             )
         parts = {path: re.findall(r"\d+|\D+", str(path)) for path in found}  # numbers in names count by value
-        return sorted(found, key=lambda path: [(0, int(p), p) if p.isdigit() else (1, 0, p) for p in parts[path]])
+        return sorted(found, key=lambda path: [(0, int(p), p) if p.isdecimal() else (1, 0, p) for p in parts[path]])
 
 
 def is_image(path: Path) -> bool:

@@ -16,6 +16,7 @@ from edgert.stages.context import SimpleStage
 from edgert.stages.zones.by_track import ByTrack
 from edgert.stages.zones.geometry import F64, Lines, Points, Polygons, off_border, within_frame
 from edgert.stages.zones.heat import HeatMap
+from edgert.units import whole_number
 
 Inside = Literal["foot", "center", "overlap"]
 NEVER = np.int64(-1)
@@ -142,15 +143,16 @@ def class_numbers(
     classes: Sequence[str], labels: Sequence[str], where: str, who: str = "the detector"
 ) -> npt.NDArray[np.int64]:
     """Class names or numbers as numbers. Raises StageError for a name that the one who finds them does not have."""
-    for name in classes:
-        if name not in labels and not name.isdigit():
+    found = {name: labels.index(name) if name in labels else whole_number(name) for name in classes}
+    for name, number in found.items():
+        if number is None:
             raise StageError(
                 f"no class {name!r}{nearest(name, labels)}",
                 why=f"{who} names {len(labels) or 'no'} classes",
                 where=where,
                 fix="write one of its labels, or a class number",
             )
-    return np.array([labels.index(name) if name in labels else int(name) for name in classes], np.int64)
+    return np.array([found[name] for name in classes], np.int64)
 
 
 class ZonesStage(SimpleStage):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,6 +100,20 @@ def test_a_tensorrt_that_is_there_takes_the_models(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(process_memory, "why_not", lambda *_: "")
     file = pipeline(tmp_path, "engines: [tensorrt, onnxruntime-cuda]", "auto")
     assert process_memory._needed(file) == [ENGINE, CUDA]
+
+
+@pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), subprocess.TimeoutExpired("python", 60)])
+def test_a_measurement_that_fails_ends_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.delitem(sys.modules, ENGINE, raising=False)
+    file = pipeline(tmp_path, "engines: [onnxruntime]", "auto")
+    assert [part.name for part in process_memory.process_parts(file)] == ["process"]
+    assert "cannot measure what onnxruntime take" in caplog.text and "the memory plan is without it" in caplog.text
 
 
 def test_without_a_gpu_there_are_no_parts_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

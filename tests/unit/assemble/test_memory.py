@@ -217,6 +217,18 @@ def test_weights_beside_a_model_count(tmp_path: Path, monkeypatch: pytest.Monkey
     assert memory._at_most(file) - before >= 100 * MIB
 
 
+def test_what_lies_beside_a_model_and_cannot_be_asked_counts_as_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    (tmp_path / "big.onnx").write_bytes((ASSETS / "parts.onnx").read_bytes())
+    path.write_text(path.read_text().replace(f"{ASSETS}/parts.onnx", "big.onnx"))
+    file = load_pipeline(path)
+    before = memory._at_most(file)
+    (tmp_path / "big-old.onnx").symlink_to(tmp_path / "removed.onnx")
+    (tmp_path / "big-loop.onnx").symlink_to(tmp_path / "big-loop.onnx")
+    (tmp_path / "big.folder").mkdir()
+    assert memory._at_most(file) == before
+
+
 def test_what_cannot_be_planned_is_left_to_who_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, 1)
     path = write(tmp_path)

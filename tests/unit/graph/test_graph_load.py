@@ -290,12 +290,36 @@ def test_external_data_may_be_a_link_inside_or_in_a_subfolder(split: Path) -> No
     assert to_bytes(load(split)) == before
 
 
-@pytest.mark.parametrize(("key", "text"), [("length", "4"), ("length", "many"), ("offset", "-4"), ("offset", "400")])
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("length", "4"),
+        ("length", "many"),
+        ("length", "4" * 5_000),
+        ("offset", "-4"),
+        ("offset", "400"),
+        ("offset", "4" * 5_000),
+        ("offset", "\u00b2"),
+    ],
+)
 def test_external_data_with_odd_numbers(split: Path, key: str, text: str) -> None:
     proto = onnx.load(split, load_external_data=False)
     next(item for item in proto.graph.initializer[0].external_data if item.key == key).value = text
     split.write_bytes(proto.SerializeToString())
-    assert "'w'" in refusal(split).why
+    assert "'w'" in refusal(split).why and len(refusal(split).why) < 200
+
+
+@pytest.mark.parametrize("place", ["input", "stored", "inside"])
+def test_a_tensor_of_very_many_dimensions_is_refused(tmp_path: Path, place: str) -> None:
+    proto, many = conv_proto(), [1] * 65
+    if place == "input":
+        proto.graph.value_info.append(value("many", many))
+    elif place == "stored":
+        proto.graph.initializer.append(helper.make_tensor("many", onnx.TensorProto.FLOAT, many, [1.0]))
+    else:
+        body = helper.make_graph([node("Identity", ["x"], ["out"])], "body", [], [value("out", many)])
+        proto.graph.node.append(node("If", ["yes"], ["chosen"], then_branch=body, else_branch=body))
+    assert "65 dimensions, 32 are the most" in refusal(save(proto, tmp_path)).why
 
 
 def test_sequence_inputs_load(tmp_path: Path) -> None:

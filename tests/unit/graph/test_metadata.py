@@ -59,6 +59,14 @@ def test_what_is_no_model_has_no_metadata(damage: bytes, tmp_path: Path) -> None
         ("names", "{0: 'a'", ()),
         ("names", "['a', '\\x1b[2J']", ()),
         ("title", "['a']", ()),
+        ("names", "{[]: 1}", ()),
+        ("names", "-" * 6000 + "1", ("-" * 6000 + "1",)),
+        ("names", "+".join(["1"] * 3000) + "j", ("+".join(["1"] * 3000) + "j",)),
+        ("names", "{" + "9" * 5000 + ": 'a'}", ()),
+        ("names", "{'" + "9" * 5000 + "': 'a'}", ()),
+        ("names", "{0x" + "f" * 5000 + ": 'a'}", ()),
+        ("names", "[0x" + "f" * 5000 + "]", ()),
+        ("names", "{'²': 'a'}", ()),
     ],
 )
 def test_names_in_every_spelling(key: str, text: str, names: tuple[str, ...]) -> None:
