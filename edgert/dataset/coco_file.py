@@ -11,6 +11,7 @@ from edgert import limits
 from edgert.dataset import labels as label_files
 from edgert.dataset.layouts import Annotated
 from edgert.errors import ConfigError, cause, nearest
+from edgert.text_files import as_text
 
 _FILES = (
     ("instances_val", "instances_", "person_keypoints_val", "person_keypoints_"),
@@ -36,10 +37,10 @@ def read_annotations(path: Path, where: str = "") -> Annotated:
         ConfigError: not JSON, or an entry that is not as the format has it; the entry is named.
     """
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(as_text(path.read_bytes(), str(path)))
     except OSError as error:
         raise ConfigError(f"cannot read {path}", why=cause(error), where=where) from error
-    except (ValueError, RecursionError) as error:  # not JSON, or not even text
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON", why=str(error), where=where) from error
     if not isinstance(data, dict):
         raise _wrong(path, "the file", "COCO's format is a mapping with images, annotations and categories")

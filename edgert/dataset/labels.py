@@ -15,6 +15,7 @@ from edgert.errors import ConfigError, cause, nearest
 from edgert.runtime import Segmentation
 from edgert.runtime.frame import U8
 from edgert.stages.source.files import SUFFIXES
+from edgert.text_files import read_text
 from edgert.units import whole_number
 
 # What is true of labeled images: plain records, one entry per image of a dataset, in its order.
@@ -254,9 +255,9 @@ def read_list(path: Path, labels: Sequence[str]) -> tuple[dict[str, Any], Listed
         ConfigError: another header, no rows, or a row that cannot be meant; its line is named.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [(reader.line_num, row) for reader in [csv.reader(file)] for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.reader(read_text(path).split("\n"))
+        rows = [(reader.line_num, row) for row in reader if row]
+    except (OSError, csv.Error) as error:
         raise ConfigError(f"cannot read {path}", why=cause(error)) from error
     header = tuple(cell.strip().lower() for cell in rows[0][1]) if rows else ()
     if header[:1] != ("file",) or len(header) < 2 or header[1] not in _HEADERS:
@@ -357,7 +358,7 @@ def voc_masks(folder: Path) -> Mapping[str, Path]:
     masks = {path.stem: path for path in (folder / "SegmentationClass").glob("*.png")}
     lists = (folder / "ImageSets" / "Segmentation" / f"{name}.txt" for name in ("val", "test", "trainval"))
     if (chosen := next((one for one in lists if one.is_file()), None)) is not None:
-        masks = {stem: masks[stem] for stem in chosen.read_text(encoding="utf-8").split() if stem in masks}
+        masks = {stem: masks[stem] for stem in read_text(chosen).split() if stem in masks}
     photos = {path.stem: path for path in (folder / "JPEGImages").iterdir() if path.suffix.lower() in SUFFIXES}
     found = {photos[stem].name: mask for stem, mask in sorted(masks.items()) if stem in photos}
     if not found:

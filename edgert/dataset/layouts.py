@@ -2,14 +2,15 @@
 
 Each reader returns what an annotation file of COCO's holds (:class:`Annotated`), and the folder of its images.
 
-    data.yaml                        https://docs.ultralytics.com/datasets/detect: path, train, val, test, names
+    data.yaml                        https://docs.ultralytics.com/datasets/detect: path, train, val, test, names; a
+                                     split is a folder, a text file with an image a line, or a list of these
     images/ + labels/                the same without the file: one .txt an image, rows of class and relative numbers:
                                      of boxes, polygons, oriented boxes (four corners), or boxes and points
     Annotations/ + JPEGImages/       http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc: one .xml an image
     gt/gt.txt + img1/                https://motchallenge.net/instructions: rows of frame, id, x, y, w, h, ...
 """
 
-import csv
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from edgert.dataset.images import fair_order
 from edgert.dataset.labels import Array, Boxes
 from edgert.errors import ConfigError, cause, nearest
 from edgert.stages.source.files import SUFFIXES, read_image
+from edgert.text_files import lines_of, read_text
 
 LOOKED_FOR = (
     "a COCO .json or folder annotations, a .csv of file,label_index (label, labels or text), a data.yaml, folders "
@@ -55,13 +57,15 @@ def boxes_in(path: Path, limit: int | None, points: bool = False) -> Found | Non
     """The boxes that a path's layout shows; None where it is none of these.
 
     Args:
-        path: a folder, or data.yaml.
+        path: a folder, data.yaml, or a .txt that lists images.
         limit: the most images, the first in a dataset's fair order.
         points: whether YOLO's rows hold points behind a box, where no data.yaml tells.
 
     Raises:
         ConfigError: files that are not as their format has them; the line is named.
     """
+    if path.is_file() and path.suffix.lower() == ".txt":
+        return _of_yolo([path], {}, limit, path, 3 if points else 0)
     if path.is_file():
         return _of_data_yaml(path, limit, points) if path.suffix.lower() in (".yaml", ".yml") else None
     if (path / "gt" / "gt.txt").is_file() and (path / "img1").is_dir():
@@ -72,26 +76,19 @@ def boxes_in(path: Path, limit: int | None, points: bool = False) -> Found | Non
         if (path / name).is_file():
             return _of_data_yaml(path / name, limit, points)
     if (path / "images").is_dir() and (path / "labels").is_dir():
-        return _of_yolo(path / "images", {}, limit, path, 3 if points else 0)
+        return _of_yolo([path / "images"], {}, limit, path, 3 if points else 0)
     return None
 
 
-_MOST_BYTES = 64 * 2**20  # of a file of labels
-
-
-def _bytes(path: Path) -> bytes:
+def _text(path: Path) -> str:
     try:
-        size = path.stat().st_size
-        if size > _MOST_BYTES:
-            raise ConfigError(f"{path} is no file of labels", why=f"it has {size} bytes", where=str(path))
-        return path.read_bytes()
+        return read_text(path)
     except OSError as error:
-        raise ConfigError(f"cannot read {path}", why=cause(error)) from error
+        raise ConfigError(f"cannot read {path}", why=cause(error), where=str(path)) from error
 
 
-def _images(folder: Path) -> list[str]:
-    found = (file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-    return [file.relative_to(folder).as_posix() for file in found]
+def _images(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()]
 
 
 def _table(rows: Iterable[Sequence[float]]) -> Boxes:
@@ -102,13 +99,13 @@ def _table(rows: Iterable[Sequence[float]]) -> Boxes:
 
 # YOLO.
 
-_SPLITS = ("val", "test", "train")
+_SPLITS = ("val", "validation", "test", "train")
 """Of a data.yaml; the first that is there is evaluated on."""
 
 
 def _of_data_yaml(path: Path, limit: int | None, points: bool) -> Found:
     try:
-        data = yaml.safe_load(_bytes(path))
+        data = yaml.safe_load(_text(path))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML", why=str(error).splitlines()[0], where=str(path)) from error
     if not isinstance(data, dict):
@@ -118,41 +115,61 @@ def _of_data_yaml(path: Path, limit: int | None, points: bool) -> Found:
         why = f"it has none of {', '.join(_SPLITS)}{nearest('val', map(str, data))}"
         raise ConfigError(f"{path} names no images", why=why, where=str(path))
     listed = data[split] if isinstance(data[split], list) else [data[split]]
-    base = Path(str(data.get("path") or ""))
-    places = [path.parent / base, path.parent, path.parent.parent / base]
-    tried = [place / str(listed[0]) for place in places]
-    # Exports of Roboflow write ../valid/images beside the folder valid.
-    tried += [path.parent / str(listed[0]).removeprefix("../")]
-    folder = next((one for one in tried if one.is_dir()), None)
-    if folder is None:
-        where = f"{path}: {split}"
-        looked = ", ".join(dict.fromkeys(str(one) for one in tried))
-        raise ConfigError(f"no folder of images {str(listed[0])!r}", why=f"looked for {looked}", where=where)
+    places = [_place(path, str(data.get("path") or ""), str(one), split) for one in listed]
     names = data.get("names") or {}
     numbered = dict(enumerate(names)) if isinstance(names, list) else names
     plain = isinstance(numbered, dict) and all(isinstance(name, (str, int, float)) for name in numbered.values())
-    if not plain or not all(isinstance(key, int) for key in numbered):
+    if not plain or not all(str(key).isdecimal() for key in numbered):
         raise ConfigError(f"{path} has names that are no list", where=f"{path}: names", fix="names: [person, car]")
     shape = data.get("kpt_shape", [0, 3 if points else 0])
     if not isinstance(shape, list) or len(shape) != 2 or shape[1] not in (0, 2, 3):
         raise ConfigError(f"{path} has a kpt_shape of {shape}", where=f"{path}: kpt_shape", fix="kpt_shape: [17, 3]")
-    return _of_yolo(folder, {key: str(name) for key, name in numbered.items()}, limit, path, shape[1])
+    return _of_yolo(places, {int(key): str(name) for key, name in numbered.items()}, limit, path, shape[1])
 
 
-def _of_yolo(folder: Path, names: Mapping[int, str], limit: int | None, path: Path, numbers: int) -> Found:
-    images = fair_order(_images(folder))
-    labels = _label_folder(folder)
-    texts = {name: (labels / name).with_suffix(".txt") for name in images}
-    if images and not any(text.is_file() for text in texts.values()):
+def _place(path: Path, base: str, entry: str, split: str) -> Path:
+    """Return the folder or text file that an entry of a split names, from the first place where there is one: beside
+    the data.yaml, by its ``path``, or in the folder ``datasets`` that Ultralytics downloads to."""
+    root, here = Path(base).expanduser(), Path.cwd()
+    roots = [
+        place / root for place in (path.parent, path.parent.parent, here, here / "datasets", here.parent / "datasets")
+    ]
+    roots += [path.parent]  # a path of the machine on which the file was written
+    # Exports of Roboflow write ../valid/images beside the folder valid.
+    tried = [root / entry for root in roots] + [root / entry.removeprefix("../") for root in (roots[0], path.parent)]
+    found = next((one for one in tried if one.is_dir() or one.is_file()), None)
+    if found is None:
+        looked = ", ".join(dict.fromkeys(str(one) for one in tried))
+        why, where = f"there is no folder and no list of images; looked for {looked}", f"{path}: {split}"
+        raise ConfigError(f"no folder of images {entry!r}", why=why, where=where)
+    return found
+
+
+def _of_yolo(places: Sequence[Path], names: Mapping[int, str], limit: int | None, path: Path, numbers: int) -> Found:
+    """What folders of images, and text files that list images, show together."""
+    files = list[Path]()
+    for place in places:
+        some = _images(place) if place.is_dir() else _listed(place)
+        if not some:
+            what = f"{place} holds no image" if place.is_dir() else f"{place} lists no image"
+            raise ConfigError(what, why="its labels cannot be compared with anything", where=str(path))
+        files += some
+    alone = len(places) == 1 and places[0].is_dir()
+    folder = places[0] if alone else Path(os.path.commonpath([file.parent.absolute() for file in files]))
+    images = {os.path.relpath(file, folder): file for file in files}  # each once, though several places hold it
+    texts = {name: _label_file(file) for name, file in images.items()}
+    if not any(text.is_file() for text in texts.values()):
+        first = next(iter(texts.values()))
         raise ConfigError(
             f"{path} has images without labels",
-            why=f"no file of the same name in {labels}, such as {next(iter(texts.values())).name}",
+            why=f"no file of the same name in {first.parent}, such as {first.name}",
             where=str(path),
             fix="put the labels there, or give the folder of images alone to compare versions",
         )
+    chosen = fair_order(images)[:limit]
     boxes, found = list[Boxes](), dict(names)
-    for name in images[:limit]:
-        one = _yolo_boxes(texts[name], folder / name, numbers) if texts[name].is_file() else _table(())
+    for name in chosen:
+        one = _yolo_boxes(texts[name], images[name], numbers) if texts[name].is_file() else _table(())
         for number in one.classes.tolist():
             if names and number not in names:
                 raise ConfigError(
@@ -160,23 +177,63 @@ def _of_yolo(folder: Path, names: Mapping[int, str], limit: int | None, path: Pa
                 )
             found.setdefault(number, str(number))
         boxes.append(one)
-    return folder, Annotated(tuple(images[:limit]), tuple(boxes), dict(sorted(found.items())))
+    return folder, Annotated(tuple(chosen), tuple(boxes), dict(sorted(found.items())))
 
 
-def _label_folder(images: Path) -> Path:
-    """Where the labels lie: the last folder called images is labels in their path."""
-    parts = list(images.parts)
-    place = max((n for n, part in enumerate(parts) if part == "images"), default=None)
+def _listed(path: Path) -> list[Path]:
+    """Return the images that a text file lists, one a line: absolute, or relative to the list or to the working folder.
+
+    Raises:
+        ConfigError: a line names no file; the first such line is named, the others are counted.
+    """
+    lines, found = list(lines_of(path)), list[Path]()
+    missing = list[tuple[int, str]]()
+    for number, line in lines:
+        if Path(line).suffix.lower() not in SUFFIXES:
+            what = f"line {number} of {path} names no image: {line!r}"
+            raise ConfigError(what, why=f"images end with {', '.join(sorted(SUFFIXES))}", where=f"{path}:{number}")
+        spellings = (line, line.replace("\\", "/"), _as_bytes_on_disk(line))
+        file = next((one for name in spellings if (one := _beside(path, name)) is not None), None)
+        if file is None:
+            missing.append((number, line))
+        else:
+            found.append(file)
+    if missing:
+        number, line = missing[0]
+        raise ConfigError(
+            f"{len(missing)} of {len(lines)} images that {path} lists are missing, first on line {number}: {line!r}",
+            why=f"there is no such file, neither from {path.parent} nor from {Path.cwd()}",
+            where=f"{path}:{number}",
+            fix="write paths from the list's own folder, like ./images/a.jpg",
+        )
+    return found
+
+
+def _beside(path: Path, name: str) -> Path | None:
+    tried = (place / name for place in (path.parent, Path.cwd()))
+    return next((one.absolute() for one in tried if one.is_file()), None)
+
+
+def _as_bytes_on_disk(name: str) -> str:
+    """Return the name of a file whose name on the disk is Latin-1, as the list's text was."""
+    return os.fsdecode(name.encode("cp1252", "ignore"))
+
+
+def _label_file(image: Path) -> Path:
+    """Return where an image's labels lie: the last folder called images is labels in their path; else beside it."""
+    beside, parts = image.with_suffix(".txt"), list(image.parts)
+    place = max((n for n, part in enumerate(parts[:-1]) if part == "images"), default=None)
     if place is None:
-        return images
+        return beside
     parts[place] = "labels"
-    return Path(*parts)
+    usual = Path(*parts).with_suffix(".txt")
+    return usual if usual.is_file() or not beside.is_file() else beside
 
 
 def _yolo_boxes(text: Path, image: Path, numbers: int) -> Boxes:
     """Rows of relative numbers behind a class: center x, y, width, height; those and points of so many ``numbers``
     each; or the corners of a polygon, of which four are an oriented box, too."""
-    lines = [(n, one) for n, one in enumerate(_bytes(text).decode(errors="replace").splitlines(), 1) if one.strip()]
+    lines = list(lines_of(text))
     pixels = read_image(image) if lines else None
     height, width = (1, 1) if pixels is None else pixels.shape[:2]  # one that is damaged is named when it is evaluated
     rows, outlines, turned, points = list[tuple[float, ...]](), list[list[Array]](), list[Array](), list[Array]()
@@ -236,9 +293,10 @@ def _of_voc(path: Path, limit: int | None) -> Found:
     files = {file.stem: file for file in folder.glob("*.xml")}
     lists = (path / "ImageSets" / "Main" / f"{name}.txt" for name in ("val", "test", "trainval"))
     if (chosen := next((one for one in lists if one.is_file()), None)) is not None:
-        stems = [line.split()[0] for line in chosen.read_text(encoding="utf-8").splitlines() if line.strip()]
+        stems = [line.split()[0] for _, line in lines_of(chosen)]
         files = {stem: files[stem] for stem in stems if stem in files}
-    images = {Path(name).stem: name for name in _images(path / "JPEGImages")}
+    photos = path / "JPEGImages"
+    images = {file.stem: file.relative_to(photos).as_posix() for file in _images(photos)}
     known = fair_order(images[stem] for stem in files if stem in images)[:limit]
     if not known:
         raise ConfigError(
@@ -248,7 +306,7 @@ def _of_voc(path: Path, limit: int | None) -> Found:
     names = sorted({one[0] for some in objects.values() for one in some})
     numbers = {name: number for number, name in enumerate(names)}
     boxes = [_table((*box, numbers[name], _area(box), hard) for name, box, hard in objects[one]) for one in known]
-    return path / "JPEGImages", Annotated(tuple(known), tuple(boxes), dict(enumerate(names)))
+    return photos, Annotated(tuple(known), tuple(boxes), dict(enumerate(names)))
 
 
 def _area(box: tuple[float, ...]) -> float:
@@ -258,8 +316,8 @@ def _area(box: tuple[float, ...]) -> float:
 def _voc_objects(file: Path) -> Iterator[tuple[str, tuple[float, ...], bool]]:
     """Name, corners, and whether it is difficult: such may be found or not. Pixels are counted from 1, both ends in."""
     try:
-        content = _bytes(file)
-        if b"<!ENTITY" in content:
+        content = file.read_bytes()
+        if b"<!ENTITY" in content.replace(b"\0", b""):  # of UTF-16, too
             raise ValueError("entities, which no annotation has")
         root = ET.fromstring(content)  # noqa: S314 - what makes XML dangerous was refused
         for item in root.iter("object"):
@@ -270,6 +328,8 @@ def _voc_objects(file: Path) -> Iterator[tuple[str, tuple[float, ...], bool]]:
             if len(values) != 4 or not name:
                 raise ValueError("an object without a name or a bndbox")
             yield name, (values[0] - 1, values[1] - 1, values[2], values[3]), item.findtext("difficult") == "1"
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}", why=cause(error), where=str(file)) from error
     except (ET.ParseError, ValueError) as error:
         raise ConfigError(f"{file} is no annotation of Pascal VOC", why=str(error), where=str(file)) from error
 
@@ -284,16 +344,16 @@ _LIKE = (2, 7, 8, 12)
 def _of_mot(path: Path, limit: int | None) -> Found:
     file = path / "gt" / "gt.txt"
     rows: dict[int, list[tuple[float, ...]]] = {}
-    with file.open(newline="", encoding="utf-8") as text:
-        for line, parts in enumerate(csv.reader(text), 1):
-            try:
-                frame, number, x, y, w, h, counts, kind = (float(part) for part in (*parts, "1", "1")[:8])
-            except ValueError as error:
-                why = "expected frame, id, x, y, width, height, whether it counts, class"
-                raise ConfigError(f"line {line} of {file} is no box", why=why, where=f"{file}:{line}") from error
-            if (counts and kind == _PEDESTRIAN) or kind in _LIKE:
-                box = (x - 1, y - 1, x - 1 + w, y - 1 + h)
-                rows.setdefault(int(frame), []).append((*box, 0, w * h, kind != _PEDESTRIAN, number))
+    for line, row in lines_of(file):
+        try:
+            parts = (*row.split(","), "1", "1")[:8]
+            frame, number, x, y, w, h, counts, kind = map(float, parts)
+        except ValueError as error:
+            why = "expected frame, id, x, y, width, height, whether it counts, class"
+            raise ConfigError(f"line {line} of {file} is no box", why=why, where=f"{file}:{line}") from error
+        if (counts and kind == _PEDESTRIAN) or kind in _LIKE:
+            box = (x - 1, y - 1, x - 1 + w, y - 1 + h)
+            rows.setdefault(int(frame), []).append((*box, 0, w * h, kind != _PEDESTRIAN, number))
     images = {int(name.stem): name.name for name in (path / "img1").iterdir() if name.stem.isdecimal()}
     known = [images[frame] for frame in sorted(rows) if frame in images][:limit]  # in time, as tracks are made
     tables = [rows[int(Path(name).stem)] for name in known]

@@ -10,8 +10,10 @@ from typing import Any
 import yaml
 
 from edgert import limits
+from edgert.errors import ConfigError
 from edgert.graph import Model
 from edgert.graph.metadata import characters, class_names, literal, metadata_of
+from edgert.text_files import read_text
 from edgert.units import whole_number
 from edgert.wiring.head_activation import denied
 
@@ -239,8 +241,8 @@ def _named_beside(path: Path) -> tuple[str, ...]:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8") if path.stat().st_size <= _SIDE_BYTES else None
-    except (OSError, UnicodeDecodeError):  # no such file, or none that an exporter writes
+        return read_text(path, _SIDE_BYTES)
+    except (OSError, ConfigError):  # no such file, or none that an exporter writes
         return None
 
 

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from edgert.config import DetectTask, KeypointsTask
+from edgert.config import ClassifyTask, DetectTask, KeypointsTask
 from edgert.dataset import LabeledDataset, open_dataset
 from edgert.dataset.labels import Boxes, GroundTruthBoxes
 from edgert.errors import ConfigError
@@ -278,3 +278,110 @@ def test_run_lengths_of_coco_as_lists_and_as_pycocotools_writes_them(tmp_path: P
     for outline in (compressed, {"size": [50, 100], "counts": [510, 20, *(30, 20) * 19, 3520]}):
         found = open_dataset(text(tmp_path / "x.json", coco(segmentation=outline)), DETECT)
         assert truth(found).outlines == (outline,)
+
+
+def two_places(root: Path) -> Path:
+    """Folders day and night, with images in a folder of their own, and lists of them."""
+    for name in ("day", "night/deep"):
+        image(root / name / "images" / "one.jpg")
+        label = "0 0.5 0.5 0.2 0.4\n" if name == "day" else "1 0.5 0.5 0.4 0.4\n"
+        text(root / name / "labels" / "one.txt", label)
+    text(root / "day.txt", "# by day\n./day/images/one.jpg  \r\n\r\n")
+    text(root / "lists" / "night.txt", f"{root}/night/deep/images/one.jpg\r")
+    text(root / "lists" / "up.txt", "../night/deep/images/one.jpg\n..\\day\\images\\one.jpg\n")
+    return root
+
+
+DAY, NIGHT = [0, 40, 15, 60, 35], [1, 30, 15, 70, 35]
+
+
+@pytest.mark.parametrize(
+    ("val", "wanted"),
+    [
+        ("day/images", [DAY]),
+        ("[day/images, night/deep/images]", [DAY, NIGHT]),
+        ("[day, night]", [DAY, NIGHT]),
+        ("day.txt", [DAY]),
+        ("./day.txt", [DAY]),
+        ("[day.txt, lists/night.txt]", [DAY, NIGHT]),
+        ("lists/up.txt", [DAY, NIGHT]),
+        ("[day.txt, night/deep/images]", [DAY, NIGHT]),
+        ("[day/images, day.txt, .]", [DAY, NIGHT]),  # an image that several hold counts once
+        ("\n  - day/images\n  - night/deep/images", [DAY, NIGHT]),
+    ],
+)
+@pytest.mark.parametrize("split", ["val", "test", "train", "validation"])
+@pytest.mark.parametrize("root", ["", "path: .\n", "path: PARENT\n", "path: SET\n", "path: DATASETS\n"])
+def test_every_form_of_a_split(
+    root: str, split: str, val: str, wanted: list[list[float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ultralytics' documentation of datasets has folders, text files and lists of both."""
+    place = tmp_path / "datasets" / "set" if "DATASETS" in root else tmp_path / "set"
+    two_places(place)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    content = root.replace("PARENT", str(place)).replace("SET", "../set").replace("DATA../setS", "set")
+    names = "names: {'0': car, 1: bus}\n"
+    file = text(place / "data.yaml", f"{content}{split}: {val}\n{names}")
+    if "DATASETS" in root:  # it is elsewhere, as the files that Ultralytics ships are
+        file = text(tmp_path / "cfg" / "data.yaml", f"{content}{split}: {val}\n{names}")
+    assert sorted(boxes(open_dataset(file, DETECT))) == wanted
+
+
+@pytest.mark.parametrize(
+    ("val", "message", "where"),
+    [
+        ("[day/images, nowhere]", "no folder of images 'nowhere'", "data.yaml: val"),
+        ("gone.txt", "no folder of images 'gone.txt'", "data.yaml: val"),
+        ("[day/images, empty]", "empty holds no image", "data.yaml"),
+        ("none.txt", "none.txt lists no image", "data.yaml"),
+        ("some.txt", r"2 of 3 images that .*some.txt lists are missing, first on line 3: './gone.jpg'", "some.txt:3"),
+        ("wrong.txt", "line 2 of .*wrong.txt names no image: './data.yaml'", "wrong.txt:2"),
+    ],
+)
+def test_a_split_with_something_missing_is_refused(val: str, message: str, where: str, tmp_path: Path) -> None:
+    root = two_places(tmp_path)
+    (root / "empty").mkdir()
+    text(root / "none.txt", "\n\n")
+    text(root / "some.txt", "./day/images/one.jpg\n\n./gone.jpg\n./lost.jpg\n")
+    text(root / "wrong.txt", "./day/images/one.jpg\n./data.yaml\n")
+    file = text(root / "data.yaml", f"val: {val}\nnames: [car, bus]\n")
+    with pytest.raises(ConfigError, match=message) as caught:
+        open_dataset(file, DETECT)
+    assert caught.value.where.endswith(where)
+
+
+def test_a_list_of_images_is_a_dataset_by_itself(tmp_path: Path) -> None:
+    root = two_places(tmp_path)
+    assert boxes(open_dataset(root / "lists" / "up.txt", DETECT)) == [DAY, NIGHT]
+
+
+def test_labels_lie_in_the_folder_that_belongs_to_the_image_or_beside_it(tmp_path: Path) -> None:
+    root = two_places(tmp_path)
+    image(root / "flat" / "two.jpg")
+    text(root / "flat" / "two.txt", "0 0.5 0.5 0.2 0.4\n")
+    file = text(root / "data.yaml", "val: .\nnames: [car, bus]\n")
+    assert boxes(open_dataset(file, DETECT)) == [DAY, DAY, NIGHT]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32", "cp1252"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_texts_of_other_editors_and_systems(encoding: str, end: str, tmp_path: Path) -> None:
+    def written(path: Path, *lines: str) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((end.join(lines) + end).encode(encoding))
+        return path
+
+    image(tmp_path / "images" / "Größe.jpg")
+    written(tmp_path / "labels" / "Größe.txt", "# für später", "1 0.5 0.5 0.2 0.4 ", "")
+    listed = written(tmp_path / "val.txt", "./images/Größe.jpg", " ")
+    file = written(tmp_path / "data.yaml", f"val: {listed.name}", "names: [Käfer, Hündin]")
+    found = open_dataset(file, DETECT, ("Käfer", "Hündin"))
+    assert boxes(found) == [[1, *DAY[1:]]] and found.notes == ("2 of 2 categories are labels of the model",)
+    coco = {"images": [{"id": 1, "file_name": "Größe.jpg"}], "categories": [{"id": 1, "name": "Käfer"}]}
+    coco["annotations"] = [{"image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4]}]
+    file = written(tmp_path / "coco.json", json.dumps(coco, ensure_ascii=False))
+    assert boxes(open_dataset(file, DETECT, ("Käfer",))) == [[0, 1, 2, 4, 6]]
+    file = written(tmp_path / "list.csv", "file,label", "Größe.jpg,Käfer")
+    assert open_dataset(file, ClassifyTask(classify="auto"), ("Hündin", "Käfer")).ground_truth.classes == (1,)  # type: ignore[union-attr]

@@ -19,6 +19,7 @@ from edgert.config.model_section import DetectTask, ModelConfig, PythonTask, Tas
 from edgert.errors import CONTROL, ConfigError, cause, nearest
 from edgert.installation import labels_names
 from edgert.kinds import DECODERS
+from edgert.text_files import read_text
 from edgert.user_code import load_object
 
 if TYPE_CHECKING:  # reading a pipeline file needs the names only, and neither arrays nor images
@@ -204,14 +205,14 @@ def read_labels(path: Path, where: str = "") -> tuple[str, ...]:
         ConfigError: no such file, not text, no names, or a blank line between names (all later classes would shift).
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n").split("\n")
-        lines = [line if len(line) == 1 else line.strip() for line in lines]
+        lines = [line if len(line) == 1 else line.strip() for line in read_text(path).split("\n")]
     except FileNotFoundError as error:
         fix = f"write one name a line into it, or take a list that comes with edgert: {', '.join(labels_names())}"
         hint = nearest(path.name, labels_names())
         raise ConfigError(f"no such file: {path}{hint}", why="labels are read from it", where=where, fix=fix) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read labels from {path}", why=cause(error), where=where) from error
+    except (OSError, ConfigError) as error:
+        why, fix = (f"{error.where}: {error.why}", error.fix) if isinstance(error, ConfigError) else (cause(error), "")
+        raise ConfigError(f"cannot read labels from {path}", why=why, where=where, fix=fix) from error
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines or "" in lines:

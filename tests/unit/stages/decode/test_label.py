@@ -15,7 +15,16 @@ def written(folder: Path, content: bytes) -> Path:
 
 
 @pytest.mark.parametrize(
-    "content", [b"car\ntruck", b"car\r\ntruck\r\n\r\n", b" car \n\ttruck\n\n \n", b"\xef\xbb\xbfcar\ntruck\n"]
+    "content",
+    [
+        b"car\ntruck",
+        b"car\r\ntruck\r\n\r\n",
+        b" car \n\ttruck\n\n \n",
+        b"\xef\xbb\xbfcar\ntruck\n",
+        b"car\rtruck\r",
+        "car\r\ntruck\r\n".encode("utf-16"),
+        "car\ntruck".encode("utf-16-be"),
+    ],
 )
 def test_one_name_a_line(tmp_path: Path, content: bytes) -> None:
     assert read_labels(written(tmp_path, content)) == ("car", "truck")
@@ -38,7 +47,7 @@ def test_what_would_shift_the_classes_is_refused(tmp_path: Path, content: bytes,
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.txt", tmp_path, written(tmp_path, b"\xff\xfe\x00car")):
+    for path in (tmp_path / "none.txt", tmp_path, written(tmp_path, b"\xff\xfe\x00ca")):
         with pytest.raises(ConfigError) as caught:
             read_labels(path, "here")
         assert caught.value.where == "here"

@@ -1,0 +1,109 @@
+"""Text that people wrote: class names, labels, lists of images, settings, whatever editor and system made them."""
+
+import codecs
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from edgert.errors import ConfigError, cause
+
+log = logging.getLogger("edgert.text_files")
+
+_MOST_BYTES = 64 * 2**20
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
+)  # fmt: skip
+"""Byte order marks; those of UTF-32 begin with those of UTF-16."""
+_LOOKED_AT = 4096
+
+
+def read_text(path: Path, most_bytes: int = _MOST_BYTES) -> str:
+    """Return the text of a file; see :func:`as_text`.
+
+    Raises:
+        ConfigError: no text, in a line that is named; longer than ``most_bytes``.
+        OSError: the file cannot be read.
+    """
+    size = path.stat().st_size
+    if size > most_bytes:
+        raise ConfigError(
+            f"{path} is too long", why=f"it has {size} bytes; at most {most_bytes} are read", where=str(path)
+        )
+    return as_text(path.read_bytes(), str(path))
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield number and content of the lines of a file, without blank ones and comments, which begin with ``# ``.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no text.
+    """
+    try:
+        content = read_text(path)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}", why=cause(error), where=str(path)) from error
+    for number, line in enumerate(content.split("\n"), 1):
+        stripped = line.strip()
+        if stripped and stripped.split()[0] != "#":
+            yield number, stripped
+
+
+def as_text(data: bytes, name: str) -> str:
+    r"""Return bytes as text with ``\n`` between its lines and without a byte order mark.
+
+    Without a mark the text is UTF-8, or UTF-16 where every other byte is zero. Other text is Windows-1252, which
+    includes Latin-1, if most of each line is ASCII; that is logged as a warning.
+
+    Args:
+        name: of the file, for errors.
+
+    Raises:
+        ConfigError: none of these; the line is named.
+    """
+    mark, encoding = next(
+        ((mark, encoding) for mark, encoding in _MARKS if data.startswith(mark)), (b"", _guessed(data))
+    )
+    content = data[len(mark) :]
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        text = _western(content, name, error)
+    return _unix_ends(text)
+
+
+def _unix_ends(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _guessed(data: bytes) -> str:
+    """Return the encoding of text without a mark: most characters of UTF-16 have one zero byte, always on one side."""
+    head = data[: _LOOKED_AT & ~1]
+    for side, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+        zeros, others = head[side::2], head[1 - side :: 2]
+        if len(zeros) > 1 and zeros.count(0) * 10 > len(zeros) * 9 and 0 not in others:
+            return encoding
+    return "utf-8"
+
+
+def _western(data: bytes, name: str, error: UnicodeDecodeError) -> str:
+    """Return text of Windows-1252. Raises ConfigError where it does not look like that."""
+    before = _unix_ends(data[: error.start].decode(error.encoding, "replace"))
+    where = f"{name}:{before.count(chr(10)) + 1}"
+    looks_western = error.encoding == "utf-8" and 0 not in data and all(map(_is_mostly_ascii, data.splitlines()))
+    text = data.decode("cp1252", "replace") if looks_western else "\ufffd"
+    if "\ufffd" in text:
+        encoding = error.encoding.upper()
+        raise ConfigError(
+            f"{name} is not {encoding} text",
+            why=f"byte {error.start} cannot be read: {error.reason}",
+            where=where,
+            fix="save it as UTF-8",
+        ) from error
+    log.warning("%s is not UTF-8: it is read as Windows-1252 (Latin-1); save it as UTF-8 if that is wrong", where)
+    return text
+
+
+def _is_mostly_ascii(line: bytes) -> bool:
+    high = sum(byte >= 0x80 for byte in line) if not line.isascii() else 0
+    return 2 * high <= len(line)
