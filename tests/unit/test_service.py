@@ -60,6 +60,40 @@ def test_systemd_finds_nothing_wrong_with_the_unit_and_little_exposed(tmp_path: 
     run(analyze, "security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager", str(unit))
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("DeviceAllow", "DevicePolicy", "PrivateDevices", "ProtectClock"),
+        *("RootImage", "MountImages", "ExtensionImages", "LoadCredentialEncrypted", "SetCredentialEncrypted"),
+    ],
+)
+def test_the_unit_leaves_devices_alone(key: str) -> None:
+    """systemd.exec(5): each of these implies ``DeviceAllow=`` or ``DevicePolicy=``, or adds to it. Before systemd 253 a
+    single device that is allowed closes all others: https://github.com/systemd/systemd/pull/25075."""
+    assert not re.search(rf"^\s*{key}\s*=", UNIT.read_text(), re.MULTILINE)
+
+
+def test_the_unit_s_user_has_a_home_that_it_may_write_to() -> None:
+    """CUDA and GStreamer keep caches below it; ``useradd --system`` makes none."""
+    keys = dict(re.findall(r"^(CacheDirectory|User|ProtectSystem)=(.*)$", UNIT.read_text(), re.MULTILINE))
+    assert keys == {"User": "edgert", "CacheDirectory": "edgert", "ProtectSystem": "strict"}
+    (environment,) = re.findall(r"^Environment=(.*\bHOME=.*)$", UNIT.read_text(), re.MULTILINE)
+    assert dict(pair.split("=") for pair in environment.split()) == {"EDGERT_CACHE": "%C/edgert", "HOME": "%C/edgert"}
+
+
+def test_the_unit_and_the_docs_install_it_by_the_same_commands() -> None:
+    """In an order that works: what the unit starts is made first, then its user, the unit, and the pipeline."""
+    head = UNIT.read_text().partition("[Unit]")[0]
+    typed = re.findall(r"^#   (\S.*?)(?:  +#.*)?$", head, re.MULTILINE)
+    assert [re.search(r"setup-jetson|useradd|install|enable", one)[0] for one in typed] == [  # type: ignore[index]
+        *("setup-jetson", "useradd", "install", "install", "enable"),
+    ]
+    page = (ROOT / "docs" / "service.md").read_text()
+    assert [one for one in re.findall(r"^    (\S.*?)(?:  +#.*)?$", page, re.MULTILINE) if one in typed] == typed
+    (script,) = re.findall(r"^SYSTEM=(\S+)", (ROOT / "scripts" / "setup-jetson").read_text(), re.MULTILINE)
+    assert f"ExecStart={script}/bin/edgert run " in UNIT.read_text()
+
+
 def test_the_docs_have_the_unit_s_folders() -> None:
     text, page = UNIT.read_text(), (ROOT / "docs" / "service.md").read_text()
     for line in (
