@@ -22,15 +22,18 @@ PACKAGES = (
     *("gstreamer1.0-plugins-good", "gstreamer1.0-plugins-bad", "python3-dev", "g++"),
 )
 
+ASKED = "python -c import pycuda.driver"
+"""Asked before anything is installed: whether PyCUDA is there already."""
 PYTHON = r"""#!/bin/sh
 echo "python $*" >>"$BOARD/calls"
 case "$1 $2" in
   '-m venv')
     mkdir -p "$4/bin"
-    cp "$0" "$4/bin/python"
+    cp -f "$0" "$4/bin/python"
     printf '#!/bin/sh\necho "edgert $*" >>"$BOARD/calls"\n' >"$4/bin/edgert"
-    chmod +x "$4/bin/edgert"
-    echo 'include-system-site-packages = true' >"$4/pyvenv.cfg" ;;
+    cp "$4/bin/edgert" "$4/bin/pip"
+    chmod +x "$4/bin/edgert" "$4/bin/pip"
+    printf 'include-system-site-packages = true\nversion = 3.10.12\n' >"$4/pyvenv.cfg" ;;
   '-m pip') case $* in *pycuda==*) touch "$BOARD/pycuda" ;; esac ;;
   '-c import pycuda.driver') [ -e "$BOARD/pycuda" ] ;;
   '-c import tensorrt;'*) [ ! -e "$BOARD/no-tensorrt" ] ;;
@@ -73,10 +76,11 @@ class Board:
         (self.folder / "root/etc").mkdir(exist_ok=True)
         (self.folder / "root/etc/nv_tegra_release").write_text(text)
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, script: Path = SCRIPT, **variables: str) -> subprocess.CompletedProcess[str]:
         env = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "BOARD": str(self.folder), "MACHINE": self.machine}
-        env["EDGERT_ROOT"] = str(self.folder / "root")
-        command = ["bash", str(SCRIPT), "--venv", str(self.venv), *arguments]
+        env |= {"EDGERT_ROOT": str(self.folder / "root"), **variables}
+        options = ["--venv", str(self.venv)] if script == SCRIPT else []
+        command = ["bash", str(script), *options, *arguments]
         return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
     def calls(self) -> list[str]:
@@ -107,7 +111,7 @@ def test_a_bare_board_gets_what_is_missing(board: Board) -> None:
     assert done.returncode == 0, done.stderr
     assert "Jetson Linux 36.4.3, Python 3.10" in done.stderr and f"ready: {board.venv}/bin/edgert" in done.stderr
     calls = board.calls()
-    assert calls[0] == "sudo apt-get update"
+    assert calls[:2] == [ASKED, "sudo apt-get update"]
     (install,) = [call for call in calls if call.startswith("apt-get install")]
     assert set(PACKAGES) - set(install.split()) == {"python3-venv"}  # it was there
     assert calls.index(install) < calls.index(f"python -m venv --system-site-packages {board.venv}")
@@ -131,7 +135,7 @@ def test_packages_that_an_interrupted_run_left_half_installed_are_finished_first
     journal.parent.mkdir(parents=True)
     journal.touch()
     assert board.run().returncode == 0
-    assert board.calls()[:3] == ["sudo dpkg --configure -a", "dpkg --configure -a", "sudo apt-get update"]
+    assert board.calls()[1:4] == ["sudo dpkg --configure -a", "dpkg --configure -a", "sudo apt-get update"]
 
 
 def test_a_dry_run_tells_and_changes_nothing(board: Board) -> None:
@@ -141,7 +145,7 @@ def test_a_dry_run_tells_and_changes_nothing(board: Board) -> None:
     told = [line for line in done.stderr.splitlines() if line.startswith("+ ")]
     assert told[0] == "+ sudo apt-get update" and "python3-libnvinfer" in told[1]
     assert f"-e {ROOT}[plan,nvml]" in told[3] and "pycuda==" in told[4] and len(told) == 5
-    assert board.calls() == [] and sorted(board.folder.rglob("*")) == before
+    assert board.calls() == [ASKED] and sorted(board.folder.rglob("*")) == before
 
 
 def test_thor_has_another_python(board: Board) -> None:
@@ -192,19 +196,82 @@ def test_another_processor_is_refused(board: Board) -> None:
     assert done.returncode == 1 and "its processor is x86_64" in done.stderr and board.calls() == []
 
 
-def test_an_environment_that_hides_tensorrt_is_refused(board: Board) -> None:
-    board.venv.mkdir()
-    (board.venv / "pyvenv.cfg").write_text("include-system-site-packages = false\n")
+@pytest.mark.parametrize("stopped", [True, False], ids=["interrupted", "without the system's packages"])
+def test_an_environment_that_is_not_complete_is_completed(board: Board, stopped: bool) -> None:
+    """Such as that of ``make demo`` of an earlier version, or one whose making was interrupted before it had pip."""
+    (board.venv / "bin").mkdir(parents=True)
+    seen = f"include-system-site-packages = {str(stopped).lower()}"
+    (board.venv / "pyvenv.cfg").write_text(f"{seen}\nversion = 3.10.12\n")
+    board.program("venv/bin/python", PYTHON)
+    if not stopped:
+        board.program("venv/bin/pip", "#!/bin/sh\n")
     done = board.run()
-    assert done.returncode == 1 and "does not see the system's packages" in done.stderr
-    assert "--venv DIR" in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert f"python -m venv --system-site-packages {board.venv}" in board.calls()
 
 
-def test_a_missing_compiler_is_named(board: Board) -> None:
+@pytest.mark.parametrize("line", ["version = 3.1.10", "version = 3.12.3", "version_info = 3.11.9.final.0"])
+def test_an_environment_of_another_python_is_refused_before_anything_is_installed(board: Board, line: str) -> None:
+    board.venv.mkdir()
+    (board.venv / "pyvenv.cfg").write_text(f"include-system-site-packages = true\n{line}\n")
+    done = board.run()
+    assert done.returncode == 1 and f"{board.venv} is of another Python" in done.stderr
+    assert "remove it, or name another folder: --venv DIR" in done.stderr and board.calls() == []
+
+
+def test_a_folder_that_this_user_may_not_write_to_is_refused_before_anything_is_installed(board: Board) -> None:
+    (board.folder / "file").touch()  # not even root may
+    done = board.run("--venv", str(board.folder / "file/edgert"))
+    assert done.returncode == 1 and f"{board.folder}/file/edgert cannot be made" in done.stderr
+    assert f"{board.folder}/file is no folder" in done.stderr and "--system makes /opt/edgert" in done.stderr
+    assert board.calls() == []
+
+
+def test_a_missing_compiler_is_named_before_anything_is_installed(board: Board) -> None:
     (board.folder / "root/usr/local/cuda/bin/nvcc").unlink()
     done = board.run()
     assert done.returncode == 1 and "there is no CUDA compiler" in done.stderr
-    assert "sudo apt install nvidia-jetpack" in done.stderr
+    assert "sudo apt install nvidia-jetpack" in done.stderr and board.calls() == [ASKED]
+
+
+def test_for_the_system_root_installs_a_copy(board: Board) -> None:
+    """In /opt/edgert, which the systemd unit starts; a link into somebody's home would be hidden from it."""
+    done = board.run("--system", "--extras", "plan,mqtt")
+    assert done.returncode == 0, done.stderr
+    venv = board.folder / "root/opt/edgert"
+    calls = board.calls()
+    made, installed, compiled = (
+        next(call for call in calls if word in call and call.startswith("sudo "))
+        for word in ("-m venv", f" {ROOT}[plan,mqtt]", "pycuda==")
+    )
+    assert made.endswith(f"--system-site-packages {venv}") and calls.index(made) < calls.index(installed)
+    assert " -e " not in installed and "--only-binary=:all:" in installed and f"{venv}/bin/python" in compiled
+    assert f"ready: {venv}/bin/edgert; as a service: docs/service.md" in done.stderr
+
+
+def test_what_make_demo_makes_on_a_board_is_what_this_script_wants(board: Board, tmp_path: Path) -> None:
+    """README's order: scripts/setup first, scripts/setup-jetson then, in the same environment."""
+    python = str(board.folder / "root/usr/bin/python3.10")
+    first = board.run("plan", script=SCRIPT.with_name("setup"), EDGERT_VENV=str(board.venv), PYTHON=python)
+    assert first.returncode == 0, first.stderr
+    assert f"python -m venv --system-site-packages {board.venv}" in board.calls()
+    assert board.run().returncode == 0
+    assert not any("-m venv" in call for call in board.calls())
+
+
+def test_elsewhere_an_environment_sees_its_own_packages_only(board: Board) -> None:
+    (board.folder / "root/etc/nv_tegra_release").unlink()
+    python = str(board.folder / "root/usr/bin/python3.10")
+    board.run("plan", script=SCRIPT.with_name("setup"), EDGERT_VENV=str(board.venv), PYTHON=python)
+    assert f"python -m venv {board.venv}" in board.calls()
+
+
+def test_a_python_that_makes_no_environment_is_named_with_its_package(board: Board) -> None:
+    """Debian's and Ubuntu's without python3-venv, which leaves half an environment behind."""
+    board.program("bin/python3.12", "#!/bin/sh\ncase $2 in *ensurepip*) exit 1 ;; esac\n")
+    done = board.run("plan", script=SCRIPT.with_name("setup"), EDGERT_VENV=str(board.venv), PYTHON="python3.12")
+    assert done.returncode == 1 and "error: there is no virtual environment in" in done.stderr
+    assert "  fix:   sudo apt install python3.12-venv\n" in done.stderr and not board.venv.exists()
 
 
 def test_a_tensorrt_that_cannot_be_imported_is_named(board: Board) -> None:
