@@ -276,7 +276,9 @@ def _troubles(summary: Summary) -> Iterator[str]:
             yield f"{name}: {stage.source.skipped} corrupt pieces skipped"
         if stage.source and stage.source.reconnects:
             yield f"{name}: reconnected {stage.source.reconnects} times"
-        if stage.source and stage.source.reason:
+        if stage.source and stage.source.ended:
+            yield f"{name}: {stage.source.reason}"
+        elif stage.source and stage.source.reason:
             yield f"{name}: down for the last {stage.source.state_s or 0.0:.0f} s: {stage.source.reason}"
 
 

@@ -21,6 +21,7 @@ class SourceStats:
         state_s: for how many seconds ``up`` has been what it is.
         frame_age_s: seconds since its last frame came; None before the first.
         reason: why it gives none.
+        ended: whether its stream came to its end, which is no loss.
     """
 
     skipped: int = 0
@@ -30,6 +31,7 @@ class SourceStats:
     state_s: float | None = None
     frame_age_s: float | None = None
     reason: str = ""
+    ended: bool = False
 
 
 @runtime_checkable

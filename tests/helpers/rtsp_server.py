@@ -52,6 +52,7 @@ class RtspServer:
         sent, started_s: units sent so far, and the monotonic time of the first, of the newest connection of each URL.
         is_stalled: while true, nothing more is sent though connections stay open; ``is_reporting``: but sender reports.
         is_silent: while true, requests get no answer.
+        stays: whether a server of recordings keeps the connection open, and is silent, when it has sent everything.
         clock_s: seconds since 1970 that its clock shows at the first unit of each connection, which it then reports
             before every tenth unit; None: it reports nothing.
     """
@@ -70,7 +71,7 @@ class RtspServer:
         self.units, self.fps, self.first, self.once = units, fps, first, once
         self.user, self.password, self.auth = user, password, auth
         self.connections = self.plays = 0
-        self.is_stalled = self.is_reporting = self.is_silent = False
+        self.is_stalled = self.is_reporting = self.is_silent = self.stays = False
         self.status = 200  # of DESCRIBE
         self.clock_s: float | None = None
         self.port = 0
@@ -215,7 +216,7 @@ class RtspServer:
                 index += 1
                 self.sent[url] += 1
                 time.sleep(max(0.0, start_s + (index - self.first) / self.fps - time.monotonic()))
-            if self.once:
+            if self.once and not self.stays:
                 _shut(client)
         except OSError:
             pass  # the client hung up

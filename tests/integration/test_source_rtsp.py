@@ -332,6 +332,92 @@ def test_a_stream_of_known_length_ends(units: list[bytes]) -> None:
     assert frames[-1].index == len(frames) - 1
 
 
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_stream_that_ends_before_its_announced_length_is_lost_and_opened_again(
+    units: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    with RtspServer(units, once=True) as server, caplog.at_level(logging.WARNING):
+        camera = source(server.url)
+        frames = camera.frames(threading.Event())
+        taken = take(frames, 10)
+        server.drop()
+        taken += take(frames, 30)
+        server.units = units[:50]  # and it announces another length from now on
+        server.drop()
+        taken += list(frames)
+        state = camera.stats()
+    assert server.plays == 3 and state.reconnects == 2 and state.ended
+    assert [frame.index for frame in taken] == list(range(len(taken)))
+    assert len(taken) > 10 + 30 + 40 and state.reason.endswith(" of 1.7 s")
+    lines = lines_of(caplog)
+    assert ["cam: lost rtsp" in line and "before the end of its 2.0 s" in line for line in lines] == [1, 0, 1, 0, 0]
+
+
+def test_without_reconnect_an_early_end_is_an_error(units: list[bytes]) -> None:
+    with RtspServer(units, once=True) as server:
+        frames = source(server.url, reconnect=False).frames(threading.Event())
+        take(frames, 10)
+        server.drop()
+        with pytest.raises(DeviceError, match="lost") as caught:
+            list(frames)
+    assert "before the end of its 2.0 s" in caught.value.why
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_the_real_end_of_a_stream_is_one_line_in_the_log(
+    units: list[bytes], stays: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RtspServer(units, once=True, fps=60) as server, caplog.at_level(logging.INFO):
+        server.stays = stays
+        camera = source(server.url, timeout="700ms")
+        list(camera.frames(threading.Event()))
+        assert server.plays == 1
+    state = camera.stats()
+    assert lines_of(caplog) == ["cam: its stream ended after 1.0 s of 1.0 s"]
+    assert (state.up, state.ended, state.reason) == (False, True, "its stream ended after 1.0 s of 1.0 s")
+    monkeypatch.setattr(type(REAL), "now_ns", lambda _: time.monotonic_ns() + 9 * 10**9)
+    assert (camera.stats().state_s or 0) - (state.state_s or 0) > 8, "its clock goes on while others run"
+
+
+def test_a_stream_that_goes_on_beyond_its_announced_length_is_a_camera(units: list[bytes]) -> None:
+    with RtspServer(units) as server:
+        server.once = True
+        sdp = server._sdp().replace("npt=0-2.000", "npt=0-0.500")
+        server.once = False
+        server._sdp = lambda: sdp  # type: ignore[method-assign]
+        camera = source(server.url)
+        frames = camera.frames(threading.Event())
+        take(frames, 45)
+        server.drop()
+        take(frames, 40)
+        assert camera.stats().reconnects == 1
+        camera.close()
+
+
+def test_a_recording_that_is_cut_over_http_says_so(tmp_path: Path) -> None:
+    write_clip(tmp_path / "clip.mp4", 60, container={"movflags": "faststart"})
+    whole = (tmp_path / "clip.mp4").read_bytes()
+
+    class Cut(_Quiet):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(whole)))
+            self.end_headers()
+            self.wfile.write(whole[: len(whole) * 2 // 3])
+            self.close_connection = True
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Cut) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        frames = source(f"http://127.0.0.1:{server.server_address[1]}/clip.mp4").frames(threading.Event())
+        with pytest.raises(DeviceError) as caught:
+            list(frames)
+        server.shutdown()
+    assert "the other side closed the connection early" in caught.value.why
+
+
 def test_a_recording_over_http_keeps_every_frame_and_ends(tmp_path: Path) -> None:
     write_clip(tmp_path / "clip.mp4", 30, container={"movflags": "faststart"})  # this server cannot seek
     handler = partial(_Quiet, directory=str(tmp_path))

@@ -164,6 +164,7 @@ class Camera:
 
     skipped = 0
     asked_ns = None
+    ending = ""
 
     def __init__(
         self,

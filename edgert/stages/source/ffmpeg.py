@@ -157,6 +157,11 @@ class Video:
             yield image if sender_ns is None else replace(image, sender_ns=sender_ns)
 
     @property
+    def ending(self) -> str:
+        """See :class:`~edgert.stages.source.live.Device`; a camera of this machine has none."""
+        return ""
+
+    @property
     def at_hand(self) -> int:
         """How many images the decoder has that were not taken."""
         return getattr(self._hardware, "at_hand", 0)
@@ -353,8 +358,10 @@ class Video:
         """Raises edgert's error for FFmpeg's, which holds the URL with its password and so is never the cause itself.
         Called after the ``except`` block has ended: inside it, the original would ride along as the context."""
         why, fix, kind = _explain(error, self._timeout_s)
-        if error.errno == errno.EIO and "://" in self.target:  # all that FFmpeg says of a name that is not found
-            why, fix = "its name is not known here, or the network failed", "check name, address and network"
+        if error.errno == errno.EIO and "://" in self.target:  # which is all that FFmpeg says
+            why, fix = "the other side closed the connection early", "check the server and the network"
+            if what == "cannot open":
+                why, fix = f"its name is not known here, or {why}", "check name, address and network"
         cause = type(error)(error.errno or 0, redact(error.strerror or ""), self.target)
         raise self._error(what, why, fix, kind) from cause
 

@@ -244,6 +244,7 @@ class Pipeline:
 
     skipped = 0
     asked_ns = None
+    ending = ""
 
     def __init__(
         self,
@@ -379,6 +380,7 @@ class CameraPipeline:
 
     skipped = 0
     asked_ns = None
+    ending = ""
 
     def __init__(self, make: Callable[[], Pipeline], lost: Callable[[str], DeviceError]) -> None:
         self._lost = lost

@@ -156,14 +156,12 @@ class GstDecoder:
 
     def _feed(self, packets: Iterable[av.Packet[Any]]) -> None:
         """Puts packets until there are none or nobody wants them; what goes wrong is kept for :meth:`images`."""
-        from av.bitstream import BitStreamFilterContext
-
         try:
-            annex_b = BitStreamFilterContext(self._filter_name, self._source)
+            units = nvdec.StartCodes(self._filter_name, self._source)
             head = bytes(self._source.codec_context.extradata or b"")
             head = head if head.startswith(_START_CODES) else b""  # a camera may send it once, when it is asked
             for packet in packets:
-                for part in annex_b.filter(packet if packet.size else None):
+                for part in units.of(packet):
                     if self._closed.is_set() or not self._is_put(head + bytes(part), part.pts):
                         return
                     head = b""

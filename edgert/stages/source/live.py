@@ -124,6 +124,12 @@ class Device(Protocol):
         """Since when the network is waited for; None while it is not. Read from any thread."""
         ...
 
+    @property
+    def ending(self) -> str:
+        """How long its stream was, once all that it had announced has come: an end is then its real end. Empty before,
+        and for streams that announce no length. Read from any thread."""
+        ...
+
     def images(self) -> Iterator[Image]:
         """Blocks for each image. Ends with the stream; raises DeviceError when it is lost."""
         ...
@@ -143,13 +149,14 @@ class Connection:
     Attributes:
         is_up: whether it gives images.
         reason: why not; empty while it does, and before the first try has failed.
+        has_ended: whether its stream came to its end, which is no loss.
         reconnects: times that it gave images again.
         frame_ns: when its newest image came; None before the first.
         changed_ns: since when ``is_up`` is what it is.
     """
 
     def __init__(self, stage: str, title: str, clock: Clock) -> None:
-        self.is_up, self.reason, self.reconnects = False, "", 0
+        self.is_up, self.reason, self.has_ended, self.reconnects = False, "", False, 0
         self.frame_ns: int | None = None
         self.changed_ns = clock.now_ns()
         self._stage, self._title, self._clock = stage, title, clock
@@ -208,9 +215,11 @@ class Connection:
         """Whether it was lost many times in the last minutes."""
         return len(self._losses_ns) == MOST_LINES and now_ns - self._losses_ns[0] < REMIND_S * 1e9
 
-    def ended(self) -> None:
-        """Its stream came to its end."""
-        self.is_up, self.changed_ns = False, self._clock.now_ns()
+    def ended(self, ending: str) -> None:
+        """Records and logs that its stream came to its end; ``ending`` is the device's, or empty."""
+        self.is_up, self.has_ended, self.changed_ns = False, True, self._clock.now_ns()
+        self.reason = ending or "its stream ended"
+        log.warning("%s: %s", self._stage, self.reason)
 
     def stop(self) -> None:
         """Nobody reads it any more: times end here."""
@@ -221,7 +230,7 @@ class Connection:
         now_ns = self._stopped_ns or self._clock.now_ns()
         age_s = None if self.frame_ns is None else (now_ns - self.frame_ns) / 1e9
         since_s = (now_ns - self.changed_ns) / 1e9
-        return SourceStats(skipped, self.reconnects, lost, self.is_up, since_s, age_s, self.reason)
+        return SourceStats(skipped, self.reconnects, lost, self.is_up, since_s, age_s, self.reason, self.has_ended)
 
     def _wait_s(self, is_login: bool) -> float:
         """Twice as long each time."""
@@ -300,7 +309,8 @@ class LiveSource:
                 yield from self._timeline.frames(images, stop)
         finally:
             self._reader.end()
-            way.stop()
+            if stop.is_set() or way.is_up:  # else its times go on: others may run without it
+                way.stop()
 
     def stats(self) -> SourceStats:
         reader = self._reader
@@ -328,6 +338,9 @@ class LiveSource:
             elif not alive:
                 raise StageError(f"the reader of {self._title} died", where=f"stages.{self._name}")
             elif self._wait_s is not None and reader.waits_longer(self._wait_s):
+                if ending := reader.ending:  # a server that has sent everything need not say so
+                    reader.way.ended(ending)
+                    return
                 reader = self._reader = reader.replaced(self._wait_s)
 
 
@@ -354,6 +367,7 @@ class Reader(threading.Thread):
         self._begins_in_s = 0.0
         self._has_connected = self._has_failed = False
         self._device: Device | None = None
+        self._ending = ""
         self._left: list[Reader] = []
 
     def waits_longer(self, wait_s: float) -> bool:
@@ -361,6 +375,12 @@ class Reader(threading.Thread):
         device = self._device
         asked_ns = device.asked_ns if device is not None else None
         return asked_ns is not None and self._clock.now_ns() - asked_ns > wait_s * 1e9
+
+    @property
+    def ending(self) -> str:
+        """See :attr:`Device.ending`; of the connected device."""
+        device = self._device
+        return device.ending if device is not None else self._ending
 
     def replaced(self, wait_s: float) -> Reader:
         """Another one in place of this, which ends, and closes its device, when that gives something after all or gives
@@ -404,7 +424,7 @@ class Reader(threading.Thread):
             if self._ended.is_set():  # and perhaps another one reads by now
                 return
             if loss is None:
-                self.way.ended()
+                self.way.ended(self._ending)
                 self.slot.put("ended")
                 return
             if self._gives_up(loss):
@@ -438,7 +458,7 @@ class Reader(threading.Thread):
         except DeviceError as error:
             return error
         finally:
-            self._device = None
+            self._ending, self._device = device.ending, None
             self.skipped = skipped + device.skipped
             device.close()
         return None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import heapq
+import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import av
     from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
+
+log = logging.getLogger("edgert.source")
 
 PROCESSES = "EDGERT_NVDEC"
 """Names a variable: ``process`` or ``thread``, where decoders work whatever the number of GPUs."""
@@ -112,6 +115,25 @@ def is_apart(device: CudaDevice) -> bool:
     ``EDGERT_NVDEC`` says otherwise. Integrated GPUs share no memory between processes as others do."""
     asked = os.environ.get(PROCESSES, "")
     return not device.traits.integrated and (asked == "process" or (device.is_one_of_several and asked != "thread"))
+
+
+class StartCodes:
+    """Makes packets of a stream into units with start codes, which hardware decoders read."""
+
+    def __init__(self, name: str, stream: VideoStream) -> None:
+        from av.bitstream import BitStreamFilterContext
+
+        self._filter = BitStreamFilterContext(name, stream)
+
+    def of(self, packet: av.Packet[Any]) -> Sequence[av.Packet[Any]]:
+        """Return the units of a packet; none of a damaged one, such as the last of a file that was cut."""
+        from av.error import InvalidDataError
+
+        try:
+            return self._filter.filter(packet if packet.size else None)
+        except InvalidDataError as error:
+            log.debug("a packet is damaged: %s", error)
+            return ()
 
 
 class Times:
@@ -253,13 +275,11 @@ class Nvdec:
     def _runs(self, packets: Iterable[av.Packet[Any]]) -> Iterator[tuple[int, int]]:
         """Address and bytes of what goes to the decoder in one call: packets that stay there until the next are asked
         for; at last no bytes, which are the end."""
-        from av.bitstream import BitStreamFilterContext
-
-        annex_b, held, failure = BitStreamFilterContext(self._filter_name, self._source), 0, None
+        units, held, failure = StartCodes(self._filter_name, self._source), 0, None
         whole = self._bytes
         try:
             for packet in packets:
-                for part in annex_b.filter(packet if packet.size else None):
+                for part in units.of(packet):
                     self._times.put(part.pts)
                     if self._together == 1:
                         yield part.buffer_ptr, part.buffer_size

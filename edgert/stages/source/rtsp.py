@@ -1,7 +1,10 @@
 """Network cameras and streams: RTSP, HTTP, HLS, RTMP, through FFmpeg."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from edgert.clock import Clock
@@ -15,7 +18,13 @@ from edgert.stages.source.live import LiveSource, redact
 from edgert.stages.source.packets import Tap
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
+if TYPE_CHECKING:
+    import av
+
 SCHEMES = ("rtsp", "rtsps", "http", "https", "rtmp", "udp")
+_ROUNDING_NS = 500_000_000
+"""So much less, or more, than its announced length a whole stream may have, beside two frames."""
+_NO_TIMESTAMPS = 0x80  # FFmpeg's AVFMT_NOTIMESTAMPS
 _RECORDINGS = frozenset({".mp4", ".mkv", ".mov", ".avi", ".webm", ".m4v"})
 
 
@@ -99,16 +108,50 @@ class Stream(Video):
             url, counter, clock, where=where, options=options, timeout_s=wait_s, live=True, watched=is_rtsp
         )
 
+        # FFmpeg guesses the length of a file that is nothing but images. Sound may last longer than images do.
+        is_guessed = self._container.format.flags & _NO_TIMESTAMPS
+        self._length_ns = None if is_guessed else self._stated_ns()
+        self._first, self._last, self._count = 0, 0, 0
+
+    @property
+    def ending(self) -> str:
+        if self._length_ns is None or not self._count or self._stream.time_base is None:
+            return ""
+        tick_ns = 1e9 * self._stream.time_base
+        allowed_ns = _ROUNDING_NS + 2 * (self._last - self._first) * tick_ns / self._count
+        # Who joins in the middle may get positions of the whole, or positions from there on.
+        for end_ns in (self._last * tick_ns, (self._last - self._first) * tick_ns):
+            if abs(self._length_ns - end_ns) <= allowed_ns:
+                return f"its stream ended after {end_ns / 1e9:.1f} s of {self._length_ns / 1e9:.1f} s"
+        return ""
+
     def images(self) -> Iterator[Image]:
-        """Ends only where the stream had announced its length; an end without that is a loss."""
+        """Ends only where the stream ends that has announced its length; every other end is a loss."""
         yield from super().images()
-        if not self.outline.duration_ns:
-            raise DeviceError(
-                f"lost {self.target}",
-                why="the other side closed the connection",
-                where=self.where,
-                fix="check the camera and the network",
-            )
+        is_checked = self._length_ns is not None
+        if self.ending or (self.outline.duration_ns and not is_checked):
+            return
+        why = "the other side closed the connection"
+        if self._length_ns:
+            why += f" before the end of its {self._length_ns / 1e9:.1f} s"
+        raise DeviceError(f"lost {self.target}", why=why, where=self.where, fix="check the camera and the network")
+
+    def _packets(self) -> Iterator[av.Packet[Any]]:
+        try:
+            for packet in super()._packets():
+                if (at := packet.pts) is not None:
+                    self._first, self._last = (min(self._first, at), max(self._last, at)) if self._count else (at, at)
+                    self._count += 1
+                yield packet
+        except DeviceError:
+            if not self.ending:  # else a server hung up, or fell silent, that had sent everything
+                raise
+
+    def _stated_ns(self) -> int | None:
+        stream = self._stream
+        if stream.duration and stream.time_base is not None:
+            return int(1e9 * stream.duration * stream.time_base)
+        return self.outline.duration_ns if self.outline.is_silent else None
 
 
 def is_recording(url: str) -> bool:

@@ -196,7 +196,7 @@ class UserPointerCamera:
         where: str,
         kernel: Kernel,
     ) -> None:
-        self.skipped, self.asked_ns = 0, None
+        self.skipped, self.asked_ns, self.ending = 0, None, ""
         self._device, self._clock, self._timeout_s = device, clock, config.timeout
         self._letters, self._format = FORMATS[(config.format or "").lower()]
         self._node = Node(path, where, kernel)
