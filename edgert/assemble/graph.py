@@ -270,10 +270,19 @@ class _Assembler:
             for parts in zip(*(shares[name] for name in names), strict=False):
                 if len({share.streams for share in parts}) == 1:
                     run_beside([share.nodes for share in parts], parts[0].streams, STAGE_QUEUE)
+        stand_ins = {
+            name
+            for name, stage in stages.items()
+            if isinstance(stage, section.SourceStage) and stage.loop and stage.realtime
+        }
         fed = {share.nodes[0] for own in shares.values() for share in own if share.nodes[0].producers}
         for name, stage in stages.items():
             for other in inputs_of(stage):
                 capacity, drop = queue_of(stages[other], stage, self._is_live(shares[other][0].nodes[-1]))
+                if drop == "never" and other in stand_ins:
+                    stand_ins.remove(other)
+                    what, fix = "plays like a camera but waits for slow stages: latency then grows", "drop: oldest"
+                    log.warning("stages.%s: %s; %s has it drop frames as a camera does", other, what, fix)
                 for before, after in ((before, after) for before in shares[other] for after in shares[name]):
                     if (both := before.streams & after.streams) and after.nodes[0] not in fed:
                         connect(before.nodes[-1], after.nodes[0], both, capacity, drop, is_part=both < before.streams)
