@@ -9,6 +9,7 @@ Or, where the program brings the frames and waits for each result: ``steer(pipel
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import queue
@@ -21,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
+from weakref import WeakSet
 
 from edgert.board.gpu_start import gpu_started
 from edgert.collector import making_what_stays
@@ -49,6 +51,22 @@ if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile; 
 
 _LOG = logging.getLogger(__name__)
 _TAP_QUEUE = 4
+_OPEN: WeakSet[Pipeline] = WeakSet()
+"""Pipelines that have begun and were not closed."""
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close what the program left open, while Python can still wait for threads.
+
+    A thread that Python ends later, in a call of the CUDA driver, takes the process down: PyCUDA aborts where a thread
+    ends within a context (https://documen.tician.de/pycuda/driver.html).
+    """
+    for pipeline in list(_OPEN):
+        try:
+            pipeline.close()
+        except EdgertError as error:
+            _LOG.warning("%s, closed at the end of the program: %s", pipeline.file.config.name, error)
 
 
 class ResultTimeout(StageError, TimeoutError):  # noqa: N818 - reads as what it is
@@ -304,9 +322,13 @@ class Pipeline:
                 self._show()
 
     def run(self) -> Summary:
-        """Runs until the sources end, once; returns the summary.
+        """Run until the sources end, once; return the summary.
 
-        Raises the first error of any stage; StageError where it ran already, or was closed.
+        Interrupted by Ctrl-C, it closes the pipeline before KeyboardInterrupt goes on.
+
+        Raises:
+            StageError: it ran already, or was closed.
+            EdgertError: the first error of any stage.
         """
         with self._tapping:
             if self._ran or self._assembly.closed:
@@ -314,8 +336,14 @@ class Pipeline:
                 raise StageError("this pipeline ran already", why="its threads and files are gone", fix=fix)
             self._refuse_own("run")
             self._ran = True
-        self.start()
-        self.wait()
+        try:
+            self.start()
+            self.wait()
+        except EdgertError:
+            raise
+        except BaseException:  # Ctrl-C in a program without a with block: files end whole, and GPU threads end
+            self.close()
+            raise
         return self.summary()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -368,6 +396,7 @@ class Pipeline:
         finally:
             self._leave()
             called = self._calling is not None and self._calling.is_left
+            _OPEN.discard(self)
             if not (self._runner.left or called):  # nobody frees memory under a call that goes on
                 self._assembly.close()
             self._runner.let_go()
@@ -500,6 +529,7 @@ class Pipeline:
 
     def _show(self) -> None:
         """Begins what is beside the stages."""
+        _OPEN.add(self)
         self._started_s, self._over_current = time.time(), OverCurrent()
         if self._watch is not None:
             self._watch.start()

@@ -227,7 +227,7 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
         f"[bold]{summary.fps:.1f} fps[/], latency p50 {latency.p50:.1f} p95 {latency.p95:.1f} p99 {latency.p99:.1f} ms"
     )
     screen.print(
-        f"{summary.copies_per_frame:.2f} copies ({format_bytes(summary.bytes_copied_per_frame)}) per frame, "
+        f"{summary.copies_per_frame:.2f} host copies ({format_bytes(summary.bytes_copied_per_frame)}) per frame, "
         f"peak memory {format_bytes(summary.peak_rss_bytes)}"
     )
     for name, place in summary.frames.items():

@@ -134,7 +134,10 @@ class History:
             self._notes.append(self._now())
 
     def recent(self, now_ns: int | None = None) -> Recent:
-        """The last minute; callable from any thread.
+        """Return the last minute; callable from any thread.
+
+        The first five seconds are no part of it, once as many have followed: models are still prepared then, and what
+        waited for them is no sign of how the pipeline keeps up.
 
         Args:
             now_ns: when the run ended; None while it goes on.
@@ -142,11 +145,10 @@ class History:
         if now_ns is None:
             self.note()  # where no thread does
         now, notes = self._now(now_ns), tuple(self._notes)
-        since = next(
-            (one for one in reversed(notes) if now.at_ns - one.at_ns >= WINDOW_NS), notes[0] if notes else None
-        )
-        if since is None or now.at_ns - self._began() <= WINDOW_NS:
-            since = _Note(self._began(), {}, {}, {})
+        began_ns = self._began()
+        settled = [one for one in notes if one.at_ns - began_ns >= _EVERY_NS and now.at_ns - one.at_ns >= _EVERY_NS]
+        first = settled[0] if settled else _Note(began_ns, {}, {}, {})
+        since = next((one for one in reversed(settled) if now.at_ns - one.at_ns >= WINDOW_NS), first)
         return _recent(self._nodes, since, now)
 
     def _run(self) -> None:

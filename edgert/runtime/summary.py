@@ -64,7 +64,8 @@ class Summary:
         recent: the last minute, or that before the end.
         budgets: what was done to keep them; empty for a pipeline without.
         simulation: per stage, the jitter that a simulation of the run samples from; empty while it runs.
-        copies_per_frame, bytes_copied_per_frame: copies of pixels in host memory, from every ``to_x`` call.
+        copies_per_frame, bytes_copied_per_frame: copies of pixels by the host, and between host and GPU. Copies within
+            a GPU's memory, such as out of a decoder's surfaces, are not counted.
         frames: where those of each source are that a model on a GPU reads, who gets copies on the host, and why.
         tracks: from which scores on each tracker follows objects.
         over_current: over-current events of the board in that time, of each limit; empty where nothing counts them.

@@ -81,7 +81,7 @@ def calls(printed: str, name: str) -> int:
 
 def test_frames_reach_the_model_without_a_copy(board: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     code, printed = run(board, tmp_path, "stages.camera.size=640x480")
-    assert code == 0 and "0.00 copies (0 B) per frame" in printed, printed
+    assert code == 0 and "0.00 host copies (0 B) per frame" in printed, printed
     mapped = calls(printed, "cuGraphicsEGLRegisterImage")
     assert mapped == calls(printed, "cuGraphicsUnregisterResource") == calls(printed, "NvBufSurfaceUnMapEglImage")
     way = "device address" if board[0] == "thor-t5000" else "EGL image"

@@ -5,12 +5,17 @@ cache (https://docs.nvidia.com/deeplearning/tensorrt-rtx/latest/inference-librar
 """
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgert.backend.base import Shapes, Store, cache_content
 from edgert.backend.tensorrt import library as api
+from edgert.errors import DeviceError
 
 log = logging.getLogger("edgert.backend")
+_PAUSES_S = 0.01, 0.1
+"""Before the second and the third try to read cached kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +38,20 @@ class KernelCache:
     Args:
         shelf: where kernels of an earlier start are found, and new ones cached; None has them for this process only.
         title: of the model, for messages.
+        synchronize: waits for the GPU; raises DeviceError while another thread keeps it from work like this one's.
     """
 
-    def __init__(self, library: api.Library, engine: api.ICudaEngine, shelf: Shelf | None, title: str) -> None:
+    def __init__(
+        self,
+        library: api.Library,
+        engine: api.ICudaEngine,
+        shelf: Shelf | None,
+        title: str,
+        synchronize: Callable[[], None],
+    ) -> None:
         self._trt: api.Trt = library.trt
         self._engine: api.ICudaEngine = engine
-        self._shelf, self._title = shelf, title
+        self._shelf, self._title, self._synchronize = shelf, title, synchronize
         self._made_by: api.IRuntimeConfig = engine.create_runtime_config()
         self._kernels: api.IRuntimeCache = self._made_by.create_runtime_cache()
         self._cached_bytes, self._ran = self._read(), set[object]()
@@ -80,15 +93,39 @@ class KernelCache:
             self._cached_bytes = len(content)
 
     def _read(self) -> int:
-        """The bytes of the kernels that were found. Those that TensorRT-RTX does not take are removed, which is logged:
-        they are of another release or GPU than the key says, or damaged."""
+        """Read the cached kernels and return how many bytes they are; 0 where there are none to use.
+
+        TensorRT-RTX also refuses good ones while another thread of the program records or frees on the GPU. So a
+        refusal is tried again, and kernels are only removed where the GPU itself is fine: then they are damaged, or of
+        another release or GPU than their key says.
+        """
         content = self._shelf.store.get(self._shelf.key) if self._shelf is not None else None
         if content is None or self._shelf is None:
             log.info("%s: TensorRT-RTX compiles its kernels for this GPU, which takes seconds", self._title)
             return 0
-        if self._kernels.deserialize(content):
+        for pause_s in (*_PAUSES_S, None):
+            if self._kernels.deserialize(content):
+                return len(content)
+            self._kernels = self._made_by.create_runtime_cache()
+            is_disturbed = self._is_disturbed()
+            if pause_s is not None:
+                time.sleep(pause_s)
+        if is_disturbed:
+            log.warning(
+                "%s: its cached kernels cannot be read while another thread uses the GPU; compiled again for now, and "
+                "kept for the next start",
+                self._title,
+            )
             return len(content)
         log.warning("%s: its cached kernels are not those of this TensorRT-RTX and GPU: compiled again", self._title)
         self._shelf.store.remove(self._shelf.key)
-        self._kernels = self._made_by.create_runtime_cache()
         return 0
+
+    def _is_disturbed(self) -> bool:
+        """Return whether the GPU refuses ordinary work now, as it does while somebody records a CUDA graph."""
+        try:
+            self._synchronize()
+        except DeviceError as error:
+            log.debug("%s: %s", self._title, error)
+            return True
+        return False

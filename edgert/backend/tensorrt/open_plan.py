@@ -61,7 +61,8 @@ class OpenPlan:
                 where=title,
                 fix="an engine runs with the TensorRT and on the kind of GPU it was built for: build it here",
             )
-        self._kernels = KernelCache(library, self._engine, shelf, title) if library.kind == "rtx" else None
+        is_rtx = library.kind == "rtx"
+        self._kernels = KernelCache(library, self._engine, shelf, title, device.synchronize) if is_rtx else None
 
     @property
     def dla_core(self) -> int:

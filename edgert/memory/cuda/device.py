@@ -25,6 +25,7 @@ from edgert.memory.cuda.driver import (
     pycuda_driver,
 )
 from edgert.memory.cuda.gpu_context import Context, MemoryKind, tensor_kind
+from edgert.memory.cuda.holders import described, free_on, others_on
 from edgert.memory.cuda.nvrtc import Module
 from edgert.memory.cuda.stream import Event, Stream
 
@@ -64,25 +65,43 @@ class Block(ABC):
         """Enqueues the copy of the first ``nbytes``, by default all, to the host, where host and GPU have copies."""
 
     def release(self) -> None:
-        """Gives the memory back. Twice is once. Work that uses it must be done."""
-        if self._address is None:
+        """Give the memory back. Twice is once. Work that uses it must be done.
+
+        Raises:
+            DeviceError: the driver refuses now, as while a thread records a CUDA graph; it may be released again.
+        """
+        address, self._address = self._address, None
+        if address is None:
             return
-        self._address = None
         try:
             if self.device.is_open:  # else the context took the memory with it
                 with self.device:
                     self._free()
         except self.device.driver.Error as error:
             if not is_lost(str(error)):  # else the memory is gone with the context
+                self._address = address
                 raise failed(error, "freeing") from error
         self.device.forget(self)
+
+    def release_or_defer(self) -> None:
+        """Release memory that nobody holds any more, once the GPU is done with it. Never raises.
+
+        Where the driver refuses, the device releases it when it next makes memory. For finalizers, which run in any
+        thread, also while another records a CUDA graph.
+        """
+        try:
+            if self.device.is_open:
+                self.device.settle()
+            self.release()
+        except DeviceError:
+            self.device.defer(self)
 
     @abstractmethod
     def _free(self) -> None: ...
 
     def __del__(self) -> None:
         if getattr(self, "_address", None) is not None:
-            self.release()
+            self.release_or_defer()
             self.device.forget(self, leaked=True)
 
 
@@ -232,6 +251,7 @@ class CudaDevice(Context):
     def _allocate(self, make: Callable[[Context, int], MadeT], nbytes: int) -> MadeT:
         if nbytes <= 0:
             raise DeviceError(f"a block of {nbytes} bytes", why="memory has at least one byte")
+        self.release_deferred()
         try:
             with self:
                 made = make(self, nbytes)
@@ -257,7 +277,9 @@ def open_device(ordinal: int = 0, *, counter: Counter | None = None, driver: Any
     try:
         return CudaDevice(driver, ordinal, counter)
     except driver.Error as error:
-        raise failed(error, f"opening GPU {ordinal}") from error
+        bus_id = str(driver.Device(ordinal).pci_bus_id())
+        free, others = free_on(bus_id), described(others_on(bus_id))
+        raise failed(error, f"opening GPU {ordinal}", free_bytes=free, others=others) from error
 
 
 # CUDA graphs: work recorded once, launched as one. PyCUDA has none, so the driver is called directly.

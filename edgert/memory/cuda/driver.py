@@ -74,15 +74,24 @@ def unusable(message: str) -> DeviceError:
     return DeviceError(what, why=message, fix=fix)
 
 
-def failed(error: Exception, doing: str, *, free_bytes: int = 0, asked_bytes: int = 0, others: str = "") -> DeviceError:
-    """A CUDA error as edgert's, distinguished by its message. ``doing`` is what failed, such as ``allocating``;
-    ``others`` what other processes hold."""
+def failed(
+    error: Exception, doing: str, *, free_bytes: int | None = None, asked_bytes: int = 0, others: str = ""
+) -> DeviceError:
+    """Return a CUDA error as edgert's, distinguished by its message.
+
+    Args:
+        doing: what failed, such as ``allocating``.
+        free_bytes: of the GPU's memory; None where that is not known.
+        asked_bytes: that were asked for; 0 where a context was opened.
+        others: what other processes hold.
+    """
     message = str(error)
     if "out of memory" in message:
+        asked = f"{format_bytes(asked_bytes)} were asked for" if asked_bytes else "a CUDA context takes some 500 MiB"
+        free = "an unknown amount is" if free_bytes is None else f"{format_bytes(free_bytes)} are"
         return DeviceError(
             f"{doing}: the GPU has too little memory",
-            why=f"{format_bytes(asked_bytes)} were asked for, {format_bytes(free_bytes)} are free"
-            + (f"; {others}" if others else ""),
+            why="; ".join(filter(None, (f"{asked}, {free} free", others))),
             fix="smaller batches, fewer streams, or a smaller TensorRT workspace; other processes hold memory too",
         )
     return _lost(doing, message) if is_lost(message) else DeviceError(f"{doing} failed", why=message)

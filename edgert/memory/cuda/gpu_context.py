@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import Counter
@@ -107,6 +107,14 @@ def describe(traits: Traits) -> str:
     return f"pinned memory and copies (integrated, {reason})"
 
 
+class Releasable(Protocol):
+    """Memory that is given back once nobody uses it."""
+
+    def release(self) -> None:
+        """Give the memory back. Raises DeviceError where the driver refuses now."""
+        ...
+
+
 class _Thread(threading.local):
     """How many blocks of a context a thread is in."""
 
@@ -156,6 +164,7 @@ class Context:
         self._local = _Thread()
         self._lock = threading.Lock()
         self._live: dict[int, int] = {}
+        self._deferred: deque[Releasable] = deque()
         self.leaked = 0
         """Blocks that were forgotten instead of released."""
 
@@ -263,8 +272,25 @@ class Context:
             if not is_lost(str(error)):
                 raise failed(error, "work on the GPU") from error
 
+    def defer(self, block: Releasable) -> None:
+        """Keep a block that could not be released; :meth:`release_deferred` tries again."""
+        self._deferred.append(block)
+
+    def release_deferred(self) -> None:
+        """Release the blocks of :meth:`defer`, as many as the driver takes now."""
+        while self._deferred:
+            block = self._deferred.popleft()
+            try:
+                self.settle()
+                block.release()
+            except DeviceError:
+                self._deferred.append(block)
+                return
+
     def close(self) -> None:
         """Gives the context back. Raises StageError, and does so nevertheless, when blocks were not released."""
+        if self._context is not None:
+            self.release_deferred()
         live = dict(self._live)
         context, self._context = self._context, None
         if context is not None:

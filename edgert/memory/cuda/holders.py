@@ -6,11 +6,13 @@ on a Jetson it is missing, or answers nothing, and in a container it shows the c
 
 import ctypes
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from edgert.units import format_bytes
 
+T = TypeVar("T")
 _LIBRARY = "libnvidia-ml.so.1"
 _MOST, _SHOWN = 64, 4
 _UNKNOWN = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE, of 64 bits
@@ -40,31 +42,60 @@ class Holder:
         return f"{self.name} (process {self.pid}){size}"
 
 
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
 def others_on(bus_id: str, library: Any = None) -> tuple[Holder, ...]:
-    """Other processes that compute on a GPU, those that hold most first; none where nobody can tell.
+    """Return the other processes that compute on a GPU, those that hold most first; none where NVML shows none.
 
     Args:
         bus_id: of the GPU, ``0000:01:00.0``.
         library: NVML's; that of this machine by default.
     """
-    try:
-        nvml = library or ctypes.CDLL(_LIBRARY)
-        if nvml.nvmlInit_v2():
-            return ()
-    except OSError:
-        return ()
-    try:
-        device, count = ctypes.c_void_p(), ctypes.c_uint(_MOST)
-        found = (_Process * _MOST)()
-        if nvml.nvmlDeviceGetHandleByPciBusId_v2(bus_id.encode(), ctypes.byref(device)):
-            return ()
+
+    def ask(nvml: Any, device: ctypes.c_void_p) -> tuple[Holder, ...]:
+        count, found = ctypes.c_uint(_MOST), (_Process * _MOST)()
         if nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), found):
             return ()
         others = [one for one in found[: count.value] if one.pid != os.getpid()]
         holders = [Holder(one.pid, _name(nvml, one.pid), _bytes(one.used_bytes)) for one in others]
         return tuple(sorted(holders, key=lambda one: -one.used_bytes))
+
+    return _asked(ask, bus_id, library) or ()
+
+
+def free_on(bus_id: str, library: Any = None) -> int | None:
+    """Return the bytes of a GPU's memory that are free, without a CUDA context; None where NVML does not say.
+
+    Args:
+        bus_id: see :func:`others_on`.
+        library: see :func:`others_on`.
+    """
+
+    def ask(nvml: Any, device: ctypes.c_void_p) -> int | None:
+        memory = _Memory()
+        return None if nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) else int(memory.free)
+
+    return _asked(ask, bus_id, library)
+
+
+def _asked(ask: Callable[[Any, ctypes.c_void_p], T], bus_id: str, library: Any) -> T | None:
+    """Return what NVML answers about a GPU; None without NVML, that GPU or a function that is asked for."""
+    try:
+        nvml = library or ctypes.CDLL(_LIBRARY)
+        if nvml.nvmlInit_v2():
+            return None
+    except OSError:
+        return None
+    try:
+        device = ctypes.c_void_p()
+        is_unknown = nvml.nvmlDeviceGetHandleByPciBusId_v2(bus_id.encode(), ctypes.byref(device))
+        return None if is_unknown else ask(nvml, device)
     except AttributeError:  # a library older than a function
-        return ()
+        return None
     finally:
         nvml.nvmlShutdown()
 

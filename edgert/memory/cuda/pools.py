@@ -205,9 +205,7 @@ class _Piece:
         return root
 
     def _free(self) -> None:
-        if self.block.device.is_open:
-            self.block.device.settle()
-        self.block.release()
+        self.block.release_or_defer()
 
 
 class SharedLease(StreamLease):

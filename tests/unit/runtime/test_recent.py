@@ -37,11 +37,24 @@ def test_what_is_older_than_a_minute_is_forgotten() -> None:
         move(clock, 1.0)
         history.note()
         recent = history.recent()
-        assert recent.seconds == pytest.approx(second + 1 if second < 60 else 62, abs=3.0)
+        whole = second + 1 if second < 10 else second - 5  # the first five seconds are left out then
+        assert recent.seconds == pytest.approx(min(whole, 62), abs=3.0)
         assert recent.fps == pytest.approx(10) and recent.streams["cam"].fps == pytest.approx(10)
     slow, share = history.recent().latency_ms, history.recent().stages["1"]
     assert slow.p99 == pytest.approx(20, rel=0.03) and share.streams["cam"].latency_ms == slow
     assert share.busy_percent == pytest.approx(25) and share.dropped == {} and history.recent().dropped == {}
+
+
+def test_the_first_five_seconds_are_left_out_once_as_many_have_followed() -> None:
+    nodes, clock = chain(Numbers(), Does()), VirtualClock()
+    history, meter = History(nodes, clock, lambda: 0), nodes[1].meter
+    for second in range(1, 15):
+        for _ in range(10):  # a backlog at first, while models are prepared
+            meter.done("cam", (2000 if second <= 3 else 20) * MS)
+        move(clock, 1.0)
+        recent = history.recent()  # notes the counts, at 1, 6 and 11 seconds
+        assert recent.latency_ms.p99 == pytest.approx(2000 if second < 11 else 20, rel=0.03), second
+        assert recent.seconds == (second if second < 11 else second - 6)
 
 
 def test_a_minute_without_a_frame_is_empty() -> None:

@@ -35,6 +35,10 @@ class Nvml:
             entry.pid, entry.used_bytes = pid, used
         return int(self._broken == "processes")
 
+    def nvmlDeviceGetMemoryInfo(self, device: Any, memory: Any) -> int:
+        memory._obj.free = 300 * 2**20
+        return int(self._broken == "memory")
+
     def nvmlSystemGetProcessName(self, pid: Any, name: Any, length: Any) -> int:
         text = self._processes[pid.value][1]
         name.value = text.encode()
@@ -66,3 +70,10 @@ def test_where_nobody_can_tell_there_are_none(broken: str) -> None:
     assert holders.others_on(BUS, Nvml({7: (1, "a")}, broken)) == ()
     assert holders.others_on("0000:02:00.0", Nvml({7: (1, "a")})) == ()
     assert holders.others_on(BUS) == ()
+
+
+def test_free_memory_is_known_without_a_context() -> None:
+    assert holders.free_on(BUS, Nvml({})) == 300 * 2**20
+    assert holders.free_on(BUS, Nvml({}, broken="memory")) is None
+    assert holders.free_on(BUS, Nvml({}, broken="init")) is None
+    assert holders.free_on("0000:02:00.0", Nvml({})) is None

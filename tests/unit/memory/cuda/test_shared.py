@@ -186,3 +186,17 @@ def test_a_supply_grows_to_what_is_held_and_no_further_than_told() -> None:
     first[1].release()
     del first
     assert supply.acquire() is not None and counter.read().allocations == 3
+
+
+def test_memory_that_the_driver_keeps_during_a_recording_is_released_later() -> None:
+    rig = Rig()
+    memory, lease = rig.lent()
+    del rig.pool, lease
+    rig.gpu.broken["free"] = "cuMemFreeHost failed: operation not permitted when stream is capturing"
+    del memory  # its finalizer raises nothing
+    assert rig.device.live_bytes == SIZE
+    rig.gpu.broken.clear()
+    other = rig.device.block(SIZE)
+    assert rig.device.live_bytes == SIZE and rig.device.leaked == 0
+    other.release()
+    rig.device.close()

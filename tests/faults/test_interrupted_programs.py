@@ -1,0 +1,93 @@
+"""Ctrl-C in a program that uses the Python API: it ends in order and its files are whole, also without ``with``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command import ROOT, environment
+from tests.helpers.gpu import gpu_or_skip
+
+MODEL = f"""
+models:
+  parts:
+    onnx: {ROOT}/pipelines/assets/parts.onnx
+    task: {{detect: yolox, labels: {ROOT}/pipelines/assets/parts.txt}}
+    input: {{resize: letterbox, color: rgb, std: 255}}
+"""
+FILMED = (
+    MODEL
+    + """
+stages:
+  camera: {source: "synthetic:noise", size: 320x240, fps: 30, realtime: true}
+  find: {infer: parts, from: camera}
+  lines: {sink: jsonl, from: find, path: lines.jsonl}
+"""
+)
+BROUGHT = (
+    MODEL
+    + """
+stages:
+  camera: {source: api}
+  find: {infer: parts, from: camera}
+  lines: {sink: jsonl, from: find, path: lines.jsonl}
+"""
+)
+IMAGES = "import itertools\nimport numpy as np\nimage = np.zeros((240, 320, 3), np.uint8)\n"
+WAYS = {
+    "run": (FILMED, "edgert.Pipeline('p.yaml').run()"),
+    "run in with": (FILMED, "with edgert.Pipeline('p.yaml') as pipeline: pipeline.run()"),
+    "results": (FILMED, "for result in edgert.Pipeline('p.yaml').results('find'): pass"),
+    "call": (BROUGHT, f"{IMAGES}pipeline = edgert.Pipeline('p.yaml')\nwhile True: pipeline(image)"),
+    "map": (
+        BROUGHT,
+        f"{IMAGES}for _ in edgert.Pipeline('p.yaml').map(itertools.repeat(image)): pass",
+    ),
+    "submit": (BROUGHT, f"{IMAGES}pipeline = edgert.Pipeline('p.yaml')\nwhile True: pipeline.submit(image)"),
+}
+
+
+def interrupted(folder: Path, way: str, engines: str = "") -> subprocess.CompletedProcess[str]:
+    """Start a program, interrupt it once it has written ten lines, and return how it ended."""
+    file, program = WAYS[way]
+    (folder / "p.yaml").write_text(engines + file)
+    (folder / "program.py").write_text(f"import edgert\n{program}\n")
+    lines = folder / "lines.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "program.py"], cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not (lines.exists() and lines.read_bytes().count(b"\n") > 10):
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess((), process.returncode, "", errors)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_ends_by_the_interrupt_and_every_line_is_whole(tmp_path: Path, way: str) -> None:
+    done = interrupted(tmp_path, way)
+    assert done.returncode == -signal.SIGINT and done.stderr.rstrip().endswith("KeyboardInterrupt"), done.stderr
+    assert "Exception ignored" not in done.stderr
+    text = (tmp_path / "lines.jsonl").read_text()
+    assert text.endswith("\n") and all(json.loads(line) for line in text.splitlines())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", WAYS)
+def test_on_a_gpu_no_thread_ends_within_a_context(tmp_path: Path, way: str) -> None:
+    gpu_or_skip()
+    done = interrupted(tmp_path, way, "engines: [tensorrt, onnxruntime-cuda]\n")
+    assert done.returncode == -signal.SIGINT, done.stderr  # not by abort()
+    text = (tmp_path / "lines.jsonl").read_text()
+    assert text.endswith("\n") and all(json.loads(line) for line in text.splitlines())
