@@ -84,7 +84,13 @@ def _check_operators(file: PipelineFile) -> None:
         # TensorRT's plugins are the board's: an engine may run it whose operators are not all known here.
         with_plugins = config.backend in ("tensorrt", "null")
         with_plugins = with_plugins or (config.backend == "auto" and not chain <= {ORT, ORT_CUDA})
-        if not with_plugins and (why := unsupported_nodes(load(config.onnx), own)):
+        if with_plugins:
+            continue
+        try:
+            why = unsupported_nodes(load(config.onnx), own)
+        except ModelError as error:
+            raise file.located(error, file.where("models", name, "onnx"))  # noqa: B904 - the same error, with its line
+        if why:
             raise ModelError(
                 f"no engine can run model {name!r}",
                 why=why,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgert import limits
-from edgert.errors import ArtifactError, cause
+from edgert.errors import CHECKPOINTS, ArtifactError, cause, export_first
 
 # The parts of a bundle: what they may be called, and how each is known to be whole.
 
@@ -225,6 +225,9 @@ def _no_bundle(file: BinaryIO, where: str) -> ArtifactError:
     if not start.startswith(b"PK"):
         why, fix = "it does not begin like a zip file", "name what edgert build wrote"
         return ArtifactError(f"{where} is no bundle", why=why, fix=fix)
+    if where.endswith(CHECKPOINTS):
+        fix = export_first(where)
+        return ArtifactError(f"{where} is a model of PyTorch, no bundle", why="its name ends like one", fix=fix)
     file.seek(0)
     before = b""
     while chunk := file.read(_CHUNK_BYTES):

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from edgert import limits, yaml_nodes
-from edgert.errors import ConfigError, cause, hide, nearest
+from edgert.errors import CHECKPOINTS, ConfigError, cause, export_first, hide, nearest
 from edgert.installation import pipeline_names
 from edgert.units import whole_number
 
@@ -108,6 +108,8 @@ def _read_text(path: Path) -> str:
         raise ConfigError(f"no such file: {path}{hint}", fix=fix) from error
     except UnicodeDecodeError as error:
         fix = "name a YAML file; a bundle can be run, inspected, exported, raced (bench) and finished (build)"
+        if path.suffix in CHECKPOINTS:
+            fix = export_first(str(path))
         if path.suffix == ".onnx":
             fix = f"edgert new {path} writes one for this model"
         why = f"byte {error.start} is no UTF-8 text"

@@ -13,7 +13,7 @@ from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from edgert import limits
-from edgert.errors import CONTROL, ModelError, cause, nearest
+from edgert.errors import CHECKPOINTS, CONTROL, ModelError, cause, export_first, nearest, quoted
 from edgert.graph import model as messages
 from edgert.graph.model import Model
 from edgert.graph.size_inputs import bind_sizes
@@ -233,9 +233,9 @@ _FIXES = {
     "an ONNX Runtime .ort file": "edgert reads ONNX; give the .onnx file that it was converted from",
     "a TensorFlow Lite model": "edgert import FILE -o model.onnx",
     "a web page": "download the file itself (the 'raw' link), not the page that shows it",
-    _ULTRALYTICS: "where it can be loaded: yolo export model=FILE.pt format=onnx; then give the .onnx file",
-    _YOLOV5: "in YOLOv5's folder: python export.py --weights FILE.pt --include onnx; then give the .onnx file",
-    "a zip archive, such as a PyTorch .pt file": "edgert import FILE.pt2, or torch.onnx.export; or unpack the archive",
+    _ULTRALYTICS: "yolo export model=FILE format=onnx, where Ultralytics is installed; then give the .onnx file",
+    _YOLOV5: "in YOLOv5's folder: python export.py --weights FILE --include onnx; then give the .onnx file",
+    "a zip archive, such as a PyTorch .pt file": "unpack the archive; where PyTorch wrote it, torch.onnx.export there",
     "a Python pickle, such as an old PyTorch .pth file": "edgert import module:function, or torch.onnx.export",
     "an HDF5 file, such as a Keras model": "convert it to ONNX with tf2onnx",
 }
@@ -412,7 +412,11 @@ def _not_onnx(data: bytes, file: Path, detail: str) -> ModelError:
     if kind:
         why = f"it looks like {kind}, {len(data)} bytes"
         pipeline = "edgert validate checks a pipeline file; here, name the model that it names"
-        fix = pipeline if file.suffix in (".yaml", ".yml") else _FIXES.get(kind, _DEFAULT_FIX)
+        fix = _FIXES.get(kind, _DEFAULT_FIX).replace("FILE", quoted(str(file)))
+        if file.suffix in (".yaml", ".yml"):
+            fix = pipeline
+        elif file.suffix in CHECKPOINTS and kind not in (_ULTRALYTICS, _YOLOV5):
+            fix = export_first(str(file))
         return ModelError(f"{str(file)!r} is not an ONNX model", why=why, fix=fix)
     if data[:1] == b"\x08":  # an ONNX file starts with field 1, its IR version
         what = f"model {str(file)!r} is cut short or damaged"

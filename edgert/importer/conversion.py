@@ -13,7 +13,7 @@ import numpy as np
 
 from edgert.backend.ort import Function
 from edgert.engine import LoadedEngine, load_engine
-from edgert.errors import BuildError, ConfigError, ModelError, cause
+from edgert.errors import BuildError, ConfigError, ModelError, cause, export_first
 from edgert.files import replace_bytes
 from edgert.graph import Model, TensorSpec, inspect, load, to_bytes
 from edgert.importer import conversion_process as worker
@@ -74,7 +74,8 @@ def _archive(path: Path) -> Source:
         raise ModelError(
             f"{str(path)!r} is a TorchScript archive",
             why="PyTorch has given TorchScript up, and its exporter takes modules and exported programs",
-            fix="export the module it was made from: torch.export.save(torch.export.export(module, inputs), 'm.pt2')",
+            fix="export the module it was made from: torch.export.save(torch.export.export(module, inputs), 'm.pt2'); "
+            + export_first(str(path)),
         )
     raise _pickled(path) if "data.pkl" in names else _unknown(path)
 
@@ -84,8 +85,8 @@ def _pickled(path: Path) -> ModelError:
         f"{str(path)!r} is a pickled module or its weights",
         why="a pickle is a program: reading a module out of one runs whatever its author put there; weights alone are "
         "no model",
-        fix="torch.export.save(torch.export.export(module, inputs), 'm.pt2'), or write a function that makes the "
-        "module and loads its weights with torch.load(…, weights_only=True): edgert import mine:model",
+        fix=f"{export_first(str(path))}, a function that returns the module, its weights loaded by torch.load(…, "
+        "weights_only=True), and example inputs",
     )
 
 

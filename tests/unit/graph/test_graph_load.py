@@ -101,8 +101,8 @@ CHECKPOINT = b"PK\x03\x04" + bytes(30) + b"best/data.pkl\x80\x02}q\x00X\x05\x00\
         (b"\xff\xd8\xff\xe0" + bytes(100), "JPEG", "torch.onnx.export"),
         (b"\x89PNG\r\n\x1a\n" + bytes(20), "PNG", ""),
         (b"PK\x03\x04" + bytes(60), "zip archive, such as a PyTorch .pt", "torch.onnx.export"),
-        (CHECKPOINT % b"ultralytics.nn.tasks", "Ultralytics", "yolo export model=FILE.pt format=onnx"),
-        (CHECKPOINT % b"models.yolo", "YOLOv5", "export.py --weights FILE.pt --include onnx"),
+        (CHECKPOINT % b"ultralytics.nn.tasks", "Ultralytics", "m.onnx format=onnx"),
+        (CHECKPOINT % b"models.yolo", "YOLOv5", "m.onnx --include onnx"),
         (b"\x80\x02}q\x00cultralytics.nn.tasks\nModel\n.", "Ultralytics", "yolo export"),
         (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "pickle", "torch.onnx.export"),
         (b"ftrt" + bytes(64), "TensorRT engine", "ONNX file"),
@@ -123,6 +123,12 @@ def test_other_files_are_named(tmp_path: Path, data: bytes, kind: str, fix: str)
     assert "is not an ONNX model" in error.what
     assert kind in error.why
     assert fix in error.fix
+
+
+@pytest.mark.parametrize("data", [b"PK\x03\x04" + bytes(60), b"\x80\x02}q\x00.", CHECKPOINT % b"ultralytics.nn.tasks"])
+def test_a_checkpoint_is_exported_with_its_own_name(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "my best.pt").write_bytes(data)
+    assert refusal(tmp_path / "my best.pt").fix.startswith(f"yolo export model='{tmp_path}/my best.pt' format=onnx")
 
 
 def test_a_pipeline_file_is_sent_to_its_own_check(tmp_path: Path) -> None:

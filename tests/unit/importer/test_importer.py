@@ -54,6 +54,7 @@ def test_archives_that_hold_no_program_are_refused(tmp_path: Path, members: list
     with pytest.raises(ModelError, match=what) as caught:
         source_of(str(archive(tmp_path / "m.pt", *members)))
     assert why in caught.value.why and caught.value.fix
+    assert ("data.pkl" in members) is (f"yolo export model={tmp_path}/m.pt format=onnx" in caught.value.fix)
 
 
 @pytest.mark.parametrize(
