@@ -20,7 +20,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from shlex import quote as quoted
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -160,17 +159,6 @@ def _kinds(kind: type[EdgertError]) -> Iterator[type[EdgertError]]:
 def cause(error: Exception) -> str:
     """The message of another library's exception, without the number and the path that an OSError repeats."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-CHECKPOINTS = (".pt", ".pth", ".ckpt")
-"""Endings of files that PyTorch saved and that hold a pickle, which is a program and is never read here."""
-
-
-def export_first(path: str) -> str:
-    """Return how to make an ONNX file of what PyTorch saved."""
-    others = "torch.onnx.export, or edgert import module:function"
-    yolo = f"yolo export model={quoted(path)} format=onnx for a YOLO of Ultralytics, then edgert new on the .onnx file"
-    return f"{yolo}; for another network {others}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -2,7 +2,8 @@
 
 In a checkout, boards, budgets, pipelines and their assets stand beside the package, in ``configs/`` and ``pipelines/``;
 a wheel carries them as package data under ``edgert/data/``. edgert is on no package index: a command names the clone or
-the wheel that this edgert came from, or the packages of others that an extra stands for.
+the wheel that this edgert came from, or the packages of others that an extra stands for. And the command that makes
+ONNX of what PyTorch saved.
 """
 
 import os
@@ -105,3 +106,14 @@ def command(extra: str) -> str:
 def wheel(version: str) -> str:
     """The file name of the wheel that ``make wheel`` writes to ``dist/``."""
     return f"edgert-{version}-py3-none-any.whl"
+
+
+CHECKPOINTS = (".pt", ".pth", ".ckpt")
+"""Endings of files that PyTorch saved and that hold a pickle, which is a program and is never read here."""
+
+
+def export_first(path: str) -> str:
+    """Return how to make an ONNX file of what PyTorch saved."""
+    yolo = f"yolo export model={shlex.quote(path)} format=onnx for a YOLO of Ultralytics"
+    others = "torch.onnx.export, or edgert import module:function"
+    return f"{yolo}, then edgert new on the .onnx file; for another network {others}"

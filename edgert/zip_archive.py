@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgert import limits
-from edgert.errors import CHECKPOINTS, ArtifactError, cause, export_first
+from edgert.errors import ArtifactError, cause
+from edgert.installation import CHECKPOINTS, export_first
 
 # The parts of a bundle: what they may be called, and how each is known to be whole.
 

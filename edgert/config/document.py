@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from edgert import limits, yaml_nodes
-from edgert.errors import CHECKPOINTS, ConfigError, cause, export_first, hide, nearest
-from edgert.installation import pipeline_names
+from edgert.errors import ConfigError, cause, hide, nearest
+from edgert.installation import CHECKPOINTS, export_first, pipeline_names
 from edgert.units import whole_number
 
 _VARIABLE = re.compile(r"\$\{([^}]*)(\}?)")

@@ -6,6 +6,7 @@ import codecs
 import hashlib
 import math
 import os
+import shlex
 from collections.abc import Iterator
 from itertools import chain
 from os import PathLike
@@ -13,10 +14,11 @@ from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from edgert import limits
-from edgert.errors import CHECKPOINTS, CONTROL, ModelError, cause, export_first, nearest, quoted
+from edgert.errors import CONTROL, ModelError, cause, nearest
 from edgert.graph import model as messages
 from edgert.graph.model import Model
 from edgert.graph.size_inputs import bind_sizes
+from edgert.installation import CHECKPOINTS, export_first
 from edgert.units import whole_number
 
 if TYPE_CHECKING:
@@ -412,7 +414,7 @@ def _not_onnx(data: bytes, file: Path, detail: str) -> ModelError:
     if kind:
         why = f"it looks like {kind}, {len(data)} bytes"
         pipeline = "edgert validate checks a pipeline file; here, name the model that it names"
-        fix = _FIXES.get(kind, _DEFAULT_FIX).replace("FILE", quoted(str(file)))
+        fix = _FIXES.get(kind, _DEFAULT_FIX).replace("FILE", shlex.quote(str(file)))
         if file.suffix in (".yaml", ".yml"):
             fix = pipeline
         elif file.suffix in CHECKPOINTS and kind not in (_ULTRALYTICS, _YOLOV5):

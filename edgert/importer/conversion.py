@@ -13,10 +13,11 @@ import numpy as np
 
 from edgert.backend.ort import Function
 from edgert.engine import LoadedEngine, load_engine
-from edgert.errors import BuildError, ConfigError, ModelError, cause, export_first
+from edgert.errors import BuildError, ConfigError, ModelError, cause
 from edgert.files import replace_bytes
 from edgert.graph import Model, TensorSpec, inspect, load, to_bytes
 from edgert.importer import conversion_process as worker
+from edgert.installation import export_first
 
 # The source: its kind is known by its form, and what cannot be imported is refused with the reason.
 

@@ -12,11 +12,13 @@ from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.engine import one_image
 from edgert.errors import ConfigError, cause
 from edgert.files import replace_text
-from edgert.stages.decode.kinds import decoder_for
+from edgert.installation import labels_named
+from edgert.stages.decode.kinds import decoder_for, read_labels
 from edgert.wiring.check_report import Row, described, yaml_value
 from edgert.wiring.inferred import Inferred, infer
 from edgert.wiring.search import Progress, Subject
 from edgert.wiring.stub import Stub, stub
+from edgert.wiring.trial import guesses
 
 # Writing a pipeline file where there was none.
 
@@ -132,24 +134,49 @@ def starter(
         note = f"{asked}: {stubs[0].module}.py is one to be filled in, and test_{stubs[0].module}.py tries it"
         made = replace(made, task_notes=(note,))
     listed, labels_file = _listed(made), f"{path.stem}_labels.txt"
-    text = _text(os.path.relpath(path.absolute(), folder), path.stem, made, source, labels_file if listed else "")
-    notes = (*made.task_notes, *made.input_notes)
+    usual = "" if made.prior.told.labels else _usual_list(made)
+    labels = labels_file if listed else usual
+    text = _text(os.path.relpath(path.absolute(), folder), path.stem, made, source, labels, is_usual=bool(usual))
+    notes = (*made.task_notes, *([f"labels: {usual}, {_USUAL_LISTS[usual]}"] if usual else []), *made.input_notes)
     return Starter(text, notes, made.report, stubs[0] if stubs else None, listed, labels_file)
 
 
 def _listed(made: Inferred) -> tuple[str, ...]:
     """Names of classes that stand beside the model's file, where they are those of its outputs."""
-    told, found = made.prior.told, made.found
+    told = made.prior.told
+    return told.labels if told.named_beside and _fit(made, told.labels) else ()
+
+
+def _fit(made: Inferred, labels: tuple[str, ...]) -> bool:
+    """Return whether a model has as many classes as there are labels."""
     try:
-        decoder_for(made.setting.task, told.labels).check(tuple(one_image(found.engine)), found.network)
+        decoder_for(made.setting.task, labels).check(tuple(one_image(made.found.engine)), made.found.network)
     except ConfigError:
-        return ()
-    return told.labels if told.named_beside else ()
+        return False
+    return True
 
 
-def _text(onnx: str, stem: str, guessed: Inferred, source: str, labels_file: str) -> str:
+_USUAL_LISTS = {
+    "coco": "guessed: its 80 classes are probably those of COCO",
+    "imagenet": "guessed: its 1000 classes are probably those of ImageNet",
+}
+"""Shipped lists whose length hardly any other has, and what a comment says of them."""
+_LISTS_OF = {("detect", 80): "coco", ("classify", 1000): "imagenet"}
+
+
+def _usual_list(made: Inferred) -> str:
+    """Return the shipped list that a model without labels was probably trained on; empty for none."""
+    task = made.setting.task
+    verb, looks = verb_of(task), guesses(made.found.engine, None)
+    count = next((look.classes for look in looks if str(look) == f"{verb}: {value_of(task)}"), None)
+    name = _LISTS_OF.get((verb, count or 0), "")
+    path = labels_named(name)
+    return name if path is not None and _fit(made, tuple(read_labels(path))) else ""
+
+
+def _text(onnx: str, stem: str, guessed: Inferred, source: str, labels: str, *, is_usual: bool) -> str:
     found, spec, told = guessed.found, guessed.spec, guessed.prior.told
-    named = told.labels if labels_file or not told.named_beside else ()
+    named = told.labels if labels or not told.named_beside else ()
     width, height = found.network
     outputs = [f"{tensor.name} {list(tensor.shape)}" for tensor in found.engine.outputs]
     more = f", and {len(outputs) - _SHOWN_OUTPUTS} more" if len(outputs) > _SHOWN_OUTPUTS else ""
@@ -157,7 +184,7 @@ def _text(onnx: str, stem: str, guessed: Inferred, source: str, labels_file: str
     keys: dict[str, object] = {verb: value_of(task)}
     keys |= {key: getattr(task, key) for key in ("score", "iou", "threshold", "top") if hasattr(task, key)}
     keys |= {key: getattr(task, key) for key in ("options", "args") if getattr(task, key, None)}
-    keys |= {"labels": labels_file} if labels_file else {}
+    keys |= {"labels": labels} if labels else {}
     items: dict[str, object] = described(guessed.setting)["input"]
     if guessed.size is not None:
         text = f"{guessed.size[0]}x{guessed.size[1]}   # the model takes any size; smaller is quicker"
@@ -176,7 +203,7 @@ def _text(onnx: str, stem: str, guessed: Inferred, source: str, labels_file: str
         f"    # input {spec}; outputs {', '.join(outputs[:_SHOWN_OUTPUTS])}{more}",
         f"    # guessed: {guessed.task_notes[0]}",
         *(f"    #   {note}" for note in guessed.task_notes[1:]),
-        f"    task: {yaml_value(keys)}   # {_labels(named, labels_file)}",
+        f"    task: {yaml_value(keys)}   # {_USUAL_LISTS[labels] if is_usual else _labels(named, labels)}",
         f"    # {'tried' if guessed.report else 'guessed'}: {guessed.input_notes[0]}",
         *(f"    #   {note}" for note in guessed.input_notes[1:]),
         "    input:",

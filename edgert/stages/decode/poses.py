@@ -145,7 +145,9 @@ class Landmarks:
         """An even vector, where a name says so, or of a number of points that data sets have."""
         length = look.vector or 0
         is_named = any(word in look.names for word in ("landmark", "kps", "keypoint", "points"))
-        if length >= 8 and length % 2 == 0 and (is_named or length // 2 in _DATA_SETS):
+        if length % 2 == 0 and length // 2 in _OF_A_FACE and look.network and max(look.network) <= _CROP:
+            yield Fit(f"{length} numbers of a small crop are {length // 2} points of a face", 4)
+        elif length >= 8 and length % 2 == 0 and (is_named or length // 2 in _DATA_SETS):
             yield Fit(f"{length} numbers are {length // 2} points", 1 + 2 * is_named)
 
     def check(self, shapes: Shapes, network: Size) -> None:
@@ -171,6 +173,9 @@ class Landmarks:
 
 _DATA_SETS = (5, 68, 98, 106)
 """Points of a face in WIDER Face, iBUG 300-W, WFLW and JD-landmark."""
+_OF_A_FACE, _CROP = _DATA_SETS[1:], 256
+"""Those that are no usual number of classes, and the largest side of a crop that such networks read: PFLD takes
+112x112, InsightFace's 2d106det 192x192."""
 
 
 @dataclass(frozen=True, slots=True)

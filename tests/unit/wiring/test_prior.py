@@ -70,6 +70,27 @@ def test_a_starter_is_what_its_exporter_says(tmp_path: Path) -> None:
     assert "the metadata in the file name the task" in text and "add labels" not in text
 
 
+@pytest.mark.parametrize(
+    ("shape", "names", "written"),
+    [
+        ((1, 84, 8400), {}, "labels: coco"),
+        ((1, 116, 8400), {}, ""),  # as many classes without masks are no 80
+        ((1, 85, 8400), {}, ""),
+        ((1, 84, 8400), {"names": str(dict(enumerate("ab" * 40)))}, ""),
+        ((1, 1000), {}, "labels: imagenet"),
+        ((1, 1001), {}, ""),
+    ],
+)
+def test_classes_that_nobody_named_are_those_of_the_usual_data_set(
+    tmp_path: Path, shape: tuple[int, ...], names: dict[str, str], written: str
+) -> None:
+    made = starter(saved(tmp_path / "m.onnx", (1, 3, 640, 640), shape, **names), directory=tmp_path)
+    assert ("labels: " in made.text.partition("task:")[2].partition("#")[0]) is bool(written)
+    assert written in made.text and ("classes are probably" in made.text) is bool(written)
+    assert any(note.startswith(written) and "probably" in note for note in made.notes) or not written
+    made.write(tmp_path / "p.yaml", force=False)  # which loads it
+
+
 def test_an_oriented_head_is_read_as_its_exporter_says_and_not_as_classes(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.onnx", (1, 3, 64, 64), (1, 7, 84), **{**ULTRALYTICS, "task": "obb"})
     assert "detect: yolov8-obb" in starter(path, directory=tmp_path).text

@@ -30,6 +30,11 @@ MODELS = [
     ("keypoints: yolo-pose", [(56, 8400)], ["output0"], (3, 640, 640)),
     ("keypoints: heatmap", [(17, 64, 48)], ["output"], (3, 256, 192)),
     ("embed: l2", [(256,)], ["Identity:0"], (256, 128, 3)),
+    ("keypoints: landmarks", [(136,)], ["output"], (3, 112, 112)),
+    ("keypoints: landmarks", [(196,)], ["415"], (3, 112, 112)),
+    ("keypoints: landmarks", [(212,)], ["fc1"], (3, 192, 192)),
+    ("classify: auto", [(136,)], ["output"], (3, 512, 512)),
+    ("classify: auto", [(10,)], ["output"], (3, 48, 48)),
 ]
 
 
