@@ -28,7 +28,7 @@ from edgert.runtime.branches import Branch
 from edgert.stages import infer
 from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
-from edgert.stages.decode.kinds import decoder_for, fitting_decoder, labels_of
+from edgert.stages.decode.kinds import AGNOSTIC, decoder_for, fitting_decoder, labels_of
 from edgert.stages.gpu.gpu_crops import InferCropsTogether, Look
 from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
 from edgert.stages.preprocess import Preprocessor
@@ -208,7 +208,8 @@ class Models:
         batch = stage.batch
         if batch is None:
             if stage.tiles is not None:
-                return InferTiles(name, inference, stage.tiles, stage.every)
+                agnostic = bool(getattr(self._section(stage.infer).task, "options", {}).get(AGNOSTIC))
+                return InferTiles(name, inference, stage.tiles, stage.every, agnostic)
             if stage.crop is None:
                 return infer.Infer(name, inference, stage.every)
             self.check_classes(name, stage.crop)

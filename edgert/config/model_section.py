@@ -98,7 +98,9 @@ class DetectTask(_Read):
     )
     score: fields.Fraction = Field(default=0.25, description="lowest score that counts")
     iou: fields.Fraction = Field(
-        default=0.45, description="overlap above which the weaker of two boxes of a class is dropped"
+        default=0.45,
+        description="overlap above which the weaker of two boxes of a class is dropped; of any two, whatever their "
+        "classes, with options: {agnostic: true}",
     )
     limit: int = Field(default=300, ge=1, description="most boxes per frame")
 

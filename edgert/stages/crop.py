@@ -39,11 +39,16 @@ class Geometry:
     bounds: tuple[float, float, float, float]
 
     def boxes(self, boxes: F32) -> F32:
-        """(N, 4) x1, y1, x2, y2 in network pixels → a new array in source pixels, clipped to the image."""
+        """(N, 4) x1, y1, x2, y2 in network pixels → a new array in source pixels, clipped to the image.
+
+        A box with a number that is not finite has none that is: clipped, an endless one would look like the image.
+        """
         scale, offset, low, high = _rows(self)
         mapped: F32 = boxes.astype(np.float32)
         mapped *= scale
         mapped += offset
+        if not (finite := np.isfinite(mapped)).all():
+            mapped[~finite.all(axis=1)] = np.nan
         np.maximum(mapped, low, out=mapped)
         return np.minimum(mapped, high, out=mapped)
 

@@ -46,11 +46,14 @@ class InferTiles(Infer):
 
     Args:
         inference: as many tiles are run at once as it has rows.
+        agnostic: whether boxes of different classes are put together, too.
     """
 
-    def __init__(self, name: str, inference: Inference, config: TileConfig, every: int = 1) -> None:
+    def __init__(
+        self, name: str, inference: Inference, config: TileConfig, every: int = 1, agnostic: bool = False
+    ) -> None:
         super().__init__(name, inference, every)
-        self._config = config
+        self._config, self._agnostic = config, agnostic
 
     def process(self, result: Result) -> Result:
         frame = result.frame
@@ -64,11 +67,13 @@ class InferTiles(Infer):
         # A GPU works on the first while the others are brought to it.
         each = [run.records() if isinstance(run, PendingRecords) else run for run in runs]
         found = list(chain.from_iterable(each))
-        return result.with_output(self.name, joined(found, crops, frame, self._config))
+        return result.with_output(self.name, joined(found, crops, frame, self._config, self._agnostic))
 
 
-def joined(found: Sequence[Detections], tiles: Sequence[Frame], frame: Frame, config: TileConfig) -> Detections:
-    """What was found in each tile, as one record of the frame; by falling score.
+def joined(
+    found: Sequence[Detections], tiles: Sequence[Frame], frame: Frame, config: TileConfig, agnostic: bool = False
+) -> Detections:
+    """What was found in each tile, as one record of the frame; by falling score. ``agnostic``: across classes.
 
     Raises:
         StageError: the records are not detections, or have masks.
@@ -84,7 +89,7 @@ def joined(found: Sequence[Detections], tiles: Sequence[Frame], frame: Frame, co
     )
     seen = np.repeat(np.int64(1) << np.arange(len(found)), [len(one) for one in found])
     cut = np.concatenate([_cut_off(one.boxes, part, frame) for one, part in zip(found, tiles, strict=True)])
-    pieces = Pieces(boxes, scores, classes, seen, cut)
+    pieces = Pieces(boxes, scores, np.zeros_like(classes) if agnostic else classes, seen, cut)
     kept, together = merged(pieces, config.match, grows=config.merge == "nmm" and first.corners is None)
     turned = (
         None if first.corners is None else np.concatenate([one.corners for one in found if one.corners is not None])

@@ -1,7 +1,7 @@
 """Boxes: what every detection decoder does around the part that differs from family to family."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -200,6 +200,7 @@ class Detector:
         score: lowest score that counts.
         iou: overlap above which the weaker of two boxes of a class goes; unused where a head leaves no overlaps.
         limit: most boxes per image.
+        agnostic: whether boxes suppress those of other classes, too, even where a head leaves no overlaps.
     """
 
     head: Head
@@ -207,6 +208,7 @@ class Detector:
     iou: float = 0.45
     limit: int = 300
     labels: tuple[str, ...] = ()
+    agnostic: bool = False
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Whether outputs of these shapes can be read and every class has a label; needs no image.
@@ -236,7 +238,9 @@ class Detector:
 
     def _suppressed(self, found: Candidates) -> Index:
         """Rows of the candidates that stay, by falling score."""
-        if not found.overlap:
+        if self.agnostic:
+            found = replace(found, classes=np.zeros_like(found.classes))
+        elif not found.overlap:
             return strongest(found.scores, self.limit)
         if isinstance(self.head, Suppressing):
             return self.head.suppressed(found, self.iou, self.limit)

@@ -115,20 +115,28 @@ def decoder_for(
                 fix = "give the class __call__(outputs, geometry)"
                 raise ConfigError(f"a {task.python!r} cannot be called", where=where, fix=fix)
         return Custom(cast("Callable[..., Record]", loaded), dict(args))
-    found = _made(DECODERS[verb_of(task)].get(value_of(task)), task, labels, where)
+    kind = DECODERS[verb_of(task)].get(value_of(task))
     if not isinstance(task, DetectTask):
-        return cast("CheckedDecoder", found)
+        return cast("CheckedDecoder", _made(kind, task, labels, where))
     from edgert.stages.decode.detection import Detector
 
-    return Detector(found, task.score, task.iou, task.limit, labels)
+    # What every detector understands is the detector's, the rest its head's.
+    agnostic = _checked(bool, task.options.get(AGNOSTIC, False), task, where, AGNOSTIC)
+    own = {key: value for key, value in task.options.items() if key != AGNOSTIC}
+    head = _made(kind, task.model_copy(update={"options": own}), labels, where, (AGNOSTIC,))
+    return Detector(head, task.score, task.iou, task.limit, labels, agnostic)
 
 
-def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str) -> Any:
-    """The decoder with what the task's section and labels hold, and its own options."""
+AGNOSTIC = "agnostic"
+"""An option of every detector, and of ``yolo-pose``: boxes suppress those of other classes, too."""
+
+
+def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str, others: Sequence[str] = ()) -> Any:
+    """The decoder with what the task's section and labels hold, and its own options; ``others`` are known, too."""
     given = {key: getattr(task, key) for key in type(task).model_fields if key not in ("options", "labels")}
     given |= {"labels": labels, "label_count": len(labels)}
     names = [field.name for field in fields(kind)]
-    known = [name for name in names if name not in given]
+    known = [*(name for name in names if name not in given), *others]
     name = value_of(task)
     for option in task.options:
         if option not in known:
@@ -138,13 +146,20 @@ def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str) -> Any:
                 where=where,
             )
     settings = {key: value for key, value in given.items() if key in names} | task.options
+    return _checked(kind, settings, task, where)
+
+
+def _checked(kind: Any, value: Any, task: TaskConfig, where: str, option: str = "") -> Any:
+    """A decoder with these settings, or an option of this kind. Raises ConfigError for what cannot be."""
     try:
-        return TypeAdapter(kind).validate_python(settings)
+        return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
         first = error.errors()[0]
-        option = ".".join(map(str, first["loc"]))
+        option = option or ".".join(map(str, first["loc"]))
         raise ConfigError(
-            f"option {option!r} of decoder {name!r} cannot be {first['input']!r}", why=first["msg"], where=where
+            f"option {option!r} of decoder {value_of(task)!r} cannot be {first['input']!r}",
+            why=first["msg"],
+            where=where,
         ) from error
 
 

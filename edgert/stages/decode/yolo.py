@@ -13,7 +13,7 @@ from edgert.runtime.records import Keypoints
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
-from edgert.stages.decode.detection import I32, Bool, Candidates, Head, best_class, corners, strongest, suppress
+from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Index, best_class, corners, strongest, suppress
 from edgert.stages.decode.guess import BODIES, STRIDES, Fit, Look, check_labels, wrong_shapes
 
 # YOLOv5 and its kin (v6, v7, decoded YOLOX): boxes decoded in the graph, objectness beside the classes.
@@ -179,6 +179,7 @@ class YoloPose:
     Attributes:
         labels: names of the K points.
         classes: how many C are; usually all bodies are of one.
+        agnostic: whether bodies suppress those of other classes, too.
     """
 
     score: float = 0.25
@@ -186,6 +187,7 @@ class YoloPose:
     limit: int = 100
     labels: tuple[str, ...] = ()
     classes: int = 1
+    agnostic: bool = False
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
@@ -206,15 +208,21 @@ class YoloPose:
         raw = as_f32(outputs[0])
         if is_final_pose(shapes[0], geometry.network):
             found = raw[raw[:, 4] >= self.score]
-            found = found[strongest(found[:, 4], self.limit)]
-            return self._record(found[:, :4], found[:, 4], found[:, 5].astype(np.int32), found[:, 6:], geometry)
+            boxes, scores, classes = found[:, :4], found[:, 4], found[:, 5].astype(np.int32)
+            points = found[:, 6:]
+            rows = self._suppressed(boxes, scores, classes) if self.agnostic else strongest(scores, self.limit)
+            return self._record(boxes[rows], scores[rows], classes[rows], points[rows], geometry)
         best = raw[4] if self.classes == 1 else raw[4 : 4 + self.classes].max(axis=0)
         found = raw[:, best >= self.score].T
         numbers = found[:, 4 : 4 + self.classes]
-        boxes, scores, classes = corners(found[:, :2], found[:, 2:4]), numbers.max(axis=1), numbers.argmax(axis=1)
-        rows = suppress(boxes, scores, classes.astype(np.int32), self.iou, self.limit)
-        points = found[rows, 4 + self.classes :]
-        return self._record(boxes[rows], scores[rows], classes[rows].astype(np.int32), points, geometry)
+        boxes, scores = corners(found[:, :2], found[:, 2:4]), numbers.max(axis=1)
+        classes = numbers.argmax(axis=1).astype(np.int32)
+        rows = self._suppressed(boxes, scores, classes)
+        return self._record(boxes[rows], scores[rows], classes[rows], found[rows, 4 + self.classes :], geometry)
+
+    def _suppressed(self, boxes: F32, scores: F32, classes: I32) -> Index:
+        kinds = np.zeros_like(classes) if self.agnostic else classes
+        return suppress(boxes, scores, kinds, self.iou, self.limit)
 
     def _record(self, boxes: F32, scores: F32, classes: I32, points: F32, geometry: Geometry) -> Keypoints:
         mapped = geometry.points(points.reshape(len(points), points.shape[1] // 3, 3))

@@ -7,6 +7,7 @@
 //   HEAD     0 yolox, 1 yolov5, 2 yolov8
 //   COLUMNS  1: a row of memory holds one number of all boxes; 0: all numbers of one box
 //   HALF     1: the numbers are float16
+//   AGNOSTIC 1: boxes of different classes suppress each other, too
 //   ROTATED  1: boxes are oriented, by an angle behind the classes, and compared as Gaussians: shaped.py, beside it
 //
 // The answer of an image is its count in 16 bytes, then `limit` boxes, scores and classes, and `extras` numbers of each
@@ -45,14 +46,20 @@ struct alignas(16) Rest { float area; int kind; float score; int row; };  // are
 struct Candidate { Box box; Rest rest; };
 struct alignas(16) Way { float across, down, right, lower, least_x, least_y, most_x, most_y; };  // factors, offsets
 
-// In the roundings of edgert/stages/crop.py, what is not a number included.
+// In the roundings of edgert/stages/crop.py. A box with a number that is not finite has none that is.
 __device__ __forceinline__ float placed(float value, float factor, float offset, float least, float most) {
     value = __fadd_rn(__fmul_rn(value, factor), offset);
     value = value < least ? least : value;
     return value > most ? most : value;
 }
 
+__device__ __forceinline__ bool is_finite(float value) { return fabsf(value) < __uint_as_float(0x7f800000u); }
+
 __device__ __forceinline__ Box placed(const Box& box, const Way& way) {
+    if (!(is_finite(box.left) && is_finite(box.top) && is_finite(box.right) && is_finite(box.bottom))) {
+        const float none = __uint_as_float(0x7fc00000u);
+        return {none, none, none, none};
+    }
     return {placed(box.left, way.across, way.right, way.least_x, way.most_x),
             placed(box.top, way.down, way.lower, way.least_y, way.most_y),
             placed(box.right, way.across, way.right, way.least_x, way.most_x),
@@ -200,7 +207,7 @@ __device__ __forceinline__ bool overlaps(const Box& a, const Rest& first, const 
     const float determinant = xx * yy - xy * xy;
     const float near = xx * (down * down) + yy * (across * across) - 2 * xy * (across * down);
     const float distance = near / (4 * determinant) + 0.5f * logf(determinant / 4) - first.score - second.score;
-    return (first.kind == second.kind) & (distance < bound);
+    return (AGNOSTIC || first.kind == second.kind) & (distance < bound);
 }
 #else
 // shared / (a + b - shared) > iou without the division, rounded as edgert/stages/decode/detection.py rounds it.
@@ -208,7 +215,7 @@ __device__ __forceinline__ bool overlaps(const Box& a, const Rest& first, const 
     const float width = fmaxf(__fsub_rn(fminf(a.right, b.right), fmaxf(a.left, b.left)), 0.0f);
     const float height = fmaxf(__fsub_rn(fminf(a.bottom, b.bottom), fmaxf(a.top, b.top)), 0.0f);
     const float shared = __fmul_rn(__fmul_rn(width, height), more);
-    return (first.kind == second.kind) & (shared > __fadd_rn(first.area, second.area));
+    return (AGNOSTIC || first.kind == second.kind) & (shared > __fadd_rn(first.area, second.area));
 }
 #endif
 

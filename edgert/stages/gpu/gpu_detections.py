@@ -90,7 +90,8 @@ class GpuBoxes(GpuReader):
             table.block.address, found, found + nbytes, out, ways, math.prod(table.shape[1:]), boxes, classes, extras,
             *network, decoder.limit, CANDIDATES, pitch, decoder.score, decoder.iou, more,
         )  # fmt: skip
-        definitions = {"HEAD": head, "COLUMNS": int(columns), "ROTATED": int(rotated)}
+        is_agnostic = int(decoder.agnostic)
+        definitions = {"HEAD": head, "COLUMNS": int(columns), "AGNOSTIC": is_agnostic, "ROTATED": int(rotated)}
         self._candidates = self._kernel("candidates", definitions, _HEAD.size, table.dtype)
         self._suppress = self._kernel("suppress", definitions, _HEAD.size, table.dtype)
 

@@ -145,3 +145,11 @@ def test_a_stage_looks_at_views_of_the_frame_as_many_at_once_as_fit(rows: int) -
     assert all(np.shares_memory(part.planes[0], pixels) for part in parts(config("2x2"), frame))
     skipped = frame_of(300, 200, "gray", pixels=(pixels,), index=1)
     assert stage.process(result_of(skipped)).outputs == {}
+
+
+def test_one_object_of_two_classes_is_one_where_asked() -> None:
+    seam, frame = config(overlap=0.2, whole=False), frame_of(180, 100)
+    records = found((60, 20, 100, 40, 0.6), classes=[1]), found((80, 20, 120, 40, 0.9), classes=[0])
+    assert len(joined(records, parts(seam, frame), frame, seam)) == 2
+    one = joined(records, parts(seam, frame), frame, seam, agnostic=True)
+    assert one.boxes.tolist() == [[60, 20, 120, 40]] and one.classes.tolist() == [0]

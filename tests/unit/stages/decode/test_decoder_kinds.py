@@ -29,6 +29,10 @@ TASK = TypeAdapter(TaskConfig)
         ({"detect": "yolox", "score": 0.3, "iou": 0.6, "limit": 9}, Detector(YoloX(), 0.3, 0.6, 9, ("a",))),
         ({"detect": "yolox", "options": {"strides": [8, 16]}}, Detector(YoloX((8, 16)), labels=("a",))),
         ({"detect": "ssd", "options": {"background": "none"}}, Detector(Ssd("none"), labels=("a",))),
+        (
+            {"detect": "ssd", "options": {"background": "none", "agnostic": True}},
+            Detector(Ssd("none"), labels=("a",), agnostic=True),
+        ),
         ({"detect": "detr"}, Detector(Detr(label_count=1), labels=("a",))),
         ({"classify": "logits", "top": 3}, Classify("logits", 3, ("a",))),
         ({"segment": "argmax"}, SegmentArgmax(("a",))),

@@ -70,6 +70,23 @@ def test_is_the_hosts_answer(kernels: Kernels, head: str, dtype: Any, classes: i
         like_the_host(kernels, GpuDetector, Detector(HEADS[head], score, 0.45, limit), values, **tolerance)
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_boxes_of_different_classes_suppress_each_other_where_asked(kernels: Kernels, head: str) -> None:
+    values = outputs(head, 2, 5, 3)
+    apart = like_the_host(kernels, GpuDetector, Detector(HEADS[head], 0.1), values, boxes=1e-4)
+    together = like_the_host(kernels, GpuDetector, Detector(HEADS[head], 0.1, agnostic=True), values, boxes=1e-4)
+    assert len(together[0]) < len(apart[0]) and len(set(together[0].classes.tolist())) > 1
+
+
+def test_bodies_of_different_classes_suppress_each_other_where_asked(kernels: Kernels) -> None:
+    values = outputs("yolov8", 2, 4, 5, extras=15)
+    apart, together = (
+        like_the_host(kernels, GpuPose, YoloPose(0.1, limit=999, classes=4, agnostic=agnostic), values)[0]
+        for agnostic in (False, True)
+    )
+    assert len(together) < len(apart)
+
+
 @pytest.mark.parametrize("can_map", [True, False])
 @pytest.mark.parametrize("kind", ["boxes", "bodies"])
 def test_each_image_has_a_way_of_its_own_in_every_run(

@@ -53,6 +53,12 @@ def test_oriented_boxes(kernels: Kernels, boxes: int, classes: int, limit: int, 
     values = oriented(boxes, classes, iou, dtype)
     found = like_the_host(kernels, GpuOriented, Detector(YoloV8Obb(), 0.1, iou, limit), values)
     assert found[0].corners.shape == (len(found[0]), 4, 2) and len(found[0])
+    if classes > 1:
+        apart, together = (
+            like_the_host(kernels, GpuOriented, Detector(YoloV8Obb(), 0.1, iou, 999, agnostic=agnostic), values)[0]
+            for agnostic in (False, True)
+        )
+        assert len(together) < len(apart)
     assert not len(like_the_host(kernels, GpuOriented, Detector(YoloV8Obb(), 1.0, iou), values * np.float16(0.5))[0])
 
 
