@@ -1,17 +1,21 @@
 """Does a pipeline fit together? Everything short of opening cameras, and running engines or the user's code."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgert.assemble import assemble, gpus
-from edgert.config import PipelineFile, load_pipeline
+from edgert.board import detect
+from edgert.board.devices import CSI_INSTEAD, why_no_csi, why_no_mjpeg
+from edgert.board.record import board as board_of
+from edgert.config import PipelineFile, SourceStage, load_pipeline
 from edgert.config.engine_choice import ORT, ORT_CUDA
 from edgert.config.pipeline_file import CODE
-from edgert.errors import ModelError
+from edgert.errors import ConfigError, ModelError
 from edgert.graph import load
 from edgert.graph.inspection import unsupported_nodes
+from edgert.stages.source.kinds import kind_of
 from edgert.user_code import check_object, registered
 
 _NOT_RUN = f"{__name__}:not_run"
@@ -26,12 +30,14 @@ class Validation:
         models: number of the models that they run.
         read_code: whether it names code of the user's own, which was read and not run.
         gpus: which stream goes to which GPU of this machine; empty where they have no choice.
+        notes: what to know about sources on the board that it was checked for; whether they work is not known.
     """
 
     stages: int
     models: int
     read_code: bool
     gpus: str = ""
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         counts = f"{self.stages} stages, {self.models} model{'' if self.models == 1 else 's'}"
@@ -39,7 +45,7 @@ class Validation:
         return "; ".join(filter(None, (counts, read, self.gpus)))
 
 
-def validate(path: str | Path, *, overrides: Iterable[str] = ()) -> Validation:
+def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | None = None) -> Validation:
     """Checks a pipeline file, its models, images and labels, and by its text the user's code.
 
     Every stage is built, on engines that have the models' inputs and outputs but do not run, so that whatever
@@ -48,6 +54,7 @@ def validate(path: str | Path, *, overrides: Iterable[str] = ()) -> Validation:
     Args:
         path: the pipeline file, or the name of a shipped one.
         overrides: ``key.path=value``, as given to ``--set``.
+        board: name of the board that its sources are to work on; None for this machine.
 
     Raises:
         EdgertError: the first thing that is wrong; further mistakes of the file itself in ``others``.
@@ -56,6 +63,7 @@ def validate(path: str | Path, *, overrides: Iterable[str] = ()) -> Validation:
     for loc, spec in file.config.code.items():
         check_object(spec, file.where(*loc), file.document.path.parent)
     _check_operators(file)
+    notes = tuple(_board_notes(file, board))
     found: dict[str, dict[str, Any]] = {"stages": dict(file.config.stages), "models": dict(file.config.models)}
     for section, name, *inner in file.config.code:  # a function of no effect wherever the user's would be called
         found[section][name] = _replaced(found[section][name], inner)
@@ -63,7 +71,30 @@ def validate(path: str | Path, *, overrides: Iterable[str] = ()) -> Validation:
     assembly.close()
     numbers, has_code = gpus.gpus_of(file), bool(file.config.code or file.config.ops)
     streams = gpus.in_words(gpus.streams_on(file, numbers)) if numbers != gpus.FIRST else ""
-    return Validation(len(file.config.stages), len(assembly.engines), has_code, streams)
+    return Validation(len(file.config.stages), len(assembly.engines), has_code, streams, notes)
+
+
+def _board_notes(file: PipelineFile, name: str | None) -> Iterator[str]:
+    """Yield what to know about sources on a board. Raises ConfigError for one that cannot work there, or no board."""
+    here = detect()
+    soc, l4t, record = here.soc, here.l4t, here.board
+    if name is not None:
+        record = board_of(name)
+        soc, l4t = record.soc, ""
+    title = record.title if record is not None else here.name
+    for stage, config in file.config.stages.items():
+        if not isinstance(config, SourceStage):
+            continue
+        kind, where = kind_of(config.source, file.document.path.parent), file.where("stages", stage, "source")
+        if kind == "csi" and (why := why_no_csi(soc, l4t)):
+            if l4t:
+                raise ConfigError(f"{config.source} does not work on this board", why=why, where=where, fix=CSI_INSTEAD)
+            yield f"{where}: {config.source} on a {title}: {why}; instead: {CSI_INSTEAD}"
+        is_mjpeg = kind == "camera" and (config.format or "").lower() == "mjpeg"
+        if is_mjpeg and config.decode == "gpu" and (why := why_no_mjpeg(soc)):
+            what = f"decode: gpu cannot be kept on a {title}"
+            fix = "leave decode: out, so that the CPU decodes; or format: h264"
+            raise ConfigError(what, why=why, where=file.where("stages", stage, "decode"), fix=fix)
 
 
 def not_run(*_: object, **__: object) -> tuple[()]:

@@ -111,6 +111,7 @@ class Machine:
         mode: name of the power mode; empty where there is none, or it is unknown.
         mode_trouble: why the power mode is unknown although the machine has one; empty otherwise.
         known_by: what the board was recognized by; empty where it was not.
+        soc: the chip, such as ``tegra234``; empty where it is unknown, and for ``host``.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Machine:
     mode: str = ""
     mode_trouble: str = ""
     known_by: str = ""
+    soc: str = ""
 
     @property
     def is_jetson(self) -> bool:
@@ -177,6 +179,7 @@ def detect(root: Path = Path("/")) -> Machine:
         mode=mode,
         mode_trouble=mode_trouble,
         known_by=known_by,
+        soc=board.soc if board else _soc(root, compatible),
     )
 
 
@@ -198,6 +201,12 @@ def _chip(root: Path) -> str:
     """``tegra234``, as the kernel's driver of the chip's fuses shows it; empty on machines of others."""
     soc = root / "sys/devices/soc0"
     return _CHIPS.get(read_text(soc / "soc_id").strip(), "") if read_text(soc / "family").strip() == "Tegra" else ""
+
+
+def _soc(root: Path, compatible: tuple[str, ...]) -> str:
+    """The chip, by the device tree, or by the number of its fuses."""
+    named = (word.removeprefix("nvidia,") for word in compatible if word.startswith("nvidia,tegra"))
+    return next(named, "") or _chip(root)
 
 
 def _recognize(root: Path, compatible: tuple[str, ...], memory_bytes: int) -> tuple[Board | None, str]:

@@ -49,6 +49,32 @@ CSI_DAEMON = "sudo systemctl restart nvargus-daemon; in a container: docker run 
 """A mount of the socket alone would end with the daemon, which makes a new one when it starts again."""
 
 
+_THOR = "tegra264"
+CSI_INSTEAD = 'a USB or network camera, or the element of the camera\'s maker: source: "gst:..."'
+
+
+def why_no_csi(soc: str, l4t: str = "") -> str:
+    """Return why ``csi://`` has no camera on a chip; empty where Argus, which it uses, is the board's way to them.
+
+    Of a Thor, the r38.2 guide lists SIPL over Ethernet alone, and the r39.2 guide Argus for existing drivers again:
+    https://docs.nvidia.com/jetson/archives/r39.2/DeveloperGuide/SD/CameraDevelopment/CameraDevelopmentSupportMatrix.html
+
+    Args:
+        l4t: the release of Jetson Linux; empty where it is not known.
+    """
+    if soc != _THOR:
+        return ""
+    if l4t.startswith("38."):
+        return f"Jetson Linux {l4t} has no Argus for a Jetson Thor, whose cameras come by SIPL"
+    return "a Jetson Thor has its cameras by SIPL, and by Argus from JetPack 7.2 on with a driver of the camera's maker"
+
+
+def why_no_mjpeg(soc: str) -> str:
+    """Return why no hardware decodes MJPEG on a chip; empty where some does. See the r38.2 guide, Video Decode, and
+    https://docs.nvidia.com/metropolis/deepstream/dev-guide/text/DS_plugin_gst-nvvideo4linux2.html."""
+    return "the decoder of a Jetson Thor (nvv4l2decoder) takes no MJPEG" if soc == _THOR else ""
+
+
 def csi_sensors(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
     """V4L2 devices that are CSI sensors, as a Jetson's video input names them: ``vi-output, imx219 9-0010``, of the
     driver tegra-video (https://docs.nvidia.com/jetson/archives/r36.4/DeveloperGuide/SD/CameraDevelopment.html).

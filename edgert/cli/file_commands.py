@@ -44,18 +44,29 @@ def schema(
     typer.echo(json.dumps(messages.schema() if event else json_schema(), indent=2))
 
 
-def validate(pipeline: option.PipelineArgument, overrides: option.Set = None, debug: option.Debug = False) -> None:
+def validate(
+    pipeline: option.PipelineArgument,
+    board: Annotated[str | None, option.board("Sources are to work there; this machine when left out.")] = None,
+    overrides: option.Set = None,
+    debug: option.Debug = False,
+) -> None:
     """Check a pipeline file and everything it names.
 
     Opens no camera, runs no engine and none of your code. Reads the YAML, the models, images and labels, and the
     text of your code, and fits them together. Exit code 1 and the line when something is wrong.
 
-    Example: edgert validate pipeline.yaml --set models.parts.onnx=new.onnx
+    Examples:
+
+        edgert validate pipeline.yaml --set models.parts.onnx=new.onnx
+
+        edgert validate csi --board thor-t5000
     """
     from edgert.validation import validate as validate_pipeline
 
     path = pipeline_path(pipeline)
-    checked = validate_pipeline(path, overrides=overrides or ())
+    checked = validate_pipeline(path, overrides=overrides or (), board=board)
+    for note in checked.notes:
+        typer.echo(f"note: {note}", err=True)
     typer.echo(f"{path}: fine ({checked})")
 
 

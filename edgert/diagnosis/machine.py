@@ -10,7 +10,16 @@ from pathlib import Path
 
 from edgert import installation
 from edgert.board.detect import DEVICE_TREE
-from edgert.board.devices import ARGUS_SOCKET, CSI_DAEMON, CameraDevice, cameras, csi_sensors
+from edgert.board.devices import (
+    ARGUS_SOCKET,
+    CSI_DAEMON,
+    CSI_INSTEAD,
+    CameraDevice,
+    cameras,
+    csi_sensors,
+    why_no_csi,
+    why_no_mjpeg,
+)
 from edgert.board.host import core_count, core_quota, read_text, system_memory
 from edgert.diagnosis.probe import Evidence, Finding
 from edgert.files import cache_folder, total_bytes
@@ -178,7 +187,9 @@ def nvdec(evidence: Evidence) -> Finding:
         absent = [name for name in ("nvv4l2decoder", "nvvidconv", "h264parse") if name not in elements]
         if not absent:
             videos = f"{desktop}; otherwise they" if desktop else videos
-            return Finding("NVDEC", "yes", f"{videos}, and USB cameras with format: mjpeg or h264: nvv4l2decoder")
+            no_mjpeg = why_no_mjpeg(here.soc)
+            usb = "USB cameras with format: h264" if no_mjpeg else "USB cameras with MJPEG or H.264"
+            return Finding("NVDEC", "yes", f"{videos}, and {usb}: nvv4l2decoder{no_mjpeg and f'; {no_mjpeg}'}")
         detail = f"{desktop or videos + ': the CPU'}; USB cameras: the CPU; GStreamer lacks {', '.join(absent)}"
         fix = "sudo apt install gstreamer1.0-plugins-bad" if absent == ["h264parse"] else "see GStreamer"
         return Finding("NVDEC", "yes" if desktop else "optional", detail, fix)
@@ -248,7 +259,8 @@ def gstreamer(evidence: Evidence) -> Finding:
         return Finding("GStreamer", "optional", answer.error or "not installed", f"{_GSTREAMER_APT}, {_VENV}")
     elements = answer.facts["elements"]
     detail = f"{answer.facts['version']}, elements: {', '.join(elements) or 'none of those looked for'}"
-    absent = [name for name in ("nvarguscamerasrc", "nvv4l2decoder") if name not in elements]
+    csi = () if why_no_csi(evidence.machine.soc, evidence.machine.l4t) else ("nvarguscamerasrc",)
+    absent = [name for name in (*csi, "nvv4l2decoder") if name not in elements]
     if on_jetson and absent:
         fix = "sudo apt install nvidia-l4t-gstreamer nvidia-l4t-camera; in a container: --runtime nvidia"
         return Finding("GStreamer", "optional", f"{detail}; without {' and '.join(absent)}", fix)
@@ -260,13 +272,17 @@ def gstreamer(evidence: Evidence) -> Finding:
 
 def camera_devices(evidence: Evidence) -> Finding:
     """CSI sensors and other V4L2 devices, by name and driver, and whether the former can be reached."""
-    found, sensors = cameras(evidence.root), csi_sensors(evidence.root)
-    if evidence.machine.is_jetson and not (evidence.root / ARGUS_SOCKET).exists():
+    found, sensors, here = cameras(evidence.root), csi_sensors(evidence.root), evidence.machine
+    no_csi = why_no_csi(here.soc, here.l4t)
+    if no_csi and all(camera.is_readable for camera in found):
+        detail = f"{_listing(found, sensors) if found else 'none seen'}; csi://: {no_csi}"
+        return Finding("cameras", "yes" if found else "optional", detail, f"instead of csi://: {CSI_INSTEAD}")
+    if here.is_jetson and not no_csi and not (evidence.root / ARGUS_SOCKET).exists():
         seen = _listing(found, sensors) if found else "none seen"
         return Finding(
             "cameras", "optional", f"{seen}; no /{ARGUS_SOCKET}: csi:// has no way to its cameras", CSI_DAEMON
         )
-    if not found and evidence.machine.is_jetson:
+    if not found and here.is_jetson:
         detail = f"none seen; /{ARGUS_SOCKET} is there, so csi://0 may work"
         return Finding("cameras", "optional", detail, "a container sees USB cameras by docker run --device /dev/video0")
     if not found:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper
 
+from edgert.board import detect
 from edgert.errors import CalibrationError, ConfigError, ModelError
 from edgert.graph import to_bytes
 from edgert.validation import validate
@@ -90,3 +92,44 @@ def test_int8_without_images(tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="needs images") as caught:
         validate(small_pipeline(tmp_path), overrides=["models.parts.calibrate=null"])
     assert "calibrate: {images: FOLDER}" in caught.value.fix
+
+
+CAMERA = """\
+stages:
+  camera: {source: "SOURCE"OPTIONS}
+  out: {sink: "null", from: camera}
+"""
+
+
+def camera(folder: Path, source: str, options: str = "") -> Path:
+    path = folder / "camera.yaml"
+    path.write_text(CAMERA.replace("SOURCE", source).replace("OPTIONS", options))
+    return path
+
+
+def test_a_csi_camera_on_a_thor_is_noted_and_elsewhere_not(tmp_path: Path) -> None:
+    path = camera(tmp_path, "csi://0")
+    (note,) = validate(path, board="thor-t5000").notes
+    assert "camera.yaml:2 stages.camera.source: csi://0 on a Jetson T5000" in note and "SIPL" in note
+    assert "USB or network camera" in note
+    assert validate(path).notes == validate(path, board="orin-nx-16gb").notes == ()
+    with pytest.raises(ConfigError, match="thor-t500"):
+        validate(path, board="thor-t500")
+
+
+def test_on_a_thor_without_argus_it_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = replace(detect(), name="thor-t5000", soc="tegra264", l4t="38.4.0")
+    monkeypatch.setattr("edgert.validation.detect", lambda: here)
+    with pytest.raises(ConfigError, match="does not work on this board") as caught:
+        validate(camera(tmp_path, "csi://0"))
+    assert "38.4.0 has no Argus" in caught.value.why and caught.value.where.endswith(
+        "camera.yaml:2 stages.camera.source"
+    )
+
+
+def test_mjpeg_that_must_be_decoded_by_a_thor_is_an_error(tmp_path: Path) -> None:
+    path = camera(tmp_path, "usb:0", ", format: mjpeg, decode: gpu")
+    with pytest.raises(ConfigError, match="cannot be kept on a Jetson T5000") as caught:
+        validate(path, board="thor-t5000")
+    assert "takes no MJPEG" in caught.value.why and "the CPU decodes" in caught.value.fix
+    assert validate(camera(tmp_path, "usb:0", ", format: mjpeg"), board="thor-t5000").notes == ()

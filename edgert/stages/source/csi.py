@@ -3,7 +3,8 @@
 from functools import partial
 from pathlib import Path
 
-from edgert.board.devices import ARGUS_SOCKET, CSI_DAEMON, csi_sensors
+from edgert.board import detect
+from edgert.board.devices import ARGUS_SOCKET, CSI_DAEMON, CSI_INSTEAD, csi_sensors, why_no_csi
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
@@ -36,8 +37,10 @@ def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -
 
 def no_camera(sensor: int, where: str, why: str, root: Path = Path("/")) -> DeviceError:
     """The error of a camera that gives no images, from what GStreamer says of it and what is seen of it here."""
-    found, kind = csi_sensors(root), DeviceError
-    if "nvarguscamerasrc" in why and "no element" in why:
+    found, kind, here = csi_sensors(root), DeviceError, detect(root)
+    if trouble := why_no_csi(here.soc, here.l4t):
+        kind, why, fix = FinalError if here.l4t.startswith("38.") else DeviceError, f"{why}; {trouble}", CSI_INSTEAD
+    elif "nvarguscamerasrc" in why and "no element" in why:
         kind, fix = (
             FinalError,
             "sudo apt install nvidia-l4t-gstreamer nvidia-l4t-camera; in a container: --runtime nvidia",

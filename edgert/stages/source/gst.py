@@ -19,7 +19,14 @@ from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, PixelFormat
 from edgert.stages.source.gst_pipelines import TO_NVMM
-from edgert.stages.source.live import Device, FinalError, LiveSource, redact
+from edgert.stages.source.live import (
+    LONGEST_DAEMON_WAIT_S,
+    LONGEST_WAIT_S,
+    Device,
+    FinalError,
+    LiveSource,
+    redact,
+)
 from edgert.stages.source.nvmm import NvmmLoans
 from edgert.stages.source.planes import plane_shapes
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
@@ -135,7 +142,8 @@ def gst_source(
 
     Args:
         title: how messages call it.
-        lost: for a camera, which has no end: the error for an end or a failure, from what GStreamer says of it.
+        lost: for a camera behind a daemon, which has no end and is asked less often: the error for an end or a failure,
+            from what GStreamer says of it.
 
     Raises:
         DeviceError: PyGObject or GStreamer is missing; on the first frame: the pipeline cannot be made or fails.
@@ -167,6 +175,7 @@ def gst_source(
         reconnect=reconnect,
         start=config.start,
         why_not=why_not,
+        longest_wait_s=LONGEST_WAIT_S if lost is None else LONGEST_DAEMON_WAIT_S,
     )
 
 
@@ -225,6 +234,14 @@ def gstreamer(where: str = "") -> tuple[Any, Any]:
             fix="sudo apt install python3-gi gir1.2-gst-plugins-base-1.0 gstreamer1.0-plugins-good, and make the "
             "virtual environment with --system-site-packages",
         ) from error
+
+
+@lru_cache(maxsize=32)
+def properties_of(element: str) -> frozenset[str]:
+    """The properties of an installed element; none for one that is not there. Raises DeviceError without GStreamer."""
+    found, _ = gstreamer()
+    made = found.ElementFactory.make(element, None)
+    return frozenset() if made is None else frozenset(one.name for one in made.list_properties())
 
 
 class PipelineError(DeviceError):

@@ -87,6 +87,8 @@ log = logging.getLogger("edgert.source")
 FIRST_WAIT_S = 0.25
 LONGEST_WAIT_S = 1.25
 """A camera that comes back is to be seen within 2 s; a try that finds nobody costs next to nothing."""
+LONGEST_DAEMON_WAIT_S = 30.0
+"""Of a camera behind a daemon of its own, which takes seconds for each try and gets no better by many."""
 FIRST_LOGIN_WAIT_S, LONGEST_LOGIN_WAIT_S = 60.0, 240.0
 """After a refused user or password: cameras lock an account, or an address, after a few of those."""
 JITTER = 0.25
@@ -155,7 +157,8 @@ class Connection:
         changed_ns: since when ``is_up`` is what it is.
     """
 
-    def __init__(self, stage: str, title: str, clock: Clock) -> None:
+    def __init__(self, stage: str, title: str, clock: Clock, longest_wait_s: float = LONGEST_WAIT_S) -> None:
+        self._longest_wait_s = longest_wait_s
         self.is_up, self.reason, self.has_ended, self.reconnects = False, "", False, 0
         self.frame_ns: int | None = None
         self.changed_ns = clock.now_ns()
@@ -234,7 +237,8 @@ class Connection:
 
     def _wait_s(self, is_login: bool) -> float:
         """Twice as long each time."""
-        first_s, most_s = (FIRST_LOGIN_WAIT_S, LONGEST_LOGIN_WAIT_S) if is_login else (FIRST_WAIT_S, LONGEST_WAIT_S)
+        of_logins, of_others = (FIRST_LOGIN_WAIT_S, LONGEST_LOGIN_WAIT_S), (FIRST_WAIT_S, self._longest_wait_s)
+        first_s, most_s = of_logins if is_login else of_others
         wait_s = self._next_s.get(is_login, first_s)
         self._next_s[is_login] = min(wait_s * 2, most_s)
         return wait_s * random.uniform(1 - JITTER, 1)  # noqa: S311 - no secret
@@ -248,9 +252,10 @@ class LiveSource:
     reader then ends with its next packet or its time-out, whichever is first, and closes the connection itself.
 
     Losses are logged and answered by trying again after a quarter of a second, then twice as long each time, at most
-    1.25 s, but minutes after a refused password; index and media time go on. ``reconnect=False`` makes the first loss
-    final. ``start="wait"`` has that hold for the first connection, too, unless the very first answer is a FinalError;
-    with ``"fail"`` the first connection must succeed; None waits if it reconnects.
+    1.25 s (30 s of a CSI camera), but minutes after a refused password; index and media time go on.
+    ``reconnect=False`` makes the first loss final. ``start="wait"`` has that hold for the first connection, too, unless
+    the very first answer is a FinalError; with ``"fail"`` the first connection must succeed; None waits if it
+    reconnects.
 
     Args:
         name: of the stage. title: how messages call the device, without secrets.
@@ -259,6 +264,7 @@ class LiveSource:
         share: makes devices that are opened from now on write where a GPU reads, too.
         wait_s: after how long without a packet another connection is made; None for devices that find out themselves.
         tap: through which the device's packets pass; None where it gives images only.
+        longest_wait_s: the most to wait before another try.
     """
 
     def __init__(
@@ -276,8 +282,9 @@ class LiveSource:
         share: Callable[[CudaDevice], None] | None = None,
         wait_s: float | None = None,
         tap: Tap | None = None,
+        longest_wait_s: float = LONGEST_WAIT_S,
     ) -> None:
-        self._wait_s, self.tap = wait_s, tap
+        self._wait_s, self.tap, self._longest_wait_s = wait_s, tap, longest_wait_s
         self.live, self._name, self._title, self._timeline, self._clock = live, name, title, timeline, clock
         self._connect, self._why_not, self._share = connect, why_not, share
         self._reconnect, self._waits = reconnect, reconnect if start is None else start == "wait"
@@ -301,7 +308,7 @@ class LiveSource:
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Frames until the stream ends or ``stop`` is set. Raises DeviceError."""
         connect = partial(self._connect, self._device)
-        way = Connection(self._name, self._title, self._clock)
+        way = Connection(self._name, self._title, self._clock, self._longest_wait_s)
         self._reader = Reader(self._name, self._title, connect, way, self._clock, self._reconnect, self._waits)
         self._reader.start()
         try:

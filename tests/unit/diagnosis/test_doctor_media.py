@@ -118,6 +118,24 @@ def test_csi_sensors_and_the_way_to_them(tmp_path: Path) -> None:
     assert machine.camera_devices(evidence(root)).state == "yes"
 
 
+def thor(root: Path) -> Path:
+    release = "# R38 (release), REVISION: 4.0, GCID: 43443517"
+    return jetson(root, ("nvidia,p4071-0000+p3834-0008", "nvidia,tegra264"), 125_772, release)
+
+
+def test_a_thor_has_neither_argus_nor_hardware_for_mjpeg(tmp_path: Path) -> None:
+    root = thor(tmp_path)
+    found = machine.camera_devices(evidence(root))
+    assert found.state == "optional" and "none seen; csi://: Jetson Linux 38.4.0 has no Argus" in found.detail
+    assert "nvargus" not in found.fix and "jetson-io" not in found.fix and "USB or network camera" in found.fix
+    write(root, "dev/video0", "")
+    assert machine.camera_devices(evidence(root)).state == "yes"
+    found = machine.nvdec(evidence(root, nvdec=ABSENT))
+    assert "USB cameras with format: h264: nvv4l2decoder" in found.detail and "takes no MJPEG" in found.detail
+    elements = without("gi", elements=["appsink", "nvv4l2decoder", "nvvidconv", "h264parse"])
+    assert machine.gstreamer(evidence(root, gi=elements)).state == "yes"
+
+
 def test_a_container_may_have_a_csi_camera_without_a_device(tmp_path: Path) -> None:
     root = jetson(tmp_path)
     write(root, "tmp/argus_socket", "")
@@ -164,7 +182,7 @@ def test_without_a_gpu_nothing_is_missing(tmp_path: Path) -> None:
 
 def test_a_jetson_decodes_through_gstreamer(tmp_path: Path) -> None:
     found = machine.nvdec(evidence(jetson(tmp_path), nvdec=ABSENT))
-    by_jetson = "files and network streams, and USB cameras with format: mjpeg or h264: nvv4l2decoder"
+    by_jetson = "files and network streams, and USB cameras with MJPEG or H.264: nvv4l2decoder"
     assert (found.state, found.detail) == ("yes", by_jetson)
     assert machine.nvdec(evidence(jetson(tmp_path))).detail == by_jetson, "before JetPack 7 it is not the desktop's"
     partial = without("gi", elements=["appsink", "nvv4l2decoder", "nvvidconv"])

@@ -11,9 +11,10 @@ import pytest
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
-from edgert.stages.source import csi, gst, gst_pipelines
+from edgert.stages.source import csi, gst, gst_pipelines, live
 from edgert.stages.source.kinds import is_live
 from tests.helpers.virtual_clock import VirtualClock
+from tests.unit.board.tree import jetson
 
 END = "nvvidconv bl-output=false output-buffers=10 ! video/x-raw(memory:NVMM),format=NV12"
 
@@ -92,6 +93,49 @@ def test_a_camera_that_is_not_there_is_named_with_the_reason(tmp_path: Path) -> 
     sensor(tmp_path, 0)
     assert "1 CSI sensors are seen here: vi-output, imx219 9-0010" in error(1).why and error(1).fix == "source: csi://0"
     assert "size and fps" in (error(0).fix or "")
+
+
+@pytest.mark.parametrize(
+    ("release", "kind", "words"),
+    [("38.4.0", live.FinalError, "Jetson Linux 38.4.0 has no Argus"), ("39.2.0", DeviceError, "from JetPack 7.2 on")],
+)
+def test_on_a_thor_the_error_has_other_advice(
+    release: str, kind: type[DeviceError], words: str, tmp_path: Path
+) -> None:
+    major, _, minor = release.partition(".")
+    jetson(tmp_path, ("nvidia,p4071-0000+p3834-0008", "nvidia,tegra264"), 125_772)
+    (tmp_path / "etc/nv_tegra_release").write_text(f"# R{major} (release), REVISION: {minor}, GCID: 1\n")
+    found = csi.no_camera(0, "stages.cam", "its stream ended", tmp_path)
+    assert type(found) is kind and words in found.why
+    assert "jetson-io" not in (found.fix or "") and "USB or network camera" in (found.fix or "")
+
+
+class Hasty(VirtualClock):
+    """Remembers how long it was asked to wait, up to a number of tries."""
+
+    def __init__(self, tries: int) -> None:
+        super().__init__()
+        self.waits, self.tries, self.over = list[float](), tries, threading.Event()
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.waits.append(seconds)
+        if len(self.waits) == self.tries:
+            self.over.set()
+        return event.wait(0.001 if len(self.waits) < self.tries else None)
+
+
+def test_a_lost_csi_camera_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "JITTER", 0)
+    monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
+    monkeypatch.setattr(gst, "Pipeline", Ended)
+    clock, stop = Hasty(10), threading.Event()
+    source = csi.csi_source("cam", config(start="wait"), Counter(), clock)
+    reading = threading.Thread(target=lambda: list(source.frames(stop)))
+    reading.start()
+    assert clock.over.wait(10)
+    stop.set()
+    reading.join(10)
+    assert clock.waits == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30, 30]
 
 
 class Ended:
