@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -16,6 +17,8 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
+from edgert.stages.source import gst, gst_decoder
+from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.gst_decoder import GstDecoder
 from edgert.stages.source.kinds import source_for
 from tests.helpers.clips import h264_units, write_clip
@@ -98,6 +101,28 @@ def test_a_stream_that_the_decoder_does_not_take_goes_on_by_the_processor(monkey
         camera.close()
         assert camera.stats().reconnects == 0 and server.plays == 1
     assert numbers[0] % 10 == 0 and np.diff(numbers).tolist() == [1] * 14
+
+
+@pytest.mark.parametrize(("live", "b_frames", "is_low"), [(True, 0, True), (True, 2, False), (False, 0, False)])
+def test_only_live_streams_without_b_frames_have_low_latency(
+    live: bool, b_frames: int, is_low: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instead_of_a_jetsons(monkeypatch)
+    monkeypatch.setattr(gst_decoder, "LOW_LATENCY", {"skip-frame": 0, "no-such-property": 1})
+    texts, plain = list[str](), gst.Pipeline
+
+    def made(text: str, *arguments: Any, **options: Any) -> gst.Pipeline:
+        texts.append(text)
+        return plain(text, *arguments, **options)
+
+    monkeypatch.setattr(gst, "Pipeline", made)
+    options = {"preset": "ultrafast", "g": "10", "bf": str(b_frames)}
+    clip = write_clip(tmp_path / "clip.mp4", 12, options=options)
+    video = Video(str(clip), Counter(), REAL, where="stages.cam", live=live)
+    video.decode_on(None)
+    assert len(list(video.images())) == 12
+    video.close()
+    assert ("avdec_h264 skip-frame=0 !" in texts[0]) is is_low and "no-such" not in texts[0]
 
 
 def test_a_stream_without_a_packet_is_not_the_decoders_fault(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING
 
 from edgert.board.detect import is_jetson
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from edgert.stages.source.ffmpeg import Video
 
 log = logging.getLogger("edgert.source")
+
+MOST_FAILURES, FAILURES_WITHIN_NS = 3, 60_000_000_000
+"""Failures of a decoder that gave images before, after which the processor takes over."""
 
 
 class Choice:
@@ -28,6 +32,7 @@ class Choice:
 
     def __init__(self, where: str, decode: str) -> None:
         self._where = where
+        self._failed_ns: deque[int] = deque(maxlen=MOST_FAILURES)
         self.decode, self.refused, self._said = decode, "", ""
         self._is_jetson = is_jetson()
 
@@ -42,7 +47,7 @@ class Choice:
         """
         reason = "decode: cpu" if self.decode == "cpu" else self.refused or video.why_not_on(device)
         if not reason:
-            video.decode_on(device, None if self.decode == "gpu" else self.refuse)
+            video.decode_on(device, None if self.decode == "gpu" else self.refuse, self.failed)
         elif self.decode == "gpu":
             video.close()
             what = f"{video.target} cannot be decoded on the GPU"
@@ -55,6 +60,13 @@ class Choice:
         self.refused = reason
         log.warning("%s: decoded on the CPU from now on: %s", self._where, reason)
         self._said = f"decoded on the CPU: {reason}"
+
+    def failed(self, reason: str, now_ns: int) -> None:
+        """The decoder gave images, then failed. The processor takes over where that happens again and again."""
+        self._failed_ns.append(now_ns)
+        is_often = len(self._failed_ns) == MOST_FAILURES and now_ns - self._failed_ns[0] <= FAILURES_WITHIN_NS
+        if is_often and not self.refused and self.decode != "gpu":
+            self.refuse(f"the board's decoder failed {MOST_FAILURES} times within a minute, at last: {reason}")
 
     def say(self, reason: str, decoder: str) -> None:
         """Logs what decodes, and why the processor where it does."""

@@ -117,6 +117,7 @@ class Video:
         self.asked_ns: int | None = None
         self._hardware: Nvdec | RemoteFile | GstDecoder | None = None
         self._refuse: Callable[[str], None] | None = None
+        self._failed: Callable[[str, int], None] | None = None
         self._asked = target, format, dict(options or {})
         self._begin()
         entries: Sequence[Any] = getattr(self._stream, "index_entries", ())  # older versions of PyAV do not show it
@@ -135,7 +136,7 @@ class Video:
         Planes lie in the decoder's own frame, which the lease keeps. Raises StageError, or DeviceError when live.
         """
         if self._hardware is not None:
-            from edgert.stages.source.gst_decoder import DecoderRefusedError
+            from edgert.stages.source.gst_decoder import DecoderFailedError, DecoderRefusedError
 
             try:
                 for image in self._hardware.images(self._tapped()):
@@ -146,6 +147,10 @@ class Video:
                 if self._refuse is None or self._is_waiting():  # a silent camera is no fault of the decoder's
                     raise
                 self._refuse(refused.why)
+            except DecoderFailedError as error:
+                if self._failed is not None:
+                    self._failed(error.why, self._clock.now_ns())
+                raise
             self._hardware.close()
             self._hardware = None
             if not self._live:  # which goes on at its next key frame
@@ -185,13 +190,20 @@ class Video:
         is_turned = first is not None and first.rotation != 0
         return "its metadata marks it as filmed upright, and it is turned on the host" if is_turned else ""
 
-    def decode_on(self, device: CudaDevice | None, refuse: Callable[[str], None] | None = None) -> None:
+    def decode_on(
+        self,
+        device: CudaDevice | None,
+        refuse: Callable[[str], None] | None = None,
+        failed: Callable[[str, int], None] | None = None,
+    ) -> None:
         """From now on, images are decoded by hardware, and stay on the device if there is one. Ask
         :meth:`why_not_on` before.
 
         Args:
             refuse: called with the reason where the decoder takes no image after all; the processor then goes on.
                 Without it, that is an error.
+            failed: called with the reason and the time where the decoder fails after its first image, which is an
+                error of the images.
 
         Raises:
             DeviceError: the decoder cannot be made.
@@ -199,13 +211,13 @@ class Video:
         from edgert.stages.source.gst_decoder import GstDecoder, is_nvdec
         from edgert.stages.source.nvdec import TOGETHER, Nvdec
 
-        self._refuse = refuse
+        self._refuse, self._failed = refuse, failed
         parts = self._stream, device, self._counter, self._clock
+        low_latency = self._live and not self._stream.codec_context.has_b_frames
         if device is not None and is_nvdec(self._stream, device):
             self._hardware = self._elsewhere(device)
             if self._hardware is not None:
                 return
-            low_latency = self._live and not self._stream.codec_context.has_b_frames
             self._hardware = Nvdec(
                 self._stream,
                 device,
@@ -218,7 +230,7 @@ class Video:
         else:
             late_s = 3 * (self._timeout_s or DECODER_TIMEOUT_S)  # FFmpeg says after two that no packet comes
             try:
-                self._hardware = GstDecoder(*parts, timeout_s=late_s, where=self.where)
+                self._hardware = GstDecoder(*parts, timeout_s=late_s, where=self.where, low_latency=low_latency)
             except DeviceError as error:
                 if refuse is None:
                     raise

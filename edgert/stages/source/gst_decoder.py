@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgert.board import detect
 from edgert.board.detect import is_jetson
+from edgert.board.devices import why_no_mjpeg
 from edgert.clock import Clock
 from edgert.errors import DeviceError
 from edgert.memory import Counter
@@ -48,6 +49,11 @@ def jetson_missing() -> str:
     return f"GStreamer has no {absent}: sudo apt install {_ELEMENTS[absent]}" if absent else ""
 
 
+def missing_mjpeg() -> str:
+    """Why this board's nvv4l2decoder takes no MJPEG; empty when it does, or when there is none."""
+    return why_no_mjpeg(detect().soc)
+
+
 def why_not(stream: VideoStream, device: CudaDevice | None) -> str:
     """Why no decoder but the processor takes a video stream, as far as its header shows; empty when one does."""
     board = jetson_missing()
@@ -64,17 +70,36 @@ def missing() -> str:
     return board and (nvdec.missing() if detect().has_desktop_nvdec else board)
 
 
+def decoding(codec: str, low_latency: bool) -> str:
+    """The elements that decode, with those properties of low latency that the installed decoder has.
+
+    Args:
+        codec: ``h264`` or ``hevc``.
+    """
+    text = DECODERS[codec]
+    name = text.rpartition("! ")[2].partition(" ")[0]
+    known = gst.properties_of(name) if low_latency else frozenset[str]()
+    return " ".join([text, *(f"{key}={value}" for key, value in LOW_LATENCY.items() if key in known)])
+
+
 def is_nvdec(stream: VideoStream, device: CudaDevice) -> bool:
     """Whether frames on a GPU are decoded through PyNvVideoCodec, of those streams that hardware takes at all."""
     return detect().has_desktop_nvdec and not nvdec.why_not(stream, device)
 
 
 DECODERS = {codec: f"{parse} ! {gst_pipelines.JETSON_DECODER}" for codec, parse in gst_pipelines.PARSERS.items()}
+LOW_LATENCY = {"disable-dpb": 1, "enable-max-performance": 1}
+"""Properties of nvv4l2decoder for live streams whose images come in the order of display: an image is given out as soon
+as it is decoded, not when the buffer for reordering is full."""
 END = gst_pipelines.TO_NVMM
 _PACKETS = "packets"
 _BEFORE_NS = 3_600_000_000_000
 """Added to times on their way: GStreamer's are unsigned, and a stream's may begin below zero."""
 _START_CODES = (b"\x00\x00\x01", b"\x00\x00\x00\x01")
+
+
+class DecoderFailedError(DeviceError):
+    """The decoder failed after it had given images."""
 
 
 class DecoderRefusedError(DeviceError):
@@ -89,6 +114,7 @@ class GstDecoder:
         device: where images are wanted, in video memory that it reads in place; None for the host.
         timeout_s: the longest that images may stay out.
         where: which stage it belongs to, for messages.
+        low_latency: the stream is live and has no B frames: images come in the order of display.
 
     Raises:
         DeviceError: GStreamer does not make the pipeline.
@@ -105,12 +131,13 @@ class GstDecoder:
         *,
         timeout_s: float,
         where: str,
+        low_latency: bool = False,
     ) -> None:
         context = stream.codec_context
         self._source, self._where, self._filter_name = stream, where, nvdec.CODECS[context.name][1]
         self._color = color_of_tags(context.colorspace, context.color_range, str(context.pix_fmt))
         self._gst, _ = gst.gstreamer(where)
-        text = gst_pipelines.packets(context.name, _PACKETS, DECODERS[context.name], END)
+        text = gst_pipelines.packets(context.name, _PACKETS, decoding(context.name, low_latency), END)
         text = gst.with_appsink(text, drop=False, sync=False, nvmm=device is not None)
         self._pipeline = gst.Pipeline(text, False, timeout_s, counter, clock, where, device)
         self._put = self._pipeline.element(_PACKETS)
@@ -123,7 +150,8 @@ class GstDecoder:
 
         Raises:
             DecoderRefusedError: there was not one image.
-            DeviceError: the decoder gives up.
+            DecoderFailedError: the decoder gives up later.
+            DeviceError: reading the packets fails.
         """
         self._feeder = threading.Thread(target=self._feed, args=(packets,), name="edgert-packets", daemon=True)
         self._feeder.start()
@@ -141,7 +169,7 @@ class GstDecoder:
         if self._failure is not None:
             raise self._failure
         if refused or (self._packets and not count):
-            kind = DeviceError if count else DecoderRefusedError
+            kind = DecoderFailedError if count else DecoderRefusedError
             what, why = "the board cannot decode this video", refused or "it gave no image"
             raise kind(what, why=why, where=self._where, fix="decode: cpu")
 

@@ -96,6 +96,23 @@ def test_why_the_boards_decoder_is_not_here(monkeypatch: pytest.MonkeyPatch) -> 
     gst_decoder.jetson_missing.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("known", "low_latency", "options"),
+    [
+        ({"disable-dpb", "enable-max-performance", "mjpeg"}, True, " disable-dpb=1 enable-max-performance=1"),
+        ({"enable-max-performance"}, True, " enable-max-performance=1"),
+        (set(), True, ""),
+        ({"disable-dpb", "enable-max-performance"}, False, ""),
+    ],
+)
+@pytest.mark.parametrize(("codec", "parser"), [("h264", "h264parse"), ("hevc", "h265parse")])
+def test_live_streams_are_decoded_without_waiting_where_the_decoder_can(
+    codec: str, parser: str, known: set[str], low_latency: bool, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gst, "properties_of", lambda name: known if name == "nvv4l2decoder" else None)
+    assert gst_decoder.decoding(codec, low_latency) == f"{parser} ! nvv4l2decoder{options}"
+
+
 @pytest.mark.parametrize(("codec", "caps", "parser"), [("h264", "h264", "h264parse"), ("hevc", "h265", "h265parse")])
 def test_the_boards_pipeline_ends_where_the_gpu_reads(codec: str, caps: str, parser: str) -> None:
     text = gst_pipelines.packets(codec, "packets", gst_decoder.DECODERS[codec], gst_decoder.END)
