@@ -109,7 +109,10 @@ class SourceStage(_Stage):
     )
     required: bool = Field(default=True, description="a page's /readyz wants a frame of it")
     transport: Literal["tcp", "udp"] = Field(default="tcp", description="of RTSP")
-    format: str | None = Field(default=None, description="camera pixel format to ask for, like mjpeg or yuyv422")
+    format: str | None = Field(
+        default=None,
+        description="camera pixel format to ask for, like mjpeg or yuyv422; by itself mjpeg where raw misses fps",
+    )
     priority: Literal["low", "normal", "high"] = Field(
         default="normal",
         description="where budgets leave no room for all streams, those of low priority stop first and those of high "
@@ -128,7 +131,7 @@ class SourceStage(_Stage):
     )
     decode: Literal["auto", "cpu", "gpu"] = Field(
         default="auto",
-        description="of files, networks and USB cameras with format: mjpeg or h264. auto: by the board's own decoder, "
+        description="of files, networks and USB cameras with MJPEG or H.264. auto: by the board's own decoder, "
         "or the GPU's where a model reads the frames there; gpu: an error where that cannot be",
     )
 

@@ -18,11 +18,12 @@ from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, PixelFormat
 from edgert.stages.source import ffmpeg, gst
 from edgert.stages.source.decoders import Choice
-from edgert.stages.source.gst_decoder import jetson_missing
+from edgert.stages.source.gst_decoder import jetson_missing, missing_mjpeg
 from edgert.stages.source.gst_pipelines import JETSON_DECODER, USB_CODECS, usb
 from edgert.stages.source.live import Device, FinalError, LiveSource
 from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
 from edgert.stages.source.v4l2 import FORMATS, Kernel, UserPointerCamera
+from edgert.stages.source.v4l2_modes import MJPEG, Offers, RateCheck, in_words, nearest, offers, wants_mjpeg
 from edgert.units import whole_number
 
 log = logging.getLogger("edgert.source")
@@ -54,23 +55,32 @@ def camera_source(
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=None, paced=False)
     where = f"stages.{name}"
     shared: list[CudaDevice] = []
-    choice, format_name = Choice(where, config.decode), (config.format or "").lower()
+    choice, mode = Choice(where, config.decode), ModeChoice(path, config, where)
+    check = RateCheck(where, path, config.fps, clock) if config.fps else None
 
-    def on_processor() -> str:
+    def on_processor(config: SourceStage) -> str:
         """Why the board's decoder does not get the camera's images; empty when it does."""
         if config.decode == "cpu":
             return "decode: cpu"
+        format_name = (config.format or "").lower()
         if format_name not in USB_CODECS:
             return f"format: is none of {', '.join(USB_CODECS)}"
-        return choice.refused or jetson_missing()
+        return choice.refused or jetson_missing() or (missing_mjpeg() if format_name == "mjpeg" else "")
 
     def connect(device: CudaDevice | None) -> Device:
+        if opener is not None:
+            return opened(config, device)
+        require(path, where)
+        mode.look()
+        made = opened(mode.config, device)
+        return made if check is None else check.over(made, Kernel(), mode.size, mode.offers)
+
+    def opened(config: SourceStage, device: CudaDevice | None) -> Device:
         if opener is None:
-            require(path, where)
-            reason = on_processor()
+            reason = on_processor(config)
             if not reason:
                 try:
-                    made = JetsonCamera(path, config, counter, clock, where, device, choice)
+                    made = JetsonCamera(path, mode.reachable(), counter, clock, where, device, choice)
                     choice.say("", JETSON_DECODER)
                     return made
                 except DeviceError as error:
@@ -99,8 +109,10 @@ def camera_source(
 
     def why_not(device: CudaDevice) -> str:
         """As far as is known before the camera is opened."""
-        if opener is None and not on_processor():
-            return ""
+        if opener is None:
+            mode.look()
+            if not on_processor(mode.config):
+                return ""
         is_known = (config.format or "").lower() in FORMATS
         return "" if is_known else f"its format is not known; {', '.join(FORMATS)} can be read in place"
 
@@ -118,9 +130,47 @@ def camera_source(
     )
 
 
+class ModeChoice:
+    """Which pixel format a camera is asked for where the pipeline file leaves ``format:`` out.
+
+    Attributes:
+        config: the source's section, with ``format: mjpeg`` where that was chosen.
+        size: (width, height) that ``offers`` are of; None where it is not known.
+        offers: what the camera has at that size; empty where its driver lists nothing.
+    """
+
+    def __init__(self, path: str, config: SourceStage, where: str) -> None:
+        self._path, self._asked, self._where = path, config, where
+        self.config, self.size = config, config.size
+        self.offers: Offers = {}
+
+    def look(self) -> None:
+        """Ask the camera again: another one may be plugged in. Nothing changes where it is not there."""
+        size, offered = offers(self._path, self._asked.size, Kernel())
+        if offered:
+            self.size, self.offers = size, offered
+            before, is_mjpeg = self.config.format, self._takes_mjpeg()
+            self.config = self._asked.model_copy(update={"format": "mjpeg"}) if is_mjpeg else self._asked
+            if is_mjpeg and before != "mjpeg" and size is not None:
+                shown = "%s: MJPEG is asked of camera %s; frames/s at %dx%d: %s"
+                log.info(shown, self._where, self._path, *size, in_words(offered))
+
+    def reachable(self) -> SourceStage:
+        """Return the section with the rate that the camera has, as GStreamer refuses any other."""
+        letters = _FOURCC.get((self.config.format or "").lower(), "")
+        if not self.config.fps:
+            return self.config
+        return self.config.model_copy(update={"fps": nearest(self.offers, letters, self.config.fps)})
+
+    def _takes_mjpeg(self) -> bool:
+        if self._asked.format:
+            return False
+        return wants_mjpeg(self.offers, self._asked.fps) or (self._asked.decode == "gpu" and MJPEG in self.offers)
+
+
 class JetsonCamera(gst.CameraPipeline):
-    """A V4L2 device whose compressed images the board's own decoder takes. Where it fails before the first, the next
-    connection goes through the processor, unless ``decode: gpu``."""
+    """A V4L2 device whose compressed images the board's own decoder takes. Where that fails before the first, or often
+    after it, the next connection goes through the processor, unless ``decode: gpu``."""
 
     def __init__(
         self,
@@ -134,7 +184,7 @@ class JetsonCamera(gst.CameraPipeline):
     ) -> None:
         text = gst.with_appsink(usb(path, config), drop=True, sync=False, nvmm=device is not None)
         fix = f"check cable, power and USB bandwidth; who has it: fuser {path}"
-        self._choice = choice
+        self._choice, self._clock = choice, clock
         super().__init__(
             partial(gst.Pipeline, text, True, config.timeout, counter, clock, where, device),
             lambda why: DeviceError(f"lost camera {path}", why=why, where=where, fix=fix),
@@ -151,6 +201,8 @@ class JetsonCamera(gst.CameraPipeline):
         except DeviceError as error:
             if not count and self._choice.decode != "gpu":
                 self._choice.refuse(error.why)
+            elif "v4l2src" not in error.why:  # which is the camera itself, perhaps unplugged
+                self._choice.failed(error.why, self._clock.now_ns())
             raise
 
 

@@ -48,7 +48,7 @@ def usb(path: str, config: SourceStage) -> str:
 
 PARSERS = {"h264": "h264parse", "hevc": "h265parse"}
 USB_CODECS = {
-    "mjpeg": ("image/jpeg", f"{JETSON_DECODER} mjpeg=1"),
+    "mjpeg": ("image/jpeg", f"jpegparse ! {JETSON_DECODER} mjpeg=1"),
     "h264": ("video/x-h264", f"{PARSERS['h264']} ! {JETSON_DECODER}"),
 }
 """``format`` of a camera → what GStreamer calls it, and what decodes it."""

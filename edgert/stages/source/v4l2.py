@@ -46,9 +46,14 @@ FLAG_ERROR, FLAG_MONOTONIC, FLAG_CLOCK_MASK = 0x40, 0x2000, 0xE000
 COLORSPACE_REC709, COLORSPACE_JPEG, QUANTIZATION_FULL = 3, 7, 1
 QUERYCAP, S_FMT, S_PARM, REQBUFS = 0x8068_5600, 0xC0D0_5605, 0xC0CC_5616, 0xC014_5608
 QBUF, DQBUF, STREAMON, STREAMOFF = 0xC058_560F, 0xC058_5611, 0x4004_5612, 0x4004_5613
+G_FMT, G_PARM = 0xC0D0_5604, 0xC0CC_5615
+ENUM_FMT, ENUM_FRAMESIZES, ENUM_FRAMEINTERVALS = 0xC040_5602, 0xC02C_564A, 0xC034_564B
 _REQUESTS = (QUERYCAP, S_FMT, S_PARM, REQBUFS, QBUF, DQBUF, STREAMON, STREAMOFF)
-_NAMES = ("QUERYCAP", "S_FMT", "S_PARM", "REQBUFS", "QBUF", "DQBUF", "STREAMON", "STREAMOFF")
-NAMES = {request: f"VIDIOC_{name}" for request, name in zip(_REQUESTS, _NAMES, strict=True)}
+_OF_MODES = (G_FMT, G_PARM, ENUM_FMT, ENUM_FRAMESIZES, ENUM_FRAMEINTERVALS)
+_NAMES = "QUERYCAP S_FMT S_PARM REQBUFS QBUF DQBUF STREAMON STREAMOFF"
+_NAMES_OF_MODES = "G_FMT G_PARM ENUM_FMT ENUM_FRAMESIZES ENUM_FRAMEINTERVALS"
+_NAMED = zip((*_REQUESTS, *_OF_MODES), f"{_NAMES} {_NAMES_OF_MODES}".split(), strict=True)
+NAMES = {request: f"VIDIOC_{name}" for request, name in _NAMED}
 _U32 = ctypes.c_uint32
 
 
@@ -113,6 +118,34 @@ class Buffer(ctypes.Structure):
         *_u32("sequence", "memory"),
         ("userptr", ctypes.c_uint64),
         *_u32("length", "reserved2", "request_fd"),
+    )
+
+
+class FormatDescription(ctypes.Structure):
+    """``v4l2_fmtdesc``: one pixel format of a device, by its index."""
+
+    _fields_ = (
+        *_u32("index", "type", "flags"),
+        ("description", ctypes.c_char * 32),
+        *_u32("pixelformat", "mbus_code"),
+        ("reserved", _U32 * 3),
+    )
+
+
+class FrameSize(ctypes.Structure):
+    """``v4l2_frmsizeenum``; ``numbers`` are width and height, or least, most and step of the width, then the height."""
+
+    _fields_ = (*_u32("index", "pixel_format", "type"), ("numbers", _U32 * 6), ("reserved", _U32 * 2))
+
+
+class FrameInterval(ctypes.Structure):
+    """``v4l2_frmivalenum``; ``fractions`` are seconds per frame as numerator and denominator: one, or the shortest, the
+    longest and the step."""
+
+    _fields_ = (
+        *_u32("index", "pixel_format", "width", "height", "type"),
+        ("fractions", _U32 * 6),
+        ("reserved", _U32 * 2),
     )
 
 

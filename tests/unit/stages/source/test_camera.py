@@ -19,6 +19,7 @@ from edgert.memory import Counter, lend
 from edgert.runtime.frame import Frame
 from edgert.stages.source import camera, ffmpeg, gst, live
 from edgert.stages.source.camera import camera_source, device_path
+from edgert.stages.source.decoders import Choice
 from edgert.stages.source.live import LiveSource
 from edgert.stages.source.timeline import Image
 
@@ -263,9 +264,9 @@ def test_names_of_devices() -> None:
 class Decoding:
     """Stands in for a GStreamer pipeline with the board's decoder: one in ``texts`` for each that was started."""
 
-    skipped = 0
+    skipped, ending = 0, ""
     texts: list[str] = []  # noqa: RUF012
-    gives = 3
+    gives, why = 3, "no memory"
 
     def __init__(self, text: str, *arguments: object) -> None:
         self.texts.append(text)
@@ -273,7 +274,7 @@ class Decoding:
     def images(self) -> Iterator[Image]:
         for _ in range(self.gives):
             yield Image("gray", (np.zeros((6, 8), np.uint8),), lend(None, Counter()), 0)
-        raise DeviceError("the GStreamer pipeline failed", why="no memory")
+        raise DeviceError("the GStreamer pipeline failed", why=self.why)
 
     def close(self) -> None:
         """Holds nothing."""
@@ -299,7 +300,7 @@ def usb(**options: object) -> LiveSource:
 @pytest.mark.parametrize(
     ("format", "caps", "decoder"),
     [
-        ("mjpeg", "image/jpeg", "nvv4l2decoder mjpeg=1"),
+        ("mjpeg", "image/jpeg", "jpegparse ! nvv4l2decoder mjpeg=1"),
         ("h264", "video/x-h264", "h264parse ! nvv4l2decoder"),
     ],
 )
@@ -330,6 +331,34 @@ def test_images_that_the_decoder_does_not_take_are_the_processors(
     frames = take(usb(format="mjpeg"), 5)
     assert {frame.format for frame in frames} == {"bgr"} and len(board.texts) == 1
     assert "decoded on the CPU from now on: no memory" in caplog.text
+
+
+def test_a_decoder_that_fails_again_and_again_gives_way_once(
+    board: type[Decoding], caplog: pytest.LogCaptureFixture
+) -> None:
+    frames = take(usb(format="mjpeg"), 20)
+    assert [frame.format for frame in frames] == ["gray"] * 9 + ["bgr"] * 11 and len(board.texts) == 3
+    said = [record.getMessage() for record in caplog.records if "from now on" in record.getMessage()]
+    assert len(said) == 1 and "failed 3 times within a minute, at last: no memory" in said[0]
+
+
+@pytest.mark.parametrize("why", ["v4l2src0: Could not read from resource", "no memory"])
+def test_a_camera_that_is_unplugged_often_is_no_fault_of_the_decoder(
+    why: str, board: type[Decoding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Decoding, "why", why)
+    options = {"decode": "auto" if "v4l2src" in why else "gpu"}
+    assert {frame.format for frame in take(usb(format="mjpeg", **options), 20)} == {"gray"}
+
+
+def test_failures_hours_apart_do_not_add_up() -> None:
+    choice, hour_ns = Choice("stages.cam", "auto"), 3_600_000_000_000
+    for number in range(10):
+        choice.failed("no memory", number * hour_ns)
+    assert not choice.refused
+    choice.failed("no memory", 9 * hour_ns + 1)
+    choice.failed("no memory", 9 * hour_ns + 2)
+    assert choice.refused
 
 
 def test_decode_gpu_wants_the_decoder(board: type[Decoding], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,14 @@ def test_structs_and_requests_are_those_of_the_kernels_header() -> None:
     buffer = recorded(v4l2.Buffer)
     assert (buffer.index, buffer.sequence, buffer.memory, buffer.length) == (3, 77, v4l2.USERPTR, 614400)
     assert (buffer.seconds, buffer.microseconds, buffer.userptr) == (12, 345678, 0x7F00_1234_5000)
+    described = recorded(v4l2.FormatDescription)
+    assert (described.index, described.flags, described.description) == (1, 1, b"Motion-JPEG")
+    assert described.pixelformat == v4l2.fourcc("MJPG")
+    size = recorded(v4l2.FrameSize)
+    assert (size.index, size.type, list(size.numbers)) == (2, 3, [32, 1920, 2, 16, 1080, 4])
+    interval = recorded(v4l2.FrameInterval)
+    assert (interval.index, interval.width, interval.height, interval.type) == (3, 1280, 720, 3)
+    assert list(interval.fractions) == [1, 30, 2, 5, 1, 100]
 
 
 def test_requests_come_in_the_order_that_the_kernel_asks_for() -> None:

@@ -1,0 +1,240 @@
+"""What a V4L2 camera offers, what it granted, and what arrives: formats, sizes and frames per second.
+
+Drivers list modes by VIDIOC_ENUM_FMT, VIDIOC_ENUM_FRAMESIZES and VIDIOC_ENUM_FRAMEINTERVALS, without streaming:
+https://docs.kernel.org/userspace-api/media/v4l/vidioc-enum-frameintervals.html. A USB 2 camera gives 1280x720 in raw
+formats at 5 to 10 frames per second, and at 30 in MJPEG. OpenCV and FFmpeg take raw formats first
+(https://github.com/opencv/opencv/issues/9540), so the choice is made here.
+"""
+
+import ctypes
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from edgert.clock import Clock
+from edgert.stages.source import v4l2
+from edgert.stages.source.live import Device
+from edgert.stages.source.timeline import Image
+
+log = logging.getLogger("edgert.source")
+
+MJPEG = "MJPG"
+_RAW = "YUYV", "UYVY", "YVYU", "VYUY", "NV12", "NV21", "YU12", "YV12", "422P", "RGB3", "BGR3"
+"""Raw color formats, each of which FFmpeg or OpenCV takes before MJPEG."""
+_USUAL_FPS = 30.0
+"""What is expected of a camera where the file asks for no rate."""
+_DISCRETE = 1  # V4L2_FRMSIZE_TYPE_DISCRETE, V4L2_FRMIVAL_TYPE_DISCRETE
+_MOST = 256  # formats, sizes or rates that are read: a broken driver may name them without an end
+_SLACK = 0.9
+"""A rate counts as slower where it is below so much of what was asked: 29.97 is 30, and clocks of cameras differ."""
+
+Size = tuple[int, int]
+Range = tuple[float, float]
+Offers = Mapping[str, tuple[Range, ...]]
+"""Four letters of each format that has a size → its rates there, as lowest and highest of each range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """How a driver runs its camera now: four letters of the format, (width, height), frames per second if it says."""
+
+    letters: str
+    size: Size
+    fps: float | None
+
+
+def granted(path: str, kernel: v4l2.Kernel) -> Granted | None:
+    """Return how the camera is set now; None where its driver does not say."""
+    with suppress(OSError):
+        fd = kernel.open(path)
+        try:
+            return _granted(fd, kernel)
+        finally:
+            kernel.close(fd)
+    return None
+
+
+def offers(path: str, size: Size | None, kernel: v4l2.Kernel) -> tuple[Size | None, Offers]:
+    """Return the size, and what the camera offers at it; nothing where it cannot be opened or its driver lists nothing.
+
+    Args:
+        size: (width, height); None for the one that the camera is set to.
+    """
+    with suppress(OSError):
+        fd = kernel.open(path)
+        try:
+            size = size or _granted(fd, kernel).size
+            found = dict[str, tuple[Range, ...]]()
+            for index in range(_MOST):
+                one = v4l2.FormatDescription(index=index, type=v4l2.CAPTURE)
+                if not _is_there(fd, kernel, v4l2.ENUM_FMT, one):
+                    break
+                if _has_size(fd, kernel, one.pixelformat, size):
+                    found[_letters(one.pixelformat)] = tuple(_rates(fd, kernel, one.pixelformat, size))
+            return size, found
+        finally:
+            kernel.close(fd)
+    return size, {}
+
+
+def wants_mjpeg(offered: Offers, fps: float | None) -> bool:
+    """Return whether MJPEG is faster than every raw color format, none of which reaches the rate that is asked for."""
+    raw = max((fastest(offered, letters) for letters in _RAW), default=0.0)
+    return fastest(offered, MJPEG) * _SLACK > raw and raw < (fps or _USUAL_FPS) * _SLACK
+
+
+def fastest(offered: Offers, letters: str) -> float:
+    """Return the highest rate of a format; 0 where the camera does not have it, or names no rate."""
+    return max((high for _, high in offered.get(letters, ())), default=0.0)
+
+
+def nearest(offered: Offers, letters: str, fps: float) -> float:
+    """Return the rate of a format that is nearest to the one asked for, which is returned where none is known."""
+    possible = [min(max(fps, low), high) for low, high in offered.get(letters, ())]
+    return min(possible, key=lambda rate: abs(rate - fps), default=fps)
+
+
+def in_words(offered: Offers, without: str = "") -> str:
+    """Return the fastest rate of each format, such as ``YUYV 10, MJPG 30``."""
+    rates = ((letters, fastest(offered, letters)) for letters in offered if letters != without)
+    return ", ".join(f"{letters} {rate:.4g}" for letters, rate in rates if rate)
+
+
+class RateCheck:
+    """Compares the rate that was asked of one camera with the granted one and with what arrives.
+
+    Logs one warning in all, with what to do about it.
+
+    Args:
+        where: the stage, for the log.
+        fps: what the pipeline file asks for.
+    """
+
+    def __init__(self, where: str, path: str, fps: float, clock: Clock) -> None:
+        self._where, self._path, self._fps, self._clock = where, path, fps, clock
+        self._is_done = False
+
+    def over(self, device: Device, kernel: v4l2.Kernel, size: Size | None, offered: Offers) -> Device:
+        """Return the opened camera, whose images are counted from now on. ``offered`` are rates at ``size``."""
+        found = granted(self._path, kernel)
+        if found is not None and found.fps is not None and found.fps < self._fps * _SLACK:
+            width, height = found.size
+            others = in_words(offered, found.letters) if found.size == size else ""
+            more = f"; other formats have, at most: {others}" if others else ""
+            rate = f"format: another, a smaller size:, or fps: {found.fps:.4g}"
+            fix = "format: mjpeg" if fastest(offered, MJPEG) > found.fps and found.letters != MJPEG else rate
+            self._warn(f"the camera grants {found.fps:.4g}, in {found.letters} at {width}x{height}{more}", fix)
+        return _Counted(device, self)
+
+    def watched(self, images: Iterable[Image]) -> Iterator[Image]:
+        """Yield the images. Time that the reader of them takes is no fault of the camera's and is left out."""
+        windows, count, held_ns, since_ns = 0, 0, 0, self._clock.now_ns()
+        for image in images:
+            came_ns = self._clock.now_ns()
+            if not self._is_done and came_ns - since_ns >= WINDOW_NS:
+                seconds = (came_ns - since_ns - held_ns) / 1e9
+                if windows and held_ns < WINDOW_NS * (1 - _SLACK) and count < self._fps * seconds * _SLACK:
+                    self._arrives(count / seconds)
+                windows, count, held_ns, since_ns = windows + 1, 0, 0, came_ns
+            count += 1 + image.lost
+            yield image
+            del image
+            held_ns += self._clock.now_ns() - came_ns
+
+    def _arrives(self, fps: float) -> None:
+        dim = "v4l2-ctl -c exposure_dynamic_framerate=0 (exposure_auto_priority=0 on older kernels)"
+        fix = f"more light, as many cameras expose longer in the dark ({dim}); or another USB port"
+        self._warn(f"{fps:.3g} arrive", f"{fix}; or fps: {fps:.0f}")
+
+    def _warn(self, what: str, fix: str) -> None:
+        if not self._is_done:
+            self._is_done = True
+            message = "%s: fps: %g is asked of camera %s, and %s; fix: %s"
+            log.warning(message, self._where, self._fps, self._path, what, fix)
+
+
+WINDOW_NS = 5_000_000_000
+"""Images are counted over so long; the first window is not judged, in which a camera finds its exposure."""
+
+
+class _Counted:
+    """A camera whose images are counted; see :class:`~edgert.stages.source.live.Device`."""
+
+    def __init__(self, device: Device, check: RateCheck) -> None:
+        self._device, self._check = device, check
+
+    @property
+    def skipped(self) -> int:
+        return self._device.skipped
+
+    @property
+    def asked_ns(self) -> int | None:
+        return self._device.asked_ns
+
+    @property
+    def ending(self) -> str:
+        return self._device.ending
+
+    def images(self) -> Iterator[Image]:
+        """See :meth:`Device.images`."""
+        return self._check.watched(self._device.images())
+
+    def close(self) -> None:
+        self._device.close()
+
+
+def _granted(fd: int, kernel: v4l2.Kernel) -> Granted:
+    """Raises OSError where the driver does not even say its format."""
+    format, parameters = v4l2.Format(type=v4l2.CAPTURE), v4l2.StreamParm(type=v4l2.CAPTURE)
+    kernel.ioctl(fd, v4l2.G_FMT, format)
+    fps = None
+    if _is_there(fd, kernel, v4l2.G_PARM, parameters) and parameters.numerator and parameters.denominator:
+        fps = parameters.denominator / parameters.numerator
+    pix = format.fmt.pix
+    return Granted(_letters(pix.pixelformat), (int(pix.width), int(pix.height)), fps)
+
+
+def _has_size(fd: int, kernel: v4l2.Kernel, pixel_format: int, size: Size) -> bool:
+    for index in range(_MOST):
+        one = v4l2.FrameSize(index=index, pixel_format=pixel_format)
+        if not _is_there(fd, kernel, v4l2.ENUM_FRAMESIZES, one):
+            return False
+        if one.type == _DISCRETE:
+            if (one.numbers[0], one.numbers[1]) == size:
+                return True
+            continue
+        limits = tuple(one.numbers[:3]), tuple(one.numbers[3:])
+        return all(
+            low <= side <= high and not (side - low) % (step or 1)
+            for side, (low, high, step) in zip(size, limits, strict=True)
+        )
+    return False
+
+
+def _rates(fd: int, kernel: v4l2.Kernel, pixel_format: int, size: Size) -> Iterator[Range]:
+    for index in range(_MOST):
+        one = v4l2.FrameInterval(index=index, pixel_format=pixel_format, width=size[0], height=size[1])
+        if not _is_there(fd, kernel, v4l2.ENUM_FRAMEINTERVALS, one):
+            return
+        shortest, longest = tuple(one.fractions[:2]), tuple(one.fractions[2:4])
+        if one.type == _DISCRETE:
+            longest = shortest
+        if all((*shortest, *longest)):
+            yield longest[1] / longest[0], shortest[1] / shortest[0]
+        if one.type != _DISCRETE:
+            return
+
+
+def _is_there(fd: int, kernel: v4l2.Kernel, request: int, argument: ctypes.Structure) -> bool:
+    """Whether the driver answers; EINVAL is the end of a list, ENOTTY a request that it does not know."""
+    try:
+        kernel.ioctl(fd, request, argument)
+    except OSError:
+        return False
+    return True
+
+
+def _letters(pixel_format: int) -> str:
+    """``YUYV`` of the number that V4L2 knows it by."""
+    return int(pixel_format & 0x7FFF_FFFF).to_bytes(4, "little").decode("ascii", "replace")
