@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ _LISTENING = re.compile(rf"^\S+ \S+ \S+ 00010000 .* @({_NAME}/[0-9a-f-]+)$", re.
 """Of a line of /proc/net/unix: flag __SO_ACCEPTCON, and an abstract name, whose first NUL is shown as @."""
 _WAITING = 8  # connections that wait at once
 _TIMEOUT_S = 1.0
+_PAUSE_S = 0.1
 MOST_BYTES = limits.STATE_BYTES
 """Most that is read of an answer."""
 STRANGE = "does not answer like a pipeline of edgert"
@@ -104,8 +106,10 @@ class Beacon:
             try:
                 client, _ = server.accept()
             except OSError as error:
-                _LOG.debug("the beacon ends: %s", error)
-                return
+                _LOG.debug("nobody is accepted: %s", error)
+                if self._server is server:  # no descriptor is free, say, which passes
+                    time.sleep(_PAUSE_S)
+                continue
             with client:
                 try:
                     client.settimeout(_TIMEOUT_S)

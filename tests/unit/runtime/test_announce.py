@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,4 +155,23 @@ def test_without_a_thread_it_is_not_seen_and_nothing_else_happens(
     assert not mine()
     one.open()
     assert len(mine()) == 1
+    one.close()
+
+
+def test_it_goes_on_once_a_descriptor_is_free_again() -> None:
+    one = Beacon(lambda: {"name": "one"})
+    one.open()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert one._server is not None
+    first, second = (socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(2))
+    with first, second:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (second.fileno() + 1, before[1]))
+        try:
+            first.connect(one._server.getsockname())
+            time.sleep(0.2)  # accept() fails, or the next one does where the kernel took a descriptor beforehand
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        second.settimeout(5)
+        second.connect(one._server.getsockname())
+        assert b"one" in second.recv(1000)
     one.close()
