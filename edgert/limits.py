@@ -19,9 +19,13 @@ PAGE_CONNECTIONS = 256
 PAGE_VIEWERS = 8
 PAGE_STREAMS = 64
 PAGE_HEAD_S = 5.0
+PAGE_SEND_S = 10.0
 PAGE_HEAD_BYTES = 1 << 14
 WEBRTC_VIEWERS = 16
 WHEP_BYTES = 1 << 16
+WHEP_CANDIDATES = 20
+RTSP_CONNECTIONS = 192
+RTSP_IDLE_S = 10.0
 
 
 def _power(count: int) -> str:
@@ -69,14 +73,27 @@ TABLE = (
     ),
     ("answer of a pipeline to `edgert top`", f"{STATE_BYTES >> 20} MiB", "it is held in memory"),
     (
-        "connections to the live page, and viewers beside them",
+        "connections to the live page or `sink: webrtc`, and viewers beside them",
         f"{PAGE_CONNECTIONS} and {PAGE_VIEWERS}",
-        "each holds a descriptor, and viewers want images; the address with most of them gives way",
+        "each holds a descriptor; a quarter each for who is silent, shakes hands, asks, is answered; the address with "
+        "most of them gives way",
     ),
     ("cameras on the live page", f"{PAGE_STREAMS}", "a frame of each is held"),
     ("request to the page", f"{PAGE_HEAD_BYTES >> 10} KiB", "it is held in memory"),
     ("viewers by WebRTC", f"{WEBRTC_VIEWERS}", "each is sent, and encrypted, a copy of its own"),
     ("offer of a viewer by WebRTC", f"{WHEP_BYTES >> 10} KiB", "it is held in memory"),
-    ("time to send a request to the page", f"{PAGE_HEAD_S:g} s", "slow clients would hold the connections"),
+    ("addresses of an offer that are tried", f"{WHEP_CANDIDATES}", "each is sent packets; only those of who asks"),
+    (
+        "time from connecting to a whole request to the page, its TLS included",
+        f"{PAGE_HEAD_S:g} s",
+        "slow clients would hold the connections",
+    ),
+    ("time to take 64 KiB of an answer", f"{PAGE_SEND_S:g} s", "as before"),
+    (
+        "connections to `sink: rtsp`",
+        f"{RTSP_CONNECTIONS}",
+        "each holds a descriptor; a third each for who is silent, asks, plays; the address with most of them gives way",
+    ),
+    ("time without playing on one of them", f"{RTSP_IDLE_S:g} s", "whoever is silent, or only asks, would hold it"),
 )
 """What, at most how much, and why."""

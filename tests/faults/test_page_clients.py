@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgert.stages.sink import http_server as server
+from edgert import limits
 from edgert.stages.sink.http import HttpSink
 
 CLIENTS, ASKED = 200, 100
@@ -79,7 +79,7 @@ def test_a_friend_is_answered_among_two_hundred_that_dawdle(sink: HttpSink, firs
 
 
 def test_a_request_that_comes_in_bytes_ends(sink: HttpSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_HEAD_S", 0.4)
+    monkeypatch.setattr(limits, "PAGE_HEAD_S", 0.4)
     started = time.monotonic()
     with socket.create_connection(address(sink), timeout=5) as client:
         client.settimeout(0.05)
@@ -111,7 +111,7 @@ def test_a_wrong_request_is_an_answer_and_no_traceback(
 
 
 def test_viewers_that_leave_are_forgotten(sink: HttpSink) -> None:
-    for _ in range(3 * server._MAX_CONNECTIONS):
+    for _ in range(3 * limits.PAGE_CONNECTIONS):
         with socket.create_connection(address(sink), timeout=5) as client:
             client.sendall(b"GET /stream.mjpg HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert status_of(sink, "/healthz") == 200

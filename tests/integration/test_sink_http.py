@@ -17,7 +17,7 @@ import pytest
 
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
-from edgert.stages.sink import http_server as server_module
+from edgert.stages.sink import http_page
 from edgert.stages.sink.http import HttpSink
 from tests.helpers.frames import detections, frame_of, result_of
 
@@ -102,7 +102,7 @@ def test_metrics_are_prometheus_text(sink: HttpSink) -> None:
 
 
 def test_a_snapshot_is_the_newest_image(sink: HttpSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_NEXT_IMAGE_S", 0.05)
+    monkeypatch.setattr(http_page, "_NEXT_IMAGE_S", 0.05)
     assert ask(sink, "/snapshot.jpg")[0] == 503
     for index in range(3):
         sink.process(shown(index))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import re
 import shutil
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ import av
 import numpy as np
 import pytest
 
+from edgert import limits
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.runtime.records import Result
@@ -120,6 +122,68 @@ def test_two_streams_under_one_path(library: None) -> None:
     sink.close()
     sink.open()  # again, on the port it had
     sink.close()
+
+
+def asked(port: int, request: str) -> socket.socket:
+    """A connection that sent a request and got its answer, or less than a request."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=5)
+    client.sendall(request.encode())
+    if request.endswith("\r\n\r\n"):
+        assert client.recv(4096).startswith(b"RTSP/1.0 ")
+    return client
+
+
+def request(verb: str, address: str, *headers: str) -> str:
+    return "\r\n".join((f"{verb} {address} RTSP/1.0", "CSeq: 1", *headers, "", ""))
+
+
+@pytest.mark.parametrize("login", [("", ""), ("guard", "a-secret-word")], ids=["open", "password"])
+def test_half_open_connections_are_counted_and_in_nobodys_way(library: None, login: tuple[str, str]) -> None:
+    sink = sink_of(login=login)
+    sink.open()
+    own = request("OPTIONS", f"rtsp://127.0.0.1:{sink.port}/yard")
+    clients = [asked(sink.port, "OPTI") for _ in range(400)]
+    waits = []
+    for _ in range(20):
+        begun_s = time.monotonic()
+        asked(sink.port, own).close()
+        waits.append(time.monotonic() - begun_s)
+    theirs = len(sink._guests.silent)
+    clients += [asked(sink.port, own) for _ in range(150)]
+    begun_s = time.monotonic()
+    asked(sink.port, own).close()
+    waits.append(time.monotonic() - begun_s)
+    both = len(sink._guests.silent) + len(sink._guests.asking)
+    sink.close()
+    for client in clients:
+        client.close()
+    assert max(waits) < 1 and theirs <= limits.RTSP_CONNECTIONS // 3 and both <= 2 * (limits.RTSP_CONNECTIONS // 3)
+
+
+def test_who_plays_nothing_ends_and_who_plays_stays(library: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RTSP_IDLE_S", 1.0)
+    with served("yard") as cameras:
+        port, address = cameras.sink.port, cameras.sink.url("yard")
+        setup = request("SETUP", f"{address}/stream=0", "Transport: RTP/AVP/TCP;unicast;interleaved=0-1")
+        waiting = [asked(port, "OPTI"), asked(port, request("OPTIONS", address)), asked(port, setup)]
+        player = socket.create_connection(("127.0.0.1", port), timeout=5)
+        player.sendall(setup.encode())
+        session = re.search(rb"Session: ([^;\r]+)", player.recv(4096))
+        assert session is not None
+        player.sendall(request("PLAY", address, f"Session: {session[1].decode()}").encode())
+        for client in waiting:
+            client.settimeout(10)
+            with suppress(ConnectionError):
+                while client.recv(4096):
+                    pass
+            client.close()
+        assert len(cameras.sink._guests.playing) == 1 and player.recv(4096)
+        player.sendall(request("TEARDOWN", address, f"Session: {session[1].decode()}").encode())
+        with suppress(ConnectionError):
+            while player.recv(65536):
+                pass
+        player.close()
+        wait(lambda: not cameras.sink._guests.playing and not cameras.sink._guests.asking)
 
 
 @pytest.mark.parametrize("broken", ["gi", "gi.repository.GstRtspServer"])

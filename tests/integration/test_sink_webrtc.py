@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -63,10 +63,15 @@ def filmed(*streams: str) -> Iterator[tuple[WebrtcSink, Camera]]:
         camera = Camera(sink.process, 30, SIZE, streams)
         camera.start()
         try:
-            wait(lambda: len(sink._streams) == len(streams))
+            wait(lambda: len(sink.video._streams) == len(streams))
             yield sink, camera
         finally:
             camera.end()
+
+
+def sessions_of(sink: WebrtcSink) -> dict[str, Any]:
+    """Those who watch or are about to."""
+    return sink.video._sessions._all if sink.video._thread is not None else {}
 
 
 def wait(until: Callable[[], object]) -> None:
@@ -106,7 +111,7 @@ def test_what_the_addresses_give_and_refuse() -> None:
         assert ask(sink, "GET", "/whep/yard")[0] == 405 and ask(sink, "PATCH", "/whep/yard/1", "a")[0] == 405
         assert ask(sink, "DELETE", "/whep/yard/1")[0] == ask(sink, "GET", "/../etc/passwd")[0] == 404
         assert ask(sink, "POST", "/")[0] == 501 and ask(sink, "GET", "/", Host="evil.example")[0] == 403
-        assert not sink._sessions._all and sink._streams["yard"].encoded == 0
+        assert not sessions_of(sink) and sink.video._streams["yard"].encoded == 0
 
 
 def test_only_who_knows_the_token_is_answered_and_it_is_logged_nowhere(caplog: pytest.LogCaptureFixture) -> None:
@@ -145,7 +150,60 @@ def test_offers_without_what_can_be_sent() -> None:
         for sdp in (audio, only_vp8):
             status, _, text = ask(sink, "POST", "/whep/yard", sdp, Content_Type="application/sdp")
             assert status == 406 and "H.264" in text
-        assert not sink._sessions._all
+        assert not sessions_of(sink)
+
+
+class Ears:
+    """UDP sockets on addresses of this machine, which count what they hear."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in addresses]
+        for one, address in zip(self.sockets, addresses, strict=True):
+            one.bind((address, 0))
+            one.setblocking(False)
+
+    def candidates(self) -> list[str]:
+        """Their addresses, as an offer names them."""
+        names = [one.getsockname() for one in self.sockets]
+        return [f"a=candidate:{n} 1 udp 2122252543 {name[0]} {name[1]} typ host" for n, name in enumerate(names)]
+
+    def heard(self) -> int:
+        """How many packets came since it was asked last."""
+        count = 0
+        for one in self.sockets:
+            with suppress(BlockingIOError):
+                while one.recv(2048):
+                    count += 1
+        return count
+
+
+async def _offer_of(candidates: list[str], *others: str) -> str:
+    import aiortc
+
+    peer = aiortc.RTCPeerConnection(aiortc.RTCConfiguration([]))
+    peer.addTransceiver("video", "recvonly")
+    await peer.setLocalDescription(await peer.createOffer())
+    lines = [line for line in str(peer.localDescription.sdp).splitlines() if "candidate" not in line]
+    await peer.close()
+    return "\r\n".join([*lines, *candidates, *others, ""])
+
+
+def test_no_packet_goes_to_others_than_who_asks_whatever_an_offer_names() -> None:
+    others = Ears(*["127.0.0.2"] * 30, *["127.0.0.3"] * 30)
+    own = Ears(*["127.0.0.1"] * 60)
+    with opened() as sink:
+        sink.process(Result(frame_of(stream="yard")))
+        named = f"a=rtcp:{others.sockets[0].getsockname()[1]} IN IP4 127.0.0.2"
+        sdp = asyncio.run(_offer_of(others.candidates() + own.candidates(), named))
+        sdp = sdp.replace("c=IN IP4 0.0.0.0", "c=IN IP4 127.0.0.2")
+        began_s, sent = time.monotonic(), len(sdp)
+        assert ask(sink, "POST", "/whep/yard", sdp, Content_Type="application/sdp")[0] == 201
+        strange = heard = 0
+        while time.monotonic() - began_s < 6:
+            strange, heard = strange + others.heard(), heard + own.heard()
+            time.sleep(0.05)
+    assert strange == 0, f"{strange} packets to others for an offer of {sent} bytes"
+    assert 0 < heard <= 8 * limits.WHEP_CANDIDATES
 
 
 async def _played(sink: WebrtcSink, stream: str, count: int) -> list[tuple[int, int]]:
@@ -182,10 +240,10 @@ def test_a_player_of_whep_gets_the_video_and_nothing_is_encoded_for_nobody(monke
     _by_another_address(monkeypatch)
     with filmed("yard", "gate") as (sink, camera):
         time.sleep(0.3)
-        assert sink._streams["yard"].encoded == 0
+        assert sink.video._streams["yard"].encoded == 0
         assert asyncio.run(_played(sink, "yard", 20)) == [SIZE] * 20
-        wait(lambda: not sink._streams["yard"].viewers and sink._streams["yard"]._encoder is None)
-        assert sink._streams["gate"].encoded == 0 and not sink._sessions._all
+        wait(lambda: not sink.video._streams["yard"].viewers and sink.video._streams["yard"]._encoder is None)
+        assert sink.video._streams["gate"].encoded == 0 and not sessions_of(sink)
         assert camera.slowest_s < 0.05
 
 
@@ -195,7 +253,7 @@ def test_viewers_are_counted_and_too_many_are_told(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(limits, "WEBRTC_VIEWERS", 0)
     with filmed("yard") as (sink, _), pytest.raises(AssertionError):
         asyncio.run(_played(sink, "yard", 1))
-    assert not sink._sessions._all
+    assert not sessions_of(sink)
 
 
 def show(page: Page, sink: WebrtcSink) -> None:
@@ -222,11 +280,11 @@ def test_a_browser_plays_every_stream_goes_on_with_another_size_and_is_let_go(tm
         camera.size = (640, 360)
         wait(lambda: page.evaluate("document.querySelector('[data-stream=yard]').videoWidth") == 640)
         assert frames(page, "yard", 5)
-        assert [sink._streams[name].viewers for name in ("yard", "gate")] == [1, 1]
+        assert [sink.video._streams[name].viewers for name in ("yard", "gate")] == [1, 1]
         assert not page.errors
         page.call("Page.navigate", url="about:blank")
-        wait(lambda: not any(one.viewers for one in sink._streams.values()))
-        wait(lambda: not sink._sessions._all)
+        wait(lambda: not any(one.viewers for one in sink.video._streams.values()))
+        wait(lambda: not sessions_of(sink))
 
 
 @pytest.mark.slow

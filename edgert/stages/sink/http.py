@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgert.errors import DeviceError, cause
 from edgert.runtime.records import Result
 from edgert.stages.sink.http_answers import Source
 from edgert.stages.sink.http_clips import Clips
 from edgert.stages.sink.http_events import EventLog
 from edgert.stages.sink.http_live import Live
+from edgert.stages.sink.http_page import LivePage, Worker
 from edgert.stages.sink.http_request import Access, is_loopback
-from edgert.stages.sink.http_server import LiveServer, Worker
+from edgert.stages.sink.http_server import HttpServer, address_of, listening
 
 if TYPE_CHECKING:
-    from edgert.stages.sink.http_video import PageVideo
+    from edgert.stages.sink.http_video import CameraVideo
 
 _LOG = logging.getLogger(__name__)
 _OPEN = Access()
@@ -52,40 +51,31 @@ class HttpSink:
         stats: Callable[[], Mapping[str, object]],
         access: Access = _OPEN,
         clips: Path | None = None,
-        video: PageVideo | None = None,
+        video: CameraVideo | None = None,
     ) -> None:
         self.name, self._host, self._port, self._stats, self._access = name, host, port, stats, access
         self._clips, self._video = clips, video
         self._live = Live()
         self._worker: Worker | None = None
-        self._server: LiveServer | None = None
+        self._server: HttpServer | None = None
+        self._page: LivePage | None = None
         self._events: EventLog | None = None
 
     @property
     def url(self) -> str:
         """Where the page is; empty before :meth:`open` and after :meth:`close`."""
-        if self._server is None:
-            return ""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http{'s' if self._access.tls else ''}://{host}:{self._server.port}/"
+        return "" if self._server is None else address_of(self._host, self._server.port, self._access)
 
     def open(self) -> None:
         """Starts listening. Raises DeviceError when the address is taken or not this machine's."""
+        own = listening(self._host, self._port, f"stages.{self.name}")
         self._live.begin()
         worker = Worker("edgert:http-images")
         events = EventLog(self._live, worker.do)
         clips = Clips(self._clips) if self._clips is not None else None
         source = Source(self._live, self._stats, events, clips, self._video)
-        try:
-            self._server = LiveServer(self._host, self._port, source, self._access, worker)
-        except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            raise DeviceError(
-                f"cannot listen on {self._host}:{self._port}",
-                why="another program is listening there" if taken else cause(error),
-                where=f"stages.{self.name}",
-                fix="choose another port, or port: 0 for any free one" if taken else "host: 127.0.0.1 always works",
-            ) from error
+        self._page = LivePage(source, self._access, worker)
+        self._server = HttpServer(self._host, own, self._access, self._page, "edgert:http")
         worker.start()
         self._worker, self._events = worker, events
         _LOG.info("%s: live page at %s", self.name, self.url)
@@ -105,12 +95,14 @@ class HttpSink:
         self._live.close()
         if self._server is not None:
             self._server.stop()
+        if self._page is not None:
+            self._page.stop()
         if self._worker is not None:
             self._worker.stop()
             self._worker.join(_GOODBYE_S)
         if self._video is not None:
             self._video.close()
-        self._server = self._worker = self._events = None
+        self._server = self._page = self._worker = self._events = None
 
     def _warn(self) -> None:
         """What opening it to the network means, as it is."""

@@ -1,6 +1,5 @@
 """What the addresses of the live page give."""
 
-import asyncio
 import base64
 import hashlib
 import importlib.resources
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 from edgert.runtime import health
 from edgert.runtime.json_form import plain
+from edgert.stages.sink.connections import Connection
 from edgert.stages.sink.http_clips import Clips
 from edgert.stages.sink.http_events import EventLog
 from edgert.stages.sink.http_live import Live
@@ -34,13 +34,13 @@ _SAFETY = {
 
 
 class Video(Protocol):
-    """Whoever answers those who want video, by WHEP."""
+    """What answers those who want video, by WHEP."""
 
-    async def answer(self, request: Request, reader: asyncio.StreamReader, address: str) -> Answer:
-        """What an address of WHEP gives.
+    async def answer(self, request: Request, client: Connection, address: str) -> Answer:
+        """Return what an address of WHEP gives.
 
         Args:
-            reader: gives the request's body.
+            client: gives the request's body.
             address: of this machine's, from which video goes out.
         """
         ...

@@ -1,6 +1,5 @@
 """One request of the live page: what a client asks for, and whether it may."""
 
-import asyncio
 import base64
 import binascii
 import hmac
@@ -62,16 +61,6 @@ def parsed(head: bytes) -> Request:
     address = urlsplit(target)
     query = {key: values[-1] for key, values in parse_qs(address.query, max_num_fields=8).items()}
     return Request(method, address.path, query, {name.strip().lower(): text.strip() for name, _, text in fields})
-
-
-async def read_head(reader: asyncio.StreamReader) -> bytes:
-    """A request up to the empty line; what there is of it where the client sent no more, or too much."""
-    try:
-        return await reader.readuntil(b"\r\n\r\n")
-    except asyncio.IncompleteReadError as error:
-        return error.partial
-    except asyncio.LimitOverrunError:
-        return b"too long"
 
 
 def name_of(host: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The cameras of the live page as video, by WebRTC, where the extra for it is installed and something can encode."""
+"""Cameras as video, by WebRTC, for the live page and ``sink: webrtc``."""
 
 import asyncio
 import importlib.util
@@ -9,6 +9,7 @@ from contextlib import suppress
 from edgert import limits
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
+from edgert.stages.sink.connections import Connection
 from edgert.stages.sink.encoder_choice import Choice
 from edgert.stages.sink.http_answers import Answer
 from edgert.stages.sink.http_live import LARGE_PX
@@ -22,20 +23,19 @@ _MOST_HZ, _BITRATE_BPS = 30.0, 4_000_000
 _GOODBYE_S = 0.4
 
 
-class PageVideo:
+class CameraVideo:
     """One broadcast for each camera, which encodes while somebody watches it, and the sessions of those who do.
 
-    They are served in a thread of their own, which begins with the first offer: packets in the page's would hold up its
-    other answers.
+    They are served in a thread of their own, which begins with the first offer: packets in the server's would hold up
+    its other answers.
 
     Args:
-        name: of the page's stage.
-        rate_hz: how often results come.
+        name: of the stage.
+        wanted: what the video is to be.
     """
 
-    def __init__(self, name: str, choice: Choice, rate_hz: float) -> None:
-        self._name, self._choice = name, choice
-        self._wanted = Wanted(LARGE_PX, _MOST_HZ if rate_hz > _MOST_HZ else None, _BITRATE_BPS, rate_hz)
+    def __init__(self, name: str, choice: Choice, wanted: Wanted) -> None:
+        self._name, self._choice, self._wanted = name, choice, wanted
         self._streams = dict[str, Broadcast]()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -49,13 +49,18 @@ class PageVideo:
             self._streams[stream] = Broadcast(self._name, stream, self._choice, self._wanted)
         self._streams[stream].show(result)
 
-    async def answer(self, request: Request, reader: asyncio.StreamReader, address: str) -> Answer:
-        """For the thread of the page. See :class:`~.http_answers.Video`."""
-        body = await offers.body_of(request, reader)
+    @property
+    def streams(self) -> list[str]:
+        """The cameras that there are, by name."""
+        return sorted(self._streams)
+
+    async def answer(self, request: Request, client: Connection, address: str) -> Answer:
+        """Answer an offer; for the thread of the server. See :class:`~.http_answers.Video`."""
+        body = await offers.body_of(request, client)
         if not isinstance(body, str):
             return body
         loop = self._loop or self._begin(address)
-        work = offers.answered(self._streams, self._sessions, request, body)
+        work = offers.answered(self._streams, self._sessions, request, body, client.address)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
     def close(self) -> None:
@@ -83,8 +88,9 @@ class PageVideo:
             await asyncio.wait_for(self._sessions.close(), _GOODBYE_S)
 
 
-def page_video(name: str, rate_hz: float) -> PageVideo | None:
-    """The video of a page; None where aiortc is not installed, or nothing can encode: it then shows images only."""
+def page_video(name: str, rate_hz: float) -> CameraVideo | None:
+    """Return the video of a page whose results come so often; None where aiortc is not installed or nothing can encode:
+    it then shows images only."""
     if importlib.util.find_spec("aiortc") is None:
         return None
     choice = Choice(f"stages.{name}", "h264", "auto", live=True)
@@ -93,4 +99,4 @@ def page_video(name: str, rate_hz: float) -> PageVideo | None:
     except DeviceError as error:
         _LOG.info("%s: shown as images, not as video: %s", name, error.why)
         return None
-    return PageVideo(name, choice, rate_hz)
+    return CameraVideo(name, choice, Wanted(LARGE_PX, _MOST_HZ if rate_hz > _MOST_HZ else None, _BITRATE_BPS, rate_hz))

@@ -36,7 +36,7 @@ from edgert.installation import data_folder
 from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.remote.link import read_line
 from edgert.runtime import announce
-from edgert.stages.sink import http_answers, http_events, http_live, http_request, http_server
+from edgert.stages.sink import http_answers, http_events, http_live, http_page, http_request, http_server
 from edgert.zip_archive import member_of, pack
 from tests.faults.fuzz import mutate, seeds
 
@@ -234,7 +234,7 @@ _REQUESTS = tuple(
 )
 
 
-class _Server(http_server.LiveServer):
+class _Server(http_server.HttpServer):
     failures: ClassVar[list[BaseException]] = []
 
     def failed(self, error: BaseException) -> None:
@@ -244,10 +244,12 @@ class _Server(http_server.LiveServer):
 
 @cache
 def _server() -> _Server:
-    live, worker = http_live.Live(), http_server.Worker("images")
+    live, worker = http_live.Live(), http_page.Worker("images")
     worker.start()
     source = http_answers.Source(live, lambda: {"fps": 1.0, "stages": {}}, http_events.EventLog(live, worker.do))
-    return _Server("127.0.0.1", 0, source, http_request.Access(), worker)
+    access = http_request.Access()
+    own = http_server.listening("127.0.0.1", 0, "")
+    return _Server("127.0.0.1", own, access, http_page.LivePage(source, access, worker), "edgert:http")
 
 
 def _tried_request(content: bytes) -> bool:

@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote
 from edgert import limits
 from edgert.stages.sink import http_answers as answers
 from edgert.stages.sink import http_request as asked
+from edgert.stages.sink.connections import Connection
 from edgert.stages.sink.stream import webrtc
 from edgert.stages.sink.stream.broadcast import Broadcast
 
@@ -15,8 +16,8 @@ PATH = "/whep/"
 _SDP = "application/sdp"
 
 
-async def body_of(request: asked.Request, reader: asyncio.StreamReader) -> str | answers.Answer:
-    """What follows the head of a request, or why it is not read."""
+async def body_of(request: asked.Request, client: Connection) -> str | answers.Answer:
+    """Return what follows the head of a request, or why it is not read."""
     try:
         length = int(request.headers.get("content-length", "0"))
     except ValueError:
@@ -24,16 +25,17 @@ async def body_of(request: asked.Request, reader: asyncio.StreamReader) -> str |
     if not 0 <= length <= limits.WHEP_BYTES:
         return answers.text(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {limits.WHEP_BYTES} bytes")
     try:
-        body = await asyncio.wait_for(reader.readexactly(length), limits.PAGE_HEAD_S)
+        body = await asyncio.wait_for(client.exactly(length), limits.PAGE_HEAD_S)
     except (asyncio.TimeoutError, asyncio.IncompleteReadError):
         return answers.text(HTTPStatus.REQUEST_TIMEOUT, "the offer did not come whole")
     return body.decode("utf-8", "replace")
 
 
 async def answered(
-    streams: Mapping[str, Broadcast], sessions: webrtc.Sessions, request: asked.Request, body: str
+    streams: Mapping[str, Broadcast], sessions: webrtc.Sessions, request: asked.Request, body: str, peer: str
 ) -> answers.Answer:
-    """What an address under :data:`PATH` gives. For the thread of the sessions' event loop."""
+    """Return what an address under :data:`PATH` gives to the client at ``peer``. For the thread of the sessions' event
+    loop."""
     stream, _, number = (unquote(part) for part in request.path.removeprefix(PATH).partition("/"))
     if request.method == "DELETE" and number:
         ended = await sessions.end(number)
@@ -46,7 +48,7 @@ async def answered(
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _SDP:
         return answers.text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected {_SDP}")
     try:
-        number, answer = await sessions.begin(streams[stream], body)
+        number, answer = await sessions.begin(streams[stream], body, peer)
     except webrtc.FullError as error:
         return *answers.text(HTTPStatus.SERVICE_UNAVAILABLE, str(error))[:3], {"Retry-After": "10"}
     except webrtc.RefusedError as error:

@@ -2,11 +2,14 @@
 
 WHEP (https://www.ietf.org/archive/id/draft-ietf-wish-whep-03.html) has the viewer make an offer; it is answered whole,
 with all our addresses, so nothing is trickled. No server of anybody else's is asked for addresses.
+
+An offer may name any address, and ICE (RFC 8445) sends checks to each of them. So only those of the client that made
+the offer are used, as its HTTP connection shows it. A viewer behind an address translation, with a hidden name of
+multicast DNS or with several addresses reaches us by its own checks, which show where it is.
 """
 
 import asyncio
 import logging
-import re
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -24,8 +27,7 @@ log = logging.getLogger("edgert.sink")
 _MOST_BEHIND = 30
 """Images that wait for a connection; it then goes on with the newest that stands alone."""
 _CONNECTED_S = 15.0
-# Browsers hide their addresses behind names for multicast DNS. They reach us, so theirs need not be found out.
-_HIDDEN = re.compile(r"^a=(candidate:\S+ \d+ \S+ \d+ \S+\.local .*|end-of-candidates)\r?\n", re.MULTILINE)
+_MOST_MEDIA = 4  # video, sound and data of one viewer; each may bring sockets of its own
 
 
 class RefusedError(Exception):
@@ -47,8 +49,9 @@ class Sessions:
         self._address = "" if ip_address(address).is_unspecified else address
         self._all: dict[str, tuple[Any, Broadcast, _Viewer]] = {}
 
-    async def begin(self, broadcast: Broadcast, offer: str) -> tuple[str, str]:
-        """The session's id, and the answer. Raises RefusedError, and FullError."""
+    async def begin(self, broadcast: Broadcast, offer: str, peer: str) -> tuple[str, str]:
+        """Return the session's id and the answer to an offer from the address ``peer``. Raises RefusedError and
+        FullError."""
         import aiortc
 
         if len(self._all) >= limits.WEBRTC_VIEWERS:
@@ -57,7 +60,7 @@ class Sessions:
         viewer = _Viewer(broadcast.refresh, lambda: self._end_soon(number))
         self._all[number] = connection, broadcast, viewer
         try:
-            answer = await self._answered(connection, viewer, offer)
+            answer = await self._answered(connection, viewer, harmless(offer, peer))
         except Exception as error:  # aiortc reads what strangers sent, and raises whatever comes of it
             await self.end(number)
             raise RefusedError(str(error) or type(error).__name__) from error
@@ -94,12 +97,13 @@ class Sessions:
         (transceiver,) = connection.getTransceivers()
         codecs = aiortc.RTCRtpSender.getCapabilities("video").codecs
         transceiver.setCodecPreferences([one for one in codecs if one.mimeType in ("video/H264", "video/rtx")])
-        await connection.setRemoteDescription(aiortc.RTCSessionDescription(_HIDDEN.sub("", offer), "offer"))
+        await connection.setRemoteDescription(aiortc.RTCSessionDescription(offer, "offer"))
         if transceiver.mid is None:
             raise RefusedError("the offer asks for no video")
-        ice = sender.transport.transport.iceGatherer._connection
         if self._address:
-            ice.get_component_candidates = _from(self._address, ice.get_component_candidates)
+            media = [one.sender for one in connection.getTransceivers()] + [connection.sctp] * bool(connection.sctp)
+            for ice in {one.transport.transport.iceGatherer._connection for one in media}:
+                ice.get_component_candidates = _from(self._address, ice.get_component_candidates)
         await connection.setLocalDescription(await connection.createAnswer())
         return str(connection.localDescription.sdp)
 
@@ -111,6 +115,40 @@ class Sessions:
     def _end_soon(self, number: str) -> None:
         task = asyncio.ensure_future(self.end(number))
         self._ending = task  # a task that nobody holds may go before it is done
+
+
+def harmless(offer: str, peer: str) -> str:
+    """Return an offer whose candidates are at most :data:`~edgert.limits.WHEP_CANDIDATES` of the client at ``peer``.
+
+    The end of the candidates is left out too: with none of them, ICE would give up before the viewer's checks arrive.
+
+    Raises:
+        RefusedError: it has more media than a viewer needs.
+    """
+    lines, media, count = list[str](), 0, 0
+    for line in offer.splitlines():  # as aiortc does, which takes further signs than CR and LF for ends of lines
+        name, _, candidate = line.removeprefix("a=").partition(":")
+        media += line.startswith("m=")
+        if line.startswith("a=") and name in ("candidate", "end-of-candidates"):
+            if count >= limits.WHEP_CANDIDATES or not _is_own(candidate, peer):
+                continue
+            count += 1
+        lines.append(line)
+    if media > _MOST_MEDIA:
+        raise RefusedError(f"{media} media in one offer, and at most {_MOST_MEDIA} are answered")
+    return "".join(f"{line}\r\n" for line in lines)
+
+
+def _is_own(candidate: str, peer: str) -> bool:
+    """Whether a candidate (RFC 8839, section 5.1) is a UDP port of who asks, and no address of a whole network."""
+    parts = candidate.split()
+    try:
+        address, own = (ip_address(one.partition("%")[0]) for one in (parts[4], peer))
+    except (IndexError, ValueError):  # a name, or nothing that is known
+        return False
+    if address.is_link_local or address.is_multicast or address.is_unspecified or parts[2].lower() != "udp":
+        return False
+    return address in (own, getattr(own, "ipv4_mapped", None))
 
 
 def _from(address: str, gather: Callable[..., Any]) -> Callable[..., Any]:

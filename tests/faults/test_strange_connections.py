@@ -1,0 +1,194 @@
+"""Servers under clients that connect and leave unfinished whatever can be left: silence, TLS, requests, descriptors."""
+
+from __future__ import annotations
+
+import http.client
+import resource
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from edgert import limits
+from edgert.stages.sink.encoder_choice import Choice
+from edgert.stages.sink.http import HttpSink
+from edgert.stages.sink.http_request import Access
+from tests.helpers.brokers import certificate
+from tests.helpers.command import environment
+
+MANY, ASKED, WAIT_S = 600, 20, 1.0
+HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+Opened: TypeAlias = "Callable[[str, bool], int]"
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return certificate(tmp_path_factory.mktemp("tls"), "localhost")
+
+
+@pytest.fixture
+def opened(own: tuple[Path, Path]) -> Iterator[Opened]:
+    """Begins a server, with or without TLS; gives its port."""
+    sinks = []
+
+    def begin(kind: str, encrypted: bool) -> int:
+        context = None
+        if encrypted:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*own)
+        access = Access(tls=context)
+        if kind == "page":
+            sinks.append(HttpSink("page", "127.0.0.1", 0, lambda: {"fps": 1.0, "stages": {}}, access))
+        else:
+            pytest.importorskip("aiortc", reason="aiortc (extra 'webrtc') is not installed")
+            from edgert.stages.sink.stream.broadcast import Wanted
+            from edgert.stages.sink.stream.whep import WebrtcSink
+
+            choice = Choice("stages.out", "h264", "cpu", live=True)
+            sinks.append(WebrtcSink("out", ("127.0.0.1", 0), access, choice, Wanted(640, None, 1_000_000, 5.0)))
+        sinks[-1].open()
+        return int(sinks[-1].url.rstrip("/").rpartition(":")[2])
+
+    yield begin
+    for sink in sinks:
+        sink.close()
+
+
+@contextmanager
+def strangers(port: int, count: int, first: bytes = b"", tls: ssl.SSLContext | None = None) -> Iterator[None]:
+    """So many connections that say this much, one after the other, and are kept."""
+    clients = []
+    for _ in range(count):
+        client = socket.create_connection(("127.0.0.1", port), timeout=5)
+        clients.append(client)
+        with suppress(OSError):  # it gave way already
+            if tls is not None:
+                clients[-1] = tls.wrap_socket(client)
+            clients[-1].sendall(first)
+    try:
+        yield
+    finally:
+        for client in clients:
+            client.close()
+
+
+def wait_s(port: int, trusting: ssl.SSLContext | None, path: str) -> float:
+    """How long a friend waits for an answer."""
+    begun_s = time.monotonic()
+    if trusting is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    else:
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=trusting)
+    connection.request("GET", path, headers={"Host": "localhost"})
+    assert connection.getresponse().status == 200
+    connection.close()
+    return time.monotonic() - begun_s
+
+
+def lenient() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("kind", ["page", "webrtc"])
+@pytest.mark.parametrize("first", [b"", b"\x16", HALF_A_HELLO], ids=["silent", "byte", "hello"])
+def test_who_leaves_the_handshake_unfinished_is_counted_and_in_nobodys_way(
+    opened: Opened, kind: str, first: bytes
+) -> None:
+    port, path = opened(kind, True), "/metrics" if kind == "page" else "/streams.json"
+    before = descriptors()
+    with strangers(port, MANY, first):
+        assert max(wait_s(port, lenient(), path) for _ in range(ASKED)) < WAIT_S
+        theirs = descriptors() - before - MANY
+        assert theirs <= limits.PAGE_CONNECTIONS / 2 + 8, "silent and shaking hands: two rooms of four"
+        assert max(wait_s(port, lenient(), path) for _ in range(ASKED)) < WAIT_S
+
+
+@pytest.mark.parametrize("kind", ["page", "webrtc"])
+@pytest.mark.parametrize("encrypted", [False, True], ids=["http", "https"])
+def test_who_leaves_the_request_unfinished_is_counted_and_in_nobodys_way(
+    opened: Opened, kind: str, encrypted: bool
+) -> None:
+    port, path = opened(kind, encrypted), "/metrics" if kind == "page" else "/streams.json"
+    before, tls = descriptors(), lenient() if encrypted else None
+    with strangers(port, 150, b"GET / HTTP/1.1\r\nX: ", tls):
+        assert max(wait_s(port, tls, path) for _ in range(ASKED)) < WAIT_S
+        assert descriptors() - before - 150 <= limits.PAGE_CONNECTIONS / 4 + 8
+
+
+def test_the_time_of_a_client_runs_from_accept_on(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PAGE_HEAD_S", 0.3)
+    port = opened("page", True)
+    for first in (b"", HALF_A_HELLO):
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+            client.sendall(first)
+            begun_s = time.monotonic()
+            assert client.recv(1) == b""
+            assert 0.2 < time.monotonic() - begun_s < 3.0
+
+
+FEW = """
+import resource, sys, time
+from edgert.stages.sink.http import HttpSink
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+sink = HttpSink("page", "127.0.0.1", 0, lambda: {"fps": 1.0, "stages": {}})
+sink.open()
+print(sink.url.rstrip("/").rpartition(":")[2], flush=True)
+failed, until_s = 0, time.monotonic() + 3.0
+while time.monotonic() < until_s:
+    try:
+        with open(__file__ if "__file__" in globals() else "/proc/self/stat") as one, open("/proc/self/stat") as other:
+            one.read(1), other.read(1)
+    except OSError:
+        failed += 1
+    time.sleep(0.002)
+print(failed, flush=True)
+sink.close()
+"""
+
+
+def test_files_can_be_opened_while_strangers_take_all_descriptors_that_they_get() -> None:
+    process = subprocess.Popen([sys.executable, "-c", FEW], env=environment(), stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        port, waits = int(process.stdout.readline()), []
+        with strangers(port, 200, b"GET / HTTP/1.1\r\nX: "):
+            until_s = time.monotonic() + 1.5
+            while time.monotonic() < until_s:
+                waits.append(wait_s(port, None, "/healthz"))
+        assert int(process.stdout.readline()) == 0
+        assert max(waits) < WAIT_S
+
+
+def test_without_a_free_descriptor_it_goes_on_as_soon_as_there_is_one(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    port, (soft, hard) = opened("page", False), resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert wait_s(port, None, "/healthz") < WAIT_S
+    client = socket.socket()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
+    try:
+        client.connect(("127.0.0.1", port))
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        until_s = time.monotonic() + 5
+        while "descriptors run short" not in caplog.text:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    client.close()
+    assert wait_s(port, None, "/healthz") < 5
+    assert caplog.text.count("descriptors run short") == 1
