@@ -114,7 +114,7 @@ def webrtc(arguments: argparse.Namespace, size: tuple[int, int], about: str) -> 
 
 def spent_ms(sink: WebrtcSink, images: int = 60) -> float:
     """Of processor time that this process takes for an image, camera included."""
-    stream = sink._streams["cam"]
+    stream = sink.video._streams["cam"]
     until, begun_s, before = stream.encoded + images, time.process_time(), stream.encoded
     while stream.encoded < until:
         time.sleep(0.05)
