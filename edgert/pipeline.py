@@ -480,7 +480,8 @@ class Pipeline:
         about, recent = (budgets, assembly.frames, assembly.tracks), self._history.recent(runner.ended_ns or None)
         events = self._over_current.since_start() if self._over_current is not None else {}
         state = (assembly.nodes, wall_ns, counts, rss, engines, *about)
-        return summarize(*state, recent=recent, has_ended=over, over_current=events)
+        left_out = {name: check.left_out for name, check in assembly.checks.items() if check.left_out}
+        return summarize(*state, recent=recent, has_ended=over, over_current=events, left_out=left_out)
 
     def state(self) -> dict[str, Any]:
         """The summary as plain data and more.

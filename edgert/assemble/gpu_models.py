@@ -14,6 +14,7 @@ from edgert.files import FileStore, cache_folder
 from edgert.memory.cuda import CudaDevice, Stream
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.stages.decode.decoder import Decoder, Size
+from edgert.stages.decode.record_check import RecordCheck
 from edgert.stages.gpu.gpu_preprocess import ITEM_BYTES, GpuPreprocessor, Target, ValueType, plain, strided
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
 from edgert.stages.gpu.kernels import Kernels
@@ -35,6 +36,7 @@ def gpu_inference(
     decoder_for: Callable[[Size], Decoder],
     where: str,
     *,
+    check_for: Callable[[Decoder], RecordCheck] | None = None,
     beside: bool = True,
     refines: bool = True,
     is_urgent: bool = False,
@@ -45,6 +47,7 @@ def gpu_inference(
 
     Args:
         decoder_for: gives the decoder for a network of (width, height).
+        check_for: gives what its records are checked by; by default they are not.
         beside: frames are prepared, and batches decoded, beside the engine's work on others, on streams of their own;
             else all that is done with a batch is on one stream, and what follows the frames is one CUDA graph.
         refines: engines that can become faster while they run do.
@@ -73,6 +76,7 @@ def gpu_inference(
     if bound.scale:  # an int8 tensor that stands for real numbers: as the steps that are written
         written = config.model_copy(update={"std": tuple(std * bound.scale for std in config.std)})
     decoder = decoder_for((layout.width, layout.height))
+    check = check_for(decoder) if check_for is not None else None
     device, rows = engine.device, layout.rows
     uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
     apart = len({id(one.stream) for one in sessions}) > 1
@@ -87,7 +91,7 @@ def gpu_inference(
         preprocessor = GpuPreprocessor(written, layout, image.block.address, kernels, where=where)
         reader, why_host = reader_for(session.outputs_on_gpu, engine.batched, decoder, preprocessor.network, kernels)
         decoding = session.stream if reading is None or getattr(reader, "is_quick", False) else reading
-        slots.append(InferenceSlot(session, preprocessor, reader, decoding, feeding))
+        slots.append(InferenceSlot(session, preprocessor, reader, decoding, feeding, check))
     if why_host:
         log.info("%s: outputs are brought to the host and decoded there: %s", where, why_host)
     recordable = sessions[0].recordable

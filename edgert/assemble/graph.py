@@ -27,6 +27,7 @@ from edgert.runtime.branches import branch_nodes, connect
 from edgert.runtime.recovery import STOPS, Care
 from edgert.stages.context import Context, made
 from edgert.stages.crop import CropDetections, CropRegion
+from edgert.stages.decode.record_check import RecordCheck
 from edgert.stages.draw import Draw, Marked
 from edgert.stages.gpu.infer_gpu import GpuInference
 from edgert.stages.infer import Choice
@@ -121,6 +122,7 @@ class Assembly:
     opencv_threads: int = -1
     frames: Mapping[str, str] = field(default_factory=dict)
     tracks: Mapping[str, str] = field(default_factory=dict)
+    checks: Mapping[str, RecordCheck] = field(default_factory=dict)
     ends: Mapping[str, Sequence[tuple[Node, frozenset[str]]]] = field(default_factory=dict)
     listener: Care = STOPS
     closed: bool = False
@@ -318,6 +320,7 @@ class _Assembler:
             opencv_threads=threads,
             frames=frames,
             tracks=thresholds(stages, self.config.models),
+            checks=self._first.checks,
             ends={name: [(share.nodes[-1], share.streams) for share in own] for name, own in shares.items()},
             listener=Care("log" if self.endless else "stop", watchdog_s=self.config.watchdog),
         )

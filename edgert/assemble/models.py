@@ -29,6 +29,7 @@ from edgert.stages import infer
 from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import AGNOSTIC, decoder_for, fitting_decoder, labels_of
+from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
 from edgert.stages.gpu.gpu_crops import InferCropsTogether, Look
 from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
 from edgert.stages.preprocess import Preprocessor
@@ -69,6 +70,7 @@ class Models:
         self.engines: dict[str, Engine | SegmentedEngine] = {}
         self.inferences: list[GpuInference] = []
         self.devices: dict[str, CudaDevice] = {}  # of the stages that read frames there
+        self.checks: dict[str, RecordCheck] = {}  # of what each model reports
         self.choice = infer.Choice()  # among variants
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)
@@ -81,7 +83,7 @@ class Models:
         if not isinstance(self._by, ChainEngines) or not self._by.is_on_gpu:
             return None
         other = Models(self.file, self._backend_name, self._bar, self._clock, self._by.on(gpu))
-        other.choice = self.choice
+        other.choice, other.checks = self.choice, self.checks
         return other
 
     def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
@@ -239,6 +241,7 @@ class Models:
             model.input,
             decoder_for,
             str(model.onnx),
+            check_for=partial(self._check, stage.infer),
             beside=beside,
             refines=stage.parts is None,  # batches of crops are seldom full
             is_urgent=is_urgent,
@@ -263,7 +266,7 @@ class Models:
         slots = [chain.tensors(slot)[image] for slot in range(chain.slots)]
         inputs = list({id(tensor): tensor for tensor in slots}.values())
         preprocessors = [Preprocessor(model.input, tensor, str(model.onnx)) for tensor in inputs]
-        decoder = self._decoder(stage.infer, model, engine, preprocessors[0].network)
+        decoder = self._checked(stage.infer, self._decoder(stage.infer, model, engine, preprocessors[0].network))
         middle = [infer.InferSegment(name, chain, number) for number in range(1, chain.segments - 1)]
         stages: Sequence[Stage] = [
             infer.FirstSegment(name, chain, preprocessors, stage.every),
@@ -277,8 +280,15 @@ class Models:
         session = engine.session(stage.profile)
         tensor = session.inputs[image_input(session.inputs, str(model.onnx))]
         preprocessor = Preprocessor(model.input, tensor, str(model.onnx))
-        decoder = self._decoder(stage.infer, model, engine, preprocessor.network)
+        decoder = self._checked(stage.infer, self._decoder(stage.infer, model, engine, preprocessor.network))
         return infer.HostInference(session, preprocessor, decoder, engine.batched)
+
+    def _checked(self, name: str, decoder: Decoder) -> Decoder:
+        return CheckedRecords(decoder, self._check(name, decoder))
+
+    def _check(self, name: str, decoder: Decoder) -> RecordCheck:
+        """The one of all that read this model's outputs, so that a run warns once."""
+        return self.checks.setdefault(name, RecordCheck(name, decoder))
 
     def _decoder(
         self, name: str, model: ModelConfig, engine: Engine | SegmentedEngine, network: tuple[int, int]

@@ -234,6 +234,9 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
         screen.print(f"frames of {name}: {place}", markup=False)
     for name, limits in summary.tracks.items():
         screen.print(f"{name}: {limits}", markup=False)
+    for name, count in summary.left_out.items():
+        what = "not finite, without a size, or outside of the image"
+        screen.print(f"model {name}: {count} boxes left out: {what}", style="yellow", markup=False)
     skipped = dict[str, None]()  # engines of the chain that do not run, each once
     for name, engine in summary.engine.items():
         threads = engine.get("threads")

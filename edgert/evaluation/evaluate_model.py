@@ -25,6 +25,7 @@ from edgert.evaluation.task_scores import MultiLabelScorer, Scorer, scorer_for
 from edgert.graph import Model
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import decoder_for, fitting_decoder, labels_of
+from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
 from edgert.stages.kinds import ByteTrackStage
 from edgert.stages.preprocess import set_opencv_threads
 
@@ -120,7 +121,8 @@ def open_evaluation(
             outputs, batched = tuple(tensor.name for tensor in engine.outputs), engine.batched
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
-    return EvaluationSetup(config, dataset, feed, decoder, scorer, outputs, batched)
+    checked = CheckedRecords(decoder, RecordCheck(config.onnx.stem, decoder))  # what a pipeline would leave out
+    return EvaluationSetup(config, dataset, feed, checked, scorer, outputs, batched)
 
 
 def runner(engine: Engine) -> Callable[[], Run]:

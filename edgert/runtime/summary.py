@@ -69,6 +69,7 @@ class Summary:
         frames: where those of each source are that a model on a GPU reads, who gets copies on the host, and why.
         tracks: from which scores on each tracker follows objects.
         over_current: over-current events of the board in that time, of each limit; empty where nothing counts them.
+        left_out: boxes of each model that were not finite, had no size, or lay outside of the image; 0 is not named.
     """
 
     frames_in: int
@@ -89,10 +90,11 @@ class Summary:
     frames: Mapping[str, str] = field(default_factory=dict)
     tracks: Mapping[str, str] = field(default_factory=dict)
     over_current: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; without ``simulation``, ``frames``, ``tracks`` and ``over_current`` where these are empty."""
-        optional = ("simulation", "frames", "tracks", "over_current")
+        """Plain data, without the fields that say nothing where they are empty."""
+        optional = ("simulation", "frames", "tracks", "over_current", "left_out")
         values = {name: getattr(self, name) for name in self.__slots__}
         return dict(plain({name: value for name, value in values.items() if value or name not in optional}))
 
@@ -110,6 +112,7 @@ def summarize(
     recent: Recent | None = None,
     has_ended: bool = True,
     over_current: Mapping[str, int] | None = None,
+    left_out: Mapping[str, int] | None = None,
 ) -> Summary:
     """The state of a running or finished pipeline; callable at any time from any thread.
 
@@ -143,6 +146,7 @@ def summarize(
         frames=frames or {},
         tracks=tracks or {},
         over_current=over_current or {},
+        left_out=left_out or {},
         simulation=_timings({node.name: node.timing for node in nodes}) if has_ended else {},
     )
 

@@ -36,6 +36,28 @@ def make(
     return from_proto(proto, Path("test.onnx"))
 
 
+def constant(
+    outputs: Mapping[str, Any], shape: Dims = (1, 3, 64, 64), kind: int = TensorProto.FLOAT, name: str = "images"
+) -> Model:
+    """Float outputs that are the same for every image; all depend on the input, so that nothing folds them."""
+    nodes = [
+        helper.make_node("Cast", [name], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMean", ["real"], ["mean"], keepdims=0),
+        helper.make_node("Mul", ["mean", "zero"], ["nothing"]),
+        *(helper.make_node("Add", [f"{one}_values", "nothing"], [one]) for one in outputs),
+    ]
+    values = {f"{one}_values": np.asarray(array, np.float32) for one, array in outputs.items()}
+    ends = {one: (np.shape(array), TensorProto.FLOAT) for one, array in outputs.items()}
+    return make(nodes, {name: (shape, kind)}, ends, {"zero": np.float32(0), **values})
+
+
+def yolo_columns(*boxes: Sequence[float], cells: int = 84) -> Any:
+    """[1, numbers, cells], as YOLOv8 writes center x, y, width, height and a score of each class; the rest is 0."""
+    table = np.zeros((1, len(boxes[0]), cells), np.float32)
+    table[0, :, : len(boxes)] = np.array(boxes, np.float32).T
+    return table
+
+
 def conv(shape: Dims = IMAGE, seed: int = 0) -> Model:
     """``y`` = ReLU(3×3 convolution of ``x`` to 4 channels), ``mean`` = its average per channel."""
     random = np.random.default_rng(seed)

@@ -75,6 +75,7 @@ class InferenceSlot:
     Args:
         reading: the stream that decodes: the session's, or another.
         feeding: the stream that prepares frames: the session's, by default, or that which brings them up.
+        check: called with each record and its geometry; returns what becomes of it.
     """
 
     def __init__(
@@ -84,8 +85,9 @@ class InferenceSlot:
         reader: Reader,
         reading: Stream,
         feeding: Stream | None = None,
+        check: Callable[[Record, Geometry], Record] | None = None,
     ) -> None:
-        device = session.device
+        device, self._check = session.device, check
         self.session = session
         self.preprocessor, self._reader = preprocessor, reader
         self._reading, self._is_beside = reading, reading is not session.stream
@@ -206,7 +208,8 @@ class InferenceSlot:
         """Waits for the GPU, and makes the records. Raises DeviceError when its work failed."""
         self._done.wait(self._done_rows)
         self._fed.note_passed()
-        return self._reader.read(geometries)
+        records = self._reader.read(geometries)
+        return records if self._check is None else list(map(self._check, records, geometries))
 
     def close(self) -> None:
         """Frees what the session does not own, once the GPU is done. Twice is once."""

@@ -72,6 +72,7 @@ def metrics_text(stats: Stats) -> str:
         _streams(_at(stats, "totals")),
         _disks(_at(stats, "folders")),
         _over_current(_at(stats, "over_current")),
+        _left_out(_at(stats, "left_out"), _at(stats, "engine")),
         engines,
         budgets,
     )
@@ -106,6 +107,11 @@ def _run(stats: Stats) -> Iterator[str]:
 def _over_current(events: Stats) -> Iterator[str]:
     text = "Times that the board lowered its clocks since the run began, as it drew too much."
     yield _family("over_current_events_total", "counter", text, [({"limit": n}, _number(events, n)) for n in events])
+
+
+def _left_out(boxes: Stats, models: Stats) -> Iterator[str]:
+    text = "Boxes of a model that were not finite, had no size, or lay outside of the image."
+    yield _family("left_out_boxes_total", "counter", text, [({"model": n}, boxes.get(n, 0)) for n in models])
 
 
 def _stages(stats: Stats) -> Iterator[str]:

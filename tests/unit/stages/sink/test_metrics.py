@@ -96,6 +96,12 @@ def test_over_current_events_of_each_limit() -> None:
     assert not [name for name, *_ in values(stats(over_current={})) if "over_current" in name]
 
 
+def test_boxes_that_were_left_out_of_each_model() -> None:
+    plain = {**stats(), "left_out": {"find": 3}, "engine": {"find": {}, "name": {}}}
+    found = values(plain)
+    assert [found["edgert_left_out_boxes_total", model] for model in ("find", "name")] == [3, 0]
+
+
 def test_latency_of_each_camera_in_buckets_that_hold_all_that_is_faster() -> None:
     found = values(stats())
     north = {le: found["edgert_latency_seconds_bucket", le, "north"] for le in ("0.005", "0.01", "0.025", "0.05", "10")}

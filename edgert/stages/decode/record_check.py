@@ -1,0 +1,110 @@
+"""What models report that cannot be: boxes without a place, and numbers that show that outputs are read wrongly."""
+
+import logging
+import threading
+from typing import Any
+
+import numpy as np
+
+from edgert.runtime.records import Classification, Detections, Keypoints, Record
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoder import Decoder
+from edgert.stages.decode.detection import Bool
+
+log = logging.getLogger("edgert.decode")
+
+_MOST_SCORE = 1.001
+"""A score of 1 in fp16, or past a softmax, may be rounded up."""
+
+
+class RecordCheck:
+    """Leaves out the boxes of one model that cannot be, counts them, and warns once of each thing that is odd.
+
+    A record that is as it should be costs a few comparisons of whole arrays. May be shared by threads.
+
+    Args:
+        name: of the model.
+        decoder: reads its outputs; says what a warning advises.
+
+    Attributes:
+        left_out: boxes without a place so far.
+    """
+
+    def __init__(self, name: str, decoder: Decoder | None = None) -> None:
+        self.left_out = 0
+        self._name, self._lock, self._warned = name, threading.Lock(), set[str]()
+        has_option = hasattr(getattr(decoder, "head", decoder), "boxes")
+        self._relative = "task: {options: {boxes: relative}}" if has_option else "export boxes in pixels of the input"
+
+    def __call__(self, record: Record, geometry: Geometry) -> Record:
+        """Return the record without boxes that are not finite, have no size, or lie outside of the image."""
+        if isinstance(record, Detections):
+            if not len(record.scores):
+                return record
+            sizes = record.boxes[:, 2:] - record.boxes[:, :2]
+            # Comparisons with what is not a number are false.
+            is_plain = sizes.min() > 0 and record.scores.max() <= _MOST_SCORE
+            pixel = max(geometry.scale_x, geometry.scale_y)
+            return record if is_plain and sizes.max() > pixel else self._odd(record, sizes, pixel)
+        if isinstance(record, Classification) and len(record.scores) and not record.scores[0] <= _MOST_SCORE:
+            self._warn_of_scores(float(record.scores[0]))
+        return record
+
+    def _odd(self, record: Detections, sizes: Any, pixel: float) -> Detections:
+        stays = _has_place(record, sizes)
+        if not stays.all():
+            count = int(len(stays) - stays.sum())
+            with self._lock:
+                self.left_out += count
+            every = f" If all boxes are, they may be parts of the input: {self._relative}." if not stays.any() else ""
+            self._warn(
+                "boxes",
+                f"{count} of {len(stays)} boxes are left out: not finite, without a size, or outside of the image. "
+                f"More of them are counted and not logged.{every}",
+            )
+            record, sizes = record.select(stays), sizes[stays]
+        if not len(record):
+            return record
+        if float(sizes.max()) <= pixel:
+            self._warn(
+                "sizes",
+                f"every box is smaller than a pixel of the model's input. Boxes may be parts of it: {self._relative}.",
+            )
+        if float(record.scores.max()) > _MOST_SCORE:
+            self._warn_of_scores(float(record.scores.max()))
+        return record
+
+    def _warn_of_scores(self, score: float) -> None:
+        self._warn(
+            "scores",
+            f"scores reach {score:.3g}, and should lie in 0-1. The model may have been exported without the sigmoid or "
+            "softmax behind its last layer: export it with that.",
+        )
+
+    def _warn(self, what: str, text: str) -> None:
+        with self._lock:
+            if what in self._warned:
+                return
+            self._warned.add(what)
+        log.warning("model %s: %s", self._name, text)
+
+
+def _has_place(record: Detections, sizes: Any) -> Bool:
+    """(N,) whether a box is finite and has a size within the image, or is the hull of points on a line."""
+    has_size: Bool = (sizes > 0).all(axis=1)
+    finite: Bool = np.isfinite(record.boxes).all(axis=1) & np.isfinite(record.scores)
+    if isinstance(record, Keypoints) and record.points is not None and not has_size.all():
+        places, low, high = record.points[..., :2], record.boxes[:, None, :2], record.boxes[:, None, 2:]
+        holds_points: Bool = np.all((places >= low) & (places <= high), axis=2).any(axis=1)
+        has_size |= np.all(sizes >= 0, axis=1) & holds_points
+    return has_size & finite
+
+
+class CheckedRecords:
+    """A decoder whose records are checked. Arguments are those of :class:`~edgert.stages.decode.decoder.Decoder`."""
+
+    def __init__(self, decoder: Decoder, check: RecordCheck) -> None:
+        self._decoder, self._check = decoder, check
+
+    def __call__(self, outputs: Any, geometry: Geometry) -> Record:
+        return self._check(self._decoder(outputs, geometry), geometry)
