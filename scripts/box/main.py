@@ -76,9 +76,10 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def prepare(one: identity.Identity, box: Box, *, fresh: bool) -> None:
     """Makes a box with a clone of what is committed here, unless one of the same is there."""
-    installed = ("edgert", "dla", "pipelines", "configs", "pyproject.toml", "scripts/setup-jetson")
+    installed = ("edgert", "dla", "pipelines", "configs", "pyproject.toml")
+    scripts = ("scripts/demo", "scripts/setup", "scripts/setup-jetson")
     trees = subprocess.run(
-        ["git", "-C", str(system.ROOT), "rev-parse", *(f"HEAD:{path}" for path in installed)],
+        ["git", "-C", str(system.ROOT), "rev-parse", *(f"HEAD:{path}" for path in (*installed, *scripts))],
         check=True,
         capture_output=True,
     ).stdout

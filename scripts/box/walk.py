@@ -45,10 +45,12 @@ def steps(one: Identity) -> tuple[Step, ...]:
 def _installed(one: Identity) -> tuple[Step, ...]:
     pip = "python3 -m venv --system-site-packages /root/wheel && /root/wheel/bin/pip install --quiet 'edgert[plan]'"
     flashed = f"dpkg --install /root/flashed/*.deb && ln -sf python3 /usr/bin/python{one.python}"
+    demo = f"scripts/demo --quiet --set stages.belt.limit=6 {_MODEL}"  # what `make demo` runs, in few frames
     return (
         Step("what NVIDIA flashes: doubles of TensorRT and CUDA, and Python's name", flashed, ("Setting up",)),
         Step("edgert by its wheel", f"{pip} && /root/wheel/bin/edgert --version", (r"\d+\.\d+",)),
-        Step("the script for boards, from the clone", "scripts/setup-jetson --no-pycuda", ("ready: ", "TensorRT")),
+        Step("README's first command, in the clone", demo, (r"edgert run usb-camera",)),
+        Step("the script for boards, after it", "scripts/setup-jetson", ("ready: ", "TensorRT")),
     )
 
 
