@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from edgert.errors import DeviceError
 from scripts.box.identity import BARE
@@ -33,7 +33,8 @@ class Step:
         proc: the folder of /proc that is seen first.
         variables: of the environment.
         timeout_s: after which it has failed.
-        remote: it is typed on this machine, in the repository; ``board`` is the box's name for ssh.
+        at: where it is typed: in the ``box``; ``here``, on this machine, in the repository, where ``board`` is the
+            box's name for ssh; or in a box that is ``booted`` for it.
     """
 
     title: str
@@ -43,7 +44,7 @@ class Step:
     proc: str = BARE
     variables: tuple[tuple[str, str], ...] = ()
     timeout_s: float = 1800.0
-    remote: bool = False
+    at: Literal["box", "here", "booted"] = "box"
 
     @property
     def typed(self) -> str:

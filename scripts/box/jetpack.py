@@ -22,7 +22,7 @@ _DOUBLES, _HELPERS = Path(__file__).with_name("double"), ROOT / "tests/helpers"
 _CONTROL = """\
 Package: {name}
 Version: {version}
-Architecture: arm64
+Architecture: {architecture}
 Maintainer: edgert developers
 Description: a double, for a box
 """
@@ -67,26 +67,23 @@ def packages(one: Identity, folder: Path, base: Path) -> list[str]:
     shutil.rmtree(folder, ignore_errors=True)
     versions = trees(one, folder, Target(root=base))
     for name, version in versions.items():
-        (folder / name / "DEBIAN").mkdir()
-        (folder / name / "DEBIAN/control").write_text(_CONTROL.format(name=name, version=version))
-        run(["dpkg-deb", "--build", "--root-owner-group", "-Znone", str(folder / name)], f"{name} cannot be packed")
-        shutil.rmtree(folder / name)
+        pack(folder / name, version, "arm64")
     return sorted(versions)
+
+
+def pack(tree: Path, version: str, architecture: str) -> None:
+    """Makes a package of a folder of files, with the folder's name, in its place."""
+    (tree / "DEBIAN").mkdir()
+    control = _CONTROL.format(name=tree.name, version=version, architecture=architecture)
+    (tree / "DEBIAN/control").write_text(control)
+    run(["dpkg-deb", "--build", "--root-owner-group", "-Znone", str(tree)], f"{tree.name} cannot be packed")
+    shutil.rmtree(tree)
 
 
 def trees(one: Identity, folder: Path, target: Target) -> dict[str, str]:
     """Writes each package's files into a folder of its name; returns their versions."""
     board, capability = one.record, {"tegra234": (8, 7), "tegra264": (11, 0)}[one.record.soc]
-    tensorrt = folder / "python3-libnvinfer" / PYTHON / "tensorrt"
-    (tensorrt / "helpers").mkdir(parents=True)
-    shutil.copy(_DOUBLES / "tensorrt.py", tensorrt / "__init__.py")
-    (tensorrt / "version").write_text(f"{one.tensorrt} {board.dla.cores}\n")
-    for helper in ("trt_api", "trt_double"):
-        text = (_HELPERS / f"{helper}.py").read_text().replace("tests.helpers.", "tensorrt.helpers.")
-        (tensorrt / "helpers" / f"{helper}.py").write_text(text)
-    (tensorrt / "helpers/__init__.py").touch()
-    shutil.copytree(ROOT / "tests/data/trt_api", tensorrt / "data/trt_api")
-
+    tensorrt(folder, one.tensorrt, board.dla.cores)
     pycuda = folder / "python3-pycuda" / PYTHON / "pycuda"
     pycuda.mkdir(parents=True)
     (pycuda / "__init__.py").write_text(_PYCUDA.format(version="2026.1"))
@@ -116,6 +113,21 @@ def trees(one: Identity, folder: Path, target: Target) -> dict[str, str]:
         **dict.fromkeys(("nvidia-l4t-cuda", "nvidia-l4t-multimedia-utils"), "1"),
         **dict.fromkeys(("nvidia-l4t-gstreamer", "nvidia-l4t-nvpmodel", "cuda-nvrtc"), "1"),
     }
+
+
+def tensorrt(folder: Path, version: str, dla_cores: int) -> Path:
+    """Writes the files of TensorRT's package; returns their folder."""
+    tree = folder / "python3-libnvinfer"
+    made = tree / PYTHON / "tensorrt"
+    (made / "helpers").mkdir(parents=True)
+    shutil.copy(_DOUBLES / "tensorrt.py", made / "__init__.py")
+    (made / "version").write_text(f"{version} {dla_cores}\n")
+    for helper in ("trt_api", "trt_double"):
+        text = (_HELPERS / f"{helper}.py").read_text().replace("tests.helpers.", "tensorrt.helpers.")
+        (made / "helpers" / f"{helper}.py").write_text(text)
+    (made / "helpers/__init__.py").touch()
+    shutil.copytree(ROOT / "tests/data/trt_api", made / "data/trt_api")
+    return tree
 
 
 def film(path: Path) -> None:

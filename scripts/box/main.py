@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgert.errors import EXIT_ERROR, EXIT_OK, EdgertError
-from scripts.box import identity, jetpack, system, walk
+from scripts.box import identity, jetpack, system, ubuntu, walk
 from scripts.box.box import HOME, Box, Done
+
+NAMES = (*identity.IDENTITIES, *ubuntu.UBUNTUS)
+"""Of all boxes."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,24 +30,28 @@ def main(arguments: Sequence[str]) -> int:
         print(f"[{time.monotonic() - started:6.1f} s] {text}", flush=True)
 
     try:
-        system.check(folder)
-        note(f"emulator: {system.emulator()}")
-        note(f"Debian {system.SUITE} for aarch64 from {system.mirror()}, some minutes the first time ...")
-        base, how = system.base(folder)
-        note(f"{base}: {how}")
-        wheels, how = system.wheels(folder)
-        note(f"{wheels}: {how}")
         gone: dict[str, list[Done]] = {}
-        for name in asked.boards or list(identity.IDENTITIES):
-            one, box = identity.IDENTITIES[name], Box(folder / name, base, wheels)
-            prepare(one, box, fresh=asked.fresh)
+        for name in asked.boards or NAMES:
+            native = ubuntu.UBUNTUS.get(name)
+            wanted = native.distribution if native else system.DEBIAN
+            system.check(folder, emulated=native is None)
+            if native is None:
+                note(f"emulator: {system.emulator()}")
+            note(f"{wanted.title} from {wanted.archive or system.mirror()}, some minutes the first time ...")
+            base, how = system.base(folder, wanted)
+            note(f"{base}: {how}")
+            wheels, how = system.wheels(folder, wanted)
+            note(f"{wheels}: {how}")
+            box = Box(folder / name, base, wheels)
+            prepare(name, box, fresh=asked.fresh)
             note(f"{name}: {box.folder}")
             if asked.shell:
                 with box.alone():
                     return subprocess.run(
                         box.command(["sh", "-c", f"cd {HOME}; {asked.shell}"]), check=False
                     ).returncode
-            gone[name] = walk.walk(one, box)
+            way = ubuntu.steps(native) if native else walk.steps(identity.IDENTITIES[name])
+            gone[name] = walk.walk(way, box)
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from here", file=sys.stderr)
         return EXIT_ERROR
@@ -62,19 +69,18 @@ def main(arguments: Sequence[str]) -> int:
 def options(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser("scripts/board-in-a-box", description=__doc__)
-    names = list(identity.IDENTITIES)
-    parser.add_argument("boards", nargs="*", metavar="BOARD", help=f"{', '.join(names)}; all when left out")
+    parser.add_argument("boards", nargs="*", metavar="BOX", help=f"{', '.join(NAMES)}; all when left out")
     parser.add_argument("--shell", metavar="COMMAND", help="run only this in the box, such as bash")
     parser.add_argument("--fresh", action="store_true", help="begin with an empty box; otherwise what was done is kept")
     parser.add_argument("--log", type=Path, metavar="FILE", help="write what was typed and printed")
     asked = parser.parse_args(arguments)
     for name in asked.boards:
-        if name not in names:
-            parser.error(f"no box for {name!r}: there are {', '.join(names)}")
+        if name not in NAMES:
+            parser.error(f"no box for {name!r}: there are {', '.join(NAMES)}")
     return asked
 
 
-def prepare(one: identity.Identity, box: Box, *, fresh: bool) -> None:
+def prepare(name: str, box: Box, *, fresh: bool) -> None:
     """Makes a box with a clone of what is committed here, unless one of the same is there."""
     installed = ("edgert", "dla", "pipelines", "configs", "pyproject.toml")
     scripts = ("scripts/demo", "scripts/setup", "scripts/setup-jetson")
@@ -86,7 +92,8 @@ def prepare(one: identity.Identity, box: Box, *, fresh: bool) -> None:
     here = Path(__file__).parent
     helpers = [path for path in sorted((system.ROOT / "tests/helpers").iterdir()) if path.suffix in (".c", ".h")]
     helpers += [system.ROOT / f"tests/helpers/{name}.py" for name in ("cuda_double", "sysfs", "trt_api", "trt_double")]
-    parts = [here / "identity.py", here / "jetpack.py", *sorted((here / "double").iterdir()), *helpers]
+    own = ("ubuntu.py", "boot.sh") if name in ubuntu.UBUNTUS else ("identity.py",)
+    parts = [*(here / part for part in (*own, "jetpack.py")), *sorted((here / "double").iterdir()), *helpers]
     key = hashlib.sha256(b"".join([trees, *(part.read_bytes() for part in parts if part.is_file())])).hexdigest()
     marker = box.folder / "of"
     if not fresh and marker.exists() and marker.read_text() == key:
@@ -94,8 +101,12 @@ def prepare(one: identity.Identity, box: Box, *, fresh: bool) -> None:
     if box.folder.exists():
         with box.alone():
             shutil.rmtree(box.folder)
-    identity.write(one, box.upper)
-    jetpack.packages(one, box.upper / "root/flashed", box.base)
+    if name in ubuntu.UBUNTUS:
+        ubuntu.fill(ubuntu.UBUNTUS[name], box)
+    else:
+        one = identity.IDENTITIES[name]
+        identity.write(one, box.upper)
+        jetpack.packages(one, box.upper / "root/flashed", box.base)
     clone = box.upper / HOME.strip("/")
     clone.parent.mkdir(parents=True, exist_ok=True)
     system.run(["git", "clone", "--quiet", "--no-hardlinks", str(system.ROOT), str(clone)], "edgert cannot be cloned")

@@ -8,14 +8,48 @@ import platform
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 
 from edgert.errors import DeviceError
 
-SUITE, PYTHON = "bookworm", "3.11"
 ROOT = Path(__file__).resolve().parents[2]
-_PACKAGES = ("python3", "python3-venv", "ca-certificates", "openssh-server")
-_MORE = ("gir1.2-gst-plugins-base-1.0", "gstreamer1.0-plugins-good")  # the large ones of what setup-jetson installs
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """What a box has as its system.
+
+    Attributes:
+        suite: name of the release, such as ``bookworm``.
+        python: version of its Python.
+        machine: its processor, as ``uname -m`` says it.
+        architecture: the same, as packages say it.
+        packages: what debootstrap installs beside the smallest system.
+        more: what apt installs then: the large ones of what ``scripts/setup-jetson`` wants.
+        components: parts of its archive.
+        archive: of its packages; empty for the mirror that this machine's apt uses.
+    """
+
+    suite: str
+    python: str
+    machine: str
+    architecture: str
+    packages: tuple[str, ...]
+    more: tuple[str, ...] = ("gir1.2-gst-plugins-base-1.0", "gstreamer1.0-plugins-good")
+    components: str = "main"
+    archive: str = ""
+
+    @property
+    def title(self) -> str:
+        """``bookworm for aarch64``."""
+        return f"{self.suite} for {self.machine}"
+
+
+DEBIAN = Distribution(
+    "bookworm", "3.11", "aarch64", "arm64", ("python3", "python3-venv", "ca-certificates", "openssh-server")
+)
 _HEADERS = {
     "/usr/include/gstreamer-1.0/gst/video/video.h": "libgstreamer-plugins-base1.0-dev",
     "/usr/aarch64-linux-gnu/include/stdio.h": "libc6-dev-arm64-cross",
@@ -23,12 +57,20 @@ _HEADERS = {
 _SPACE_BYTES = 3 * 2**30
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _FORMAT = Path("/usr/lib/binfmt.d/qemu-aarch64.conf")  # of Debian's qemu-user-static: magic, mask, flags with F
-_BUILD = ("hatchling>=1.26", "hatch-fancy-pypi-readme>=24.1", "editables")  # what `pip install -e` builds with
-_PLATFORMS = ("manylinux2014_aarch64", *(f"manylinux_2_{minor}_aarch64" for minor in (17, 24, 26, 27, 28, 31, 34, 35)))
+_BUILD = ("hatchling>=1.26", "hatch-fancy-pypi-readme>=24.1", "editables", "tomli")
+"""What `pip install` builds with. The last is for Python 3.10 only: pip leaves it out where it runs on a later one."""
+_GLIBC = (17, 24, 26, 27, 28, 31, 34, 35)  # minor versions that wheels are for; the last is Ubuntu 22.04's
+_UBUNTU_KEYS = (
+    "pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb",
+    "36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8",
+)
+"""Ubuntu's package of the keys that its archive is signed with, and its SHA-256: Debian has no such package."""
+_KEYRING = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 
 
-def check(folder: Path) -> None:
-    """Raises DeviceError for what a box cannot be made without: root, an x86-64 Linux, programs, space."""
+def check(folder: Path, *, emulated: bool = True) -> None:
+    """Raises DeviceError for what a box cannot be made without: root, an x86-64 Linux, programs, space. One whose
+    programs are not ``emulated`` needs fewer of them."""
     if os.geteuid() != 0:
         raise DeviceError(
             "a box needs root", why="it mounts a file system and enters it", fix="sudo scripts/board-in-a-box"
@@ -39,19 +81,19 @@ def check(folder: Path) -> None:
             why=f"this one is {platform.machine()}: its own programs are not emulated, so it shows its own identity",
             fix="scripts/setup, or on a Jetson scripts/setup-jetson",
         )
-    needs = {"debootstrap": "debootstrap", "qemu-aarch64-static": "qemu-user-static", "unshare": "util-linux"}
-    needs |= {
-        "ssh": "openssh-client",
-        "ssh-keygen": "openssh-client",
-        "dpkg-deb": "dpkg",
-        "git": "git",
-        "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
-        "pkg-config": "pkg-config",
-    }
+    needs = {"debootstrap": "debootstrap", "unshare": "util-linux", "dpkg-deb": "dpkg", "git": "git"}
+    if emulated:
+        needs |= {
+            "qemu-aarch64-static": "qemu-user-static",
+            "ssh": "openssh-client",
+            "ssh-keygen": "openssh-client",
+            "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
+            "pkg-config": "pkg-config",
+        }
     missing = sorted(
         {
             *(package for program, package in needs.items() if shutil.which(program) is None),
-            *(package for header, package in _HEADERS.items() if not Path(header).exists()),
+            *(package for header, package in _HEADERS.items() if emulated and not Path(header).exists()),
         }
     )
     if missing:
@@ -89,20 +131,26 @@ def emulator() -> str:
     return "registered with binfmt_misc until this machine restarts"
 
 
-def base(folder: Path) -> tuple[Path, str]:
-    """The root file system that all boxes share, and whether it was made. One that was interrupted is made anew.
+def base(folder: Path, wanted: Distribution = DEBIAN) -> tuple[Path, str]:
+    """The root file system that boxes share, and whether it was made. One that was interrupted is made anew.
 
     Raises:
         DeviceError: it cannot be had; the last lines of debootstrap are in it.
     """
-    made = folder / SUITE
+    made = folder / wanted.suite
     if made.is_dir():
         return made, "kept from before"
-    part, packages = folder / f"{SUITE}.part", folder / "debs"
+    part, packages = folder / f"{wanted.suite}.part", folder / "debs"
     shutil.rmtree(part, ignore_errors=True)
     packages.mkdir(exist_ok=True)
-    options = ["--arch=arm64", "--variant=minbase", f"--include={','.join(_PACKAGES)}", f"--cache-dir={packages}"]
-    run(["debootstrap", *options, SUITE, str(part), mirror()], "Debian for aarch64 cannot be made")
+    options = [f"--arch={wanted.architecture}", "--variant=minbase", f"--components={wanted.components}"]
+    options += [f"--include={','.join(wanted.packages)}", f"--cache-dir={packages}"]
+    script = []
+    if wanted.archive:
+        options.append(f"--keyring={_ubuntu_keyring(folder, wanted.archive)}")
+        script = ["/usr/share/debootstrap/scripts/gutsy"]  # for all of Ubuntu; by name it knows only older ones
+    where = wanted.archive or mirror()
+    run(["debootstrap", *options, wanted.suite, str(part), where, *script], f"{wanted.title} cannot be made")
     shutil.copy("/etc/resolv.conf", part / "etc/resolv.conf")
     inside = [
         "chroot",
@@ -111,10 +159,36 @@ def base(folder: Path) -> tuple[Path, str]:
         "DEBIAN_FRONTEND=noninteractive",
         "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
     ]
-    for words in (["update"], ["install", "--yes", "--no-install-recommends", *_MORE]):
-        run([*inside, "apt-get", "--quiet", *words], "GStreamer for aarch64 cannot be installed")
+    for words in (["update"], ["install", "--yes", "--no-install-recommends", *wanted.more]):
+        run([*inside, "apt-get", "--quiet", *words], f"packages of {wanted.title} cannot be installed")
     part.rename(made)
     return made, "made"
+
+
+def _ubuntu_keyring(folder: Path, archive: str) -> Path:
+    """The keys that Ubuntu's archive is signed with: those of this machine, or of Ubuntu's package.
+
+    Raises:
+        DeviceError: the archive does not answer, or gives another package than the one that is known here.
+    """
+    here, path = Path("/") / _KEYRING, folder / "keys" / _KEYRING
+    if here.exists() or path.exists():
+        return here if here.exists() else path
+    package, digest = _UBUNTU_KEYS
+    try:
+        with urlopen(f"{archive}/{package}", timeout=60.0) as answer:
+            content = answer.read(1 << 20)
+    except OSError as error:
+        fix = f"MIRROR=URL of another archive of Ubuntu; or that package by hand: {here}"
+        raise DeviceError(f"{archive}/{package} cannot be had", why=str(error), fix=fix) from error
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise DeviceError(
+            f"{archive}/{package} is another package", why="its SHA-256 is not the known one", fix="another MIRROR=URL"
+        )
+    file = folder / "ubuntu-keyring.deb"
+    file.write_bytes(content)
+    run(["dpkg-deb", "--extract", str(file), str(folder / "keys")], "Ubuntu's keys cannot be unpacked")
+    return path
 
 
 def mirror() -> str:
@@ -131,26 +205,35 @@ def mirror() -> str:
     return next(filter(None, found))
 
 
-def wheels(folder: Path) -> tuple[Path, str]:
-    """A folder with edgert's wheel, all it depends on for aarch64, and what builds an editable install.
+def wheels(folder: Path, wanted: Distribution = DEBIAN) -> tuple[Path, str]:
+    """A folder with edgert's wheel, all it depends on there, and what builds an installation from the clone.
 
     Raises:
         DeviceError: one of them is not there as a wheel, or there is no network.
     """
     key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()[:12]
-    made, part = folder / f"wheels-{key}", folder / "wheels.part"
+    name = f"wheels-{wanted.python}-{wanted.machine}-{key}"
+    made, part = folder / name, folder / f"{name}.part"
     run([str(ROOT / "scripts/wheel")], "edgert's wheel cannot be built")
     wheel = max((ROOT / "dist").glob("edgert-*.whl"), key=lambda path: path.stat().st_mtime)
     done = "dependencies kept from before"
     if not made.is_dir():
         shutil.rmtree(part, ignore_errors=True)
-        target = ["--python-version", PYTHON, "--implementation", "cp", "--only-binary=:all:", "--dest", str(part)]
-        for abi in (f"cp{PYTHON.replace('.', '')}", "abi3", "none"):
+        target = [
+            "--python-version",
+            wanted.python,
+            "--implementation",
+            "cp",
+            "--only-binary=:all:",
+            "--dest",
+            str(part),
+        ]
+        for abi in (f"cp{wanted.python.replace('.', '')}", "abi3", "none"):
             target += ["--abi", abi]
-        for name in _PLATFORMS:
-            target += ["--platform", name]
+        for glibc in ("manylinux2014", *(f"manylinux_2_{minor}" for minor in _GLIBC)):
+            target += ["--platform", f"{glibc}_{wanted.machine}"]
         command = [sys.executable, "-m", "pip", "download", "--quiet", *target, f"{wheel}[plan]", *_BUILD]
-        run(command, "not all dependencies are there as wheels for aarch64")
+        run(command, f"not all dependencies are there as wheels for {wanted.machine}")
         part.rename(made)
         done = "dependencies downloaded"
     for old in made.glob("edgert-*.whl"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from edgert.board.devices import ARGUS_SOCKET
-from scripts.box import remote
+from scripts.box import remote, ubuntu
 from scripts.box.box import Box, Done, Step
 from scripts.box.identity import HIDDEN, SENSOR, Identity
 from tests.helpers.sysfs import TREES
@@ -130,27 +130,31 @@ def _run(one: Identity) -> tuple[Step, ...]:
         Step("how fast it would be", plan, (re.escape(one.record.title),)),
         Step("README's own pipeline", _BELT, (r"\b6 out/belt\.jsonl",)),
         Step("the demo", f"{_DEMO} --quiet && wc -l out/hello.jsonl", (r"\b6 out/hello\.jsonl",)),
-        Step("a bundle made elsewhere", _ELSEWHERE.format(board=one.board), ("the board compiles",), remote=True),
+        Step("a bundle made elsewhere", _ELSEWHERE.format(board=one.board), ("the board compiles",), at="here"),
         Step("which the board finishes", "edgert build /root/plain.edgert", ("compile", "check")),
-        Step("compiled from a workstation", _REMOTE, ("TensorRT",), remote=True),
+        Step("compiled from a workstation", _REMOTE, ("TensorRT",), at="here"),
         Step("its bundle on the board", _BUNDLE, (r"\b6 out/hello\.jsonl", "tensorrt")),
         Step("meters", top, (f'"mode": "{one.mode}"', watts)),
     )
 
 
-def walk(one: Identity, box: Box) -> list[Done]:
-    """Goes it. Steps that went well before in this box are not gone again; the first that goes wrong ends it."""
+_DO: Mapping[str, Callable[[Box, Step], Done]] = {"box": Box.do, "here": remote.do, "booted": ubuntu.do}
+
+
+def walk(way: Sequence[Step], box: Box) -> list[Done]:
+    """Goes the way through a box. Steps that went well before in it are not gone again; the first that goes wrong ends
+    it."""
     kept = box.folder / "steps.json"
     before = [Done(**each) for each in json.loads(kept.read_text())] if kept.exists() else []
     gone: list[Done] = []
-    for step in steps(one):
-        print(f"[{one.board}] {step.title}: {step.typed}", flush=True)
+    for step in way:
+        print(f"[{box.folder.name}] {step.title}: {step.typed}", flush=True)
         if before and before[0].command == step.typed and not before[0].wrong:
             gone.append(before.pop(0))
             print(f"  went well before, {gone[-1].seconds:.1f} s", flush=True)
             continue
         before = []  # what follows may depend on it
-        gone.append(remote.do(box, step) if step.remote else box.do(step))
+        gone.append(_DO[step.at](box, step))
         kept.write_text(json.dumps([asdict(each) for each in gone], indent=1))
         print(f"  {gone[-1].wrong or 'as it must be'}, {gone[-1].seconds:.1f} s", flush=True)
         if gone[-1].wrong:

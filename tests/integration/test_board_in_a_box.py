@@ -14,7 +14,7 @@ import pytest
 
 from edgert.board.detect import detect
 from edgert.errors import DeviceError
-from scripts.box import identity, main, system
+from scripts.box import identity, main, system, ubuntu
 from scripts.box.box import INSIDE, TIMED_OUT, Box, Step, judge, outcome
 from scripts.box.walk import log, steps
 from tests.helpers.command import ROOT
@@ -25,18 +25,23 @@ ORIN = identity.IDENTITIES["orin-nx-16gb"]
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", identity.IDENTITIES)
+@pytest.mark.parametrize("name", main.NAMES)
 def test_from_clone_to_results(name: str, tmp_path: Path) -> None:
+    native = ubuntu.UBUNTUS.get(name)
     try:
-        system.check(Path(os.environ.get("EDGERT_BOX") or tmp_path))
-        system.emulator()
+        system.check(Path(os.environ.get("EDGERT_BOX") or tmp_path), emulated=native is None)
+        if native is None:
+            system.emulator()
+        else:
+            ubuntu.control_groups()
     except DeviceError as error:
         pytest.skip(str(error))
     command = [str(ROOT / "scripts/board-in-a-box"), name, "--log", str(tmp_path / "log.md")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=7000)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     text = (tmp_path / "log.md").read_text()
-    assert all(f". {step.title}\n" in text for step in steps(identity.IDENTITIES[name]))
+    way = ubuntu.steps(native) if native else steps(identity.IDENTITIES[name])
+    assert all(f". {step.title}\n" in text for step in way)
 
 
 @pytest.mark.parametrize("name", identity.IDENTITIES)
@@ -91,7 +96,7 @@ def test_no_network_is_told_with_what_the_program_said(tmp_path: Path, monkeypat
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("MIRROR", "http://127.0.0.1:9/debian")
     (tmp_path / "bookworm.part").mkdir()  # of a run that was interrupted
-    with pytest.raises(DeviceError, match="Debian for aarch64 cannot be made") as caught:
+    with pytest.raises(DeviceError, match="bookworm for aarch64 cannot be made") as caught:
         system.base(tmp_path)
     assert "Failed getting release file" in caught.value.why and not (tmp_path / "bookworm").exists()
 
@@ -100,6 +105,56 @@ def test_a_kernel_without_binfmt_misc_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(system, "_BINFMT", tmp_path / "none")
     with pytest.raises(DeviceError, match="does not start aarch64 programs"):
         system.emulator()
+
+
+def test_a_box_that_is_not_emulated_needs_no_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(system, "_HEADERS", {str(tmp_path / "video.h"): "libgstreamer-plugins-base1.0-dev"})
+    monkeypatch.setattr(shutil, "which", lambda name: None if "aarch64" in name else name)
+    system.check(tmp_path, emulated=False)
+
+
+def test_another_package_of_keys_than_the_known_one_is_refused(tmp_path: Path) -> None:
+    package = tmp_path / system._UBUNTU_KEYS[0]
+    package.parent.mkdir(parents=True)
+    package.write_bytes(b"other keys")
+    here = Path("/") / system._KEYRING
+    if here.exists():
+        pytest.skip("this machine has the keys of Ubuntu's archive")
+    with pytest.raises(DeviceError, match="is another package"):
+        system._ubuntu_keyring(tmp_path, tmp_path.as_uri())
+    package.unlink()
+    with pytest.raises(DeviceError, match="cannot be had"):
+        system._ubuntu_keyring(tmp_path, tmp_path.as_uri())
+
+
+@pytest.mark.parametrize("one", ubuntu.UBUNTUS.values(), ids=ubuntu.UBUNTUS)
+def test_an_ubuntu_goes_the_way_of_the_readme_and_of_the_page_on_services(one: ubuntu.Ubuntu) -> None:
+    way = ubuntu.steps(one)
+    typed = [step.command for step in way]
+    assert typed[1:3] == ["make demo", "scripts/setup-jetson --no-pycuda"]
+    last = -1
+    for line in (
+        "scripts/setup-jetson --system",
+        "useradd",
+        "edgert@.service /etc/systemd/system/",
+        "/etc/edgert/dock.yaml",
+    ):
+        assert typed[3].index(line) > last
+        last = typed[3].index(line)
+    assert "systemctl daemon-reload && systemctl enable --now edgert@dock" in typed[4]
+    denied = any("Operation not permitted" in pattern for pattern in way[-1].expects)
+    assert denied == (one.systemd < 253)
+
+
+def test_without_control_groups_of_version_2_a_box_is_not_booted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mounts").write_text("cgroup /sys/fs/cgroup/devices cgroup rw,devices 0 0\n")
+    monkeypatch.setattr(ubuntu, "_MOUNTS", tmp_path / "mounts")
+    with pytest.raises(DeviceError, match="no cgroup2 is mounted here"):
+        ubuntu.control_groups()
 
 
 def test_a_box_that_is_used_is_told(tmp_path: Path) -> None:
