@@ -201,8 +201,9 @@ def default_profile(model: Model, config: ModelConfig, batch: int = 1) -> Mappin
     """Shapes for a model with dynamic dimensions and no profiles.
 
     The batch is as given, unless ``input: shape`` sets it; the size that of ``input: size``, or the usual one of
-    ``shape``.
+    ``shape``. Raises ModelError: the model fixes another size.
     """
+    _check_size(model, config)
     return {backends.DEFAULT_PROFILE: {name: span.usual for name, span in _spans(model, config, batch).items()}}
 
 
@@ -212,10 +213,13 @@ def open_spans(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str
 
 
 def check_open(model: Model, config: ModelConfig) -> None:
-    """Holds ``input: shape`` to the model as its file has it. Raises ModelError for a size that it does not leave open.
+    """Holds ``input:``'s ``shape`` and ``size`` to the model as its file has it.
+
+    Raises ModelError for a size that it does not leave open.
 
     A model made from it (quantized, or for a DLA) may have the usual size and no other; that is not asked here.
     """
+    _check_size(model, config)
     extents = config.input.shape.extents
     for spec in inputs(model) if extents else ():
         for axis, letter in _letters(spec, config, model.path).items():
@@ -226,6 +230,28 @@ def check_open(model: Model, config: ModelConfig) -> None:
                     why=f"the model fixes it to {dim}: {spec}",
                     where=str(model.path),
                     fix=f"leave {letter} out of input: shape, or export the model with that dimension dynamic",
+                )
+
+
+def _check_size(model: Model, config: ModelConfig) -> None:
+    """Raise ModelError where ``input: size`` is none that the model, or its ``profiles:``, can have."""
+    if config.input.size is None:
+        return
+    width, height = config.input.size
+    for spec in inputs(model):
+        letters = _letters(spec, config, model.path) if len(spec.shape) == 4 else {}
+        axes = {letter: axis for axis, letter in letters.items()}
+        for shape in (spec.shape, *(profile.get(spec.name, ()) for profile in config.profiles.values())):
+            sizes = [shape[axes[letter]] for letter in "WH"] if len(shape) == len(axes) == 4 else []
+            if any(
+                isinstance(size, int) and size != wanted for size, wanted in zip(sizes, (width, height), strict=False)
+            ):
+                fixed = "x".join(str(size) if isinstance(size, int) else "any" for size in sizes)
+                imgsz = f"imgsz={width}" if width == height else f"imgsz={height},{width}"
+                raise ModelError(
+                    f"the model cannot be run at {width}x{height}: its input {spec.name!r} is fixed at {fixed}",
+                    why="input: size is for models that leave height and width open",
+                    fix=f"leave input: size out, or export the model with {imgsz}, or with open height and width",
                 )
 
 

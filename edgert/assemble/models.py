@@ -338,7 +338,7 @@ class Models:
 
 def _model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, form: Form = "ort") -> Model:
     """The model in the precision asked for; as the file has it where nothing will be computed."""
-    if config.input.shape.extents:
+    if config.input.shape.extents or config.input.size:
         check_open(load(config.onnx), config)
     is_batched = any(stage.batch for stage in users_of(file.config.stages, file.config.models, name))
     if config.backend == "null":

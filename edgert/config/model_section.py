@@ -59,7 +59,10 @@ class InputConfig(fields.Section):
         default=(1.0,), description="divided by, in gray levels; one value or one per channel"
     )
     layout: Literal["auto", "nchw", "nhwc"] = Field(default="auto", description="auto reads it off the input's shape")
-    size: fields.Size | None = Field(default=None, description="network size, for models with dynamic height and width")
+    size: fields.Size | None = Field(
+        default=None,
+        description="network size, for models with open height and width; another than a fixed one is an error",
+    )
     shape: ShapeConfig = Field(
         default=ShapeConfig(), description="sizes by letter, for dynamic dimensions: {H: [320, 480, 640], N: [1, 1, 4]}"
     )

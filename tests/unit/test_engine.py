@@ -54,6 +54,35 @@ def test_a_size_that_the_model_fixes_has_no_range() -> None:
     assert "leave N out of input: shape" in caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("shape", "size", "fits"),
+    [
+        ((1, 3, 48, 64), "64x48", True),
+        ((1, 3, 48, 64), "48x64", False),
+        ((1, 3, 48, 64), "32x32", False),
+        ((1, 48, 64, 3), "64x48", True),
+        ((1, 48, 64, 3), "32x32", False),
+        ((1, 3, 48, "w"), "96x48", True),
+        ((1, 3, 48, "w"), "96x96", False),
+        (OPEN, "96x96", True),
+    ],
+)
+def test_a_size_is_one_that_the_model_can_have(shape: tuple[int | str, ...], size: str, fits: bool) -> None:
+    for check in (check_open, default_profile):
+        if fits:
+            check(conv(shape), section(size=size))
+            continue
+        with pytest.raises(ModelError, match=f"cannot be run at {size}: its input 'x' is fixed at") as caught:
+            check(conv(shape), section(size=size))
+        assert "leave input: size out" in caught.value.fix and "imgsz=" in caught.value.fix
+
+
+def test_a_size_is_that_of_the_profiles() -> None:
+    profiled = section(size="64x48").model_copy(update={"profiles": {"default": {"x": (1, 3, 48, 96)}}})
+    with pytest.raises(ModelError, match="cannot be run at 64x48: its input 'x' is fixed at 96x48"):
+        check_open(conv(OPEN), profiled)
+
+
 def test_a_model_made_from_it_at_the_usual_size_is_taken_as_it_is() -> None:
     """Quantized models have one size; the file's own was checked."""
     assert open_spans(conv((1, 3, 48, 64)), section(shape=RANGES)) == {}
