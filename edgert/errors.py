@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
 
 
 _HIDDEN_FROM = 4  # characters; hiding shorter values would make nonsense of the text around them

@@ -154,7 +154,9 @@ class Pipeline:
         from edgert.assemble import assemble
         from edgert.assemble.memory import fits_easily, fitted
         from edgert.assemble.threads import share_threads
+        from edgert.videos import only_video
 
+        file = only_video(file)
         # Small enough for its memory budget and this machine; without such a budget, where memory is plenty, as it is.
         self.file = file
         self._footprint: Footprint | None = None

@@ -17,6 +17,7 @@ from edgert.graph import load
 from edgert.graph.inspection import unsupported_nodes
 from edgert.stages.source.kinds import kind_of
 from edgert.user_code import check_object, registered
+from edgert.videos import for_checks
 
 _NOT_RUN = f"{__name__}:not_run"
 
@@ -59,7 +60,7 @@ def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | No
     Raises:
         EdgertError: the first thing that is wrong; further mistakes of the file itself in ``others``.
     """
-    file = load_pipeline(path, overrides, run_ops=False)
+    file = for_checks(load_pipeline(path, overrides, run_ops=False))
     for loc, spec in file.config.code.items():
         check_object(spec, file.where(*loc), file.document.path.parent)
     _check_operators(file)

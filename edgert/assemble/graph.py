@@ -61,6 +61,8 @@ class Environment:
         label: written on every result that a sink gets; empty for none.
         power: clock settings of this board that a governor may use; None: it must not change clocks.
         predicted: what a plan predicts of this board at each level of degraded models; empty without a plan.
+        kept: engines of earlier pipelines of the same file, by GPU and model, which this one takes, adds to, and leaves
+            open; None: a pipeline has its own.
         paced: called with all nodes of a pipeline, connected, before any thread starts: to have them work by the clock.
     """
 
@@ -70,6 +72,7 @@ class Environment:
     label: str = ""
     power: PowerSteps | None = None
     predicted: Sequence[PowerStep] = ()
+    kept: dict[int, dict[str, Engine | SegmentedEngine]] | None = None
     paced: Callable[[Sequence[Node]], object] = len
 
 
@@ -109,6 +112,7 @@ class Assembly:
         tracks: from which scores on each tracker follows objects, for people.
         ends: the nodes that the results of each stage come from, with the sources whose frames these have.
         listener: what holds for functions of the program's own that are called with results.
+        keeps_engines: whether they stay open when it is closed.
     """
 
     nodes: list[Node]
@@ -125,6 +129,7 @@ class Assembly:
     checks: Mapping[str, RecordCheck] = field(default_factory=dict)
     ends: Mapping[str, Sequence[tuple[Node, frozenset[str]]]] = field(default_factory=dict)
     listener: Care = STOPS
+    keeps_engines: bool = False
     closed: bool = False
 
     def settle(self, listeners: Sequence[Node] = ()) -> None:
@@ -153,7 +158,7 @@ class Assembly:
         self.closed, self.hooks.stats, self.hooks.on_left = True, dict, lambda: None
         for inference in self.inferences:
             inference.close()
-        for engine in self.engines.values():
+        for engine in () if self.keeps_engines else self.engines.values():
             engine.close()
         set_opencv_threads(self.opencv_threads)
 
@@ -183,7 +188,9 @@ def assemble(
     is_own = backend_name is None and environment.engines is None  # whose engines are the file's
     numbers = gpus.gpus_of(file) if is_own else gpus.FIRST
     with _libraries_ahead(file, numbers[0]) if is_own else nullcontext():
-        first = Models(file, backend_name, bar, environment.clock, environment.engines, strict, numbers[0])
+        first = Models(
+            file, backend_name, bar, environment.clock, environment.engines, strict, numbers[0], environment.kept
+        )
         models, placed = {numbers[0]: first}, gpus.streams_on(file, numbers)
         for gpu in sorted({*placed.values()} - {numbers[0]}):
             if (more := first.on(gpu)) is not None:
@@ -191,7 +198,9 @@ def assemble(
         placed = {name: gpu if gpu in models else numbers[0] for name, gpu in placed.items()}
         if len(models) > 1:
             log.info("streams: %s", gpus.in_words(placed))
-        return _Assembler(file, callbacks or {}, environment, models, placed).build()
+        assembly = _Assembler(file, callbacks or {}, environment, models, placed).build()
+    assembly.keeps_engines = environment.kept is not None
+    return assembly
 
 
 def _libraries_ahead(file: PipelineFile, gpu: int) -> AbstractContextManager[None]:

@@ -81,7 +81,7 @@ def _source(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]
     under_way = sum(1 + queue_before(other, file) for other in fed)  # in stages, and the queues before them
     held = max(_POOL, 1 + under_way)
     yield Part(name, "cpu", "frames", round(held * width * height * pixel), f"{held} frames of {width}x{height}{note}")
-    if kind in ("file", "network"):
+    if kind in ("file", "videos", "network"):
         references = max(1, min(_MOST_REFERENCES, _REFERENCE_PX // (width * height)))
         size_bytes = round(references * width * height * _I420)
         yield Part(name, "cpu", "decoder", size_bytes, f"{references} reference frames{note}")

@@ -53,6 +53,7 @@ class Models:
         engines: who compiles the models; by default the file's ``engines:``, or each section's backend.
         strict: an engine of ``engines:`` that would be skipped is an error.
         gpu: the number of the GPU that the file's engines are on.
+        kept: engines of earlier pipelines of the file, by GPU and model, which these are added to.
     """
 
     def __init__(
@@ -64,10 +65,12 @@ class Models:
         engines: Engines | None = None,
         strict: bool = False,
         gpu: int = 0,
+        kept: dict[int, dict[str, Engine | SegmentedEngine]] | None = None,
     ) -> None:
         self.file, self.config, self.directory = file, file.config, file.document.path.parent
         self._backend_name, self._bar, self._clock = backend_name, bar, clock
-        self.engines: dict[str, Engine | SegmentedEngine] = {}
+        self._kept = kept
+        self.engines: dict[str, Engine | SegmentedEngine] = {} if kept is None else kept.setdefault(gpu, {})
         self.inferences: list[GpuInference] = []
         self.devices: dict[str, CudaDevice] = {}  # of the stages that read frames there
         self.checks: dict[str, RecordCheck] = {}  # of what each model reports
@@ -82,7 +85,8 @@ class Models:
         on a GPU. Raises BuildError where it would be skipped, and must not be."""
         if not isinstance(self._by, ChainEngines) or not self._by.is_on_gpu:
             return None
-        other = Models(self.file, self._backend_name, self._bar, self._clock, self._by.on(gpu))
+        by, kept = self._by.on(gpu), self._kept
+        other = Models(self.file, self._backend_name, self._bar, self._clock, by, gpu=gpu, kept=kept)
         other.choice, other.checks = self.choice, self.checks
         return other
 

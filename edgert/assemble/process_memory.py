@@ -213,7 +213,7 @@ def _needed(file: PipelineFile) -> list[str]:
         takes_ort_cuda = all(why_not(name, detect(), TrtBackend()) for name in before)
     wanted = {
         ENGINE: any(isinstance(stage, InferStage) for stage in stages),
-        VIDEO: writes_video or not kinds.isdisjoint(("file", "network", "camera")),
+        VIDEO: writes_video or not kinds.isdisjoint(("file", "videos", "network", "camera")),
         CUDA: wants_gpu,
         CUDA_ENGINE: takes_ort_cuda,
     }

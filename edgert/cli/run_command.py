@@ -65,12 +65,18 @@ def run(
             "--log", metavar="text|json", help="Write the log as lines of text, or as one JSON object per line."
         ),
     ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, help="Play so many of the videos of a videos: source at a time.")
+    ] = 1,
     debug: option.Debug = False,
 ) -> None:
     """Run a pipeline until its sources end, or Ctrl-C.
 
     Ctrl-C and SIGTERM end it within 2 seconds with every file closed. The summary shows where the time went. Exit code
     1 also when a stage that may fail (on_error) was down at the end; 0 when it worked again.
+
+    A source like videos:FOLDER/*.mp4 is played file by file, and each file's result is shown. What was done stays done
+    when it is interrupted and started again. Exit code 1 when a video is damaged.
 
     Examples:
 
@@ -81,10 +87,13 @@ def run(
         edgert run dock.edgert
 
         edgert run pipeline.yaml --as orin-nx-16gb --mode 15W
+
+        edgert run pipeline.yaml --set "stages.camera.source=videos:clips/*.mp4" --jobs 2
     """
     if log not in (None, "text", "json"):
         raise typer.BadParameter(f"{log!r} is neither text nor json", param_hint="--log")
     from edgert.cli.log import json_stderr, way
+    from edgert.cli.videos_view import has_videos, play_videos
     from edgert.pipeline import Pipeline
 
     how = way(log, sys.stderr)
@@ -99,12 +108,21 @@ def run(
             if dry_run:
                 _dry(file, json, bundle, as_board, allow_power_control)
                 return
+            videos = has_videos(file)
+            option.refuse({"--jobs": jobs if jobs > 1 and not videos else None}, "it is for a videos: source")
             if not allow_power_control:
                 warn_of_settings_left(Path("/"))
             place = _emulated(file, as_board, mode, profiles or (), bundle)
             if allow_power_control and as_board is not None:
                 why = "a board that is not here has no clocks to change"
                 raise typer.BadParameter(why, param_hint="--allow-power-control")
+            if videos:
+                why = "each video has an end; limit: in the file takes the first frames of each"
+                option.refuse({"--duration": duration}, why)
+                option.refuse({"--as": as_board}, "a board is emulated with one video: --set stages.NAME.source=FILE")
+                environment = _environment(stack, file, bundle, allow_power_control)
+                play_videos(file, environment, jobs=jobs, json=json, quiet=quiet, how=how, bar=bar, strict=strict)
+                return
             if place is None:
                 environment = _environment(stack, file, bundle, allow_power_control)
                 pipe = Pipeline.within(environment, file, bar=bar, strict=strict)

@@ -83,8 +83,9 @@ def _no_number(value: object) -> object:
 
 class SourceStage(_Stage):
     """Where frames come from. A file path, ``rtsp://``, ``v4l2:///dev/video0``, ``csi://0`` (a Jetson's own camera),
-    ``images:GLOB``, ``gst:PIPELINE``, ``python:module:name`` (images of your own code), ``synthetic:noise`` or ``api``;
-    other packages can add schemes of their own."""
+    ``images:GLOB``, ``videos:GLOB`` (one after another, each with its own results), ``gst:PIPELINE``,
+    ``python:module:name`` (images of your own code), ``synthetic:noise`` or ``api``; other packages can add schemes of
+    their own."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop")
     why_not: ClassVar[str] = "reconnect: opens a source again"

@@ -152,7 +152,7 @@ class _Stages:
         kind = kind_of(stage.source, self._file.document.path.parent)
         if kind == "images" or (kind == "camera" and stage.format == "mjpeg"):
             return self._on_core("image_files", megapixels)
-        if kind not in ("file", "network"):
+        if kind not in ("file", "videos", "network"):
             return () if kind in _FREE_SOURCES else None
         unit_ms = self.costs.unit_ms(self._board, NVDEC, megapixels) if stage.decode != "cpu" else None
         return self._on_core("decode", megapixels) if unit_ms is None else (Step(NVDEC, unit_ms),)

@@ -86,7 +86,7 @@ class FileSink(SinkStage):
         from edgert.stages.sink.output_files import check_pattern
 
         try:
-            check_pattern(self.path, self.fields, "")
+            check_pattern(self.path, (*self.fields, "file"), "")
         except StageError as error:
             raise ValueError(f"{error.what}; {error.fix}") from error
         return self

@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,6 +247,11 @@ class Retention:
         self._oldest = deque(heapq.nsmallest(_REMEMBERED, found()))
         self._are_all = count == len(self._oldest)
 
+    def listed(self) -> dict[Path, int]:
+        """Return the files of the pattern and their sizes in bytes; reads the folders."""
+        self._list({})
+        return {Path(old.path): old.size_bytes for old in self._oldest}
+
     def _finished_s(self, date_s: float) -> float:
         """A file's date on the monotonic clock. A clock that was set during the run, or had not been set before, makes
         no file old."""
@@ -304,6 +309,14 @@ class Retention:
                 folder.rmdir()
                 folder = folder.parent
         return True
+
+
+def written_by(pattern: Path, streams: Iterable[str]) -> dict[Path, int]:
+    """Return the files that stand where a pattern leads for these streams, with their sizes in bytes."""
+    own = Retention(pattern, REPLACED, "")
+    for stream in streams:
+        own.knows(stream)
+    return own.listed()
 
 
 class Files:

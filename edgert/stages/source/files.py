@@ -1,4 +1,4 @@
-"""Files on disk: a video; or images, one file, a folder, or a glob."""
+"""Files on disk: a video, or several; or images, one file, a folder, or a glob."""
 
 import os
 import re
@@ -36,13 +36,18 @@ class VideoFile:
     skipped and counted. The file is opened at once, so one that is missing or no video is refused before anything
     else starts; so is a recording that was cut off, where its index shows it.
 
+    Args:
+        file: its name, where frames are to have it: of several videos that are played one after another.
+
     Raises:
         StageError: missing, unreadable, not a video, cut off, or without a single good frame.
     """
 
     live = False
 
-    def __init__(self, name: str, path: Path, config: SourceStage, counter: Counter, clock: Clock) -> None:
+    def __init__(
+        self, name: str, path: Path, config: SourceStage, counter: Counter, clock: Clock, file: str = ""
+    ) -> None:
         self._path, self._loop = path, config.loop
         self._where = f"stages.{name}"
         self._counter, self._clock = counter, clock
@@ -52,7 +57,7 @@ class VideoFile:
         self._video: Video | None = self._open()
         period_ns = self._video.outline.period_ns or DEFAULT_PERIOD_NS
         self._timeline = Timeline(
-            name, config, clock, MediaClock(False, period_ns), fps=config.fps, paced=bool(config.realtime)
+            name, config, clock, MediaClock(False, period_ns), fps=config.fps, paced=bool(config.realtime), file=file
         )
         self.share = self._timeline.share
         self.tap = Tap(clock, self._timeline.media, live=False, waits=True)
@@ -131,6 +136,72 @@ def _missing(outline: Outline, packets: int, end_ns: int) -> str:
     return f"it ends at {end_ns / 1e9:.1f} s of {outline.duration_ns / 1e9:.1f} s"
 
 
+_VIDEOS = (
+    ".3gp .264 .265 .asf .avi .dav .flv .h264 .h265 .hevc .m2ts .m4v .mjpeg .mjpg .mkv .mov .mp4 .mpeg .mpg .mts .mxf "
+    ".ogv .ts .vob .webm .wmv .y4m"
+)
+VIDEO_SUFFIXES = frozenset(_VIDEOS.split())
+
+
+def is_pattern(path: Path) -> bool:
+    """Return whether a path is a glob, and no file or folder of that name."""
+    return any(letter in str(path) for letter in "*?[") and not exists(path)
+
+
+def matched(pattern: Path) -> list[Path]:
+    """Return the files that a folder holds, that a glob matches, or the one file, in natural order: ``a2`` before
+    ``a10``. Hidden ones are left out, such as those that macOS puts beside each file of a memory card."""
+    try:
+        if pattern.is_dir():
+            found = list(pattern.iterdir())
+        elif is_pattern(pattern):
+            anchor = Path(pattern.anchor)
+            found = list(anchor.glob(str(pattern.relative_to(anchor))))
+        else:
+            found = [pattern]
+        parts = {path: re.findall(r"\d+|\D+", str(path)) for path in found if path.is_file()}
+    except OSError:  # it may not be looked into, which is said where nothing was found
+        return []
+    shown = [path for path in parts if not path.name.startswith(".") or path == pattern]
+    return sorted(shown, key=lambda path: [(0, int(p), p) if p.isdigit() else (1, 0, p) for p in parts[path]])
+
+
+def names_videos(pattern: Path) -> bool:
+    """Return whether a folder or glob stands for videos: by its own suffix, else by what is there."""
+    if is_pattern(pattern) and pattern.suffix.lower() in VIDEO_SUFFIXES:
+        return True
+    suffixes = {path.suffix.lower() for path in matched(pattern)}
+    return not suffixes.isdisjoint(VIDEO_SUFFIXES) and suffixes.isdisjoint(SUFFIXES)
+
+
+def videos_at(pattern: Path, where: str) -> list[Path]:
+    """Return the videos of a folder or glob, or the one file. Where a glob matches some of the usual suffixes, the
+    others are left out.
+
+    Raises:
+        StageError: there is none.
+    """
+    found = matched(pattern)
+    usual = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
+    if chosen := usual if usual or pattern.is_dir() else found:
+        return chosen
+    known = " ".join(sorted(VIDEO_SUFFIXES))
+    raise StageError(
+        f"no video at {pattern}",
+        why=_why_none(pattern),
+        where=where,
+        fix=f"check the path; folders are searched for {known}",
+    )
+
+
+def _why_none(pattern: Path) -> str:
+    if pattern.is_dir():
+        return "the folder holds none" if os.access(pattern, os.R_OK | os.X_OK) else "this user may not read the folder"
+    if pattern.parent.is_dir():
+        return f"nothing there matches{nearest(pattern.name, (path.name for path in pattern.parent.iterdir()))}"
+    return f"there is no folder {pattern.parent}"
+
+
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 DEFAULT_FPS = 30.0
 _SHOWN = 5
@@ -152,6 +223,7 @@ class Images:
         self._where, self._pattern = f"stages.{name}", pattern
         self._loop, self._counter, self._clock = config.loop, counter, clock
         self._period_ns = round(1e9 / (config.fps or DEFAULT_FPS))
+        self._is_explicit = config.source.startswith("images:")
         self._paths = self._found()
         self._folder = os.path.commonpath([path.parent for path in self._paths])
         self._unreadable: dict[Path, None] = {}
@@ -195,29 +267,20 @@ class Images:
                 return
 
     def _found(self) -> Sequence[Path]:
-        pattern = self._pattern
-        if pattern.is_dir():
-            found = [path for path in pattern.iterdir() if path.suffix.lower() in SUFFIXES]
-        elif pattern.is_file():
-            found = [pattern]
-        else:
-            anchor = Path(pattern.anchor)
-            found = [path for path in anchor.glob(str(pattern.relative_to(anchor))) if path.is_file()]
-        if not found:
-            if pattern.is_dir():
-                why = "the folder holds none"
-            elif pattern.parent.is_dir():
-                why = f"nothing there matches{nearest(pattern.name, (path.name for path in pattern.parent.iterdir()))}"
-            else:
-                why = f"there is no folder {pattern.parent}"
+        pattern, files = self._pattern, matched(self._pattern)
+        found = [path for path in files if path.suffix.lower() in SUFFIXES] if pattern.is_dir() else files
+        videos = [path for path in files if path.suffix.lower() in VIDEO_SUFFIXES]
+        if videos and not (self._is_explicit and pattern.is_dir()):
             raise StageError(
-                f"no image at {pattern}",
-                why=why,
+                f"{pattern} names videos, too",
+                why=f"{videos[0].name} is a video, and {len(files) - len(videos)} of {len(files)} files are none",
                 where=self._where,
-                fix=f"check the path; folders are searched for {', '.join(sorted(SUFFIXES))}",
+                fix=f'source: "videos:{pattern}", or a pattern of the images only',
             )
-        parts = {path: re.findall(r"\d+|\D+", str(path)) for path in found}  # numbers in names count by value
-        return sorted(found, key=lambda path: [(0, int(p), p) if p.isdecimal() else (1, 0, p) for p in parts[path]])
+        if not found:
+            fix = f"check the path; folders are searched for {', '.join(sorted(SUFFIXES))}"
+            raise StageError(f"no image at {pattern}", why=_why_none(pattern), where=self._where, fix=fix)
+        return found
 
 
 def is_image(path: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from edgert.clock import Clock
 from edgert.config.fields import beside
 from edgert.config.stages import SourceStage
-from edgert.errors import ConfigError, nearest
+from edgert.errors import ConfigError, StageError, nearest
 from edgert.files import exists
 from edgert.kinds import SOURCES
 from edgert.memory import Counter
@@ -69,6 +69,27 @@ class File(Kind):
 
         path = absolute(config.source.removeprefix("file://"), context.directory)
         return VideoFile(name, path, config, context.counter, context.clock)
+
+
+class Videos(Kind):
+    """Video files: a folder or a glob. A pipeline plays one; :mod:`edgert.video_runs` makes one for each."""
+
+    title = "videos"
+    has_packets = True
+    unused: ClassVar[dict[str, str]] = {**File.unused, "loop": "each video is played once"}
+
+    @staticmethod
+    def make(name: str, config: SourceStage, context: Context) -> Source:
+        from edgert.stages.source.files import VideoFile, videos_at
+
+        failure: StageError | None = None
+        for path in videos_at(videos_pattern(config, context.directory), f"stages.{name}"):
+            try:
+                return VideoFile(name, path, config, context.counter, context.clock, path.name)
+            except StageError as error:  # whoever only checks a pipeline takes the next one
+                failure = failure or error
+        assert failure is not None
+        raise failure
 
 
 class Images(Kind):
@@ -236,6 +257,11 @@ def absolute(text: str, directory: Path) -> Path:
     return beside(Path(text), directory).absolute()
 
 
+def videos_pattern(config: SourceStage, directory: Path) -> Path:
+    """Return the folder or glob of a source of kind ``videos``."""
+    return absolute(config.source.removeprefix("videos:").removeprefix("file://"), directory)
+
+
 def _rest(config: SourceStage) -> str:
     return config.source.partition(":")[2]
 
@@ -243,6 +269,7 @@ def _rest(config: SourceStage) -> str:
 KINDS = {
     "file": File,
     "images": Images,
+    "videos": Videos,
     "network": Network,
     "camera": Camera,
     "csi": Csi,
@@ -255,7 +282,7 @@ KINDS = {
 }
 """Under their own names, and under every scheme that leads to them."""
 
-_PREFIXES = ("v4l2://", "usb:", "csi://", "images:", "gst:", "python:", "synthetic:", "file:")
+_PREFIXES = ("v4l2://", "usb:", "csi://", "videos:", "images:", "gst:", "python:", "synthetic:", "file:")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")  # two letters at least: C:\ is a path
 
 # Logged but not refused, so that anything can stand in for a camera: --set stages.camera.source=clip.mp4
@@ -304,11 +331,11 @@ def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, d
 
 
 def kind_of(source: str, directory: Path = Path()) -> str:
-    """``file``, ``network``, ``camera``, ``csi``, ``images``, ``gst``, ``python``, ``synthetic``, ``api``, or the
-    scheme of another package's source; empty for unknown schemes."""
+    """``file``, ``videos``, ``network``, ``camera``, ``csi``, ``images``, ``gst``, ``python``, ``synthetic``, ``api``,
+    or the scheme of another package's source; empty for unknown schemes."""
     if source == "api":
         return "api"
-    for prefix in ("python", "synthetic", "images", "gst"):
+    for prefix in ("python", "synthetic", "videos", "images", "gst"):
         if source.startswith(f"{prefix}:"):
             return prefix
     if source.startswith(("v4l2:", "usb:", "/dev/")):
@@ -317,12 +344,12 @@ def kind_of(source: str, directory: Path = Path()) -> str:
         return "csi"
     scheme = _SCHEME.match(source)
     if scheme is None or source.startswith("file://") or exists(absolute(source, directory)):
-        from edgert.stages.source.files import SUFFIXES
+        from edgert.stages.source.files import SUFFIXES, is_pattern, names_videos
 
         path = absolute(source.removeprefix("file://"), directory)
-        is_there = exists(path)
-        is_glob = not is_there and any(letter in path.name for letter in "*?[")
-        return "images" if (is_there and path.is_dir()) or is_glob or path.suffix.lower() in SUFFIXES else "file"
+        if is_pattern(path) or (exists(path) and path.is_dir()):
+            return "videos" if names_videos(path) else "images"
+        return "images" if path.suffix.lower() in SUFFIXES else "file"
     if any(claim.name == scheme[1] for claim in SOURCES.foreign()):
         return scheme[1]
     return "network" if scheme[1].lower() in rtsp.SCHEMES and "://" in source else ""
@@ -339,5 +366,5 @@ def starts_over(config: SourceStage, directory: Path = Path()) -> bool:
     kind = kind_of(config.source, directory)
     if kind in ("python", "synthetic"):
         return config.limit is not None and not config.realtime
-    is_recorded = kind in ("file", "images") or (kind == "network" and rtsp.is_recording(config.source))
+    is_recorded = kind in ("file", "videos", "images") or (kind == "network" and rtsp.is_recording(config.source))
     return is_recorded and not (config.loop and config.limit is None)

@@ -183,13 +183,22 @@ class Timeline:
         media: positions in the stream; the source calls its ``restart`` between connections and loops.
         fps: frames to keep per second of the stream; None keeps all.
         paced: whether frames are held back until they are due.
+        file: the name of the file that all images come from, if frames are to have it.
     """
 
     def __init__(
-        self, stream: str, config: SourceStage, clock: Clock, media: MediaClock, *, fps: float | None, paced: bool
+        self,
+        stream: str,
+        config: SourceStage,
+        clock: Clock,
+        media: MediaClock,
+        *,
+        fps: float | None,
+        paced: bool,
+        file: str = "",
     ) -> None:
         self.media = media
-        self._stream, self._limit, self._clock = stream, config.limit, clock
+        self._stream, self._limit, self._clock, self._file = stream, config.limit, clock, file
         self._thinner = Thinner(fps)
         self._pacer = Pacer(clock) if paced else None
         self._staging: Staging | None = None
@@ -260,7 +269,7 @@ class Timeline:
             planes=image.planes,
             lease=image.lease,
             color=image.color,
-            file=image.file,
+            file=image.file or self._file,
             sender_ns=image.sender_ns,
         )
         return frame if self._staging is None or frame.is_on_gpu else self._staging.taken(frame)

@@ -1,0 +1,116 @@
+"""Many videos in the terminal: a bar, a line for each that is done, and at the end those that are not."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from edgert.cli.progress import counting_bar, stop_on_signal
+from edgert.cli.terminal import console, is_stdout, write_json
+from edgert.errors import EXIT_INTERRUPTED, EdgertError, printable
+
+if TYPE_CHECKING:
+    from edgert.assemble import Bar, Environment
+    from edgert.cli import log
+    from edgert.config import PipelineFile
+    from edgert.video_runs import VideoResult
+
+
+def has_videos(file: PipelineFile) -> bool:
+    """Return whether a pipeline plays videos one after another."""
+    from edgert.config import SourceStage
+    from edgert.stages.source.kinds import kind_of
+
+    stages, folder = file.config.stages.values(), file.document.path.parent
+    return any(isinstance(stage, SourceStage) and kind_of(stage.source, folder) == "videos" for stage in stages)
+
+
+def play_videos(
+    file: PipelineFile,
+    environment: Environment,
+    *,
+    jobs: int,
+    json: Path | None,
+    quiet: bool,
+    how: log.Way,
+    bar: Bar,
+    strict: bool,
+) -> None:
+    """Play every video, and show what came of each.
+
+    Raises:
+        EdgertError: an error that is no video's.
+        typer.Exit: a video is damaged or lacks results; or it was interrupted.
+    """
+    from edgert.cli import log
+    from edgert.config import SourceStage
+    from edgert.video_runs import VideoRuns
+
+    screen, stages = console(stderr=True, tables=False), file.config.stages
+    sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
+    runs = VideoRuns(file, environment, jobs=jobs, bar=bar, strict=strict)
+    log.begin(how, screen, quiet=quiet, sources=sources, stages=stages)
+    results: list[VideoResult] = []
+    left = 0
+    failed: EdgertError | None = None
+    is_shown = not quiet and how in ("terminal", "text")
+    with (
+        counting_bar(screen, "") if is_shown else nullcontext() as move,
+        stop_on_signal(runs.stop, is_last=True),
+    ):
+
+        def show(result: VideoResult, done: int, total: int) -> None:
+            results.append(result)
+            if is_shown:
+                screen.print(_line(result, done, total), markup=False, soft_wrap=True)
+            elif not quiet:
+                log.RUN.info("%s", _line(result, done, total))
+            if move is not None:
+                move("videos", len(results), left)
+
+        def begin(before: int, total: int) -> None:
+            nonlocal left
+            left = total - before
+            if before and not quiet:
+                where = f"; remove {runs.journal.path} to have all played again"
+                typer.echo(printable(f"{before} of {total} videos were done before{where}"), err=True)
+            if move is not None and left:
+                move("videos", 0, left)
+
+        try:
+            everything = runs.run(show, begin)
+        except EdgertError as error:
+            failed, everything = error, results
+    _write(everything, failed, len(runs.videos), json)
+    _print_end(everything, len(runs.videos), quiet=quiet, to_stderr=is_stdout(json))
+    if failed is not None:
+        raise failed
+    if runs.is_stopped:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if not all(result.is_fine for result in everything):
+        raise typer.Exit(1)
+
+
+def _line(result: VideoResult, done: int, total: int) -> str:
+    """One video, when it is done."""
+    skipped = f", {result.skipped} corrupt pieces skipped" if result.skipped else ""
+    came = f"ok, {result.frames} frames in {result.seconds:.1f} s{skipped}"
+    what = came if result.state == "ok" else f"{result.state}: {result.why}"
+    return printable(f"{done} of {total}  {result.path.name}  {what}")
+
+
+def _write(results: list[VideoResult], failed: EdgertError | None, count: int, json: Path | None) -> None:
+    found: dict[str, object] = {"count": count, "videos": [result.to_json() for result in results]}
+    write_json({**found, "error": failed.to_json()} if failed is not None else found, json)
+
+
+def _print_end(results: list[VideoResult], count: int, *, quiet: bool, to_stderr: bool) -> None:
+    """How many are done, and those that are not, each with its reason."""
+    fine = sum(result.is_fine for result in results)
+    typer.echo(f"{fine} of {count} videos are done", err=to_stderr)
+    for result in results:
+        if not result.is_fine:
+            typer.echo(printable(f"{result.path}: {result.state}: {result.why}"), err=to_stderr)

@@ -1,0 +1,312 @@
+"""The videos of a ``videos:`` source: a pipeline for each, and a journal of those that are done."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from edgert._version import __version__
+from edgert.config import PipelineFile
+from edgert.config.stages import SourceStage, StageConfig
+from edgert.errors import ConfigError
+from edgert.files import exists, replace_text
+from edgert.stages.kinds import FileSink
+from edgert.stages.sink.output_file import cannot_write, lock, written_elsewhere
+from edgert.stages.sink.output_files import fixed_folder, has_field, safe, written_by
+from edgert.stages.source.files import videos_at
+from edgert.stages.source.kinds import kind_of, videos_pattern
+from edgert.user_code import code_name
+
+_FIELD = "{file}"
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """One of the videos.
+
+    Attributes:
+        path: of the video.
+        name: what ``{file}`` stands for: its name without the suffix; with its folders where two have one name.
+        file: the pipeline that plays it.
+        outputs: paths of the sinks, in which other fields may stand.
+    """
+
+    path: Path
+    name: str
+    file: PipelineFile
+    outputs: tuple[Path, ...]
+
+
+def videos_of(file: PipelineFile) -> list[Video]:
+    """Return the videos of a pipeline in the order in which they are played; none where it has no such source.
+
+    Raises:
+        ConfigError: it has another source, too; a sink has no ``{file}``, or has one without such a source.
+        StageError: the folder or pattern names no video.
+    """
+    source = _source_of(file)
+    _check_fields(file, source)
+    if source is None:
+        return []
+    section = file.config.stages[source]
+    assert isinstance(section, SourceStage)
+    paths = videos_at(videos_pattern(section, file.document.path.parent), file.where("stages", source, "source"))
+    if len(paths) > 1:
+        _check_apart(file)
+    made = []
+    for path, name in zip(paths, _names(paths), strict=True):
+        alone = section.model_copy(update={"source": f"videos:{glob.escape(str(path))}"})
+        named = _named(file, name, {source: alone})
+        sinks = [stage.path for stage in named.config.stages.values() if isinstance(stage, FileSink)]
+        made.append(Video(path, name, named, tuple(one for one in sinks if not _is_stream(one))))
+    return made
+
+
+def for_checks(file: PipelineFile) -> PipelineFile:
+    """Return what is checked of a pipeline: where it plays several videos, with one of their names in its paths."""
+    videos = videos_of(file)
+    return _named(file, videos[0].name, {}) if videos else file
+
+
+def only_video(file: PipelineFile) -> PipelineFile:
+    """Return the pipeline of the only video; the same pipeline where it has no such source.
+
+    Raises:
+        ConfigError: it plays several. See also :func:`videos_of`.
+    """
+    videos = videos_of(file)
+    if len(videos) > 1:
+        raise ConfigError(
+            f"a Pipeline plays one video, not {len(videos)}",
+            why=f"{videos[0].path.name} is the first of those that its source names",
+            where=str(file.document.path),
+            fix="edgert.run_videos(FILE), or edgert run FILE, plays one after another",
+        )
+    return videos[0].file if videos else file
+
+
+def _source_of(file: PipelineFile) -> str | None:
+    """Return the stage that names videos, if one does. Raises ConfigError where there is another source, too."""
+    folder = file.document.path.parent
+    sources = {name: one for name, one in file.config.stages.items() if isinstance(one, SourceStage)}
+    source = next((name for name, one in sources.items() if kind_of(one.source, folder) == "videos"), None)
+    if source is not None and len(sources) > 1:
+        others = ", ".join(name for name in sources if name != source)
+        raise ConfigError(
+            f"stage {source!r} plays videos beside another source: {others}",
+            why="a pipeline of several videos is run once for each",
+            where=file.where("stages", source, "source"),
+            fix="a pipeline file of its own for them, or one stage for each video",
+        )
+    return source
+
+
+def _check_fields(file: PipelineFile, source: str | None) -> None:
+    """Raise ConfigError for ``{file}`` in a path where no source plays videos."""
+    for name, stage in file.config.stages.items():
+        if source is None and isinstance(stage, FileSink) and has_field(stage.path, "file"):
+            raise ConfigError(
+                f"{stage.path}: nothing is called {_FIELD}",
+                why="no source plays videos",
+                where=file.where("stages", name, "path"),
+                fix='source: "videos:FOLDER/*.mp4", or {stream} in path',
+            )
+
+
+def _check_apart(file: PipelineFile) -> None:
+    """Raise ConfigError for a sink that would write the results of several videos into one file."""
+    for name, stage in file.config.stages.items():
+        if isinstance(stage, FileSink) and not _is_stream(stage.path) and not has_field(stage.path, "file"):
+            suffix = stage.path.suffix if stage.sink != "images" else ""
+            raise ConfigError(
+                f"{str(stage.path)!r} does not name the video",
+                why="each video would replace the results of the one before",
+                where=file.where("stages", name, "path"),
+                fix=f'path: "out/{_FIELD}{suffix}"',
+            )
+
+
+def _is_stream(path: Path) -> bool:
+    """Return whether a path is a pipe or a device, into which all videos are written one after another."""
+    return exists(path) and not (path.is_file() or path.is_dir())
+
+
+def _named(file: PipelineFile, name: str, changed: Mapping[str, StageConfig]) -> PipelineFile:
+    stages = {**file.config.stages, **changed}
+    for stage, section in stages.items():
+        if isinstance(section, FileSink):
+            path = section.path
+            if section.sink == "images" and not path.suffix:  # the name of a video may look like a suffix
+                path /= "{stream}_{frame:06d}.jpg"
+            stages[stage] = section.model_copy(update={"path": Path(str(path).replace(_FIELD, name))})
+    return replace(file, config=file.config.model_copy(update={"stages": stages}))
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return a name for each, no two of which are the same on any file system."""
+    folder = os.path.commonpath([path.parent for path in paths])
+    relative = [path.relative_to(folder) for path in paths]
+    forms = [[safe(path.stem) for path in paths]]
+    forms += [
+        [safe(path.with_suffix("").as_posix()) for path in relative],
+        [safe(path.as_posix()) for path in relative],
+    ]
+    names, taken = [""] * len(paths), set[str]()
+    for form in forms:
+        counts = Counter(one.casefold() for one, name in zip(form, names, strict=True) if not name)
+        for at, one in enumerate(form):
+            if not names[at] and counts[one.casefold()] == 1 and one.casefold() not in taken:
+                names[at] = one
+                taken.add(one.casefold())
+    for at, one in enumerate(forms[-1]):
+        number = 2
+        while not names[at]:
+            if (wanted := f"{one}_{number}").casefold() not in taken:
+                names[at] = wanted
+                taken.add(wanted.casefold())
+            number += 1
+    return names
+
+
+class Journal:
+    """Which videos a pipeline is done with, in a file beside its outputs. For any thread.
+
+    A video counts as done while its file, the pipeline and its models are what they were, and its outputs are there.
+    What an earlier run began and did not finish is removed before the video is played again.
+
+    Args:
+        file: the pipeline as it was before it was made into one for each video.
+    """
+
+    def __init__(self, file: PipelineFile, videos: Sequence[Video]) -> None:
+        self._videos, self._turn = videos, threading.Lock()
+        sinks = [
+            one.path for one in file.config.stages.values() if isinstance(one, FileSink) and not _is_stream(one.path)
+        ]
+        beside = file.document.path
+        folder = fixed_folder(sinks[0]) if sinks else beside.parent
+        self.path = folder / f".{safe(beside.stem)}.videos.json"
+        self._streams = [name for name, stage in file.config.stages.items() if isinstance(stage, SourceStage)]
+        self._digest = _digest(file)
+        self._entries: dict[str, dict[str, Any]] = {}
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Hold it for one run. Raises StageError where it cannot be written, or another run has it."""
+        held = self.path.with_suffix(".lock")
+        try:
+            held.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(held, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise cannot_write(held, error, "") from error
+        try:
+            if not lock(descriptor):
+                raise written_elsewhere(held, "")
+            self._read()
+            yield
+            held.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
+    def is_done(self, video: Video) -> bool:
+        """Return whether nothing is left to do for a video."""
+        entry = self._entries.get(str(video.path))
+        if entry is None or entry.get("state") != "done" or entry.get("identity") != _identity(video.path):
+            return False
+        return all(exists(Path(one)) for one in entry.get("written", ()))
+
+    def begin(self, video: Video) -> None:
+        """Note that a video is played from now on, after what is left of an earlier try was removed."""
+        with self._turn:
+            self._undo(video)
+            before = {str(path): size for path, size in self._outputs(video).items()}
+            self._entries[str(video.path)] = {"state": "begun", "identity": _identity(video.path), "before": before}
+            self._write()
+
+    def end(self, video: Video, *, is_done: bool) -> None:
+        """Note what came of a video: it is done, or is to be played again."""
+        with self._turn:
+            entry = self._entries[str(video.path)]
+            written = [str(path) for path in self._outputs(video)]
+            entry |= {"state": "done", "written": written} if is_done else {"state": "failed"}
+            self._write()
+
+    def undo(self, video: Video) -> None:
+        """Remove what a video has left that was not played to its end."""
+        with self._turn:
+            self._undo(video)
+            self._entries.pop(str(video.path), None)
+            self._write()
+
+    def _undo(self, video: Video) -> None:
+        entry = self._entries.get(str(video.path))
+        if entry is None or entry.get("state") == "done":
+            return
+        before, appended = entry.get("before", {}), _appended(video)
+        for path in self._outputs(video):
+            with suppress(OSError):
+                if str(path) not in before or path not in appended:
+                    path.unlink()
+                else:  # lines of an earlier run stand before those that were added
+                    os.truncate(path, min(before[str(path)], path.stat().st_size))
+
+    def _outputs(self, video: Video) -> dict[Path, int]:
+        found = self._standing(video)
+        for other in self._videos:  # of clip-2.mp4, which for clip.mp4 looks like the next file of its own
+            if found and other.name.startswith(f"{video.name}-"):
+                found = {path: size for path, size in found.items() if path not in self._standing(other)}
+        return found
+
+    def _standing(self, video: Video) -> dict[Path, int]:
+        return {path: size for one in video.outputs for path, size in written_by(one, self._streams).items()}
+
+    def _read(self) -> None:
+        try:
+            content = json.loads(self.path.read_text())
+            entries = content["videos"] if content["pipeline"] == self._digest else {}
+            self._entries = {path: entry for path, entry in entries.items() if isinstance(entry, dict)}
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            self._entries = {}  # a journal that cannot be read: all are played again
+
+    def _write(self) -> None:
+        content = {"pipeline": self._digest, "videos": self._entries}
+        replace_text(self.path, json.dumps(content, indent=1))
+
+
+def _appended(video: Video) -> set[Path]:
+    """Return the outputs of sinks that add to what stands there."""
+    stages = video.file.config.stages.values()
+    keeping = [one.path for one in stages if isinstance(one, FileSink) and one.existing == "keep"]
+    return {path.resolve() for path in keeping} | set(keeping)
+
+
+def _identity(path: Path) -> list[int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return []
+    return [found.st_size, found.st_mtime_ns]
+
+
+def _digest(file: PipelineFile) -> str:
+    """Return what changes with the pipeline, its models and the user's code, but not with the videos."""
+    config, folder = file.config, file.document.path.parent
+    plain = config.model_dump(mode="json")
+    for stage in plain["stages"].values():
+        stage.pop("source", None)
+    read = [model.onnx for model in config.models.values()] + list(config.ops)
+    read += [path for spec in config.code.values() for path in code_name(spec, "", folder).files]
+    identities = {str(path): _identity(path) for path in read}
+    content = json.dumps([__version__, plain, identities], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
