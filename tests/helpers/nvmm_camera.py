@@ -162,8 +162,8 @@ def watched(sessions: Sequence[Session], waits_for_engine: bool) -> None:
     if waits_for_engine:
         early = infer_gpu.InferenceSlot.enqueue
 
-        def late(self: Any, frames: Any, **options: Any) -> None:
-            early(self, frames, **options)
+        def late(self: Any, frames: Any, *options: Any) -> None:
+            early(self, frames, *options)
             hold(frames, self.session.stream)
 
         infer_gpu.InferenceSlot.enqueue = late  # type: ignore[assignment, method-assign]
