@@ -2,7 +2,11 @@
 #include <stdint.h>
 
 typedef struct { uint32_t num, width[4], height[4], pitch[4], offset[4], size[4], bytes[4]; void *reserved[16]; } Planes;
-typedef struct { void *base, *data; } CudaBuffer;
+#ifdef DATA_FIRST  /* as in the header that isaac_ros_compression brings; else as in DeepStream's reference */
+typedef struct { void *data, *external, *mipmap; uint8_t reserved[64]; } CudaBuffer;
+#else
+typedef struct { void *base, *data, *external, *mipmap; uint8_t reserved[64]; } CudaBuffer;
+#endif
 typedef struct { void *addr[4]; void *egl; void *nvmm; CudaBuffer *cuda; void *reserved[2]; } Mapped;
 typedef struct {
     uint32_t width, height, pitch; int format, layout; uint64_t desc; uint32_t size; void *data;

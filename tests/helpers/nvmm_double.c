@@ -1,5 +1,5 @@
 /* Doubles of a Jetson's libnvbufsurface (built with -DSURFACE, and -DCUDA_BUFFERS where it knows those; -DCUDA_BUFFERS=0
- * where it refuses them, as an Orin's does) and of libcuda's calls for EGL images. They count, refuse what the real ones
+ * where it refuses them, as an Orin's does; -DDATA_FIRST for the other layout of them) and of libcuda's calls for EGL images. They count, refuse what the real ones
  * refuse, and fail at the call that NVMM_FAILS names: "NvBufSurfaceMapEglImage:3" is the third, ":0" is every one. With
  * NVMM_COUNTS they print their counts at the end. Structs as in nvbufsurface.h and cudaEGL.h. */
 #include <stdint.h>
@@ -12,6 +12,8 @@
 typedef struct { uint32_t gpu, width, height, size; _Bool contiguous; int format, layout, memory; } Wanted;
 typedef struct { Params *params; int registered; } Image;
 typedef struct { void *planes[3]; uint32_t width, height, depth, pitch, count, channels; int type, color, format; } Frame;
+
+#define HANDLE 0xE47 /* of the host; nothing that a kernel may read */
 
 static int called(const char *name, int *count) {
     const char *told = getenv("NVMM_FAILS");
@@ -92,6 +94,10 @@ int NvBufSurfaceMapCudaBuffer(Surface *surface, int index) {
     if (CALLED(NvBufSurfaceMapCudaBuffer) || !CUDA_BUFFERS || surface->memory != SURFACE_ARRAY || params->mapped.cuda) return -1;
     params->mapped.cuda = calloc(1, sizeof(CudaBuffer));
     params->mapped.cuda->data = (void *)(uintptr_t)params->desc;
+    params->mapped.cuda->external = (void *)HANDLE;
+#ifndef DATA_FIRST
+    params->mapped.cuda->base = (char *)params->mapped.cuda->data - 64; /* the data begin behind it, on a page */
+#endif
     return 0;
 }
 
@@ -129,6 +135,14 @@ int cuGraphicsResourceGetMappedEglFrame(Frame *frame, Image *resource, unsigned 
         frame->planes[n] = (void *)(uintptr_t)(resource->params->desc + resource->params->planes.offset[n]);
     frame->count = resource->params->planes.num;
     frame->type = 1;
+    return 0;
+}
+
+/* Only the memory's type is asked for; a handle of the host has none. */
+COUNTED(cuPointerGetAttribute)
+int cuPointerGetAttribute(unsigned *value, int attribute, uint64_t address) {
+    if (CALLED(cuPointerGetAttribute) || attribute != 2 || address <= HANDLE) return 1;
+    *value = 2;
     return 0;
 }
 

@@ -35,6 +35,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (plain, "libcuda.so.1", []),
         (plain / "cuda", "libnvbufsurface.so.1.0.0", ["-DSURFACE", "-DCUDA_BUFFERS"]),
         (plain / "cuda", "libcuda.so.1", []),
+        (plain / "data-first", "libnvbufsurface.so.1.0.0", ["-DSURFACE", "-DCUDA_BUFFERS", "-DDATA_FIRST"]),
+        (plain / "data-first", "libcuda.so.1", []),
     )
     for folder, name, options in built:
         folder.mkdir(exist_ok=True)
@@ -145,13 +147,32 @@ def test_new_caps_undo_what_the_old_pool_had(libraries: Path) -> None:
         ),
         (
             "cuda",
+            "cuPointerGetAttribute:0",
+            4,
+            "by EGL image (its CUDA buffer holds no address of the device)",
+            {
+                "NvBufSurfaceMapCudaBuffer": 1,
+                "NvBufSurfaceUnMapCudaBuffer": 1,
+                "NvBufSurfaceMapEglImage": OUTPUT_BUFFERS,
+            },
+        ),
+        ("data-first", "", 4, "by CUDA buffer", {"NvBufSurfaceMapCudaBuffer": OUTPUT_BUFFERS}),
+        (
+            "cuda",
             "NvBufSurfaceMapCudaBuffer:0",
             4,
             "by EGL image (NvBufSurfaceMapCudaBuffer returned -1)",
             {"NvBufSurfaceMapCudaBuffer": 1, **dict.fromkeys((*EGL, *EGL_BACK), OUTPUT_BUFFERS)},
         ),
     ],
-    ids=["CUDA device", "CUDA device, JetPack 7", "CUDA buffer", "CUDA buffer refused"],
+    ids=[
+        "CUDA device",
+        "CUDA device, JetPack 7",
+        "CUDA buffer",
+        "CUDA buffer without an address",
+        "CUDA buffer, data first",
+        "CUDA buffer refused",
+    ],
 )
 def test_the_way_is_chosen_once_and_said(
     libraries: Path, folder: str, fails: str, memory: int, way: str, calls: dict[str, int]

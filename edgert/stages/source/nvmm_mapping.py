@@ -8,6 +8,8 @@ What an element such as ``nvarguscamerasrc`` or ``nvv4l2decoder`` gives is a buf
 - ``CUeglFrame``, https://docs.nvidia.com/cuda/cuda-driver-api/structCUeglFrame__v1.html
 - memory of a CUDA device on Thor, and ``NvBufSurfaceMapCudaBuffer``, which an Orin's library has and refuses ("API is
   not supported on this platform"): https://github.com/NVIDIA-ISAAC-ROS/isaac_ros_compression
+- ``NvBufSurfaceCudaBuffer``: https://docs.nvidia.com/metropolis/deepstream/9.0/sdk-api/structNvBufSurfaceCudaBuffer.html;
+  the header in isaac_ros_compression has it without ``basePtr``, so what a word is, is asked of CUDA before it is used
 
 Only what is read stands in the structs; their sizes and offsets are held to the headers by tests. JetPack 6 and 7 use
 reserved words behind these fields; nothing before them moved. None of this has run on a board.
@@ -29,6 +31,7 @@ _MEMORY = ("default", "CUDA pinned", "CUDA device", "CUDA unified", "surface arr
 """``NvBufSurfaceMemType``."""
 _PITCH_LAYOUT = 0  # NVBUF_LAYOUT_PITCH
 _EGL_FRAME_PITCH = 1  # CU_EGL_FRAME_TYPE_PITCH
+_MEMORY_TYPE, _DEVICE_MEMORY = 2, 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
 _READ_WRITE, _READ_ONLY = 0, 1  # CU_GRAPHICS_MAP_RESOURCE_FLAGS_NONE and _READ_ONLY
 _NV12, _DEFAULT = 6, 0  # NVBUF_COLOR_FORMAT_NV12; NVBUF_MEM_DEFAULT: what this board's elements use
 _COLORS = {
@@ -58,9 +61,13 @@ class PlaneParams(ctypes.Structure):
 
 
 class CudaBuffer(ctypes.Structure):
-    """The beginning of ``NvBufSurfaceCudaBuffer``, of libraries that have ``NvBufSurfaceMapCudaBuffer``."""
+    """The beginning of ``NvBufSurfaceCudaBuffer``, of libraries that have ``NvBufSurfaceMapCudaBuffer``.
 
-    _fields_ = (("base_ptr", ctypes.c_void_p), ("data_ptr", ctypes.c_void_p))
+    By one header its words are ``basePtr``, ``dataPtr``, ``extMem``; by another ``dataPtr``, ``extMem``. The latter is
+    a handle of the host, and a kernel that reads it ends the context.
+    """
+
+    _fields_ = (("words", ctypes.c_void_p * 2),)
 
 
 class MappedAddress(ctypes.Structure):
@@ -168,6 +175,12 @@ class JetsonCalls:
     def unmap_cuda(self, surface: int) -> int:
         return int(self._surface.NvBufSurfaceUnMapCudaBuffer(ctypes.c_void_p(surface), 0))
 
+    def is_on_device(self, address: int) -> bool:
+        """Return whether CUDA knows the address as memory of the device."""
+        kind = ctypes.c_uint()
+        code = self._cuda.cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(address))
+        return not code and kind.value == _DEVICE_MEMORY
+
     def map_egl(self, surface: int) -> int:
         return int(self._surface.NvBufSurfaceMapEglImage(ctypes.c_void_p(surface), 0))
 
@@ -246,7 +259,10 @@ class OnGpu:
             _checked(self._calls.map_cuda(self._surface), "NvBufSurfaceMapCudaBuffer")
             self._undo.append(("unmap_cuda", self._surface))
             mapped = params.mapped_addr.cuda_ptr
-            address = int(mapped[0].data_ptr or 0) if mapped else 0
+            words = [int(word or 0) for word in reversed(mapped[0].words)] if mapped else []
+            address = next((word for word in words if word and self._calls.is_on_device(word)), 0)
+            if any(words) and not address:
+                raise DeviceError(_NOT_READ, why=f"its {way} holds no address of the device", fix=_FIX_HOST)
         if not address:
             raise DeviceError(_NOT_READ, why=f"its {way} is null", fix=_FIX_HOST)
         planes = params.plane_params

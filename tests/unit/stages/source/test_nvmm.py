@@ -72,6 +72,9 @@ class Calls(nvmm_mapping.JetsonCalls):
     def unmap_cuda(self, surface: int) -> int:
         return self._note("unmap_cuda")
 
+    def is_on_device(self, address: int) -> bool:
+        return address >= LUMA
+
     def map_egl(self, surface: int) -> int:
         assert surface == self.buffer.address
         self.buffer.params.mapped_addr.egl_image = IMAGE
@@ -108,7 +111,7 @@ def test_structs_have_the_sizes_and_offsets_of_the_headers() -> None:
     params = SurfaceParams
     assert [field.offset for field in (params.buffer_desc, params.plane_params, params.mapped_addr)] == [24, 48, 280]
     assert (MappedAddress.egl_image.offset, Surface.surface_list.offset, PlaneParams.pitch.offset) == (32, 24, 36)
-    assert (params.data_ptr.offset, MappedAddress.cuda_ptr.offset, CudaBuffer.data_ptr.offset) == (40, 48, 8)
+    assert (params.data_ptr.offset, MappedAddress.cuda_ptr.offset, CudaBuffer.words.offset) == (40, 48, 0)
     assert (EglFrame.width.offset, EglFrame.frame_type.offset) == (24, 48)
 
 
@@ -170,18 +173,35 @@ def test_every_step_is_undone_also_behind_one_that_fails() -> None:
 NO_CUDA = "this libnvbufsurface has no NvBufSurfaceMapCudaBuffer"
 REFUSED = "NvBufSurfaceMapCudaBuffer returned 999"
 BOTH_NULL = "its CUDA buffer is null"
+NO_ADDRESS = "its CUDA buffer holds no address of the device"
+HANDLE = 0xE47
+
+
+def buffer_of(*words: int | None) -> CudaBuffer:
+    """An NvBufSurfaceCudaBuffer, as far as it is read."""
+    return CudaBuffer((ctypes.c_void_p * 2)(*words))
 
 
 @pytest.mark.parametrize(
     ("mem_type", "cuda", "fails", "access", "order"),
     [
         (2, None, "", Access("device address"), []),
-        (4, CudaBuffer(1, LUMA), "", Access("CUDA buffer"), ["map_cuda"]),
+        (4, buffer_of(LUMA - 64, LUMA), "", Access("CUDA buffer"), ["map_cuda"]),
+        (4, buffer_of(LUMA, HANDLE), "", Access("CUDA buffer"), ["map_cuda"]),
+        (4, buffer_of(HANDLE, HANDLE), "", Access("EGL image", NO_ADDRESS), ["map_cuda", "unmap_cuda", *FORWARD]),
         (4, None, "", Access("EGL image", NO_CUDA), FORWARD),
-        (4, CudaBuffer(1, LUMA), "map_cuda", Access("EGL image", REFUSED), ["map_cuda", *FORWARD]),
-        (4, CudaBuffer(1, None), "", Access("EGL image", BOTH_NULL), ["map_cuda", "unmap_cuda", *FORWARD]),
+        (4, buffer_of(1, LUMA), "map_cuda", Access("EGL image", REFUSED), ["map_cuda", *FORWARD]),
+        (4, buffer_of(None, None), "", Access("EGL image", BOTH_NULL), ["map_cuda", "unmap_cuda", *FORWARD]),
     ],
-    ids=["Thor's decoder", "Thor's camera", "JetPack 6", "Orin with JetPack 7", "no address"],
+    ids=[
+        "Thor's decoder",
+        "Thor's camera",
+        "data first",
+        "two handles",
+        "JetPack 6",
+        "Orin with JetPack 7",
+        "no address",
+    ],
 )
 def test_the_way_to_the_pixels_is_that_of_the_memory_and_of_the_library(
     mem_type: int, cuda: CudaBuffer | None, fails: str, access: Access, order: list[str]
@@ -200,7 +220,7 @@ def test_the_way_to_the_pixels_is_that_of_the_memory_and_of_the_library(
 
 def test_where_every_way_fails_both_causes_are_told() -> None:
     buffer = Buffer()
-    calls = Calls(buffer, "register", cuda=CudaBuffer(1, None))
+    calls = Calls(buffer, "register", cuda=buffer_of(None, None))
     with pytest.raises(DeviceError) as caught:
         on_gpu(buffer.address, calls)
     assert caught.value.why == f"cuGraphicsEGLRegisterImage returned 999; before that, {BOTH_NULL}"
