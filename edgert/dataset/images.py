@@ -23,7 +23,7 @@ from edgert.runtime import Frame
 from edgert.runtime.frame import U8
 from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.files import SUFFIXES, is_image, read_image
-from edgert.stages.source.timeline import MediaClock, Timeline
+from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, MediaClock, Timeline
 
 _SHOWN = 5
 _LOOKED_AT = 1000
@@ -281,7 +281,7 @@ def _of_video(path: Path, limit: int | None, where: str) -> VideoDataset:
 
 def _play(path: Path, where: str) -> Generator[Frame, None, None]:
     with closing(Video(str(path), Counter(), REAL, where=where)) as video:
-        media = MediaClock(False, video.outline.period_ns)
+        media = MediaClock(False, video.outline.period_ns or DEFAULT_PERIOD_NS)
         timeline = Timeline("dataset", SourceStage(source=str(path)), REAL, media, fps=None, paced=False)
         yield from timeline.frames(video.images(), threading.Event())
 

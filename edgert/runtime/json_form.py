@@ -7,9 +7,10 @@ One result::
 
 ``frame`` counts from 0. ``time`` is when the frame was captured, by this machine's clock as it is set when the result
 is written; ``time_ns`` is the same in nanoseconds of the epoch. ``timestamp_ns`` is the monotonic clock at capture,
-``media_s`` the position in the stream. Where a network camera reports its own clock (RTCP), ``sender_time`` and
-``sender_time_ns`` are when it captured the frame by that. Frames that are image files have their name too,
-``"file": "cats/one.jpg"``, within the folder that all images of the source lie in.
+``media_s`` the position in the stream, by its own times as FFmpeg estimates them. They go on where recordings were
+joined or a clock was set, and never run backward or stand still. Where a network camera reports its own clock (RTCP),
+``sender_time`` and ``sender_time_ns`` are when it captured the frame by that. Frames that are image files have their
+name too, ``"file": "cats/one.jpg"``, within the folder that all images of the source lie in.
 The records, distinguished by ``type``; boxes and points are pixels of the source image, scores lie in 0–1:
 
 * ``detections``: ``objects``: [{``label``?, ``class``, ``score``, ``box``: [x1, y1, x2, y2], ``id``?,

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from edgert.clock import Clock
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counter
+from edgert.stages.source.frame_times import BestTimes, Seams
 from edgert.stages.source.live import FinalError, LoginError, redact
-from edgert.stages.source.planes import color_of_tags, to_image
+from edgert.stages.source.planes import color_of_tags, media_ns, to_image
 from edgert.stages.source.sender_clock import SenderClock
 from edgert.stages.source.timeline import Image
 
@@ -43,6 +44,8 @@ MAX_THREADS = 4
 DECODER_TIMEOUT_S = 5.0
 _MOMENT = 0.1
 """Of its time-out, a camera that was opened has for a first packet where opening has waited all of that for one."""
+_NO_TIMES, _MAY_LEAP = 0x80, 0x200
+"""AVFMT_NOTIMESTAMPS and AVFMT_TS_DISCONT of libavformat/avformat.h."""
 ERRORS_IN_A_ROW = 64
 """So many damaged stretches without one packet between them are the end of the file, not a scratch in it."""
 
@@ -63,14 +66,18 @@ class Outline:
 
     Attributes:
         period_ns: usual distance of two frames; 0 when unknown.
+        begin_ns: the time that its first frame has.
         duration_ns: length of its longest stream; None for streams without an end.
+        states_length: whether that length stands in it; FFmpeg finds that of others, such as MPEG-TS, at their end.
         frames: how many there are; 0 when unknown.
         end_bytes: where in the file the last frame ends, by its index; 0 when it has none.
         is_silent: whether there is no sound or other stream beside the images.
     """
 
     period_ns: int
+    begin_ns: int
     duration_ns: int | None
+    states_length: bool
     frames: int
     end_bytes: int
     is_silent: bool
@@ -121,10 +128,12 @@ class Video:
         self._asked = target, format, dict(options or {})
         self._begin()
         entries: Sequence[Any] = getattr(self._stream, "index_entries", ())  # older versions of PyAV do not show it
-        rate, duration_us = self._stream.average_rate, self._container.duration
+        duration_us = self._container.duration
         self.outline = Outline(
-            period_ns=round(1e9 / rate) if rate else 0,
+            period_ns=self._period_ns(),
+            begin_ns=1000 * (self._container.start_time or 0),
             duration_ns=None if duration_us is None else duration_us * 1000,
+            states_length=not self._may_leap,
             frames=self._stream.frames,
             end_bytes=entries[-1].pos + entries[-1].size if len(entries) else 0,
             is_silent=len(self._container.streams) == 1,
@@ -140,6 +149,10 @@ class Video:
 
             try:
                 for image in self._hardware.images(self._tapped()):
+                    if image.media_ns in self._hidden_ns:
+                        self._hidden_ns.remove(image.media_ns)
+                        image.lease.release()
+                        continue
                     sender_ns = self._sender.at(image.media_ns)
                     yield image if sender_ns is None else replace(image, sender_ns=sender_ns)
                 return
@@ -165,6 +178,11 @@ class Video:
     def ending(self) -> str:
         """See :class:`~edgert.stages.source.live.Device`; a camera of this machine has none."""
         return ""
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether its clock was set somewhere in what was read."""
+        return self._seams.found
 
     @property
     def at_hand(self) -> int:
@@ -258,7 +276,7 @@ class Video:
 
     def count(self) -> int:
         """How many images there are, from reading every packet and decoding none; the video is then at its end."""
-        return sum(packet.size > 0 for packet in self._packets())
+        return sum(packet.size > 0 and not packet.is_discard for packet in self._packets())
 
     def close(self) -> None:
         """Closes the file or connection. Images already handed out stay valid. May be called twice."""
@@ -286,6 +304,7 @@ class Video:
                     self._fail("cannot go on decoding", failure)
                 self.skipped += 1
             for frame in decoded:
+                frame.pts = self._times.of(frame.pts, frame.dts)
                 if frame.is_corrupt:
                     self.skipped += 1
                 else:
@@ -307,6 +326,10 @@ class Video:
                         self.packets += packet.size > 0
                         if self._live:
                             self._sender.see(packet)
+                        else:
+                            self._seams.join(packet)
+                        if packet.is_discard and self._hardware is not None:  # other decoders know it themselves
+                            self._hidden_ns.add(media_ns(packet.pts, packet.time_base))
                         yield packet
                     self.asked_ns = self._clock.now_ns()
                 return
@@ -327,15 +350,30 @@ class Video:
     def _begin(self) -> None:
         began_ns, limit_ns = self._clock.now_ns(), 1e9 * (self._timeout_s or math.inf)
         self._container, self.packets, self.skipped = self._open(*self._asked), 0, 0
-        self._stream, self._sender = self._video_stream(), SenderClock(self.where)
+        self._stream, self._sender, self._times = self._video_stream(), SenderClock(self.where), BestTimes()
+        self._seams = Seams(self._stream.time_base, self._period_ns(), self._may_leap)
+        self._hidden_ns = set[int | None]()
         is_silent = self._clock.now_ns() - began_ns > (1 - _MOMENT) * limit_ns
         self._waited_ns = round((1 - _MOMENT) * limit_ns) if is_silent else 0
+
+    @property
+    def _may_leap(self) -> bool:
+        """Whether times may leap in the container's format, which states no length then either."""
+        return bool(self._container.format.flags & _MAY_LEAP)
+
+    def _period_ns(self) -> int:
+        """The usual distance of two frames; 0 when unknown. Where a container has no times, the average of what it has
+        says nothing, and the header of the video itself counts."""
+        is_raw = self._container.format.flags & _NO_TIMES
+        rate = (self._stream.guessed_rate if is_raw else None) or self._stream.average_rate
+        return round(1e9 / rate) if rate else 0
 
     def _open(self, target: str, format: str | None, options: dict[str, str]) -> InputContainer:
         import av
 
         failure: av.FFmpegError | None = None
         began_ns = self._clock.now_ns()
+        options = {**options, "fflags": "-genpts"}  # PyAV's default: times made up from those of decoding
         timeout = self._timeout_s and (self._timeout_s, None if self._watched else self._timeout_s)
         try:
             return av.open(target, "r", format=format, container_options=options, timeout=timeout)

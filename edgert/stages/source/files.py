@@ -18,15 +18,16 @@ from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.decoders import Choice
-from edgert.stages.source.ffmpeg import Outline, Video
+from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.packets import Tap
-from edgert.stages.source.timeline import Image, MediaClock, Timeline
+from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, Timeline
 
 # Video files.
 
 CUT_NS = 250_000_000
 """A video this much shorter than its container states was cut off; less may be rounding."""
-DEFAULT_PERIOD_NS = 40_000_000  # 25 Hz, FFmpeg's own assumption for streams that state none
+_RIFF_STATED = 64, 2**32 - 2**20
+"""Bytes of a RIFF chunk of an AVI; what is written before they are known is outside of that."""
 
 
 class VideoFile:
@@ -96,14 +97,14 @@ class VideoFile:
             video = self._video = self._video or self._open()
             video.tap = self.tap
             self._choice.apply(video, self._device)
-            count, end_ns = 0, 0
+            count, end_ns, period_ns = 0, 0, video.outline.period_ns
             for image in video.images():
-                count, end_ns = count + 1, (image.media_ns or 0) + video.outline.period_ns
+                count, end_ns = count + 1, max(end_ns, (image.media_ns or 0) + period_ns)
                 yield image
             self.close()
             if count == 0:
                 raise self._error("gave no frame", f"all {video.skipped} pieces of it are damaged", "record it again")
-            if missing := _missing(video.outline, video.packets, end_ns):
+            if missing := _missing(self._path, video, end_ns):
                 raise self._error("is cut off", missing, "copy it again; frames up to here were given out")
             if not self._loop:
                 return
@@ -126,14 +127,40 @@ class VideoFile:
         return StageError(f"{self._path} {what}", why=why, where=self._where, fix=fix)
 
 
-def _missing(outline: Outline, packets: int, end_ns: int) -> str:
-    """What the container promised and did not give; empty when it is whole."""
+def _missing(path: Path, video: Video, end_ns: int) -> str:
+    """What the container promised and did not give, of a video that was read up to ``end_ns``; empty when it is whole.
+
+    Frames that a recorder dropped, and those that were cut away by an edit list, are counted but not there.
+    """
+    if stated_bytes := _riff_bytes(path):
+        size_bytes = path.stat().st_size
+        return f"it ends after {size_bytes} of {stated_bytes} bytes" if size_bytes < stated_bytes else ""
+    outline = video.outline
     if outline.frames:
         # A few frames more or less are the muxer's bookkeeping, not a cut.
-        return f"{packets} of {outline.frames} frames are there" if packets < 0.98 * outline.frames - 2 else ""
-    if outline.duration_ns is None or not outline.is_silent or outline.duration_ns - end_ns <= CUT_NS:
+        is_short = not outline.end_bytes and video.packets < 0.98 * outline.frames - 2
+        return f"{video.packets} of {outline.frames} frames are there" if is_short else ""
+    if outline.duration_ns is None or not outline.states_length or not outline.is_silent or video.is_joined:
         return ""
-    return f"it ends at {end_ns / 1e9:.1f} s of {outline.duration_ns / 1e9:.1f} s"
+    end_ns -= min(outline.begin_ns, 0)  # the length that is stated begins at zero, or before
+    is_short = outline.duration_ns - end_ns > CUT_NS
+    return f"it ends at {end_ns / 1e9:.1f} s of {outline.duration_ns / 1e9:.1f} s" if is_short else ""
+
+
+def _riff_bytes(path: Path) -> int:
+    """How long an AVI file must be by the sizes of its chunks; 0 of other files, and where none is stated."""
+    end_bytes, size_bytes = 0, path.stat().st_size
+    with path.open("rb") as file:
+        while end_bytes < size_bytes:
+            file.seek(end_bytes)
+            head = file.read(12)
+            if head[:4] != b"RIFF" or head[8:11] != b"AVI":
+                break
+            length = int.from_bytes(head[4:8], "little")
+            if not _RIFF_STATED[0] <= length <= _RIFF_STATED[1]:  # written by a recorder that never came to its end
+                return 0
+            end_bytes += 8 + length + length % 2
+    return end_bytes
 
 
 _VIDEOS = (

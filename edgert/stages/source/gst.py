@@ -29,7 +29,7 @@ from edgert.stages.source.live import (
 )
 from edgert.stages.source.nvmm import NvmmLoans
 from edgert.stages.source.planes import plane_shapes
-from edgert.stages.source.timeline import Image, MediaClock, Timeline
+from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, Timeline
 
 FIX_CAPS = (
     f"end the pipeline with what frames may be: … ! {TO_NVMM} (on a Jetson: its GPU then reads it in place), "
@@ -153,7 +153,7 @@ def gst_source(
         gstreamer(where)
     is_live = names_live(pipeline)
     live = is_live if config.realtime is None else config.realtime
-    timeline = Timeline(name, config, clock, MediaClock(live=is_live), fps=config.fps, paced=False)
+    timeline = Timeline(name, config, clock, MediaClock(is_live, DEFAULT_PERIOD_NS), fps=config.fps, paced=False)
     flags = {"drop": live and is_live, "sync": bool(config.realtime) and not is_live}
 
     def connect(device: CudaDevice | None) -> Device:

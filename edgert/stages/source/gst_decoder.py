@@ -95,6 +95,8 @@ END = gst_pipelines.TO_NVMM
 _PACKETS = "packets"
 _BEFORE_NS = 3_600_000_000_000
 """Added to times on their way: GStreamer's are unsigned, and a stream's may begin below zero."""
+_UNDERWAY = 1 << 14
+"""Images that are on their way through the decoder at most, of whose packets only the time of decoding is known."""
 _START_CODES = (b"\x00\x00\x01", b"\x00\x00\x00\x01")
 
 
@@ -144,6 +146,7 @@ class GstDecoder:
         self._feeder: threading.Thread | None = None
         self._closed, self._packets, self._on_host = threading.Event(), 0, device is None
         self._failure: Exception | None = None
+        self._times = nvdec.Times(_UNDERWAY)  # of packets without a pts, in the order that images are shown in
 
     def images(self, packets: Iterable[av.Packet[Any]]) -> Iterator[Image]:
         """Images in the order of display. Damage inside of one is concealed by the decoder.
@@ -160,6 +163,7 @@ class GstDecoder:
             for image in self._pipeline.images():
                 count += 1
                 at_ns = None if image.media_ns is None else image.media_ns - _BEFORE_NS
+                at_ns = media_ns(self._times.take(), self._source.time_base) if at_ns is None else at_ns
                 # a buffer of video memory knows its colors; caps of nvvidconv's host memory do not carry them
                 color = self._color if self._on_host else image.color
                 yield replace(image, media_ns=at_ns, color=color)
@@ -190,6 +194,8 @@ class GstDecoder:
             head = head if head.startswith(_START_CODES) else b""  # a camera may send it once, when it is asked
             for packet in packets:
                 for part in units.of(packet):
+                    if part.pts is None:
+                        self._times.put(part.dts)
                     if self._closed.is_set() or not self._is_put(head + bytes(part), part.pts):
                         return
                     head = b""

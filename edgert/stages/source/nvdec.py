@@ -280,7 +280,7 @@ class Nvdec:
         try:
             for packet in packets:
                 for part in units.of(packet):
-                    self._times.put(part.pts)
+                    self._times.put(part.dts if part.pts is None else part.pts)  # of AVI, none has a pts
                     if self._together == 1:
                         yield part.buffer_ptr, part.buffer_size
                         continue

@@ -67,8 +67,12 @@ class Canvas:
         self._supply = None
 
 
+DEFAULT_PERIOD_NS = 40_000_000
+"""FFmpeg's own assumption for streams that state none."""
 JUMP_NS = 10_000_000_000
 """A stream clock that moves this far from one frame to the next was set anew; no camera waits that long."""
+LEAST_NS = 1_000
+"""Between two frames at least, where a stream gives both the same time."""
 SETTLED_NS = 1_000_000_000
 """From the start of a live stretch, in which its place is found."""
 LATE_NS = 1_000_000_000
@@ -76,21 +80,24 @@ LATE_NS = 1_000_000_000
 
 
 class MediaClock:
-    """Turns a stream's own times into positions that start at 0 and never run backwards.
+    """Turns a stream's own times into positions that start at 0 and never run backwards or stand still.
 
-    A new connection, a loop, or a jump of the camera's clock starts a new stretch. Live streams bridge the gap by the
-    time that really passed; files go on one period after the last frame. What a server has stored for whoever connects
-    comes at once, and each time would put a stretch ahead of the time that passes by its length, for good: but for the
-    first, a live stretch begins where the frame of its first second stands that took the shortest way.
+    A new connection, a loop, or a clock that was set starts a new stretch. Live streams bridge the gap by the
+    time that really passed; files go on as far behind the last frame as that was behind the one before. What a server
+    has stored for whoever connects comes at once, and each time would put a stretch ahead of the time that passes by
+    its length, for good: but for the first, a live stretch begins where the frame of its first second stands that took
+    the shortest way.
 
     Args:
         live: whether gaps are bridged by the wall clock.
-        period_ns: assumed distance of frames where nothing better is known.
+        period_ns: assumed distance of frames where nothing better is known. 0 for times that a program gives its own
+            images: what has one time keeps it, and what lies behind the one before has the time of that.
     """
 
     def __init__(self, live: bool, period_ns: int = 0) -> None:
-        self._live, self._period_ns = live, period_ns
+        self._live, self._period_ns, self._is_checked = live, period_ns, live or period_ns > 0
         self._last: tuple[int, int | None, int] | None = None
+        self._step_ns, self._stood = 0, 0  # of a file's own times; and for how many frames they have stood still
         self._shift_ns = 0
         self._is_new = True
         self._began_ns, self._began_at_ns = 0, 0  # the stretch: by the clock, and its position
@@ -110,6 +117,8 @@ class MediaClock:
             # The first stretch is ahead of nothing; FFmpeg gives the first frame of a connection no time of its own.
             self._is_settled = self._last is None or (self._is_settled and self._last[1] is None)
         self._is_new = False
+        if media_ns is None and self._last is not None and not self._live:
+            media_ns = self._last[1]
         self._last = (position, media_ns, now_ns)
         if self._shift_ns != self._shifts[-1][1]:
             self._shifts.append((position, self._shift_ns))
@@ -125,16 +134,26 @@ class MediaClock:
             self._shift_ns = -(media_ns or 0)
             return 0
         last_ns, last_media_ns, last_now_ns = self._last
-        passed_ns = max(now_ns - last_now_ns, 0) if self._live else self._period_ns
+        passed_ns = max(now_ns - last_now_ns, 0) if self._live else self._step_ns or self._period_ns
+        next_ns, least_ns = last_ns + passed_ns, LEAST_NS * self._is_checked
         if media_ns is None:
-            return last_ns + passed_ns
-        jumped = last_media_ns is None or not -self._period_ns <= media_ns - last_media_ns < JUMP_NS
-        if self._is_new or (self._live and jumped):
-            self._is_new, self._shift_ns = True, last_ns + passed_ns - media_ns
+            return next_ns if passed_ns else last_ns + least_ns
+        step_ns = None if last_media_ns is None else media_ns - last_media_ns
+        self._stood = self._stood + 1 if step_ns == 0 else 0
+        is_set = step_ns is None or (step_ns < 0 and self._is_checked) or (self._live and step_ns >= JUMP_NS)
+        if self._is_new or is_set:
+            self._is_new, self._shift_ns = True, next_ns - media_ns
+        elif self._stood > 1 and self._is_checked:  # two frames may have one time; with more, the clock does not run
+            self._shift_ns = next_ns - media_ns
         elif self._live and not self._is_settled and now_ns - self._began_ns < SETTLED_NS:
             due_ns = self._began_at_ns + now_ns - self._began_ns
             self._shift_ns = min(self._shift_ns, due_ns - media_ns)
-        return max(media_ns + self._shift_ns, last_ns)
+        position_ns = media_ns + self._shift_ns
+        if position_ns <= last_ns:
+            return last_ns + least_ns
+        if self._is_checked and not self._is_new:
+            self._step_ns = position_ns - last_ns
+        return position_ns
 
 
 class Pacer:

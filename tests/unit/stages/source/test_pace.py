@@ -43,6 +43,37 @@ def test_a_camera_that_sets_its_clock_does_not_move_the_stream() -> None:
     assert media.at(0, 3 * SECOND_NS) == 3 * SECOND_NS
 
 
+@pytest.mark.parametrize(
+    ("given", "positions"),
+    [
+        pytest.param((0, 100, 0, 100), (0, 100, 200, 300), id="begins anew"),
+        pytest.param((0, 100, 200, 150, 250), (0, 100, 200, 300, 400), id="goes back"),
+        pytest.param((0, 100, 100, 200), (0, 100, 100.001, 200), id="twice the same"),
+        pytest.param((0, 100, 100, 100, 100, 200), (0, 100, 100.001, 200.001, 300.001, 400.001), id="stands still"),
+        pytest.param((0, 100, None, None, 400), (0, 100, 200, 300, 400), id="unknown for a while"),
+        pytest.param((None, None, 1500, 1600), (0, 40, 80, 180), id="unknown at first"),
+        pytest.param((0, 100, None, 0), (0, 100, 200, 300), id="begins anew behind one that is unknown"),
+        pytest.param((0, 100, 90_000, 90_100), (0, 100, 90_000, 90_100), id="a gap"),
+    ],
+)
+def test_times_of_a_file_go_on(given: tuple[int | None, ...], positions: tuple[float, ...]) -> None:
+    """Milliseconds. Rules and tracks count them."""
+    media = MediaClock(live=False, period_ns=40_000_000)
+    found = [media.at(None if at is None else at * 1_000_000, 0) / 1e6 for at in given]
+    assert found == pytest.approx(positions)
+
+
+def test_a_cameras_times_do_not_stand_still() -> None:
+    media = MediaClock(live=True)
+    found = [media.at(7, number * 100_000_000) / 1e6 for number in range(5)]
+    assert found == pytest.approx([0, 0.001, 100.001, 200.001, 300.001])
+
+
+def test_times_that_a_program_gives_its_images_are_taken_as_they_are() -> None:
+    media = MediaClock(live=False)
+    assert [media.at(at, 0) for at in (50, 50, 60, 55, 70)] == [0, 0, 10, 10, 20]
+
+
 def test_streams_without_times_take_the_wall_clock_or_the_period() -> None:
     live, file = MediaClock(live=True), MediaClock(live=False, period_ns=40)
     assert [live.at(None, now) for now in (10, 25, 30)] == [0, 15, 20]

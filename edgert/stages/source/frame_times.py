@@ -1,0 +1,103 @@
+"""Times that a file states wrongly or not at all, as FFmpeg's own program corrects them.
+
+A packet has up to two times: when it is shown (pts) and when it is decoded (dts). Containers such as AVI know only
+the second, some muxers write the first wrongly, and the clock of recordings that were joined starts anew at each seam.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import av
+
+_BACK_S, _BACK_PERIODS = 1, 16
+"""Times of decoding never lie so far behind those before, unless the clock was set: H.264 reorders 16 images."""
+_LEAP_S = {True: 10, False: 30 * 3600}
+"""Steps forward that are no gap in a recording, as ffmpeg(1) has them (``-dts_delta_threshold`` and
+``-dts_error_threshold``): of formats whose clock may leap, such as MPEG-TS, and of others."""
+_LEAP_PERIODS = 3
+"""What takes an image every minute is no clock that leaps."""
+
+
+class Seams:
+    """Moves the packets of a file whose clock was set, so that their times go on where those before end.
+
+    Args:
+        time_base: seconds of a tick.
+        period_ns: usual distance of two frames; 0 when unknown.
+        may_leap: whether the container's clock may leap forward, as FFmpeg marks its format.
+
+    Attributes:
+        found: whether there was one.
+    """
+
+    found = False
+
+    def __init__(self, time_base: Fraction | None, period_ns: int, may_leap: bool) -> None:
+        ticks = 1 / (time_base or Fraction(1, 90_000))
+        self._period = max(round(Fraction(period_ns, 10**9) * ticks), 1)
+        self._back = max(int(_BACK_S * ticks), _BACK_PERIODS * self._period)
+        self._leap = max(int(_LEAP_S[may_leap] * ticks), _LEAP_PERIODS * self._period)
+        self._shift, self._step = 0, self._period
+        self._shown: int | None = None
+        self._decoded: int | None = None
+
+    def join(self, packet: av.Packet[Any]) -> None:
+        """Moves the next packet's times by what all since the last seam are moved by."""
+        if packet.pts is None and packet.dts is None:
+            return
+        if self._is_seam(packet):
+            times = (self._shown, packet.pts), (self._decoded, packet.dts)
+            self._shift = max(last + self._step - now for last, now in times if last is not None and now is not None)
+            self._shown, self._decoded, self.found = None, None, True
+        if packet.pts is not None:
+            packet.pts += self._shift
+            self._shown = packet.pts if self._shown is None else max(self._shown, packet.pts)
+        if packet.dts is not None:
+            packet.dts += self._shift
+            self._decoded = packet.dts
+        self._step = packet.duration or self._step
+
+    def _is_seam(self, packet: av.Packet[Any]) -> bool:
+        """Whether a packet belongs to another stretch than those before.
+
+        A key frame is shown after every packet that is stored before it. Other packets are shown in any order, but
+        are decoded in the order they are stored in.
+        """
+        if packet.pts is not None and self._shown is not None:
+            ahead = packet.pts + self._shift - self._shown
+            if ahead > self._leap or (packet.is_keyframe and ahead <= -self._period):
+                return True
+        if packet.dts is None or self._decoded is None:
+            return False
+        ahead = packet.dts + self._shift - self._decoded
+        return ahead > self._leap or ahead < -self._back
+
+
+class BestTimes:
+    """Which of a decoded frame's two times is right: the one that has stood still or run backward less often so far.
+
+    FFmpeg calls it ``best_effort_timestamp`` (``guess_correct_pts`` of libavcodec/decode.c); PyAV does not pass it on.
+    """
+
+    def __init__(self) -> None:
+        self._last_pts = self._last_dts = -(2**63)
+        self._wrong_pts = self._wrong_dts = 0
+
+    def of(self, pts: int | None, dts: int | None) -> int | None:
+        """The next frame's time in ticks, from the one it is shown at and that of the packet which completed it; None
+        where it has neither."""
+        if dts is not None:
+            self._wrong_dts += dts <= self._last_dts
+            self._last_dts = dts
+        elif pts is not None:
+            self._last_dts = pts
+        if pts is not None:
+            self._wrong_pts += pts <= self._last_pts
+            self._last_pts = pts
+        elif dts is not None:
+            self._last_pts = dts
+        is_right = self._wrong_pts <= self._wrong_dts or dts is None
+        return pts if pts is not None and is_right else dts
