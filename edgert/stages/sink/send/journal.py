@@ -1,17 +1,19 @@
 """The newest messages of a spool, in a file that takes them faster than a database does.
 
 A record is one ``write`` into a file whose space was taken beforehand: the operating system has it then, so it survives
-the process. A checksum tells a whole record from what a power cut left half written, and from older ones behind it.
+the process. A checksum tells a whole record from what a power cut left half written or what a medium has damaged; the
+search for the next whole record goes on behind that. Older records are known by their numbers.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,12 +23,20 @@ Row = tuple[int, float, str, str, str, bytes]
 """Number, seconds of the epoch, kind, stream, rule and body of a message."""
 
 SIZE_BYTES = 2**20
+ROW_BYTES = 64
+"""What a message takes beside its text, about."""
 _FIRST = struct.Struct("<12sq")
 """Whose it is, and the last number that is not wanted any more."""
+_LAST = struct.Struct("<12sqI")
+"""The same at the end of the file, with a CRC-32: it is believed where the two differ."""
+_ROOM_BYTES = SIZE_BYTES - _LAST.size
 _RECORD = struct.Struct("<II")
 """How many bytes follow, and their CRC-32."""
 _HEAD = struct.Struct("<qdHHH")
 """Number, time, and the lengths of kind, stream and rule, which stand before the body."""
+_KIND = re.compile(b"result|event")
+_KIND_AT = _RECORD.size + _HEAD.size
+"""Where a record has its kind, by which the next one is found behind a damaged one."""
 
 
 class Journal:
@@ -39,15 +49,16 @@ class Journal:
     Attributes:
         rows: what is in it; after a crash, what was.
         is_own: whether the rows found in the file are this spool's.
+        size_bytes: what the rows take together.
     """
 
     def __init__(self, path: Path | None, owner: str) -> None:
-        self._file, self._size, self._end, self._owner = -1, SIZE_BYTES, _FIRST.size, owner.encode()
+        self._file, self._size, self._end, self._owner = -1, _ROOM_BYTES, _FIRST.size, owner.encode()
         self.rows: deque[Row] = deque()
-        self.is_own = True
+        self.is_own, self.size_bytes = True, 0
         if path is not None:
             try:
-                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
                 os.posix_fallocate(self._file, 0, SIZE_BYTES)
                 self._recover()
             except OSError as error:  # such as a full disk
@@ -68,7 +79,7 @@ class Journal:
             except OSError:  # of a disk that is dying; the database says so
                 return False
         self._end = end
-        self.rows.append(row)
+        self._add(row)
         return True
 
     def forget(self, last: int) -> list[Row]:
@@ -76,12 +87,13 @@ class Journal:
         gone = []
         while self.rows and self.rows[0][0] <= last:
             gone.append(self.rows.popleft())
+            self.size_bytes -= size_of(gone[-1])
         if not self.rows:
             self._end = _FIRST.size
         if gone and self._file >= 0:
             with suppress(OSError):  # then they come once more after a crash, with the same ids
                 if self.is_own:
-                    os.pwrite(self._file, _FIRST.pack(self._owner, last), 0)
+                    self._mark(last)
                 else:  # the other's numbers mean nothing here
                     self._clear()
         return gone
@@ -92,38 +104,73 @@ class Journal:
         if file >= 0:
             os.close(file)
 
+    def drop(self, numbers: Collection[int]) -> None:
+        """Remove the rows with these numbers: they are elsewhere."""
+        kept = [row for row in self.rows if row[0] not in numbers]
+        self.forget(kept[0][0] - 1 if kept else self.rows[-1][0])
+        self.rows, self.size_bytes = deque(kept), sum(map(size_of, kept))
+
+    def _add(self, row: Row) -> None:
+        self.rows.append(row)
+        self.size_bytes += size_of(row)
+
+    def _mark(self, last: int) -> None:
+        """Write whose the file is, and up to which number its rows are not wanted any more."""
+        head = _FIRST.pack(self._owner, last)
+        os.pwrite(self._file, head, 0)
+        os.pwrite(self._file, _LAST.pack(self._owner, last, zlib.crc32(head)), _ROOM_BYTES)
+
     def _recover(self) -> None:
-        data = os.pread(self._file, SIZE_BYTES, 0)
+        data = os.pread(self._file, SIZE_BYTES, 0).ljust(SIZE_BYTES, b"\0")
         owner, gone = _FIRST.unpack_from(data)
+        *last, checksum = _LAST.unpack_from(data, _ROOM_BYTES)
+        if checksum and checksum == zlib.crc32(_FIRST.pack(*last)):
+            owner, gone = last
         self.is_own = owner == self._owner
-        for end, row in _records(data):
+        for end, row in _records(data[:_ROOM_BYTES]):
             if row[0] > gone:
-                self.rows.append(row)
+                self._add(row)
             self._end = end
         if not self.rows:
             self._clear()
 
     def _clear(self) -> None:
-        os.pwrite(self._file, _FIRST.pack(self._owner, 0).ljust(SIZE_BYTES, b"\0"), 0)
+        os.pwrite(self._file, bytes(SIZE_BYTES), 0)
+        self._mark(0)
         self._end, self.is_own = _FIRST.size, True
 
 
 def _records(data: bytes) -> Iterator[tuple[int, Row]]:
-    """The whole records of a file, and where each ends."""
+    """Find the whole records of a file, and where each ends. Those behind a damaged one are found, too."""
     at, last = _FIRST.size, -1
-    while at + _RECORD.size + _HEAD.size <= len(data):
+    while at + _KIND_AT <= len(data):
         size, checksum = _RECORD.unpack_from(data, at)
-        at += _RECORD.size
-        part = data[at : at + size]
-        if size < _HEAD.size or len(part) < size or zlib.crc32(part) != checksum:
-            return
-        number, time_s, *sizes = _HEAD.unpack_from(part)
-        if number <= last:  # of an earlier time
-            return
-        texts, begin = [], _HEAD.size
-        for one in sizes:
-            texts.append(part[begin : begin + one].decode())
-            begin += one
-        kind, stream, rule = texts
-        at, last = at + size, number
-        yield at, (number, time_s, kind, stream, rule, part[begin:])
+        begin = at + _RECORD.size
+        end = begin + size
+        if size < _HEAD.size or end > len(data) or zlib.crc32(memoryview(data)[begin:end]) != checksum:
+            found = _KIND.search(data, at + _KIND_AT + 1)
+            if found is None:
+                return
+            at = found.start() - _KIND_AT
+            continue
+        row = _row(data[begin:end])
+        at = end
+        if row is not None and row[0] > last:  # others are of an earlier time
+            last = row[0]
+            yield end, row
+
+
+def _row(part: bytes) -> Row | None:
+    """Return the row of a record; None where it is none in spite of its checksum."""
+    number, time_s, *sizes = _HEAD.unpack_from(part)
+    texts, begin = [], _HEAD.size
+    for one in sizes:
+        texts.append(part[begin : begin + one].decode(errors="replace"))
+        begin += one
+    kind, stream, rule = texts
+    return (number, time_s, kind, stream, rule, part[begin:]) if begin <= len(part) else None
+
+
+def size_of(row: Row) -> int:
+    """Return the bytes that a row takes, about."""
+    return len(row[5]) + ROW_BYTES

@@ -4,40 +4,43 @@ A message is kept from the moment that :meth:`Spool.put` returns. It survives th
 by then, in the journal. What is not acknowledged soon moves from there into the database, many at once (write-ahead
 log, ``synchronous=NORMAL``, https://www.sqlite.org/wal.html). It survives a power cut once :meth:`Spool.secure` has
 been called after it.
+
+A file that turns out to be damaged, when it is opened or while it is used, is put aside. What can be read of it goes
+into a new one, in order, and everything goes on.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import sqlite3
 import threading
 import time
-import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
 
-from edgert.errors import StageError
-from edgert.stages.sink.send.journal import Journal, Row
+from edgert.errors import cause
+from edgert.stages.sink.send import spool_file
+from edgert.stages.sink.send.journal import ROW_BYTES, Journal, Row, size_of
+from edgert.stages.sink.send.salvage import Left, is_whole
 
 log = logging.getLogger("edgert.send")
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS spool (name TEXT, opened INTEGER);
-CREATE TABLE IF NOT EXISTS messages (
-    number INTEGER PRIMARY KEY, time REAL, kind TEXT, stream TEXT, rule TEXT, body BLOB
-);
-"""
-_ROW_BYTES = 64
-"""What a message takes beside its text, about."""
 _RETRY_S = 1.0
 """How long a full disk is not asked again."""
 _JUMP_S = 1.0
 """A clock that is set by less is being slewed, or this thread was held up."""
+_RENEWALS = 5
+"""A disk that damages its files so often within a run is not used any more."""
+_AT_ONCE = 1000
+"""Saved messages that are stored in one step."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,69 +78,83 @@ class Spool:
 
     def __init__(self, path: Path | None, limit_bytes: int, age_s: float, where: str) -> None:
         self._limit_bytes, self._age_s, self._where = limit_bytes, age_s, where
-        self._lock, self._owner = threading.Lock(), -1
+        self._lock, self._owner, self._is_closed = threading.Lock(), -1, False
         self.path = path
+        self._gone, self._is_dirty, self._full_until = -1, False, 0.0
+        self.dropped = 0
+        """Messages that were too old, had to make room, or are damaged."""
+        self._left, self._renewals = Left("", 0, iter(())), 0
+        self.name, self._first = "", 1 << 32
         self._database, self.name, opened = self._opened()
         self._next = self._first = opened << 32
         self._epoch_s = time.time() - time.monotonic()
-        self._gone, self._is_dirty, self._full_until = -1, False, 0.0
-        self._stored, self.bytes = self._sizes(2**62)
-        self.count = self._stored
-        self.dropped = 0
-        """Messages that were too old, or had to make room."""
+        self._stored = self._stored_bytes = 0
         self._journal = Journal(None if self.path is None else self.path.with_suffix(".journal"), self.name)
-        self._take_over()
+        with self._lock:
+            self._put_back(self._first - 1)
+            self._sound(self._take_over)
+
+    @property
+    def count(self) -> int:
+        """How many messages are in it."""
+        return self._stored + len(self._journal.rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """What they take together."""
+        return self._stored_bytes + self._journal.size_bytes
 
     def put(self, kind: str, stream: str, rule: str, body: bytes) -> None:
         """Keeps a message. Where the disk is full it is dropped, and counted."""
         with self._lock:
             row = self._next, self._now(), kind, stream, rule, body
             self._next += 1
-            if not self._journal.append(row):
+            if not self._is_closed and not self._journal.append(row):
                 try:
-                    self._move(row)
-                except sqlite3.OperationalError as error:
+                    self._sound(partial(self._move, row))
+                except sqlite3.Error as error:
                     self._lost(1, f"cannot write to {self.path}: {error}")
-                    return
-            self.count, self.bytes = self.count + 1, self.bytes + len(body) + _ROW_BYTES
 
     def oldest(self, count: int, after: int = -1) -> list[Message]:
         """The first messages after a number; they stay until :meth:`remove`."""
+        found = list[Message]()
         with self._lock:
-            rows: list[tuple[int, str, str, str, bytes]] = []
-            if self._stored:
-                rows = self._database.execute(
-                    "SELECT number, kind, stream, rule, body FROM messages WHERE number > ? ORDER BY number LIMIT ?",
-                    (max(after, self._gone), count),
-                ).fetchall()
+            if self._is_closed:
+                return []
+            while self._stored and not found and (rows := self._sound(partial(self._rows, count, after))):
+                found = [self._message(row) for row in rows if self._is_sound(row)]
+                after = rows[-1][0]
             newer = (row for row in self._journal.rows if row[0] > after)
-            for number, _, kind, stream, rule, body in islice(newer, count - len(rows)):
-                rows.append((number, kind, stream, rule, body))
-        return [self._message(*row) for row in rows]
+            found += [self._message(row) for row in islice(newer, count - len(found))]
+        return found
 
     def remove(self, messages: Sequence[Message]) -> None:
         """Forgets all messages up to the last of these: they arrived."""
         if messages:
             self._forget(messages[-1].number)
 
+    def keep_aside(self, message: Message) -> str:
+        """Writes a message that cannot be sent to a file beside the spool, from which nothing is sent; returns its
+        name, empty where it cannot be written. The message stays in the spool until :meth:`remove`."""
+        self.dropped += 1
+        return spool_file.keep_aside(self.path, message.body)
+
     def trim(self) -> None:
         """Drops what is too old or too much. Raises sqlite3.Error where the disk is full."""
         with self._lock:
-            self._follow_clock()
+            if self._is_closed:
+                return
+            self._sound(self._follow_clock)
             since = self._now() - self._age_s
             if self._journal.rows and self._journal.rows[0][1] < since:
-                self._move()
-            last = self._last_before(since)
+                self._sound(self._move)
+            last = self._sound(partial(self._last_before, since))
         if last is not None:
             self._lost(self._forget(last), f"nobody took them for {self._age_s:g} s")
-        while self.bytes > self._limit_bytes:
-            skipped = int((1 - self._limit_bytes / self.bytes) * (self.count - 1))
+        while (held := self.size_bytes) > self._limit_bytes:
+            skipped = int((1 - self._limit_bytes / held) * (self.count - 1))
             with self._lock:
-                self._move()
-                (last,) = self._database.execute(
-                    "SELECT number FROM messages WHERE number > ? ORDER BY number LIMIT 1 OFFSET ?",
-                    (self._gone, skipped),
-                ).fetchone()
+                last = self._sound(partial(self._number_at, skipped))
             self._lost(self._forget(last), f"the spool holds {self._limit_bytes} bytes at most")
 
     def _now(self) -> float:
@@ -161,10 +178,28 @@ class Spool:
             "SELECT number, time FROM messages WHERE number > ? ORDER BY number", (self._gone,)
         )
         for number, time_s in rows:
-            if time_s >= since:
+            if not isinstance(time_s, float) or time_s >= since:
                 break
             last = number
         return last
+
+    def _number_at(self, skipped: int) -> int:
+        """Return the number of the stored message behind the first ``skipped``."""
+        self._move()
+        found = self._database.execute(
+            "SELECT number FROM messages WHERE number > ? ORDER BY number LIMIT 1 OFFSET ?", (self._gone, skipped)
+        ).fetchone()
+        if found is None:
+            raise sqlite3.DatabaseError("it has fewer messages than it had")
+        return int(found[0])
+
+    def _rows(self, count: int, after: int) -> list[Row]:
+        """Return the first stored rows after a number, as they are in the file."""
+        found: list[Row] = self._database.execute(
+            "SELECT number, time, kind, stream, rule, body FROM messages WHERE number > ? ORDER BY number LIMIT ?",
+            (max(after, self._gone), count),
+        ).fetchall()
+        return found
 
     def secure(self, acknowledged: int = -1) -> None:
         """Has everything put so far survive a power cut. Waits for the disk; whoever puts goes on meanwhile.
@@ -177,39 +212,56 @@ class Spool:
             sqlite3.Error: the disk is full, say; everything stays where it was.
         """
         with self._lock:
+            if self._is_closed:
+                return
             if self._next - 1 > acknowledged:
-                self._move()
+                self._sound(self._move)
             was_dirty, self._is_dirty = self._is_dirty, False
         if self.path is not None and was_dirty:
             try:
-                with closing(sqlite3.connect(self.path, isolation_level=None)) as database:
+                name = f"file:{quote(str(self.path.absolute()))}?mode=rw"
+                with closing(sqlite3.connect(name, isolation_level=None, uri=True)) as database:
                     database.execute("PRAGMA synchronous=FULL")
                     database.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            except sqlite3.Error:
+            except sqlite3.Error as error:
                 self._is_dirty = True
-                raise
+                if not self._is_damage(error):
+                    raise
+                with self._lock:
+                    if not self._is_closed:
+                        self._start_over(error)
 
     def close(self) -> None:
-        """Closes the files; what is in them waits for the next time."""
+        """Closes the files; what is in them waits for the next time. Callable more than once and from any thread: who
+        uses the spool after that finds it empty, and removes nothing."""
         with self._lock:
+            self._is_closed = True
             self._journal.close()
-            self._database.close()
+            with suppress(sqlite3.Error):  # of a damaged file, which is found when it is opened again
+                self._database.close()
             owner, self._owner = self._owner, -1
         if owner >= 0:
             os.close(owner)
 
     def _take_over(self) -> None:
         """What the journal has of a process that was killed."""
+        self._count_all()
         if not self._journal.is_own:  # its database is gone, and with it the numbers
-            for _, _, kind, stream, rule, body in self._journal.forget(2**62):
-                self.put(kind, stream, rule, body)
-            return
-        (last,) = self._database.execute("SELECT max(number) FROM messages").fetchone()
-        self._journal.forget(last or 0)  # killed when they were there, and here too
-        self.count += len(self._journal.rows)
-        self.bytes += _size(self._journal.rows)
+            self._renumber_journal()
+        elif self._journal.rows:
+            first = self._journal.rows[0][0]
+            there = self._database.execute("SELECT number FROM messages WHERE number >= ?", (first,)).fetchall()
+            self._journal.drop({number for (number,) in there})  # killed when they were there, and here too
         with suppress(sqlite3.OperationalError):  # of a full disk: they stay where they are
             self._move()
+
+    def _renumber_journal(self) -> None:
+        """Give the rows of the journal the next numbers."""
+        for row in self._journal.forget(2**62):
+            row = (self._next, *row[1:])
+            self._next += 1
+            if not self._journal.append(row):
+                self._move(row)
 
     def _move(self, *more: Row) -> None:
         """Everything from the journal into the database, and what has no room there."""
@@ -219,97 +271,168 @@ class Spool:
         if more and time.monotonic() < self._full_until:
             raise sqlite3.OperationalError("database or disk is full")
         try:
-            with self._database:
-                self._database.execute("BEGIN")
-                self._database.executemany("INSERT INTO messages VALUES (?,?,?,?,?,?)", rows)
+            self._insert(rows)
         except sqlite3.OperationalError:
             self._full_until = time.monotonic() + _RETRY_S
             raise
-        self._is_dirty = True
-        self._stored += len(rows)
         self._journal.forget(rows[-1][0])
 
-    def _message(self, number: int, kind: str, stream: str, rule: str, body: bytes) -> Message:
+    def _insert(self, rows: Sequence[Row]) -> None:
+        """Write rows into the database, all or none."""
+        with self._database:
+            self._database.execute("BEGIN")
+            self._database.executemany("INSERT INTO messages VALUES (?,?,?,?,?,?)", rows)
+        self._is_dirty = True
+        self._stored, self._stored_bytes = self._stored + len(rows), self._stored_bytes + sum(map(size_of, rows))
+
+    def _is_sound(self, row: Row) -> bool:
+        """Whether a stored row is a message. Another is kept aside, counted and removed."""
+        _, _, *texts, body = row
+        if all(isinstance(text, bytes) for text in texts) and is_whole(body):
+            return True
+        spool_file.keep_aside(self.path, repr(row).encode())
+        self._lost(1, f"they are damaged in {self.path}")
+        with suppress(sqlite3.Error):  # of a full disk; or it is found by who asks next
+            self._database.execute("DELETE FROM messages WHERE number = ?", (row[0],))
+            self._count_all()
+        return False
+
+    def _message(self, row: Row) -> Message:
+        number, _, kind, stream, rule, body = row
         own = f"{self.name}-{number}"
-        return Message(number, own, kind, stream, rule, b'{"id":"' + own.encode() + b'",' + body[1:])
+        return Message(
+            number, own, _text(kind), _text(stream), _text(rule), b'{"id":"' + own.encode() + b'",' + body[1:]
+        )
 
     def _forget(self, last: int) -> int:
         """Removes messages up to a number; returns how many."""
         with self._lock:
-            rows = self._journal.forget(last)
-            count, size = len(rows), _size(rows)
-            if self._stored:
-                stored, size_there = self._sizes(last)
-                self._stored, self._is_dirty, self._gone = self._stored - stored, True, max(self._gone, last)
-                count, size = count + stored, size + size_there
-                with suppress(sqlite3.OperationalError):  # of a full disk: the next time
-                    self._database.execute("DELETE FROM messages WHERE number <= ?", (last,))
-            self.count, self.bytes = self.count - count, self.bytes - size
+            if self._is_closed:
+                return 0
+            gone = len(self._journal.forget(last))
+            return gone + self._sound(partial(self._delete, last))
+
+    def _delete(self, last: int) -> int:
+        """Remove stored messages up to a number; return how many."""
+        count, size = self._sizes(last) if self._stored else (0, 0)
+        if count:
+            self._is_dirty = True
+            try:
+                self._database.execute("DELETE FROM messages WHERE number <= ?", (last,))
+            except sqlite3.OperationalError as error:  # of a full disk: the next time
+                if self._is_damage(error):
+                    raise
+        self._stored, self._stored_bytes = self._stored - count, self._stored_bytes - size
+        self._gone = max(self._gone, last)
         return count
 
     def _sizes(self, last: int) -> tuple[int, int]:
-        """Number and bytes of the messages up to a number."""
+        """Number and bytes of the stored messages up to a number that are still to be sent."""
         count, size = self._database.execute(
             "SELECT count(*), coalesce(sum(length(body)), 0) FROM messages WHERE number > ? AND number <= ?",
             (self._gone, last),
         ).fetchone()
-        return count, size + count * _ROW_BYTES
+        return int(count), int(size) + count * ROW_BYTES
+
+    def _count_all(self) -> None:
+        self._stored, self._stored_bytes = self._sizes(2**62)
+
+    def _sound(self, work: Callable[[], T]) -> T:
+        """Return what ``work`` returns; where the file turns out to be damaged, with what could be saved of it."""
+        try:
+            return work()
+        except spool_file.DAMAGE as error:
+            if not self._is_damage(error):
+                raise
+            self._start_over(error)
+            return work()
+
+    def _is_damage(self, error: Exception) -> bool:
+        """Whether an error is of the file, and not of the disk that it is on."""
+        if self.path is None:
+            return False
+        return not spool_file.is_of_disk(error) or not self.path.exists()
+
+    def _start_over(self, error: Exception) -> None:
+        """Put the damaged file aside, and go on with what can be read of it in another. The numbers stay."""
+        held = list[Row]()
+        with suppress(sqlite3.Error):
+            if self.path is not None and not self.path.exists():  # somebody removed it: it is whole, and has no name
+                held = self._rows(-1, self._gone)
+            self._database.close()
+        self._database, *_ = self._renewed(error)
+        self._left = self._left._replace(rows=chain(held, self._left.rows))
+        self._stored = self._stored_bytes = 0
+        self._put_back(self._next - 1)
+
+    def _put_back(self, last: int) -> None:
+        """Store what was read of a damaged file.
+
+        Args:
+            last: the highest number that a row of it can have.
+        """
+        left, self._left = self._left, Left("", 0, iter(()))
+        newer = list(self._journal.rows) if self._journal.is_own else []
+        last = min(last, newer[0][0] - 1) if newer else last
+        known = {row[0] for row in newer}
+        rows = (row for row in left.rows if row[0] > self._gone and row[0] not in known)
+        before = saved = 0
+        while part := list(islice(rows, _AT_ONCE)):
+            numbered = list[Row]()
+            for number, *rest in part:
+                before = number if before < number <= last else before + 1
+                numbered.append((before, *rest))  # type: ignore[arg-type]
+            try:
+                self._insert(numbered)
+            except sqlite3.Error as error:
+                self._lost(len(part) + sum(1 for _ in rows), f"cannot write to {self.path}: {error}")
+                break
+            saved += len(part)
+        if newer and before > last:  # of a row whose number is damaged; those in the journal get others
+            self._renumber_journal()
+        if saved:
+            log.warning("%s: %d messages that waited in the damaged file were saved", self._where, saved)
 
     def _lost(self, count: int, why: str) -> None:
         if not self.dropped:
             log.warning("%s: messages are dropped: %s", self._where, why)
         self.dropped += count
 
-    def _opened(self) -> tuple[sqlite3.Connection, str, int]:
+    def _opened(self) -> spool_file.Opened:
         """The database, its name, and how often it was opened."""
-        if self.path is not None:
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._owner = self._owned(self.path)
-                return _database(str(self.path))
-            except (OSError, sqlite3.OperationalError) as error:
-                log.warning("%s: what cannot be sent waits in memory alone: %s: %s", self._where, self.path, error)
-                self.path = None
-            except sqlite3.DatabaseError as error:  # damaged, or no spool
-                damaged = self.path.with_suffix(f".damaged-{int(time.time())}")
-                self.path.replace(damaged)
-                log.warning("%s: %s is damaged (%s); it is now %s", self._where, self.path, error, damaged.name)
-                return _database(str(self.path))
-        return _database(":memory:")
-
-    def _owned(self, path: Path) -> int:
-        """A lock on the spool, for as long as this process lives."""
-        lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self.path is None:
+            return spool_file.opened(None)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            with suppress(OSError):
-                os.close(lock)
-            raise StageError(
-                f"another process sends from {path}",
-                why="two would send each other's messages twice",
-                where=self._where,
-                fix="stop the other, or give this pipeline a spool: of its own",
-            ) from error
-        return lock
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._owner = spool_file.owned(self.path, self._where)
+            if self.path.exists() and not self.path.is_file():
+                raise OSError("it is no file")
+            return spool_file.opened(self.path)
+        except OSError as error:
+            return self._in_memory(error)
+        except spool_file.DAMAGE as error:
+            return self._in_memory(error) if "locked" in str(error) else self._renewed(error)
+
+    def _in_memory(self, error: Exception) -> spool_file.Opened:
+        log.warning("%s: what cannot be sent waits in memory alone: %s: %s", self._where, self.path, cause(error))
+        self.path = None
+        return spool_file.opened(None, self.name, (self._first >> 32) - 1)
+
+    def _renewed(self, error: Exception) -> spool_file.Opened:
+        """Put the file aside and open a new one. Where that cannot be, neither is: the fault is the disk's."""
+        assert self.path is not None, "what is in memory is never damaged"
+        self._renewals += 1
+        if self._renewals > _RENEWALS:
+            return self._in_memory(error)
+        try:
+            made, self._left, aside = spool_file.renewed(self.path, self.name, (self._first >> 32) - 1)
+        except (OSError, *spool_file.DAMAGE) as other:
+            return self._in_memory(other)
+        now = f"it is now {aside.name}" if aside.exists() else "it was removed"
+        log.warning("%s: %s is damaged (%s); %s", self._where, self.path, cause(error), now)
+        return made
 
 
-def _database(path: str) -> tuple[sqlite3.Connection, str, int]:
-    """A spool's file, its name, and how often it was opened: no number is used twice, whatever was removed."""
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    database.execute("PRAGMA page_size=1024")  # of a new file: a commit writes whole pages, and flash wears out
-    database.execute("PRAGMA journal_mode=WAL")
-    database.execute("PRAGMA synchronous=FULL")  # a number that was used is so after a power cut, too
-    database.execute("PRAGMA wal_autocheckpoint=0")  # whoever puts never waits for the disk; secure() does it
-    database.executescript(_TABLES)
-    if database.execute("SELECT name FROM spool").fetchone() is None:
-        database.execute("INSERT INTO spool VALUES (?, 0)", (uuid.uuid4().hex[:12],))
-    database.execute("UPDATE spool SET opened = opened + 1")
-    name, opened = database.execute("SELECT name, opened FROM spool").fetchone()
-    database.execute("PRAGMA synchronous=NORMAL")
-    return database, str(name), int(opened)
-
-
-def _size(rows: Iterable[Row]) -> int:
-    """Bytes that they take together."""
-    return sum(len(body) + _ROW_BYTES for *_, body in rows)
+def _text(value: object) -> str:
+    """Return a text of a row, which comes as bytes from the database."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sqlite3
 import subprocess
@@ -111,7 +112,7 @@ def test_the_oldest_go_where_there_are_too_many_or_they_are_too_old(
     one = spool(tmp_path / "a.db", limit=10_000, age_s=60)
     put(one, *range(1000))
     one.trim()
-    assert one.bytes <= 10_000 and held(one)[-1] == 999 and one.count + one.dropped == 1000
+    assert one.size_bytes <= 10_000 and held(one)[-1] == 999 and one.count + one.dropped == 1000
     assert one.count > 50  # not more went than had to
     elapse(monkeypatch, 50)
     put(one, 1000)
@@ -195,6 +196,141 @@ def test_a_damaged_file_is_put_aside(tmp_path: Path, caplog: pytest.LogCaptureFi
     one.close()
 
 
+def zero(path: Path, first: int, last: int | None = None) -> None:
+    """Blocks of a file that a medium has lost."""
+    data = bytearray(path.read_bytes())
+    data[first:last] = bytes(len(data[first:last]))
+    path.write_bytes(data)
+
+
+def test_damage_behind_the_first_pages_is_put_aside_and_the_rest_saved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = spool(tmp_path / "a.db")
+    put(one, *range(6000))
+    one.secure()
+    put(one, 6000)
+    one.close()
+    name, size = one.name, (tmp_path / "a.db").stat().st_size
+    zero(tmp_path / "a.db", size // 3, size // 3 + 65536)
+    one = spool(tmp_path / "a.db")
+    left = held(one, 9000)
+    assert left == sorted(left) and 4000 < len(left) < 6000 and left[-1] == 6000 and left[0] == 0 and one.name == name
+    assert "is damaged" in caplog.text and f"{len(left) - 1} messages that waited in the damaged file" in caplog.text
+    one.close()
+    again = spool(tmp_path / "a.db")
+    assert held(again, 9000) == left and caplog.text.count("is damaged") == 1
+    again.close()
+
+
+def test_damage_that_shows_while_it_is_used_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = spool(tmp_path / "a.db")
+    put(one, *range(3000))
+    one.secure()
+    zero(tmp_path / "a.db", 50_000, 60_000)
+    one._database.execute("PRAGMA cache_size=1")
+    put(one, 3000)
+    numbers = list[int]()
+    while messages := one.oldest(256):
+        numbers += [json.loads(message.body)["n"] for message in messages]
+        one.remove(messages)
+        one.secure()
+        one.trim()
+    assert numbers == sorted(set(numbers)) and len(numbers) > 2000 and numbers[-1] == 3000
+    assert "is damaged" in caplog.text and one.count == 0
+    one.close()
+
+
+def test_a_file_that_is_removed_while_it_is_used_is_made_again(tmp_path: Path) -> None:
+    one = spool(tmp_path / "a.db")
+    put(one, 0, 1)
+    one.secure()
+    for path in tmp_path.glob("a.db*"):
+        path.unlink()
+    put(one, 2)
+    one.secure()
+    assert held(one) == [0, 1, 2]
+    one.close()
+    again = spool(tmp_path / "a.db")
+    assert held(again) == [0, 1, 2]
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE messages SET stream = x'ff' || 'ate' WHERE number % 5 = 3",
+        "UPDATE messages SET body = NULL WHERE number % 5 = 3",
+        "UPDATE messages SET body = 'text' WHERE number % 5 = 3",
+        "UPDATE messages SET body = x'7b22' WHERE number % 5 = 3",
+        "UPDATE messages SET kind = 7, time = NULL WHERE number % 5 = 3",
+        "UPDATE messages SET time = 'x' WHERE number % 5 = 3",
+        "UPDATE spool SET opened = 1 << 40",
+        "UPDATE spool SET opened = 'x'",
+        "UPDATE spool SET name = x'ffff'",
+        "UPDATE messages SET number = 1 << 62 WHERE number % 5 = 3",
+        "ALTER TABLE messages RENAME COLUMN body TO bodz",
+        "DROP TABLE messages",
+    ],
+)
+def test_rows_that_are_none_hold_up_no_other(tmp_path: Path, damage: str) -> None:
+    one = spool(tmp_path / "a.db")
+    put(one, 0, 1, 2, 3, 4)
+    one.secure()
+    one.close()
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        database.execute(damage)
+        database.commit()
+    one = spool(tmp_path / "a.db")
+    put(one, 5)
+    one.trim()
+    numbers = held(one)
+    assert set(numbers) >= ({5} if "DROP" in damage else {0, 1, 3, 4, 5}), numbers
+    one.remove(one.oldest(9))
+    assert one.count == 0
+    one.close()
+
+
+def test_nobody_else_may_read_it(tmp_path: Path) -> None:
+    (tmp_path / "b.db").touch(0o644)
+    umask = os.umask(0)
+    try:
+        one, other = spool(tmp_path / "new" / "a.db"), spool(tmp_path / "b.db")
+        put(one, 1)
+        one.secure()
+        one.keep_aside(one.oldest(1)[0])
+        paths = [*(tmp_path / "new").iterdir(), *tmp_path.glob("b.*")]
+        assert len(paths) == 11 and {path.stat().st_mode & 0o777 for path in paths} == {0o600}
+        assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+        one.close()
+        other.close()
+    finally:
+        os.umask(umask)
+
+
+def test_a_folder_in_its_place_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.db").mkdir()
+    one = spool(tmp_path / "a.db")
+    put(one, 1)
+    assert held(one) == [1] and "it is no file" in caplog.text and (tmp_path / "a.db").is_dir()
+    one.close()
+
+
+def test_few_damaged_files_are_kept(tmp_path: Path) -> None:
+    for _ in range(6):
+        (tmp_path / "a.db").write_bytes(b"no database, " * 500)
+        spool(tmp_path / "a.db").close()
+    assert len(list(tmp_path.glob("*.damaged-*"))) == 3
+
+
+def test_a_journal_that_does_not_know_whose_it_is_any_more(tmp_path: Path) -> None:
+    journal = killed(tmp_path / "a.db", 0, 1, 2)
+    (tmp_path / "a.journal").write_bytes(bytes([journal[0] ^ 1]) + journal[1:12] + b"\xff" * 7 + b"\x7f" + journal[20:])
+    one = spool(tmp_path / "a.db")
+    assert held(one) == [0, 1, 2] and one.count == 3
+    one.close()
+
+
 def test_where_nothing_can_be_written_it_is_in_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     one = spool(tmp_path / "file" / "a.db")
@@ -224,17 +360,21 @@ def killed(path: Path, *numbers: int) -> bytes:
     return journal
 
 
-def test_what_a_power_cut_left_half_written_ends_the_journal(tmp_path: Path) -> None:
+def test_what_a_power_cut_left_half_written_is_left_out_of_the_journal(tmp_path: Path) -> None:
     journal = killed(tmp_path / "a.db", *range(5))
     at = journal.index(b'{"n":3}')
-    for broken in (journal[:at] + b"\0" * (len(journal) - at), journal[:at] + b"!" + journal[at + 1 :], journal[:at]):
+    for broken, left in (
+        (journal[:at] + b"\0" * (len(journal) - at), [0, 1, 2]),
+        (journal[:at] + b"!" + journal[at + 1 :], [0, 1, 2, 4]),
+        (journal[:at], [0, 1, 2]),
+    ):
         (tmp_path / "a.journal").write_bytes(broken)
         one = spool(tmp_path / "a.db")
-        assert held(one) == [0, 1, 2] and one.count == 3
+        assert held(one) == left and one.count == len(left)
         put(one, 9)
-        assert held(one) == [0, 1, 2, 9]
+        assert held(one) == [*left, 9]
         one.remove(one.oldest(10))
-        assert (one.count, one.bytes) == (0, 0)
+        assert (one.count, one.size_bytes) == (0, 0)
         one.close()
 
 
@@ -265,9 +405,9 @@ def test_messages_of_every_size_stay_in_order(tmp_path: Path) -> None:
     one = spool(tmp_path / "a.db")
     for number in range(30):
         one.put("result", "camera", "", b'{"n":%d,"x":"%s"}' % (number, b"x" * (number % 5 * 300_000)))
-    assert held(one) == list(range(30)) and one.count == 30 and one.bytes > 2**20
+    assert held(one) == list(range(30)) and one.count == 30 and one.size_bytes > 2**20
     one.remove(one.oldest(29))
-    assert held(one) == [29] and one.count == 1 and one.bytes < 1_200_200
+    assert held(one) == [29] and one.count == 1 and one.size_bytes < 1_200_200
     one.close()
 
 
@@ -282,7 +422,7 @@ def test_what_a_full_disk_cannot_remove_is_not_sent_again(tmp_path: Path) -> Non
     one._database.execute("PRAGMA query_only=OFF")
     one.remove(one.oldest(1))
     one.trim()
-    assert held(one) == [4, 5] and one.count == 2 and one.bytes == 2 * (len(b'{"n":4}') + 64)
+    assert held(one) == [4, 5] and one.count == 2 and one.size_bytes == 2 * (len(b'{"n":4}') + 64)
     one.close()
 
 

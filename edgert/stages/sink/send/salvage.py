@@ -1,0 +1,242 @@
+"""What is left of a damaged spool: the rows of an SQLite file, page by page, whatever has become of the others.
+
+SQLite itself reads nothing below a damaged page of its tree, so the pages that hold rows are read without the tree, as
+the shell's ``.recover`` does (https://www.sqlite.org/fileformat2.html, https://www.sqlite.org/recovery.html).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from edgert.stages.sink.send.journal import Row
+
+PAGE_BYTES = 1024
+"""Of a spool: a commit writes whole pages, and flash wears out."""
+MOST_OPENED = 2**30
+"""How often a spool is opened at most, so that a message's number has 63 bits."""
+_LEAF = 0x0D
+_HEADER_BYTES, _SCHEMA_PAGE = 100, 1
+_MOST_PAGES = 2**24
+_WAL_BYTES, _FRAME = 32, struct.Struct(">II8s8s")
+NAME = re.compile(b"[0-9a-f]{12}")
+_KINDS = ("result", "event")
+_INT_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+
+
+class Left(NamedTuple):
+    """What could be read of a spool. ``name`` is empty, and ``opened`` 0, where that could not."""
+
+    name: str
+    opened: int
+    rows: Iterator[Row]
+
+
+def left_of(path: Path) -> Left:
+    """Return what can be read of a spool's file and of the write-ahead log beside it, in the order of the numbers.
+
+    Raises:
+        OSError: nothing can be read.
+    """
+    pages = _Pages(path)
+    found, name, opened = list[tuple[int, int, int]](), "", 0
+    free = pages.free()
+    for number in range(1, pages.count + 1):
+        if number in free:
+            continue
+        for at in pages.cells(number):
+            with suppress(ValueError, IndexError, struct.error):
+                rowid, columns = pages.columns(number, at)
+                if len(columns) == 2:
+                    name, opened = _identity(pages.values(number, at)) or (name, opened)
+                elif len(columns) == 6 and rowid > 0:
+                    found.append((rowid, number, at))
+    found.sort()
+    return Left(name, opened, _rows(pages, found))
+
+
+def is_whole(body: object) -> bool:
+    """Whether a message's body is a JSON object."""
+    try:
+        return isinstance(body, bytes) and isinstance(json.loads(body), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _rows(pages: _Pages, found: list[tuple[int, int, int]]) -> Iterator[Row]:
+    last = 0
+    for rowid, number, at in found:
+        if rowid == last:
+            continue
+        with suppress(ValueError, IndexError, struct.error, OverflowError):
+            _, time_s, *texts, body = pages.values(number, at)
+            kind, stream, rule = (one.decode(errors="replace") for one in texts if isinstance(one, bytes))
+            if kind in _KINDS and isinstance(time_s, float | int) and isinstance(body, bytes) and is_whole(body):
+                last = rowid
+                yield rowid, float(time_s), kind, stream, rule, body
+
+
+def _identity(values: list[object]) -> tuple[str, int] | None:
+    """Return a spool's name and how often it was opened, from a row that holds them."""
+    name, opened = values
+    if isinstance(name, bytes) and NAME.fullmatch(name) and isinstance(opened, int) and 0 < opened < MOST_OPENED:
+        return name.decode(), opened
+    return None
+
+
+class _Part:
+    """A file that is read in parts: what a medium cannot read any more is zero. An absent one is empty."""
+
+    def __init__(self, path: Path) -> None:
+        self.size, self._file = 0, -1
+        with suppress(OSError):
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self.size = os.fstat(self._file).st_size
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+    def read(self, at: int, count: int) -> bytes:
+        """Return ``count`` bytes; fewer at the end."""
+        try:
+            return os.pread(self._file, count, at)
+        except OSError:
+            return bytes(count)
+
+
+class _Pages:
+    """The pages of a file, those in its write-ahead log before those in the file. Numbers begin at 1."""
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._log = _Part(path), _Part(path.with_name(f"{path.name}-wal"))
+        head = self._file.read(0, 18)
+        size = int.from_bytes(head[16:], "big")
+        is_size = size >= 512 and size & (size - 1) == 0 and head.startswith(b"SQLite format 3")
+        self._size = size if is_size else PAGE_BYTES
+        self._newer = dict(self._logged())
+        self.count = max((self._file.size // self._size, *self._newer))
+
+    def page(self, number: int) -> bytes:
+        """Return a page. Raises IndexError where there is none."""
+        if number < 1 or number > self.count:
+            raise IndexError(number)
+        if number in self._newer:
+            return self._log.read(self._newer[number], self._size)
+        return self._file.read((number - 1) * self._size, self._size)
+
+    def free(self) -> frozenset[int]:
+        """Return the pages that hold nothing any more, as far as their list can be read."""
+        found, seen = set[int](), set[int]()
+        with suppress(IndexError, struct.error):
+            (trunk,) = struct.unpack_from(">I", self.page(1), 32)
+            while trunk and trunk not in seen:
+                seen.add(trunk)
+                page = self.page(trunk)
+                trunk, count = struct.unpack_from(">II", page)
+                if count > self._size // 4 - 2:
+                    break
+                found.update(struct.unpack_from(f">{count}I", page, 8))
+        return frozenset(found | seen)
+
+    def cells(self, number: int) -> tuple[int, ...]:
+        """Return where each row of a page begins; none of a page that holds no rows."""
+        page, begin = self.page(number), _HEADER_BYTES if number == _SCHEMA_PAGE else 0
+        if len(page) < self._size or page[begin] != _LEAF:
+            return ()
+        count = int.from_bytes(page[begin + 3 : begin + 5], "big")
+        if begin + 8 + 2 * count > self._size:
+            return ()
+        return struct.unpack_from(f">{count}H", page, begin + 8)
+
+    def columns(self, number: int, at: int) -> tuple[int, list[int]]:
+        """Return the number of a row and the types of its columns. Raises ValueError or IndexError for no row."""
+        page = self.page(number)
+        size, at = _varint(page, at)
+        rowid, at = _varint(page, at)
+        head, begin = _varint(page, at)
+        end, types = at + head, []
+        if head > min(64, size) or end > len(page):
+            raise ValueError("no row")
+        while begin < end:
+            kind, begin = _varint(page, begin)
+            types.append(kind)
+        return rowid, types
+
+    def values(self, number: int, at: int) -> list[object]:
+        """Return the columns of a row; texts as bytes. Raises ValueError or IndexError for what is no whole row."""
+        page = self.page(number)
+        size, begin = _varint(page, at)
+        _, begin = _varint(page, begin)
+        data, found = self._payload(page, begin, size), list[object]()
+        _, types = self.columns(number, at)
+        (place, _) = _varint(data, 0)
+        for kind in types:
+            if kind in (0, 8, 9):
+                found.append(None if kind == 0 else kind - 8)
+            elif kind == 7:
+                found.append(struct.unpack_from(">d", data, place)[0])
+            elif kind in _INT_BYTES:
+                found.append(int.from_bytes(data[place : place + _INT_BYTES[kind]], "big", signed=True))
+            elif kind >= 12:
+                found.append(data[place : place + (kind - 12) // 2])
+            else:
+                raise ValueError("no type")
+            place += 8 if kind == 7 else _INT_BYTES.get(kind, (kind - 12) // 2 if kind >= 12 else 0)
+        if place != size:
+            raise ValueError("no whole row")
+        return found
+
+    def _payload(self, page: bytes, begin: int, size: int) -> bytes:
+        """Return the bytes of a row, which may go on in further pages."""
+        most = self._size - 35
+        if size <= most:
+            return page[begin : begin + size]
+        if size > self.count * self._size:
+            raise ValueError("no row is so large")
+        least = (self._size - 12) * 32 // 255 - 23
+        here = least + (size - least) % (self._size - 4)
+        here = here if here <= most else least
+        parts, left = [page[begin : begin + here]], size - here
+        (after,) = struct.unpack_from(">I", page, begin + here)
+        while left > 0:
+            more = self.page(after)
+            parts.append(more[4 : 4 + left])
+            left -= self._size - 4
+            (after,) = struct.unpack_from(">I", more)
+        return b"".join(parts)
+
+    def _logged(self) -> Iterator[tuple[int, int]]:
+        """Find the pages in the log that were committed, and where each begins; the newest last."""
+        step, written = _FRAME.size + self._size, list[tuple[int, int]]()
+        starts = range(_WAL_BYTES, self._log.size - step + 1, step)
+        frames = [_FRAME.unpack(self._log.read(at, _FRAME.size)) for at in starts]
+        own = self._log.read(16, 8)
+        if own not in [salts for _, _, salts, _ in frames] and frames:
+            own = frames[0][2]  # the log's head is damaged; others are of an earlier time
+        for at, (number, commit, salts, _) in zip(starts, frames, strict=True):
+            if salts != own or not 0 < number <= _MOST_PAGES:
+                continue
+            written.append((number, at + _FRAME.size))
+            if commit:
+                yield from written
+                written.clear()
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of 1 to 9 bytes, as SQLite writes them, and where it ends."""
+    value = 0
+    for _ in range(8):
+        byte = data[at]
+        at += 1
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            return value, at
+    value = value << 8 | data[at]
+    return value - (1 << 64) if value >= 1 << 63 else value, at + 1
