@@ -91,9 +91,12 @@ class Watchdog:
         return [node for node in self._nodes if node.stuck_s > AT_THE_END * node.care.watchdog_s]
 
     def finishes(self, node: Node) -> bool:
-        """Whether a node is closing files, and has just begun, or its thread was seen to compute or to write lately."""
-        seen_ns = self._since_ns(node)
-        return bool(seen_ns) and node.is_closing and self._clock.now_ns() - seen_ns < _LATELY_S * 1e9
+        """Whether a node is closing files, and has just begun, or its thread was seen to compute or to write lately; or
+        it says itself how long closing takes, ``closing_s``, and that is not over."""
+        seen_ns, now_ns, own_s = self._since_ns(node), self._clock.now_ns(), getattr(node.work, "closing_s", 0.0)
+        if not seen_ns or not node.is_closing:
+            return False
+        return now_ns - seen_ns < _LATELY_S * 1e9 or now_ns - node.since_ns < (own_s + _LATELY_S) * 1e9
 
     def place_of(self, node: Node) -> str:
         """Where in the user's own code it is; empty elsewhere."""

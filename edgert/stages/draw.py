@@ -397,6 +397,7 @@ class Marked:
 
     def __init__(self, sink: Stage, label: str, shows: bool) -> None:
         self._sink, self._label, self._shows = sink, label, shows
+        self.closing_s: float = getattr(sink, "closing_s", 0.0)
         self._images = Images()
 
     def open(self) -> None:

@@ -20,8 +20,12 @@ BATCH = 256
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _REMIND_S = 300.0
 _IDLE_S, _SECURE_S, _TRIM_S = 0.5, 1.0, 5.0
-_END_S = 3.0
-"""How long the end of a run waits for what is still to be sent; the rest waits in the spool."""
+CLOSE_S = 3.0
+"""How long the end of a run waits for what is still to be sent and to settle; the rest waits in the spool."""
+_LEAVE_S = 0.4
+"""The part of it in which the connection is ended."""
+_TRIES = 5
+"""So often a message is tried whose sending fails for a reason of its own."""
 
 
 class RefusedError(Exception):
@@ -39,6 +43,8 @@ class Door(Protocol):
     """The server, without credentials, for people."""
     settle_s: float
     """How long the server may still lose what it has acknowledged, when it is killed."""
+    stays: bool
+    """Whether it is connected while there is nothing to send: others see there that we are."""
 
     def connect(self) -> None:
         """Raises OSError when nobody answers there, or it does not let us in."""
@@ -74,6 +80,8 @@ class Courier:
         self._secured = self._trimmed = time.monotonic()
         self._refused, self._is_spool_odd = 0, False
         self._sent, self._settling = -1, deque[tuple[float, Message]]()
+        self._suspects, self._failed, self._tries, self._odd = -1, -1, 0, -1  # numbers of messages
+        self._was_asked, self._left, self._leaving = False, threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"edgert-{name}", daemon=True)
         self._thread.start()
 
@@ -83,25 +91,30 @@ class Courier:
             self._news.set()
 
     def close(self) -> None:
-        """Sends what can be sent within a few seconds; what is left waits in the spool. A server that does not answer
-        is not waited for any longer: the thread ends when it has given it up."""
+        """Sends what can be sent within :data:`CLOSE_S`; what is left waits in the spool, which is closed then. A
+        server that does not answer is not waited for any longer: the thread ends when it has given it up."""
         self._ends.set()
         self._news.set()
-        self._thread.join(_END_S + self._door.settle_s + 0.5)
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            log.warning("%s: %s does not answer; it is left", self._name, self._door.name)
+            self._leave()
 
     def _run(self) -> None:
         wait_s, deadline = _FIRST_WAIT_S, float("inf")
-        while True:
+        while not self._left.is_set():
             if self._ends.is_set():
-                deadline = min(deadline, time.monotonic() + _END_S + self._door.settle_s)
-            if time.monotonic() > deadline or (self._ends.is_set() and not self._spool.count):
-                break
+                deadline = min(deadline, time.monotonic() + CLOSE_S - _LEAVE_S)
+                if time.monotonic() > deadline or not (self._spool.count or self._is_missed()):
+                    break
             try:
                 if not self._step():
-                    self._news.wait(_IDLE_S)
+                    self._news.wait(self._idle_s())
                     self._news.clear()
                 wait_s = _FIRST_WAIT_S
             except Exception as error:  # of whatever package does the protocol; the next try may go well
+                if self._left.is_set():
+                    break
                 is_known = isinstance(error, OSError) and str(error)
                 log.debug("%s: %s", self._name, self._door.name, exc_info=error)
                 self._is_open, self._sent = False, -1
@@ -113,16 +126,32 @@ class Courier:
                 self._pause(wait_s * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all boards come at once
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
             self._tend()
+        self._close_door()
         self._leave()
+
+    def _is_missed(self) -> bool:
+        """Whether nobody there knows yet that we were."""
+        return self._door.stays and not self._was_asked
+
+    def _idle_s(self) -> float:
+        """How long to wait for news: no longer than until something has settled."""
+        if not self._settling:
+            return _IDLE_S
+        return min(max(self._settling[0][0] - time.monotonic(), 0.0) + 0.001, _IDLE_S)
 
     def _step(self) -> bool:
         """Sends some; False where there is nothing to send."""
-        messages = self._spool.oldest(BATCH, self._sent)
-        if not messages and not self._settling:
+        count = 1 if self._sent < self._suspects else BATCH
+        messages = self._spool.oldest(count, self._sent)
+        if not messages and not self._settling and not self._door.stays:
             return False
         if not self._is_open:
+            self._was_asked = True
             self._door.connect()
             self._is_open = True
+        if messages and messages[0].number == self._odd:
+            self._settle(messages[:1])
+            return True
         try:
             self._door.send(messages)
         except RefusedError as error:
@@ -130,11 +159,33 @@ class Courier:
                 log.warning("%s: %s refuses a message, which is dropped: %s", self._name, self._door.name, error)
             self._refused += 1
             messages = messages[: messages.index(error.message) + 1]
+        except OSError:
+            raise
+        except Exception as error:
+            self._suspect(messages, error)
+            raise
         self._settle(messages)
-        if messages and self._down_since:
+        if (messages or self._door.stays) and self._down_since:
             log.info("%s: %s takes messages again; %d wait", self._name, self._door.name, self._spool.count)
             self._down_since = 0.0
         return bool(messages)
+
+    def _suspect(self, messages: Sequence[Message], error: Exception) -> None:
+        """One of these cannot be sent, whatever the server says. From now on each goes by itself, up to the last of
+        them; the one that fails again and again is kept aside, so that it holds up no other."""
+        if not messages:
+            return
+        self._suspects = max(self._suspects, messages[-1].number)
+        first = messages[0]
+        if len(messages) > 1 or first.number != self._failed:
+            self._failed, self._tries = first.number if len(messages) == 1 else -1, 0
+        self._tries += 1
+        if self._failed == first.number and self._tries >= _TRIES:
+            self._odd, place = first.number, self._spool.keep_aside(first)
+            what = (
+                f"a message of {first.stream!r} cannot be sent, tried {_TRIES} times: {type(error).__name__}: {error}"
+            )
+            log.warning("%s: %s; it is %s", self._name, printable(what), f"kept in {place}" if place else "dropped")
 
     def _settle(self, messages: Sequence[Message]) -> None:
         """Some more were acknowledged; the spool forgets those for which that was long enough ago."""
@@ -183,9 +234,14 @@ class Courier:
             log.debug("%s: %s cannot be closed", self._name, self._door.name, exc_info=error)
 
     def _leave(self) -> None:
-        self._close_door()
-        spool, self._secured = self._spool, 0.0
-        self._tend()
+        """Close the spool, once, and say what is left in it."""
+        with self._leaving:
+            if self._left.is_set():
+                return
+            self._secured = 0.0
+            self._tend()
+            self._left.set()
+        spool = self._spool
         spool.close()
         if spool.count:
             place = f"in {spool.path} for the next run" if spool.path else "in memory alone, and are lost"

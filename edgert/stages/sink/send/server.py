@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import re
+import socket
 import ssl
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from edgert.errors import cause
 
 TIMEOUT_S = 10.0
 """How long a server may take to answer."""
+
+
+_ASKED, _ASKING = dict[str, "Future[list[Any]]"](), threading.Lock()
+"""Names that are looked up now: one thread for each, however often it is asked for."""
+
+
+def _look_up(asked: str, host: str, port: int, answer: Future[list[Any]]) -> None:
+    try:
+        answer.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    except Exception as error:  # noqa: BLE001 - who asks raises it
+        answer.set_exception(error)
+    with _ASKING:
+        del _ASKED[asked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +80,24 @@ class Server:
     def port(self, default: int) -> int:
         """Of the address, or what is usual."""
         return urlsplit(self.url).port or default
+
+    def look_up(self, port: int) -> list[Any]:
+        """Return the addresses of its name, as :func:`socket.getaddrinfo` does.
+
+        Raises:
+            OSError: nobody knows it, or nobody answers in time. The system's own time-out may be minutes.
+        """
+        asked = f"{self.host}:{port}"
+        with _ASKING:
+            answer = _ASKED.get(asked)
+            if answer is None:
+                answer = _ASKED[asked] = Future()
+                work = threading.Thread(target=_look_up, args=(asked, self.host, port, answer), daemon=True)
+                work.start()
+        try:
+            return answer.result(TIMEOUT_S)
+        except NotInTime:
+            raise OSError(f"the address of {self.host} is not known: no name server answers") from None
 
     @property
     def scheme(self) -> str:

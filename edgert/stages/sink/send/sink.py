@@ -8,7 +8,7 @@ from typing import Protocol
 
 from edgert.runtime.records import Result
 from edgert.stages.context import SimpleStage
-from edgert.stages.sink.send.courier import Courier, Door
+from edgert.stages.sink.send.courier import CLOSE_S, Courier, Door
 from edgert.stages.sink.send.messages import Writer
 from edgert.stages.sink.send.spool import Spool
 
@@ -22,7 +22,12 @@ class SendSink(SimpleStage):
 
     Args:
         hands_over: whether a thread of its own writes.
+
+    Attributes:
+        closing_s: how long :meth:`close` may take; a stop waits for it.
     """
+
+    closing_s = CLOSE_S
 
     def __init__(self, name: str, writer: Writer, spool: SpoolOf, door: Door, hands_over: bool = True) -> None:
         self.name, self._writer, self._spool_of, self._door = name, writer, spool, door

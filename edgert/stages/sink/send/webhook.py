@@ -10,17 +10,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import http.client
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
+from edgert.errors import printable
 from edgert.stages.sink.send.courier import RefusedError
-from edgert.stages.sink.send.server import TIMEOUT_S, Server
+from edgert.stages.sink.send.exchange import BODY_S, Exchange
+from edgert.stages.sink.send.server import Server
 from edgert.stages.sink.send.spool import Message
 
+log = logging.getLogger("edgert.send")
+
 _JSON = {"Content-Type": "application/json"}
+_HURRY_S = 0.1
+"""How long the body of an answer is waited for once it was seen not to end."""
 _NEVER = (400, 406, 411, 413, 414, 415, 422, 431)
 """Answers that say of the message itself, not of the address or the moment, that it is not taken (RFC 9110)."""
 
@@ -38,20 +44,15 @@ class WebhookDoor:
         self._server, self._pipeline, self._headers, self._secret = server, pipeline, headers, _key(secret)
         self._sends_images = sends_images
         self._port = server.port(443 if server.scheme == "https" else 80)
-        self.name, self.settle_s = server.name(self._port), 0.0
+        self.name, self.settle_s, self.stays = server.name(self._port), 0.0, False
         parts = urlsplit(server.url)
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection: Exchange | None = None
+        self._is_odd = False
 
     def connect(self) -> None:
         """See :class:`~edgert.stages.sink.send.courier.Door`."""
-        host = self._server.host
-        self._connection = (
-            http.client.HTTPSConnection(host, self._port, timeout=TIMEOUT_S, context=self._server.tls.context())
-            if self._server.scheme == "https"
-            else http.client.HTTPConnection(host, self._port, timeout=TIMEOUT_S)
-        )
-        self._connection.connect()
+        self._connection = Exchange(self._server, self._port, _HURRY_S if self._is_odd else BODY_S)
 
     def send(self, messages: Sequence[Message]) -> None:
         """See :class:`~edgert.stages.sink.send.courier.Door`."""
@@ -60,17 +61,18 @@ class WebhookDoor:
             body, about = _image(message.body) if self._sends_images else (message.body, _JSON)
             if not body:
                 continue
-            try:
-                self._connection.request("POST", self._path, body, self._all_headers(message, body, about))
-                answer = self._connection.getresponse()
-                said = answer.read(500).decode(errors="replace")
-                answer.read()
-            except http.client.HTTPException as error:
-                raise OSError(f"no answer in HTTP: {type(error).__name__}") from error
-            if answer.status in _NEVER:
-                raise RefusedError(f"HTTP {answer.status} {answer.reason}: {said[:120]}", message)
-            if not 200 <= answer.status < 300:
-                raise OSError(f"HTTP {answer.status} {answer.reason}: {said[:120]}")
+            if self._connection.is_over:  # one message for each connection, or a long time without any
+                self._connection.close()
+                self.connect()
+            status, said = self._connection.post(self._path, body, self._all_headers(message, body, about))
+            if status in _NEVER:
+                raise RefusedError(said, message)
+            if not 200 <= status < 300:
+                raise OSError(said)
+            if self._connection.oddity and not self._is_odd:
+                self._is_odd = True
+                odd = self._connection.oddity
+                log.warning("%s takes messages, and of its answers no more is read: %s", self.name, printable(odd))
 
     def close(self) -> None:
         """See :class:`~edgert.stages.sink.send.courier.Door`."""

@@ -24,7 +24,7 @@ PATIENCE_S = 30.0
 class Server:
     """A door to a server that breaks as a test says."""
 
-    name, settle_s = "test://server", 0.0
+    name, settle_s, stays = "test://server", 0.0, False
 
     def __init__(self) -> None:
         self.got: list[int] = []
@@ -241,7 +241,7 @@ def test_what_is_left_waits_for_the_next_run(tmp_path: Path, caplog: pytest.LogC
     assert server.asked.wait(PATIENCE_S)
     began = time.monotonic()
     one.close()
-    assert time.monotonic() - began < courier._END_S + PATIENCE_S / 3
+    assert time.monotonic() - began < courier.CLOSE_S + PATIENCE_S / 3
     spool.close()
     assert "5 messages were not sent; they wait in" in caplog.text
     again = Server()
@@ -285,7 +285,7 @@ def test_a_full_disk_stops_no_sending(
 
 
 def test_a_server_that_does_not_answer_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier, "_END_S", 0.1)
+    monkeypatch.setattr(courier, "CLOSE_S", 0.1)
     answers = threading.Event()
 
     class Slow(Server):

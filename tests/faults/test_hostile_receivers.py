@@ -1,0 +1,164 @@
+"""Receivers that answer wrongly, endlessly or never: each exchange ends in time, within bounds, and is logged."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from edgert.stages.sink.send import courier, exchange, server
+from edgert.stages.sink.send.courier import Courier
+from edgert.stages.sink.send.server import Server
+from edgert.stages.sink.send.spool import Message, Spool
+from edgert.stages.sink.send.webhook import WebhookDoor
+from tests.helpers import brokers, hostile_http
+from tests.helpers.growth import Holds
+
+PATIENCE_S = 60.0
+MESSAGE = Message(1, "a-1", "result", "gate", "", b'{"id":"a-1"}')
+
+
+def door(port: int, scheme: str = "http") -> WebhookDoor:
+    return WebhookDoor(Server(f"{scheme}://localhost:{port}/"), "pole", {}, "")
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "EXCHANGE_S", 1.0)
+    monkeypatch.setattr(exchange, "BODY_S", 0.3)
+    monkeypatch.setattr("edgert.stages.sink.send.webhook.BODY_S", 0.3)
+
+
+def sent(one: WebhookDoor) -> str:
+    """What becomes of a message: empty where it was taken, else why not."""
+    try:
+        one.connect()
+        one.send([MESSAGE])
+    except (OSError, courier.RefusedError) as error:
+        return str(error) or "?"
+    finally:
+        one.close()
+    return ""
+
+
+@pytest.mark.parametrize("name", hostile_http.ANSWERS)
+def test_every_exchange_ends(name: str, hurried: None, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "edgert.send")
+    with hostile_http.server(name) as port:
+        before, began = Holds.now().rss_bytes, time.monotonic()
+        why = sent(door(port))
+        assert time.monotonic() - began < 5 and Holds.now().rss_bytes - before < 5 * 2**20
+    assert (why == "") == (name in hostile_http.TAKEN), why
+    assert why or "of its answers no more is read" in caplog.text
+
+
+def test_a_receiver_that_does_not_read_is_given_up(hurried: None) -> None:
+    big = Message(1, "a-1", "result", "gate", "", b'{"x":"%s"}' % (b"x" * (32 << 20)))
+    with hostile_http.server("nothing", reads=False) as port:
+        one = door(port)
+        one.connect()
+        began = time.monotonic()
+        with pytest.raises(OSError, match="too long"):
+            one.send([big])
+        assert time.monotonic() - began < 5
+        one.close()
+
+
+def test_a_handshake_that_does_not_end_is_given_up(hurried: None) -> None:
+    with hostile_http.server("status byte by byte", reads=False) as port:
+        began = time.monotonic()
+        assert sent(door(port, "https"))
+        assert time.monotonic() - began < 5
+
+
+def test_an_honest_receiver_keeps_its_connection_and_may_end_it() -> None:
+    receiver = brokers.Receiver()
+    one = door(receiver.port)
+    one.connect()
+    one.send([MESSAGE] * 3)
+    first = one._connection
+    one.send([MESSAGE])
+    assert one._connection is first and len(receiver.requests) == 4
+    assert first is not None
+    first._socket._socket.shutdown(socket.SHUT_RDWR)  # as when it has had nothing to do for long
+    one.send([MESSAGE])
+    assert one._connection is not first and len(receiver.requests) == 5
+    one.close()
+    receiver.shutdown()
+
+
+def test_a_name_that_nobody_looks_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up, answers = list[str](), threading.Event()
+
+    def hangs(host: str, *_: object, **__: object) -> list[object]:
+        looked_up.append(host)
+        answers.wait(PATIENCE_S)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", hangs)
+    monkeypatch.setattr(server, "TIMEOUT_S", 0.1)
+    one = Server("mqtt://broker.example")
+    for _ in range(3):
+        with pytest.raises(OSError, match="no name server answers"):
+            one.look_up(1883)
+    assert looked_up == ["broker.example"], "one look-up at a time"
+    answers.set()
+
+
+def test_a_poisoned_message_holds_up_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier, "_FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(courier, "_LONGEST_WAIT_S", 0.02)
+    arrived, sizes = list[int](), list[int]()
+
+    class Picky:
+        name, settle_s, stays = "test://server", 0.0, False
+
+        def connect(self) -> None: ...
+
+        def send(self, messages: list[Message]) -> None:
+            sizes.append(len(messages))
+            if any(b'"n":3}' in one.body for one in messages):
+                raise ValueError("not this one")
+            arrived.extend(one.number & 0xFFFF for one in messages)
+
+        def close(self) -> None: ...
+
+    spool = Spool(tmp_path / "a.db", 1 << 30, 1e6, "stages.out")
+    for number in range(9):
+        spool.put("result", "gate", "", b'{"n":%d}' % number)
+    one = Courier("stages.out", spool, Picky())  # type: ignore[arg-type]
+    end = time.monotonic() + PATIENCE_S
+    while spool.count and time.monotonic() < end:
+        time.sleep(0.01)
+    one.close()
+    assert list(dict.fromkeys(arrived)) == [0, 1, 2, 4, 5, 6, 7, 8]
+    assert "cannot be sent, tried 5 times: ValueError: not this one; it is kept in a.aside.jsonl" in caplog.text
+    assert b'"n":3}' in (tmp_path / "a.aside.jsonl").read_bytes()
+
+
+@pytest.mark.slow  # as long as an exchange may take
+def test_twenty_hostile_receivers_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with ExitStack() as stack:
+        ports = {name: stack.enter_context(hostile_http.server(name)) for name in hostile_http.ANSWERS}
+        spools = {name: Spool(tmp_path / f"{at}.db", 1 << 30, 1e6, name) for at, name in enumerate(ports)}
+        for one in spools.values():
+            one.put("result", "gate", "", b"{}")
+        before, most = Holds.now().rss_bytes, 0
+        couriers = [Courier(name, spools[name], door(port)) for name, port in ports.items()]
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            most = max(most, Holds.now().rss_bytes - before)
+            time.sleep(0.1)
+        for name in ports:
+            assert f"{name}: " in caplog.text or "takes messages, and of its answers" in caplog.text, name
+        for each in couriers:
+            each.close()
+    print(f"RSS +{most / 2**20:.1f} MiB, {len(ports)} receivers, 30 s")
+    assert most < 5 * 2**20
