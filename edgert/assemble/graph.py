@@ -401,7 +401,8 @@ class _Assembler:
     def _context(self, name: str, function: Callback | None) -> Context:
         """What a stage may use of the pipeline: the state of the run once there is one, and how often detections reach
         it, as far as the file determines that."""
-        before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
+        sections = {other: self.config.stages[other] for other in upstream(self.config.stages, name)}
+        before = sections.values()
         rates = [stage.fps for stage in before if isinstance(stage, section.SourceStage) and stage.fps]
         every = max((stage.every for stage in before if isinstance(stage, section.InferStage)), default=1)
 
@@ -420,4 +421,4 @@ class _Assembler:
         score = score_before(self.config.stages, self.config.models, name)
         shared = self.directory, self.clock, self.counter, stats, function, rate_hz, score, leave, again
         reach = {one: self.sources[one] for one in sources_of(self.config.stages)[name]}
-        return Context(*shared, self.config.name, reach)
+        return Context(*shared, self.config.name, reach, sections)

@@ -27,6 +27,7 @@ class Context:
             called it, the pipeline stops.
         pipeline: name of the pipeline.
         sources: those whose frames reach it, by name.
+        before: the sections of the stages that its frames come through, by name.
         starts_over: whether a run takes the same frames as the one before, so that what it writes replaces what that
             one wrote; not so for cameras, and wherever frames may come for ever.
     """
@@ -42,6 +43,7 @@ class Context:
     starts_over: bool = True
     pipeline: str = "pipeline"
     sources: Mapping[str, Source] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_waited_for(self) -> bool:

@@ -128,6 +128,7 @@ def files(whole: Path) -> Iterator[str]:
         yield "a.db-wal"
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("count", [12, pytest.param(250, marks=pytest.mark.slow)])
 def test_a_damaged_spool_delivers_what_can_be_read(
     whole: Path, tmp_path: Path, count: int, caplog: pytest.LogCaptureFixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -50,6 +51,11 @@ class Program:
         """Returns when it listens."""
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for(self.port)
+
+    def freeze(self) -> None:
+        """It stays, and does nothing more."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
         """At once, without a word to its clients."""
@@ -120,10 +126,40 @@ class MqttListener:
         found = [json.loads(body) for _, body in list(self.messages) if body.startswith(b"{")]
         return [one for one in found if one.get("kind") == kind]
 
+    def say(self, topic: str, body: bytes, retain: bool = False) -> None:
+        """Publishes something."""
+        self._client.publish(topic, body, qos=1, retain=retain).wait_for_publish(PATIENCE_S)
+
     def close(self) -> None:
         """Leaves."""
         self._client.disconnect()
         self._client.loop_stop()
+
+
+def retained(port: int) -> dict[str, bytes]:
+    """What an MQTT broker tells a client that comes now."""
+    from paho.mqtt.client import Client
+    from paho.mqtt.enums import CallbackAPIVersion
+
+    found, end = dict[str, bytes](), f"end/{time.monotonic_ns()}"
+    client: Any = Client(CallbackAPIVersion.VERSION2)
+    over = threading.Event()
+
+    def heard(_client: Any, _data: Any, message: Any) -> None:
+        if message.topic == end:
+            over.set()
+        elif message.retain:
+            found[message.topic] = message.payload
+
+    client.on_message = heard
+    client.on_connect = lambda *_: client.subscribe("#", qos=1)
+    client.on_subscribe = lambda *_: client.publish(end, b"", qos=1)  # comes behind all that is retained
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    assert over.wait(PATIENCE_S)
+    client.disconnect()
+    client.loop_stop()
+    return found
 
 
 def stream_of(port: int, subjects: str) -> None:

@@ -7,6 +7,8 @@ import hashlib
 import hmac
 import json
 import logging
+import re
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -87,24 +89,161 @@ def test_mqtt_through_kills_of_the_broker(tmp_path: Path) -> None:
         listener.close()
 
 
-def test_mqtt_tells_home_assistant_of_its_rules(tmp_path: Path) -> None:
-    from edgert.stages.zones.areas import Area, ZonesStage
-    from edgert.stages.zones.rules import EventsStage, Rule
+HOME = """\
+schema: 1
+name: "Süd"
+stages:
+  gate: {source: a.mp4}
+  yard: {source: b.mp4}
+  track: {track: bytetrack, from: python}
+  python: {python: "m:f", from: [gate, yard]}
+  areas: {stage: zones, from: track, lines: {kerb: [[0, 0], [1, 1]]},
+    zones: {field: {points: [[0.5, 0], [1, 0], [1, 1]], streams: [gate]}}}
+  alarm: {stage: events, from: areas, rules: {intruder: {zone: field}, crossed: {line: kerb}}}
+"""
 
+
+class Home:
+    """A Home Assistant, as far as it reads what is retained and what comes, beside a sink that sends events."""
+
+    def __init__(self, folder: Path, broker: brokers.Program, text: str = HOME, **keys: Any) -> None:
+        from edgert.config import load_pipeline
+        from edgert.stages.zones.areas import Area, ZonesStage
+        from edgert.stages.zones.rules import EventsStage, Rule
+
+        (folder / "p.yaml").write_text(text, encoding="utf-8")
+        stages = load_pipeline(folder / "p.yaml").config.stages
+        keys = {"send": "events", "home_assistant": True, "server": f"mqtt://127.0.0.1:{broker.port}", **keys}
+        section = SinkStage.model_validate({"sink": "mqtt", "from": "alarm", "spool": folder / "spool.db", **keys})
+        self.sink: SendSink = made(section, "out", Context(pipeline="Süd", before=stages))
+        self._scene = Scene("gate")
+        self._zones = ZonesStage("areas", [Area("field", ((0.5, 0), (1, 0), (1, 1), (0.5, 1)))], [])
+        self._events = EventsStage("alarm", [Rule("intruder", zones=("field",))], Context().clock)
+        self.sink.open()
+
+    def see(self, **feet: tuple[float, float]) -> None:
+        found = {int(name[1:]): place for name, place in feet.items()}
+        self.sink.process(self._events.process(self._zones.process(self._scene.at(found))))
+
+
+def retained(port: int) -> dict[str, bytes]:
+    """What a client is told that comes now."""
+    return {topic: body for topic, body in brokers.retained(port).items() if body}
+
+
+def configs(found: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
+    sensors = [json.loads(body) for topic, body in found.items() if topic.endswith("/config")]
+    return {one["name"]: one for one in sensors}
+
+
+def test_mqtt_is_online_and_announces_every_rule_before_the_first_event(tmp_path: Path) -> None:
     with brokers.mosquitto(tmp_path) as broker:
-        listener, scene = brokers.MqttListener(broker.port), Scene("gate")
-        keys = {"send": "events", "home_assistant": True, "topic": "yard/{rule}"}
-        sink = opened(tmp_path, "mqtt", server=f"mqtt://127.0.0.1:{broker.port}", **keys)
-        zones = ZonesStage("areas", [Area("yard", ((0.5, 0), (1, 0), (1, 1), (0.5, 1)))], [])
-        events = EventsStage("alarm", [Rule("in yard", zones=("yard",))], Context().clock)
-        for feet in ({1: (70.0, 20.0)}, {1: (70.0, 20.0), 2: (80.0, 20.0)}):
-            sink.process(events.process(zones.process(scene.at(feet))))
-        until(lambda: len(listener.of_kind("event")) == 2)
-        sink.close()
-        (config,) = [json.loads(body) for topic, body in listener.messages if topic.startswith("homeassistant/")]
-        assert config["state_topic"] == "yard/in-yard" and config["unique_id"] == "edgert_pole_gate_in_yard"
-        assert [one["event"]["track"] for one in listener.of_kind("event")] == [1, 2]
+        home = Home(tmp_path, broker)
+        until(lambda: len(configs(retained(broker.port))) == 3)
+        found = retained(broker.port)
+        assert found["edgert/Süd/status"] == b"online"
+        sensors = configs(found)
+        assert set(sensors) == {"gate intruder", "gate crossed", "yard crossed"}
+        assert sensors["gate crossed"]["off_delay"] == 1 and "off_delay" not in sensors["gate intruder"]
+        assert all(re.fullmatch("[a-zA-Z0-9_/-]+", topic) for topic in found if topic.startswith("homeassistant/"))
+        state = sensors["gate intruder"]["state_topic"]
+        assert found[state] == b"OFF"
+        home.see(_1=(70.0, 20.0))
+        until(lambda: retained(broker.port)[state] == b"ON")  # as a Home Assistant that starts now sees it
+        home.sink.close()
+        assert retained(broker.port)["edgert/Süd/status"] == b"offline" and retained(broker.port)[state] == b"OFF"
+
+
+def test_mqtt_announces_again_when_the_broker_or_home_assistant_was_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with brokers.mosquitto(tmp_path, "allow_anonymous true", "persistence false") as broker:
+        home = Home(tmp_path, broker)
+        until(lambda: len(configs(retained(broker.port))) == 3)
+        broker.kill()
+        until(lambda: "takes nothing" in caplog.text)
+        broker.start()
+        until(lambda: len(configs(retained(broker.port))) == 3 and "takes messages again" in caplog.text)
+        assert retained(broker.port)["edgert/Süd/status"] == b"online"
+        listener = brokers.MqttListener(broker.port, "homeassistant/binary_sensor/#")
+        until(lambda: len(configs(dict(listener.messages))) == 3)
+        listener.messages.clear()
+        listener.say("homeassistant/status", b"online")
+        until(lambda: len(configs(dict(listener.messages))) == 3)
         listener.close()
+        home.sink.close()
+
+
+def test_another_that_says_offline_for_us_is_contradicted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "_LINGERS_S", 0.0)
+    with brokers.mosquitto(tmp_path) as broker:
+        other = brokers.MqttListener(broker.port, "nothing")
+        other.say("edgert/Süd/status", b"online", retain=True)
+        home = Home(tmp_path, broker)
+        until(lambda: "online before this pipeline began" in caplog.text)
+        assert "give each a name:" in caplog.text
+        until(lambda: len(configs(retained(broker.port))) == 3)
+        other.say("edgert/Süd/status", b"offline", retain=True)
+        until(lambda: retained(broker.port)["edgert/Süd/status"] == b"online")
+        (tmp_path / "other").mkdir()
+        beside = Home(tmp_path / "other", broker)  # a second sink of this process, of the same name
+        until(lambda: beside.sink._door._is_present)  # type: ignore[attr-defined]
+        beside.sink.close()
+        assert retained(broker.port)["edgert/Süd/status"] == b"online"
+        home.sink.close()
+        assert retained(broker.port)["edgert/Süd/status"] == b"offline"
+        other.close()
+
+
+def test_a_rule_that_is_gone_is_taken_back(tmp_path: Path) -> None:
+    with brokers.mosquitto(tmp_path) as broker:
+        home = Home(tmp_path, broker)
+        until(lambda: len(configs(retained(broker.port))) == 3)
+        home.sink.close()
+        home = Home(tmp_path, broker, HOME.replace("crossed", "over"))
+        until(lambda: set(configs(retained(broker.port))) == {"gate intruder", "gate over", "yard over"})
+        home.sink.close()
+
+
+def test_a_run_that_is_over_at_once_was_there(tmp_path: Path) -> None:
+    with brokers.mosquitto(tmp_path) as broker:
+        Home(tmp_path, broker).sink.close()
+        assert retained(broker.port)["edgert/Süd/status"] == b"offline" and len(configs(retained(broker.port))) == 3
+
+
+@pytest.mark.parametrize("sink", ["mqtt", "nats", "webhook", "kafka"])
+def test_a_server_that_accepts_and_never_answers_holds_up_no_stop(
+    tmp_path: Path, sink: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if sink == "kafka":
+        pytest.importorskip("confluent_kafka", reason="confluent-kafka (extra 'test') is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        scheme = "http" if sink == "webhook" else sink
+        one = opened(tmp_path, sink, server=f"{scheme}://127.0.0.1:{silent.getsockname()[1]}")
+        run(one, Scene(), 3)
+        time.sleep(0.5)
+        began = time.monotonic()
+        one.close()
+        assert time.monotonic() - began < courier.CLOSE_S + 1
+    assert "3 messages were not sent; they wait in" in caplog.text
+    again = opened(tmp_path, sink, server=f"{scheme}://127.0.0.1:{brokers.free_port()}")  # its spool is free
+    assert waiting(again) == 3
+    again.close()
+
+
+def test_a_broker_that_freezes_holds_up_no_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with brokers.mosquitto(tmp_path) as broker:
+        sink = opened(tmp_path, "mqtt", server=f"mqtt://127.0.0.1:{broker.port}")
+        run(sink, Scene(), 3)
+        until(lambda: not waiting(sink))
+        broker.freeze()
+        run(sink, Scene(), 2)
+        time.sleep(0.2)
+        began = time.monotonic()
+        sink.close()
+        assert time.monotonic() - began < courier.CLOSE_S + 1 and "2 messages were not sent" in caplog.text
 
 
 def test_a_broker_that_does_not_let_us_in_is_named_and_no_password_is(

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import json
-import re
+import logging
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from edgert.errors import ArtifactError
+from edgert.files import replace_bytes
+from edgert.stages.sink.send.home_assistant import BIRTH, PREFIX, Publication, Sensor, Sensors
 from edgert.stages.sink.send.server import TIMEOUT_S, Server, filled
 from edgert.stages.sink.send.spool import Message
 
+log = logging.getLogger("edgert.send")
+
 PORT, TLS_PORT = 1883, 8883
-_KEEPALIVE_S = 30
+_KEEPALIVE_S = 20
+_LINGERS_S = 1.5 * _KEEPALIVE_S + 5
+"""How long a broker takes to notice that a client is gone that said no goodbye."""
 _POLL_S = 0.05
 _SETTLE_S = 2.0
 """Brokers acknowledge before they have delivered or saved: mosquitto saves at the end of a turn of its loop."""
+_ONLINE, _OFFLINE = "online", "offline"
+_TWIN = "two pipelines of the same name disturb one another: give each a name:, or its sink a status: of its own"
+_PRESENT, _COUNTING = Counter[tuple[str, str]](), threading.Lock()
+"""How many sinks of this process are connected, by broker and status topic: the last one says offline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,31 +42,44 @@ class Topics:
     Attributes:
         pattern: with ``{pipeline}``, ``{stream}``, ``{kind}`` and ``{rule}``.
         status: says ``online`` or ``offline``, retained; by the broker's last will where we die.
-        discovery: prefix of Home Assistant's topics, which then knows every rule as a binary sensor; empty: none.
+        sensors: what Home Assistant is told of from the start; None: nothing.
+        announced: file of what it was told, so that what is gone is taken back; None: it is not.
     """
 
     pattern: str
     status: str
-    discovery: str = ""
+    sensors: Sequence[Sensor] | None = None
+    announced: Path | None = None
 
 
 class MqttDoor:
-    """A broker. ``qos`` and ``retain`` are those of every message; with ``qos: 0`` nothing is acknowledged."""
+    """A broker. ``qos`` and ``retain`` are those of every message; with ``qos: 0`` nothing is acknowledged.
+
+    It is connected from the start to the end of a run, so that ``status`` is true meanwhile. Where another says that we
+    are offline, such as the last will of a connection that broke before, the contrary is said again.
+    """
 
     def __init__(self, server: Server, topics: Topics, pipeline: str, qos: int, retain: bool) -> None:
         self._server, self._topics, self._pipeline, self._qos, self._retain = server, topics, pipeline, qos, retain
         self._port = server.port(TLS_PORT if server.scheme == "mqtts" else PORT)
         self.name = server.name(self._port)
-        self.settle_s = _SETTLE_S if qos else 0.0
+        self.settle_s, self.stays = _SETTLE_S if qos else 0.0, True
         self._status = filled(topics.status, pipeline, "", "status", "")
+        self._own = self.name, self._status
+        known, self._sensors = topics.sensors, None
+        if known is not None:
+            self._sensors = Sensors(pipeline, self._status, self._events_topic, known)
         self._client: Any = None
-        self._announced: set[tuple[str, str]] = set()
+        self._is_present, self._is_first, self._knows_of_twin = False, True, False
+        self._refusals = 0  # connections that ended when we listened
+        self._is_denied, self._is_born, self._since = threading.Event(), threading.Event(), 0.0
 
     def connect(self) -> None:
         """See :class:`~edgert.stages.sink.send.courier.Door`."""
         from paho.mqtt.client import Client
         from paho.mqtt.enums import CallbackAPIVersion
 
+        self._server.look_up(self._port)  # Paho's own look-up has no time-out
         name = f"edgert-{uuid.uuid4().hex[:12]}"
         # By itself it would connect again unseen, and nobody would send again what had not settled.
         client: Any = Client(CallbackAPIVersion.VERSION2, client_id=name, reconnect_on_failure=False)
@@ -60,15 +87,16 @@ class MqttDoor:
             client.username_pw_set(self._server.user, self._server.password or None)
         if self._server.scheme == "mqtts":
             client.tls_set_context(self._server.tls.context())
-        client.will_set(self._status, "offline", qos=1, retain=True)
+        client.will_set(self._status, _OFFLINE, qos=1, retain=True)
         client.max_inflight_messages_set(1024)
+        client.connect_timeout = TIMEOUT_S
         answered, answer = threading.Event(), []
 
         def on_connect(_client: Any, _data: Any, _flags: Any, code: Any, _properties: Any) -> None:
             answer.append(code)
             answered.set()
 
-        client.on_connect = on_connect
+        client.on_connect, client.on_message = on_connect, self._heard
         self._client = client
         client.connect(self._server.host, self._port, keepalive=_KEEPALIVE_S)
         client.loop_start()
@@ -76,29 +104,96 @@ class MqttDoor:
             raise OSError("it accepts the connection and does not answer: is it an MQTT broker, with TLS or without?")
         if answer[0].is_failure:
             raise OSError(f"the broker refuses us: {answer[0]}")
-        self._announced.clear()
-        self._published([client.publish(self._status, "online", qos=1, retain=True)])
+        self._introduce()
 
     def send(self, messages: Sequence[Message]) -> None:
         """See :class:`~edgert.stages.sink.send.courier.Door`."""
         sent = []
+        if self._is_denied.is_set():
+            self._is_denied.clear()
+            sent.append(self._client.publish(self._status, _ONLINE, qos=1, retain=True))
+        if self._is_born.is_set() and self._sensors is not None:
+            self._is_born.clear()
+            sent += self._publish(self._sensors.announced())
         for message in messages:
-            if self._topics.discovery and message.kind == "event":
-                sent += self._discovered(message)
-            sent.append(self._client.publish(self._topic(message), message.body, self._qos, self._retain))
+            topic = filled(self._topics.pattern, self._pipeline, message.stream, message.kind, message.rule)
+            sent.append(self._client.publish(topic, message.body, self._qos, self._retain))
+            if self._sensors is not None:
+                sent += self._publish(self._sensors.after(message))
         self._published(sent)
 
     def close(self) -> None:
         """See :class:`~edgert.stages.sink.send.courier.Door`."""
         client, self._client = self._client, None
-        if client is not None:
-            if client.is_connected():
-                client.publish(self._status, "offline", qos=1, retain=True).wait_for_publish(1.0)
+        if client is None:
+            return
+        try:
+            is_last = self._leaves()
+            if client.is_connected() and is_last:
+                for one in self._sensors.ended() if self._sensors is not None else ():
+                    client.publish(one.topic, one.payload, qos=1, retain=one.retain)
+                client.publish(self._status, _OFFLINE, qos=1, retain=True).wait_for_publish(1.0)
+        finally:
             client.disconnect()
             client.loop_stop()
 
-    def _topic(self, message: Message) -> str:
-        return filled(self._topics.pattern, self._pipeline, message.stream, message.kind, message.rule)
+    def _introduce(self) -> None:
+        """Say that we are there, and of what; hear what others say of us."""
+        self._is_denied.clear()
+        self._is_born.clear()
+        self._since = time.monotonic()
+        with _COUNTING:
+            self._is_first &= not _PRESENT[self._own]
+            _PRESENT[self._own] += 1
+            self._is_present = True
+        listens = self._refusals < 2
+        if listens:
+            topics = [self._status] + ([BIRTH] if self._sensors is not None else [])
+            self._client.subscribe([(topic, 1) for topic in topics])
+        sent = [self._client.publish(self._status, _ONLINE, qos=1, retain=True)]
+        if self._sensors is not None:
+            sent += self._publish((*self._gone(), *self._sensors.announced()))
+        try:
+            self._published(sent)
+        except OSError:
+            self._refusals += listens  # some brokers end connections that may only publish
+            raise
+        self._refusals = 0 if listens else self._refusals
+        self._is_first = False
+        self._note_announced()
+
+    def _leaves(self) -> bool:
+        """Whether no other sink of this process is connected as we are."""
+        with _COUNTING:
+            _PRESENT[self._own] -= self._is_present
+            self._is_present = False
+            return not _PRESENT[self._own]
+
+    def _heard(self, _client: Any, _data: Any, message: Any) -> None:
+        """What others say of us, or Home Assistant of itself. In Paho's thread."""
+        is_online = message.payload == _ONLINE.encode()
+        if message.topic == BIRTH and is_online:
+            self._is_born.set()
+        if message.topic != self._status:
+            return
+        if message.retain:  # as it was before we came
+            if is_online and self._is_first:
+                self._warn_of_twin(f"said {_ONLINE} before this pipeline began, or one was just cut off; ")
+        elif message.payload == _OFFLINE.encode():
+            self._is_denied.set()
+            if time.monotonic() - self._since > _LINGERS_S:
+                self._warn_of_twin(f"is set to {_OFFLINE} by another; ")
+
+    def _warn_of_twin(self, what: str) -> None:
+        if not self._knows_of_twin:
+            self._knows_of_twin = True
+            log.warning("%s: %s %s%s", self.name, self._status, what, _TWIN)
+
+    def _events_topic(self, stream: str, rule: str) -> str:
+        return filled(self._topics.pattern, self._pipeline, stream, "event", rule)
+
+    def _publish(self, some: Iterable[Publication]) -> list[Any]:
+        return [self._client.publish(one.topic, one.payload or None, qos=1, retain=one.retain) for one in some]
 
     def _published(self, sent: Sequence[Any]) -> None:
         """Waits until all are acknowledged, but not for a broker that is gone."""
@@ -115,25 +210,20 @@ class MqttDoor:
             if one.rc != 0 or not one.is_published():
                 raise OSError("the broker has gone")
 
-    def _discovered(self, message: Message) -> list[Any]:
-        """The first event of a rule tells Home Assistant of it (https://www.home-assistant.io/integrations/mqtt/)."""
-        key = message.stream, message.rule
-        if key in self._announced:
-            return []
-        self._announced.add(key)
-        own = re.sub(r"\W", "_", "_".join(("edgert", self._pipeline, *key)))
-        topic = self._topic(message)
-        sensor = {
-            "name": f"{message.stream} {message.rule}",
-            "unique_id": own,
-            "state_topic": topic,
-            "value_template": "{{ 'OFF' if value_json.event.phase == 'end' else 'ON' }}",
-            "json_attributes_topic": topic,
-            "json_attributes_template": "{{ value_json.event | tojson }}",
-            "availability_topic": self._status,
-            "payload_available": "online",
-            "payload_not_available": "offline",
-            "device": {"identifiers": [f"edgert_{self._pipeline}"], "name": self._pipeline, "manufacturer": "edgert"},
-        }
-        where = f"{self._topics.discovery}/binary_sensor/{own}/config"
-        return [self._client.publish(where, json.dumps(sensor), qos=1, retain=True)]
+    def _gone(self) -> list[Publication]:
+        """Take back what the last run announced and the pipeline file has no more."""
+        known, gone = self._topics.announced, list[Publication]()
+        if known is not None and self._sensors is not None and self._is_first:
+            with suppress(OSError, ValueError, TypeError):
+                for topic in json.loads(known.read_bytes()):
+                    if topic not in self._sensors.own_topics and str(topic).startswith(
+                        f"{PREFIX}/binary_sensor/edgert_"
+                    ):
+                        state = str(topic).removesuffix("config") + "state"
+                        gone += [Publication(str(topic), "", True), Publication(state, "", True)]
+        return gone
+
+    def _note_announced(self) -> None:
+        if self._topics.announced is not None and self._sensors is not None:
+            with suppress(ArtifactError):  # of a full disk: then it is not taken back
+                replace_bytes(self._topics.announced, json.dumps(self._sensors.own_topics).encode())

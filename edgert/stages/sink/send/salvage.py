@@ -70,15 +70,16 @@ def is_whole(body: object) -> bool:
 
 
 def _rows(pages: _Pages, found: list[tuple[int, int, int]]) -> Iterator[Row]:
-    last = 0
+    last, bodies = 0, set[bytes]()
     for rowid, number, at in found:
-        if rowid == last:
-            continue
         with suppress(ValueError, IndexError, struct.error, OverflowError):
             _, time_s, *texts, body = pages.values(number, at)
             kind, stream, rule = (one.decode(errors="replace") for one in texts if isinstance(one, bytes))
             if kind in _KINDS and isinstance(time_s, float | int) and isinstance(body, bytes) and is_whole(body):
-                last = rowid
+                bodies, last = bodies if rowid == last else set(), rowid
+                if body in bodies:  # an older copy of its page
+                    continue
+                bodies.add(body)
                 yield rowid, float(time_s), kind, stream, rule, body
 
 

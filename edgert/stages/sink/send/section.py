@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
     from edgert.stages.context import Context
     from edgert.stages.sink.send.courier import Door
+    from edgert.stages.sink.send.home_assistant import Sensor
 
 _FIELDS = re.compile(r"\{(.*?)\}")
 
@@ -152,7 +154,7 @@ class _Sends(section.SinkStage):
         return Server(self.server, self.user, self.password, tls)
 
     @abstractmethod
-    def door(self, pipeline: str) -> Door:
+    def door(self, context: Context, spool: Path | None) -> Door:
         """The way to the server, not opened yet."""
 
     def make(self, name: str, context: Context) -> Stage:
@@ -175,7 +177,7 @@ class _Sends(section.SinkStage):
             name,
             Writer(choice, context.pipeline, context.clock),
             lambda: Spool(path, self.limit, self.age, f"stages.{name}"),
-            self.door(context.pipeline),
+            self.door(context, path),
             hands_over=not context.is_waited_for,
         )
 
@@ -210,7 +212,8 @@ class Mqtt(_Sends):
         default="edgert/{pipeline}/status", description="says online or offline, retained; by last will where we die"
     )
     home_assistant: bool = Field(
-        default=False, description="with send: events, tells Home Assistant of every rule as a binary sensor"
+        default=False,
+        description="with send: events, every rule is a binary sensor of [Home Assistant](sending.md#home-assistant)",
     )
 
     @model_validator(mode="after")
@@ -219,12 +222,43 @@ class Mqtt(_Sends):
             raise ValueError("home_assistant: shows events; add send: events")
         return self
 
-    def door(self, pipeline: str) -> Door:
+    def door(self, context: Context, spool: Path | None) -> Door:
         """See the family."""
         from edgert.stages.sink.send.mqtt import MqttDoor, Topics
 
-        topics = Topics(self.topic, self.status, "homeassistant" if self.home_assistant else "")
-        return MqttDoor(self.reached(), topics, pipeline, self.qos, self.retain)
+        sensors = _sensors(context.before) if self.home_assistant else None
+        announced = spool.with_suffix(".announced.json") if spool is not None and self.home_assistant else None
+        topics = Topics(self.topic, self.status, sensors, announced)
+        return MqttDoor(self.reached(), topics, context.pipeline, self.qos, self.retain)
+
+
+def _sensors(before: Mapping[str, section.StageConfig]) -> list[Sensor]:
+    """Return every rule of every camera that it can be true of, as far as the pipeline file shows.
+
+    Args:
+        before: the stages before a sink, by name.
+    """
+    from edgert.config.flow import sources_of
+    from edgert.stages.sink.send.home_assistant import Sensor
+    from edgert.stages.zones.section import EventsSection, ZonesSection
+
+    areas: dict[str, tuple[str, ...]] = {}
+    for one in before.values():
+        if isinstance(one, ZonesSection):
+            areas |= {name: area.streams for name, area in (*one.zones.items(), *one.lines.items())}
+    found, streams = list[Sensor](), sources_of(before)
+    for name, one in before.items():
+        if isinstance(one, EventsSection):
+            for rule, keys in one.rules.items():
+                places = [areas.get(place, ()) for place in (*keys.zone, *keys.line)]
+                here = [each for each in sorted(streams[name]) if _reaches(places, each)]
+                found += [Sensor(stream, rule, not keys.line) for stream in here]
+    return found
+
+
+def _reaches(places: list[tuple[str, ...]], stream: str) -> bool:
+    """Whether one of the places is of a camera; one without cameras is of all."""
+    return not places or any(not streams or stream in streams for streams in places)
 
 
 class Nats(_Sends):
@@ -239,11 +273,11 @@ class Nats(_Sends):
         default=True, description="a stream of the server's stores and acknowledges; without, nobody does"
     )
 
-    def door(self, pipeline: str) -> Door:
+    def door(self, context: Context, spool: Path | None) -> Door:
         """See the family."""
         from edgert.stages.sink.send.nats import NatsDoor
 
-        return NatsDoor(self.reached(), self.subject, pipeline, self.jetstream)
+        return NatsDoor(self.reached(), self.subject, context.pipeline, self.jetstream)
 
 
 class Kafka(_Sends):
@@ -254,11 +288,11 @@ class Kafka(_Sends):
     topic: Topic = Field(default="edgert", description="with the fields of an MQTT sink's topic")
     options: dict[str, str] = Field(default_factory=dict, repr=False, description="librdkafka's own settings")
 
-    def door(self, pipeline: str) -> Door:
+    def door(self, context: Context, spool: Path | None) -> Door:
         """See the family."""
         from edgert.stages.sink.send.kafka import KafkaDoor
 
-        return KafkaDoor(self.reached(), self.topic, pipeline, self.options)
+        return KafkaDoor(self.reached(), self.topic, context.pipeline, self.options)
 
 
 class Webhook(_Sends):
@@ -279,8 +313,8 @@ class Webhook(_Sends):
             raise ValueError("body: image sends what attach: makes; add attach: frame, or attach: crop of events")
         return self
 
-    def door(self, pipeline: str) -> Door:
+    def door(self, context: Context, spool: Path | None) -> Door:
         """See the family."""
         from edgert.stages.sink.send.webhook import WebhookDoor
 
-        return WebhookDoor(self.reached(), pipeline, self.headers, self.secret, self.body == "image")
+        return WebhookDoor(self.reached(), context.pipeline, self.headers, self.secret, self.body == "image")

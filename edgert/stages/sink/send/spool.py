@@ -53,6 +53,7 @@ class Message:
         kind: ``result`` or ``event``.
         stream, rule: where it comes from; a result has no rule.
         body: UTF-8 JSON, an object with the id in it.
+        is_earlier: whether an earlier run put it.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Message:
     stream: str
     rule: str
     body: bytes
+    is_earlier: bool = False
 
 
 class Spool:

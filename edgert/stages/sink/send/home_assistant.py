@@ -1,0 +1,142 @@
+"""What Home Assistant is told of a pipeline: every rule is a binary sensor, with a state of its own.
+
+Everything is retained that is true until it changes, so that a Home Assistant that starts later knows it, too
+(https://www.home-assistant.io/integrations/mqtt/, https://www.home-assistant.io/integrations/binary_sensor.mqtt/).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from edgert.stages.sink.send.spool import Message
+
+PREFIX = "homeassistant"
+BIRTH = f"{PREFIX}/status"
+"""Where Home Assistant says ``online`` when it starts."""
+_PLAIN = re.compile(r"[A-Za-z0-9]+")
+_OFF_DELAY_S = 1
+"""After which a sensor goes off whose events have no end."""
+
+
+class Sensor(NamedTuple):
+    """A rule of a camera.
+
+    Attributes:
+        lasts: whether its events have an end.
+    """
+
+    stream: str
+    rule: str
+    lasts: bool = True
+
+
+class Publication(NamedTuple):
+    """What is to be published."""
+
+    topic: str
+    payload: str
+    retain: bool
+
+
+class Sensors:
+    """The sensors of a pipeline and their states. For one thread.
+
+    Args:
+        pipeline: its name.
+        status: topic that says whether it runs.
+        topic: of the events of a camera's rule.
+        known: the rules that the pipeline file has; others are known by their first event.
+    """
+
+    def __init__(
+        self, pipeline: str, status: str, topic: Callable[[str, str], str], known: Sequence[Sensor] = ()
+    ) -> None:
+        self._pipeline, self._status, self._topic = pipeline, status, topic
+        self._sensors = {(one.stream, one.rule): one for one in known}
+        self._live: dict[tuple[str, str], set[str]] = {key: set() for key in self._sensors}
+        self.own_topics = tuple(self._discovery(one) for one in known)
+        """Where those are announced that the pipeline file has."""
+
+    def announced(self) -> Iterator[Publication]:
+        """Return all that Home Assistant must know when it starts, or we do."""
+        for key, sensor in self._sensors.items():
+            yield Publication(self._discovery(sensor), self._config(sensor), True)
+            if sensor.lasts:
+                yield self._state(sensor, bool(self._live[key]))
+
+    def after(self, message: Message) -> Iterator[Publication]:
+        """Return what an event changes. One of an earlier run changes nothing: nobody sees any more how it ended."""
+        if message.kind != "event" or message.is_earlier:
+            return
+        key, event = (message.stream, message.rule), _event(message.body)
+        if key not in self._sensors:
+            self._sensors[key], self._live[key] = Sensor(*key), set()
+            yield Publication(self._discovery(self._sensors[key]), self._config(self._sensors[key]), True)
+        sensor, live = self._sensors[key], self._live[key]
+        if not sensor.lasts:
+            yield self._state(sensor, True)
+            return
+        number = str(event.get("id", ""))
+        if event.get("phase") == "end":
+            live.discard(number)
+        else:
+            live.add(number)
+        yield self._state(sensor, bool(live))
+
+    def ended(self) -> Iterator[Publication]:
+        """Return the states when the pipeline ends: nothing is seen any more."""
+        return (self._state(one, False) for key, one in self._sensors.items() if self._live[key])
+
+    def _state(self, sensor: Sensor, is_on: bool) -> Publication:
+        topic = self._discovery(sensor).removesuffix("config") + "state"
+        return Publication(topic, "ON" if is_on else "OFF", sensor.lasts)
+
+    def _discovery(self, sensor: Sensor) -> str:
+        return f"{PREFIX}/binary_sensor/{identifier('edgert', self._pipeline, *sensor[:2])}/config"
+
+    def _config(self, sensor: Sensor) -> str:
+        events = self._topic(sensor.stream, sensor.rule)
+        found: dict[str, object] = {
+            "name": f"{sensor.stream} {sensor.rule}",
+            "unique_id": identifier("edgert", self._pipeline, *sensor[:2]),
+            "state_topic": self._state(sensor, False).topic,
+            "json_attributes_topic": events,
+            "json_attributes_template": "{{ value_json.event | tojson }}",
+            "availability_topic": self._status,
+            "payload_available": "online",
+            "payload_not_available": "offline",
+            "device": {
+                "identifiers": [identifier("edgert", self._pipeline)],
+                "name": self._pipeline,
+                "manufacturer": "edgert",
+            },
+        }
+        if not sensor.lasts:
+            found |= {"off_delay": _OFF_DELAY_S, "force_update": True}
+        return json.dumps(found)
+
+
+def identifier(*names: str) -> str:
+    """Return what Home Assistant takes in a discovery topic, ``[a-zA-Z0-9_-]+``, another for other names.
+
+    Names of plain letters and digits are joined as they are. Others are written in such letters, with a digest of what
+    they were.
+    """
+    if all(map(_PLAIN.fullmatch, names)):
+        return "_".join(names)
+    plain = unicodedata.normalize("NFKD", "_".join(names)).encode("ascii", "ignore").decode()
+    digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:8]
+    return f"{re.sub(r'[^A-Za-z0-9]+', '_', plain)[:64]}__{digest}"
+
+
+def _event(body: bytes) -> Mapping[str, object]:
+    """Return the event of a message. Raises ValueError where there is none."""
+    found = json.loads(body).get("event")
+    if not isinstance(found, dict):
+        raise ValueError("the message has no event")
+    return found
