@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgert.board.host import cpu_name, online_cores, present_cores, read_text, system_memory
-from edgert.board.nvpmodel import current_mode
+from edgert.board.nvpmodel import current_mode, power_modes
 from edgert.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
     from edgert.board.record import Board
+    from edgert.board.sections import Variant
 
 
 # Which Jetson Linux (L4T) a system is, and the JetPack that belongs to it.
@@ -135,6 +136,12 @@ class Machine:
         return self.name != HOST
 
     @property
+    def variant(self) -> Variant | None:
+        """The module that this machine is, where it is only taken for :attr:`board`."""
+        match, words = self.board.match if self.board is not None else None, _words(self.compatible)
+        return next((one for one in match.variants if one.word in words), None) if match is not None else None
+
+    @property
     def has_desktop_nvdec(self) -> bool:
         """Whether a GPU's decoder is reached as on a desktop: everywhere but on Jetsons before JetPack 7 (L4T 38).
         https://docs.nvidia.com/video-technologies/video-codec-sdk/13.0/read-me/index.html"""
@@ -220,19 +227,34 @@ def _recognize(root: Path, compatible: tuple[str, ...], memory_bytes: int) -> tu
             raise ConfigError(
                 f"there is no board {name!r}", why=error.why, where=VARIABLE, fix="edgert boards lists them"
             ) from error
+    modes = _mode_names(root)
     if compatible:
-        found, known_by = _by_name(boards(), compatible, memory_bytes), DEVICE_TREE
+        found, known_by = _by_name(boards(), compatible, memory_bytes, modes), DEVICE_TREE
+        plain = found and _by_name(boards(), compatible, memory_bytes, frozenset())
     else:
-        found, known_by = _by_hardware(boards(), root, memory_bytes), "its chip, cores and memory"
+        found, known_by = _by_hardware(boards(), root, memory_bytes, modes), "its chip, cores and memory"
+        plain = found and _by_hardware(boards(), root, memory_bytes, frozenset())
+    if found is not plain:
+        known_by += " and power modes"
     return found, known_by if found else ""
 
 
-def _by_hardware(known: tuple[Board, ...], root: Path, memory_bytes: int) -> Board | None:
+def _mode_names(root: Path) -> frozenset[str]:
+    """The names of nvpmodel's power modes; none where its file is missing or damaged, or has one mode, which a user
+    wrote."""
+    try:
+        found = power_modes(root)
+    except DeviceError:  # detect() reports it with the power mode
+        return frozenset()
+    return frozenset(found.names.values()) if found is not None and len(found.names) > 1 else frozenset()
+
+
+def _by_hardware(known: tuple[Board, ...], root: Path, memory_bytes: int, modes: frozenset[str]) -> Board | None:
     """The board with such a chip, so many cores and so much memory; None where these are two modules', none named."""
     chip, cores, model = _chip(root), present_cores(root), _model(root).lower()
     alike = [one for one in known if one.soc == chip and one.cpu.cores == cores]
     named = [one for one in alike if _module(one.title) in model]
-    found = _fitting(named or alike, "super" in model, memory_bytes)
+    found = _fitting(named or alike, "super" in model, memory_bytes, modes)
     twins = {(one.gpu.sms, one.dla.cores) for one in named or alike if found and one.memory.bytes == found.memory.bytes}
     return found if len(twins) == 1 else None
 
@@ -242,16 +264,34 @@ def _module(title: str) -> str:
     return re.sub(r"^jetson | \d+gb.*$", "", title.lower())
 
 
-def _by_name(known: tuple[Board, ...], compatible: tuple[str, ...], memory_bytes: int) -> Board | None:
+def _words(compatible: tuple[str, ...]) -> set[str]:
+    """``p3767-0000-super`` and others of ``nvidia,p3768-0000+p3767-0000-super``."""
+    return {word for entry in compatible for word in re.split(r"[,+]", entry)}
+
+
+def _by_name(
+    known: tuple[Board, ...], compatible: tuple[str, ...], memory_bytes: int, modes: frozenset[str]
+) -> Board | None:
     """The board that the device tree names."""
-    words = {word for entry in compatible for word in re.split(r"[,+]", entry)}
+    words = _words(compatible)
     plain = {word.removesuffix("-super") for word in words}
-    named = [one for one in known if one.match is not None and plain.intersection(one.match.compatible)]
-    return _fitting(named, any(word.endswith("-super") for word in words), memory_bytes)
+    named = [one for one in known if one.match is not None and plain & one.match.words]
+    return _fitting(named, any(word.endswith("-super") for word in words), memory_bytes, modes)
 
 
-def _fitting(named: list[Board], fast: bool, memory_bytes: int) -> Board | None:
-    """Of boards that share a name, those with or without Super firmware; of these, the smallest with so much memory."""
+def _fitting(named: list[Board], fast: bool, memory_bytes: int, modes: frozenset[str]) -> Board | None:
+    """Of boards that share a name, those with or without Super firmware; of these, the smallest with so much memory.
+
+    Carriers of other makers have the faster firmware's power modes on a device tree without ``-super``. So the twin
+    that has more of ``modes``, the names in nvpmodel's file, is taken, and the device tree decides where both have as
+    many.
+    """
+    shared = {True: -1, False: -1}
+    for one in named:
+        if one.match is not None:
+            count = len(modes.intersection(mode.name for mode in one.modes))
+            shared[one.match.super] = max(shared[one.match.super], count)
+    fast = fast if shared[True] == shared[False] else shared[True] > shared[False]
     found = [one for one in named if one.match is not None and one.match.super == fast] or named
     large = [board for board in found if board.memory.bytes >= memory_bytes]
     if large:

@@ -70,16 +70,39 @@ class Sourced(Part):
         return next(own, Origin(of=(key,), source=self.source, confidence=self.confidence))
 
 
+class Variant(Part):
+    """A module that is described by the file of another one, as nothing better is known of it.
+
+    Attributes:
+        word: its part number, which stands in the device tree's ``compatible``.
+        name: what its maker calls it.
+        note: what differs.
+        source: where that comes from.
+    """
+
+    word: Text
+    name: Text
+    note: Text
+    source: Text
+
+
 class Match(Sourced):
     """How a running system is recognized as this board.
 
     Attributes:
         compatible: part numbers and names; one of them stands in the device tree's ``compatible``.
         super: whether the firmware is the faster one, whose device tree has ``-super``.
+        variants: other modules that are taken for this board.
     """
 
     compatible: Words
     super: bool
+    variants: Annotated[tuple[Variant, ...], Field(strict=False)] = ()
+
+    @property
+    def words(self) -> frozenset[str]:
+        """All words that the board is recognized by, those of its variants too."""
+        return frozenset((*self.compatible, *(variant.word for variant in self.variants)))
 
 
 class Memory(Sourced):

@@ -164,6 +164,8 @@ def facts(board: Board) -> Iterable[tuple[str, str]]:
     """What a board has, whatever the power mode."""
     cpu, memory = board.cpu, board.memory
     yield "board", f"{board.title} ({board.name}), {board.soc}"
+    for one in board.match.variants if board.match is not None else ():
+        yield "taken for it", f"{one.name} ({one.word}): {one.note}"
     usable = f" ({_memory(memory.usable_bytes)} for programs)" if memory.usable_bytes else ""
     size = f"{_memory(memory.bytes)} {memory.type}{usable}"
     yield "memory", f"{size}, {memory.bus_bits} bit at {memory.emc_max_mhz:g} MHz"

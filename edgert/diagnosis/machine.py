@@ -67,7 +67,9 @@ def board(evidence: Evidence) -> Finding:
         shows = "" if here.compatible else "; or docker run --security-opt systempaths=unconfined ... shows its own"
         return Finding("board", "optional", detail, fix + shows)
     by = f"recognized by {here.known_by}, " if here.known_by != DEVICE_TREE else ""
-    detail = f"{here.board.title} ({here.name}), {by}{release}"
+    taken = f"{here.variant.name}, taken for a " if here.variant is not None else ""
+    detail = f"{taken}{here.board.title} ({here.name}), {by}{release}"
+    detail += f"; {here.variant.note}" if here.variant is not None else ""
     if here.board.without_edgert:
         fix = "on another machine: edgert export PIPELINE --format onnx -o models, for the TensorRT here"
         return Finding("board", "no", f"{detail}; {here.board.without_edgert}", fix)

@@ -41,6 +41,7 @@ THOR = ("nvidia,p3971-0089+p3834-0008", "nvidia,p3971-0089", "nvidia,tegra264")
         (AGX_XAVIER, 63500, "agx-xavier-64gb"),
         (AGX_XAVIER, 15700, "agx-xavier-32gb"),  # the early 16 GB module
         (("nvidia,p3737-0000+p3701-0008", "nvidia,tegra234"), 62817, "agx-orin-64gb"),  # industrial
+        (("nvidia,p3740-0002+p3701-0002", "nvidia,tegra234"), 62817, "agx-orin-64gb"),  # IGX
         (("nvidia,p3449-0000+p3668-0000", "nvidia,tegra194"), 7765, "xavier-nx-8gb"),
         (XAVIER_NX, 7765, "xavier-nx-8gb"),
         (XAVIER_NX, 15820, "xavier-nx-16gb"),
@@ -61,6 +62,50 @@ def test_board(tmp_path: Path, compatible: tuple[str, ...], memory_mib: int, nam
 def test_no_board_is_left_out() -> None:
     cases = next(mark for mark in test_board.pytestmark if mark.name == "parametrize").args[1]  # type: ignore[attr-defined]
     assert {name for _, _, name in cases} == set(board_names())
+
+
+@pytest.mark.parametrize(
+    ("word", "name"), [("p3701-0008", "Jetson AGX Orin Industrial"), ("p3701-0002", "IGX Orin"), ("p3701-0005", "")]
+)
+def test_a_module_that_is_taken_for_another_is_known_by_its_name(tmp_path: Path, word: str, name: str) -> None:
+    found = detect(jetson(tmp_path, (f"nvidia,p3737-0000+{word}", "nvidia,tegra234"), 62817))
+    assert (found.variant.name if found.variant else "") == name
+    assert found.board is not None and found.board.dla.cores == 2 and not found.why_no_dla
+
+
+NANO, NX = "nvidia,p3768-0000+p3767-0005", "nvidia,p3768-0000+p3767-0000"
+
+
+@pytest.mark.parametrize(
+    ("compatible", "memory_mib", "modes", "name", "chosen"),
+    [
+        (NX, 15388, ("10W", "15W", "25W", "40W"), "orin-nx-16gb-super", True),
+        (
+            NX,
+            15388,
+            ("MAXN_SUPER", "10W", "15W", "25W", "40W"),
+            "orin-nx-16gb-super",
+            "its device tree and power modes",
+        ),
+        (NX, 15388, ("MAXN", "10W", "15W", "25W"), "orin-nx-16gb", False),
+        (f"{NX}-super", 15388, ("MAXN", "10W", "15W", "25W"), "orin-nx-16gb", True),
+        (NX, 15388, ("MY_OWN",), "orin-nx-16gb", False),
+        (f"{NX}-super", 15388, ("15W",), "orin-nx-16gb-super", False),
+        (NANO, 7607, ("15W", "25W", "MAXN_SUPER"), "orin-nano-8gb-super", True),
+        (NANO, 7607, ("15W", "7W"), "orin-nano-8gb", False),
+        (f"{NANO}-super", 7607, ("15W", "7W"), "orin-nano-8gb-super", False),
+    ],
+)
+def test_power_modes_choose_between_plain_and_super(
+    tmp_path: Path, compatible: str, memory_mib: int, modes: tuple[str, ...], name: str, chosen: bool
+) -> None:
+    found = detect(nvpmodel(jetson(tmp_path, (compatible, "nvidia,tegra234"), memory_mib), modes))
+    assert (found.name, found.known_by) == (name, f"its device tree{' and power modes' if chosen else ''}")
+
+
+def test_a_damaged_file_of_power_modes_chooses_nothing(tmp_path: Path) -> None:
+    nvpmodel(jetson(tmp_path, (NX, "nvidia,tegra234")), ("40W",), default=7)
+    assert detect(tmp_path).name == "orin-nx-16gb"
 
 
 def test_the_power_mode_is_known_by_its_name(tmp_path: Path) -> None:

@@ -26,6 +26,13 @@ def test_a_known_jetson(tmp_path: Path) -> None:
     assert found.detail == "Jetson Orin NX 16GB Super (orin-nx-16gb-super), L4T 36.4.3, JetPack 6.2"
 
 
+def test_a_module_that_is_taken_for_another(tmp_path: Path) -> None:
+    compatible = ("nvidia,p3737-0000+p3701-0008", "nvidia,tegra234")
+    found = machine.board(evidence(jetson(tmp_path, compatible, 62817)))
+    assert found.detail.startswith("Jetson AGX Orin Industrial, taken for a Jetson AGX Orin 64GB (agx-orin-64gb), ")
+    assert "power modes are its own (nvpmodel_p3701_0008.conf) and not known here" in found.detail
+
+
 def test_a_jetson_that_edgert_does_not_run_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGERT_BOARD", "jetson-tx2-8gb")
     found = machine.board(evidence(jetson(tmp_path)))
