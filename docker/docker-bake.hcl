@@ -59,6 +59,7 @@ target "gpu" {
 target "jetpack6" {
   dockerfile = "docker/cuda.Dockerfile"
   tags       = ["edgert:jetpack6"]
+  network    = "host" # kernels of Jetson Linux up to 36.4.3 have no iptable_raw, which Docker 28 wants for another
   platforms  = ["linux/arm64"]
   args = {
     BUILD_BASE = "${L4T_TENSORRT}-devel"
@@ -71,6 +72,7 @@ target "jetpack6" {
 target "jetpack7" {
   dockerfile = "docker/cuda.Dockerfile"
   tags       = ["edgert:jetpack7"]
+  network    = "host" # kernels of Jetson Linux up to 36.4.3 have no iptable_raw, which Docker 28 wants for another
   platforms  = ["linux/arm64"]
   args = {
     BUILD_BASE = SBSA_TENSORRT

@@ -213,13 +213,72 @@ def test_a_jetsons_compose_file_is_complete(name: str) -> None:
     """Image, user's group, and every mount that the board is recognized and its cameras reached by."""
     compose = yaml.safe_load((ROOT / "docker" / f"compose.{name}.yaml").read_text())
     (service,) = compose["services"].values()
-    assert service["image"] == f"edgert:{name}" and service["runtime"] == "nvidia" and "video" in service["group_add"]
+    assert service["image"] == f"edgert:{name}" and service["runtime"] == "nvidia"
     assert service["security_opt"] == ["systempaths=unconfined"] and "privileged" not in service
     mounts = dict(one.split(":")[:2] for one in service["volumes"])
     for path in ("/tmp", "/etc/nv_tegra_release", "/etc/nvpmodel.conf", "/var/lib/nvpmodel"):
         assert mounts[path] == path
     assert mounts["edgert"] == "/cache" and set(compose["volumes"]) == {"edgert"}
     assert service["restart"] == "unless-stopped" and service["init"] is True
+
+
+BASE_GROUPS = frozenset(
+    [
+        *("root", "daemon", "bin", "sys", "adm", "tty", "disk", "lp", "mail", "news", "uucp", "man", "proxy", "kmem"),
+        *("dialout", "fax", "voice", "cdrom", "floppy", "tape", "sudo", "audio", "dip", "www-data", "backup"),
+        *(
+            "operator",
+            "list",
+            "irc",
+            "src",
+            "shadow",
+            "utmp",
+            "video",
+            "sasl",
+            "plugdev",
+            "staff",
+            "games",
+            "users",
+            "nogroup",
+        ),
+    ]
+)
+"""Groups of the package base-passwd, and so of every image of Debian and Ubuntu. ``render`` is made by udev's package,
+which images do not have; ``video`` is 44."""
+
+
+@pytest.mark.parametrize("name", ["jetpack6", "jetpack7"])
+def test_a_compose_file_names_its_groups_by_number(name: str) -> None:
+    """Docker looks names up in the image, and ends where there is none."""
+    text = (ROOT / "docker" / f"compose.{name}.yaml").read_text()
+    (service,) = yaml.safe_load(text)["services"].values()
+    video, render = service["group_add"]
+    assert video == "44" and re.fullmatch(r"\$\{RENDER_GID:-\d+\}", render)
+    assert "export RENDER_GID=$(getent group render | cut -d: -f3)" in text.partition("services:")[0]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_commands_of_the_docs_name_groups_of_containers_by_number(page: Path) -> None:
+    given = re.findall(r'--group-add[ =]("[^"]+"|\S+)', page.read_text())
+    assert all(re.fullmatch(r'\d+`?,?|"\$\(getent group \w+ \| cut -d: -f3\)"', one) for one in given), given
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_groups_that_an_image_is_made_with_are_in_its_base(file: Path) -> None:
+    named = re.findall(r"(?:--groups|groupmod|--gid) (\S+)", file.read_text())
+    assert named and all(set(one.split(",")) <= BASE_GROUPS for one in named)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_images_of_boards_are_built_with_the_hosts_network(name: str) -> None:
+    """Docker 28 needs iptable_raw for another, which kernels of Jetson Linux do not have up to 36.4.3."""
+    assert bool(re.search(r'^  network += "host"', target(name), re.MULTILINE)) == name.startswith("jetpack")
+
+
+def test_the_docs_say_what_ubuntus_docker_comes_without() -> None:
+    page = (ROOT / "docs" / "docker.md").read_text()
+    first, built = page.index("apt install docker-buildx docker-compose-v2"), page.index("docker buildx bake")
+    assert first < built and "nvidia-container-toolkit" in page and "iptable_raw" in page
 
 
 def test_the_command_of_the_docs_mounts_what_the_compose_file_does() -> None:
