@@ -33,6 +33,7 @@ class RemoteBoard:
         jetpack: may be empty.
         tensorrt: release in three numbers; empty where there is none.
         tensorrt_fix: how it is got where there is none.
+        pycuda_fix: how PyCUDA is got, which runs engines there; empty where it is installed.
         cache: edgert's folder there.
         free_bytes: on that folder's disk.
     """
@@ -44,6 +45,7 @@ class RemoteBoard:
     tensorrt_fix: str
     cache: str
     free_bytes: int
+    pycuda_fix: str = ""
 
     def __str__(self) -> str:
         parts = [self.name, self.jetpack and f"JetPack {self.jetpack}", self.mode]
@@ -70,8 +72,8 @@ def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[L
     raise DeviceError(
         f"there is no edgert on {address}",
         why=f"{tried} cannot be run there by a shell that is not interactive",
-        fix="on the board: python3 -m venv --system-site-packages edgert && edgert/bin/pip install "
-        f"{wheel(__version__)}, which `make wheel` writes to dist/; then here: --remote-edgert edgert/bin/edgert",
+        fix="on the board, in a clone of this version named edgert: scripts/setup-jetson; "
+        "then here: --remote-edgert edgert/.venv/bin/edgert",
     )
 
 
@@ -105,6 +107,7 @@ def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
             fix="; ".join(finding["fix"] for finding in broken if finding["fix"]),
         )
     tensorrt = next(finding for finding in found["findings"] if finding["name"] == "TensorRT")
+    pycuda = next((finding for finding in found["findings"] if finding["name"] == "pycuda"), {"state": "yes"})
     release = re.match(r"\d+\.\d+\.\d+", tensorrt["detail"]) if tensorrt["state"] == "yes" else None
     return RemoteBoard(
         name=machine["board"],
@@ -114,6 +117,7 @@ def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
         tensorrt_fix="" if release else f"{tensorrt['detail']}; {tensorrt['fix']}".rstrip("; "),
         cache=machine["cache"],
         free_bytes=machine["free_bytes"],
+        pycuda_fix="" if pycuda["state"] == "yes" else f"{pycuda['detail']}; {pycuda['fix']}".rstrip("; "),
     )
 
 
@@ -165,6 +169,17 @@ def check_target(found: RemoteBoard, address: str, board: str, engines: Collecti
             where="--trt",
             fix="build the pipeline again without --trt: the board is asked",
         )
+
+
+def without_pycuda(found: RemoteBoard, address: str, engines: Collection[str]) -> str:
+    """That TensorRT's engines will be compiled there, but not opened, timed or run, for want of PyCUDA; empty where
+    it is there, or nothing is compiled."""
+    if not found.pycuda_fix or not {TENSORRT, TENSORRT_DLA}.intersection(engines):
+        return ""
+    return (
+        f"there is no PyCUDA on {address}: engines are compiled there, but not checked, timed or run "
+        f"({found.pycuda_fix}); in a clone on the board, scripts/setup-jetson installs it"
+    )
 
 
 def check_space(found: RemoteBoard, address: str, size_bytes: int) -> None:

@@ -4,7 +4,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from edgert.compiler.finish import Waiting
 from edgert.config import PipelineFile
 from edgert.remote.board_job import STRICT
 from edgert.remote.link import Link
-from edgert.remote.probe import RemoteBoard, check_space, check_target, probe_board, remote_target
+from edgert.remote.probe import RemoteBoard, check_space, check_target, probe_board, remote_target, without_pycuda
 from edgert.remote.remote_job import Retry, Transfer, Watch, add, is_abandoned, result_of
 from edgert.steps import Event, OnEvent, Stopped
 
@@ -79,12 +79,13 @@ def build_remote(
         if isinstance(source, PipelineFile):
             target = remote_target(source, found, board, mode, tensorrt)
             engines = engines_of(target, list(source.config.models.values()), source.config.engines)
-            check_target(found, address, target.name, engines, target.tensorrt)
+            remote.check(found, target.name, engines, target.tensorrt)
             mode, tensorrt = target.mode or None, target.tensorrt or None
             build(source, bundle, board=target.asked, mode=mode, tensorrt=tensorrt, on_event=on_event, stop=stop)
         with open_bundle(bundle) as made:
             known = made.manifest
-            check_target(found, address, known.board, known.engines, known.tensorrt)
+            if not isinstance(source, PipelineFile):
+                remote.check(found, known.board, known.engines, known.tensorrt)
             check_space(found, address, bundle.stat().st_size)
             addition = Path(name) / "addition.zip"
             result = remote.compile(link, bundle, addition)
@@ -109,6 +110,13 @@ class _Remote:
         link, found = probe_board(self.address, program, self._poll)
         self.retry.on_event(Event("board", "", "done", time.perf_counter() - began, str(found)))
         return link, found
+
+    def check(self, found: RemoteBoard, board: str, engines: Collection[str], tensorrt: str) -> None:
+        """Holds what a bundle is for to what is there, as :func:`~edgert.remote.probe.check_target`; what it will do
+        without is an event."""
+        check_target(found, self.address, board, engines, tensorrt)
+        if lacking := without_pycuda(found, self.address, engines):
+            self.retry.on_event(Event("check", "", "skipped", detail=lacking))
 
     def compile(self, link: Link, bundle: Path, addition: Path) -> Mapping[str, Any]:
         """Sends a bundle, has it compiled, and fetches what was added into a new file; the compiler's last line."""

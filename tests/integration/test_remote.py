@@ -123,7 +123,7 @@ def test_a_board_without_edgert(there: Board, bundle: Path) -> None:
     with pytest.raises(DeviceError, match="there is no edgert on board") as caught:
         build_remote(bundle, bundle, "board", program="~/no/edgert")
     assert caught.value.why.startswith("'no/edgert' cannot be run there")
-    assert "--remote-edgert edgert/bin/edgert" in caught.value.fix
+    assert "scripts/setup-jetson" in caught.value.fix and "--remote-edgert edgert/.venv/bin/edgert" in caught.value.fix
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ from edgert._version import __version__
 from edgert.config import load_pipeline
 from edgert.errors import ArtifactError, ConfigError, DeviceError
 from edgert.remote.link import Link
-from edgert.remote.probe import RemoteBoard, check_space, check_target, read_doctor, remote_target
+from edgert.remote.probe import RemoteBoard, check_space, check_target, read_doctor, remote_target, without_pycuda
+from tests.helpers.command import ROOT
 
 LINK = Link("u@jetson", ("edgert",))
 TRT = ("tensorrt", "onnxruntime")
@@ -37,6 +38,20 @@ def test_a_doctor_is_read_after_what_a_login_shell_prints() -> None:
     found = read_doctor("Welcome {to} the board\n" + doctor(), LINK)
     assert found == RemoteBoard("orin-nx-16gb", "15W", "6.2", "10.3.0", "", "/c", 5)
     assert str(there()) == "orin-nx-16gb, JetPack 6.2, 15W, TensorRT 10.3.0, 10.0 GiB free"
+
+
+def test_a_board_without_pycuda_compiles_and_is_not_said_to_check() -> None:
+    """An environment that was made without scripts/setup-jetson, such as from the wheel alone."""
+    found = read_doctor(doctor(pycuda="optional"), LINK)
+    assert found.pycuda_fix and not read_doctor(doctor(pycuda="yes"), LINK).pycuda_fix
+    said = without_pycuda(found, "jetson", TRT)
+    assert "no PyCUDA on jetson" in said and "not checked, timed or run" in said and "scripts/setup-jetson" in said
+    assert without_pycuda(found, "jetson", ("onnxruntime",)) == "" == without_pycuda(there(), "jetson", TRT)
+
+
+def test_the_page_and_the_error_lead_to_a_board_with_pycuda() -> None:
+    page = (ROOT / "docs" / "remote.md").read_text()
+    assert "scripts/setup-jetson" in page and "--remote-edgert edgert/.venv/bin/edgert" in page
 
 
 def test_another_version_is_refused() -> None:
