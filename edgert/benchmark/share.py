@@ -74,7 +74,7 @@ def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shar
         clocks=_clocks(at.mode(engines[0].mode), detect(root), engines[0], root),
         software=shared_profile.Software(
             edgert=__version__,
-            jetpack=jetpack_of(facts.get("L4T", "")),
+            jetpack=jetpack_of(facts.get("L4T", "")).partition(" ")[0],
             tensorrt=facts.get("TensorRT", ""),
         ),
         models=models,

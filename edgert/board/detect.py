@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgert.board.devices import THOR
 from edgert.board.host import cpu_name, online_cores, present_cores, read_text, system_memory
 from edgert.board.nvpmodel import current_mode, power_modes
 from edgert.errors import ConfigError, DeviceError
@@ -66,10 +67,19 @@ def l4t_version(root: Path = Path("/")) -> str:
 
 
 def jetpack_of(l4t: str) -> str:
-    """``"6.2"`` for ``"36.4.3"``; ``"6.x"`` for a release of that family not in the table; empty for none."""
-    family = _MAJOR.get(l4t.partition(".")[0])
+    """Return the JetPack of a release: ``"6.2"`` for ``"36.4.3"``, ``"6.2.2 or later"`` for one that is newer than the
+    last that the table has of that JetPack, ``"6.x"`` for one that is older than all of them; empty for none."""
     exact = _JETPACK.get(l4t) or _JETPACK.get(l4t.rpartition(".")[0])
-    return exact or (f"{family}.x" if family else "")
+    family = _MAJOR.get(l4t.partition(".")[0])
+    if exact or not family:
+        return exact or ""
+    known = (one for one in _JETPACK if _MAJOR[one.partition(".")[0]] == family)
+    older = max((one for one in known if _numbers(one) < _numbers(l4t)), key=_numbers, default="")
+    return f"{_JETPACK[older]} or later" if older else f"{family}.x"
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d{1,9}", release)))
 
 
 def package_version(package: str, root: Path = Path("/")) -> str:
@@ -143,9 +153,10 @@ class Machine:
 
     @property
     def has_desktop_nvdec(self) -> bool:
-        """Whether a GPU's decoder is reached as on a desktop: everywhere but on Jetsons before JetPack 7 (L4T 38).
-        https://docs.nvidia.com/video-technologies/video-codec-sdk/13.0/read-me/index.html"""
-        return not self.is_jetson or not self.l4t or int(self.l4t.partition(".")[0]) >= 38
+        """Whether a GPU's decoder is reached as on a desktop: of Jetsons only on a Thor, as no other is named by
+        https://docs.nvidia.com/video-technologies/video-codec-sdk/13.0/read-me/index.html."""
+        thor_only = not self.soc and self.l4t.startswith("38.")  # a container may hide the chip
+        return not self.is_jetson or self.soc == THOR or thor_only
 
     @property
     def why_no_dla(self) -> str:

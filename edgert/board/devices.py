@@ -49,7 +49,8 @@ CSI_DAEMON = "sudo systemctl restart nvargus-daemon; in a container: docker run 
 """A mount of the socket alone would end with the daemon, which makes a new one when it starts again."""
 
 
-_THOR = "tegra264"
+THOR = "tegra264"
+"""The chip of a Jetson Thor, whose cameras and video decoder are reached otherwise than an Orin's."""
 CSI_INSTEAD = 'a USB or network camera, or the element of the camera\'s maker: source: "gst:..."'
 
 
@@ -62,7 +63,7 @@ def why_no_csi(soc: str, l4t: str = "") -> str:
     Args:
         l4t: the release of Jetson Linux; empty where it is not known.
     """
-    if soc != _THOR:
+    if soc != THOR:
         return ""
     if l4t.startswith("38."):
         return f"Jetson Linux {l4t} has no Argus for a Jetson Thor, whose cameras come by SIPL"
@@ -72,7 +73,7 @@ def why_no_csi(soc: str, l4t: str = "") -> str:
 def why_no_mjpeg(soc: str) -> str:
     """Return why no hardware decodes MJPEG on a chip; empty where some does. See the r38.2 guide, Video Decode, and
     https://docs.nvidia.com/metropolis/deepstream/dev-guide/text/DS_plugin_gst-nvvideo4linux2.html."""
-    return "the decoder of a Jetson Thor (nvv4l2decoder) takes no MJPEG" if soc == _THOR else ""
+    return "the decoder of a Jetson Thor (nvv4l2decoder) takes no MJPEG" if soc == THOR else ""
 
 
 def csi_sensors(root: Path = Path("/")) -> tuple[CameraDevice, ...]:

@@ -10,7 +10,7 @@ from edgert.memory.cuda.gpu_context import Traits, describe
 from edgert.units import format_bytes
 
 _JETSON_TENSORRT = "sudo apt install nvidia-jetpack (never pip install tensorrt on a Jetson)"
-_DLA_FIX = "in a container: docker run --runtime nvidia ...; else: sudo apt install nvidia-l4t-dla-compiler"
+_FIRST_WITHOUT_DLA_COMPILER = 39
 _NO_GPU = "not needed: no NVIDIA GPU here"
 
 
@@ -61,7 +61,7 @@ def tensorrt(evidence: Evidence) -> Finding:
         missing = re.search(r"lib[\w.-]+\.so[.\d]*", answer.error)
         fix = f"find what brings {missing[0]}: apt-file search {missing[0]}" if missing else _JETSON_TENSORRT
         if "libnvdla_compiler" in answer.error:
-            fix = "sudo apt install nvidia-l4t-dla-compiler"
+            fix = _dla_compiler_fix(evidence.machine.l4t)
         return Finding("TensorRT", "optional", answer.error, fix)
     if evidence.machine.is_jetson:
         return _jetson_tensorrt(evidence.root)
@@ -95,7 +95,7 @@ def dla(evidence: Evidence) -> Finding:
     detail += f"; {counted.error}" if counted.error else f", TensorRT sees {seen}"
     if seen:
         return Finding("DLA", "yes", f"{detail}; {verdict.reason}")
-    return Finding("DLA", "optional", f"{detail}; {verdict.reason}", verdict.fix or _DLA_FIX)
+    return Finding("DLA", "optional", f"{detail}; {verdict.reason}", verdict.fix or _dla_compiler_fix(here.l4t))
 
 
 def pycuda(evidence: Evidence) -> Finding:
@@ -140,6 +140,17 @@ def engines(evidence: Evidence) -> Finding:
     if lacking := [*([] if "CUDAExecutionProvider" in providers else ["its CUDA provider"]), *both]:
         why += f"; for ONNX Runtime on the GPU {', '.join(lacking)}"
     return Finding("engines", "optional", f"ONNX Runtime on the {'CPU' if lacking else 'GPU'}, {left_out}; {why}", fix)
+
+
+def _dla_compiler_fix(l4t: str) -> str:
+    """Return how libnvdla_compiler.so is got on a release of Jetson Linux. Its package ends with JetPack 6; an older
+    TensorRT, such as a container's, still wants it."""
+    if int(l4t.partition(".")[0] or 0) >= _FIRST_WITHOUT_DLA_COMPILER:
+        return (
+            "no package has it from JetPack 7.2 on: an image without the DLA, or the host's own TensorRT, on the board"
+        )
+    on_board = "on the board itself, not in a container: sudo apt install nvidia-l4t-dla-compiler"
+    return f"{on_board}; a container gets it by docker run --runtime nvidia ..."
 
 
 def _driver_fix(evidence: Evidence) -> str:

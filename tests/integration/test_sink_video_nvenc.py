@@ -26,7 +26,7 @@ from edgert.memory.cuda import CudaDevice, DeviceView
 from edgert.runtime.frame import Color, Frame
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoder_choice, encoders, gpu_images, nvenc
-from edgert.stages.sink.encoder_choice import BEFORE_7, NO_JETSON, Here, here, ranked
+from edgert.stages.sink.encoder_choice import NO_JETSON, NOT_ON_THIS_JETSON, Here, here, ranked
 from edgert.stages.sink.video import VideoSink
 from tests.helpers import gpu_pipeline
 from tests.helpers.cuda_double import CudaDouble
@@ -328,7 +328,7 @@ def test_what_is_here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     ("board", "l4t", "reasons"),
     [
         ("orin-nano-8gb", "36.4.3", ("a Jetson Orin Nano 8GB has no video encoder",) * 3),
-        ("orin-nx-16gb", "36.4.3", ("GStreamer has no", BEFORE_7, BEFORE_7)),
+        ("orin-nx-16gb", "36.4.3", ("GStreamer has no", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON)),
         ("thor-t5000", "38.2.0", ("GStreamer has no", "", "this PyAV has no libnowhere")),
     ],
 )
@@ -352,10 +352,10 @@ def test_what_is_on_a_jetson(
     [
         (
             True,
-            Here("", BEFORE_7, BEFORE_7),
+            Here("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON),
             ["board, on the GPU", "board"],
         ),
-        (False, Here("", BEFORE_7, BEFORE_7), ["board"]),
+        (False, Here("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON), ["board"]),
         (True, Here("", "", ""), ["nvenc", "ffmpeg", "board, on the GPU", "board"]),
         (True, Here(NO_JETSON, "not installed", ""), ["ffmpeg"]),
         (True, Here(), []),

@@ -13,8 +13,8 @@ from edgert.stages.source import nvdec
 Where = Literal["auto", "cpu", "gpu"]
 NO_GPU = nvenc.NO_GPU
 NO_JETSON = "this is no Jetson"
-BEFORE_7 = "a Jetson's NVENC is reached so from JetPack 7 on"
-_NEVER_HERE = NO_GPU, NO_JETSON, BEFORE_7
+NOT_ON_THIS_JETSON = "of Jetsons, only a Thor's NVENC is reached so"
+_NEVER_HERE = NO_GPU, NO_JETSON, NOT_ON_THIS_JETSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def here(codec: encoders.Codec, ordinal: int = 0) -> Here:
         return Here(*[f"a {board.title} has no video encoder"] * 3)
     own = gst_encoder.missing(codec) if machine.is_jetson else NO_JETSON
     if not machine.has_desktop_nvdec:
-        return Here(own, BEFORE_7, BEFORE_7)
+        return Here(own, NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON)
     package = nvenc.missing(codec, ordinal)
     lacks = "" if encoders.has_encoder(encoders.NVENC[codec]) else f"this PyAV has no {encoders.NVENC[codec]}"
     known = package if nvenc.driver_missing() or not nvdec.missing() else ""  # of the GPU, not of the package

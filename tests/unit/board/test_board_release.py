@@ -27,7 +27,9 @@ Version: 1:1.2.11
     [
         ("# R32 (release), REVISION: 7.1, GCID: 29818004, BOARD: t210ref, EABI: aarch64", "32.7.1"),
         ("# R35 (release), REVISION: 4.1, GCID: 33958178, BOARD: t186ref, EABI: aarch64", "35.4.1"),
+        ("# R36 (release), REVISION: 5.2, GCID: 123", "36.5.2"),
         ("# R38 (release), REVISION: 4.0, GCID: 43443517, BOARD: generic, EABI: aarch64", "38.4.0"),
+        ("# R39 (release), REVISION: 2.1", "39.2.1"),
         ("something else", ""),
     ],
 )
@@ -52,7 +54,14 @@ def test_neither(tmp_path: Path) -> None:
     [
         ("36.4.3", "6.2"),
         ("36.4.7", "6.2.1"),
-        ("36.9.1", "6.x"),
+        ("36.4.9", "6.2.1 or later"),
+        ("36.5.0", "6.2.2"),
+        ("36.5.2", "6.2.2 or later"),
+        ("36.10.1", "6.2.2 or later"),
+        ("36.2.0", "6.x"),
+        ("38.3.0", "7.0 or later"),
+        ("39.0.0", "7.1 or later"),
+        ("39.2.1", "7.2 or later"),
         ("38.2.1", "7.0"),
         ("39.2.0", "7.2"),
         ("35.4.1", "5.1.2"),

@@ -122,6 +122,26 @@ def test_a_broken_tensorrt(tmp_path: Path, error: str, fix: str) -> None:
     assert (found.state, found.detail) == ("optional", error) and fix in found.fix
 
 
+@pytest.mark.parametrize(
+    ("revision", "fix"),
+    [
+        ("R36 (release), REVISION: 4.3", "on the board itself, not in a container: sudo apt install nvidia-l4t-dla-"),
+        (
+            "R39 (release), REVISION: 2.0",
+            "no package has it from JetPack 7.2 on: an image without the DLA, or the host's",
+        ),
+    ],
+)
+def test_the_compiler_of_the_dla_is_a_package_up_to_jetpack_6(tmp_path: Path, revision: str, fix: str) -> None:
+    """An image for an Orin with JetPack 6 wants it on JetPack 7.2, too, where nothing brings it."""
+    root = jetson(tmp_path)
+    write(root, "etc/nv_tegra_release", f"# {revision}, GCID: 1")
+    missing = Answer({}, error="ImportError: libnvdla_compiler.so: cannot open shared object file")
+    assert accelerator.tensorrt(evidence(root, tensorrt=missing)).fix.startswith(fix)
+    unseen = accelerator.dla(evidence(root, dla=Answer({"cores": 0})))
+    assert unseen.fix.startswith(fix)
+
+
 def test_dla(tmp_path: Path) -> None:
     found = accelerator.dla(evidence(jetson(tmp_path)))
     assert found.state == "yes"

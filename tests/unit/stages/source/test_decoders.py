@@ -33,6 +33,9 @@ def video(pix_fmt: str = "yuv420p") -> Any:
         ("jetson", "38.5.0", GPU, "", NO_PACKAGE, "nvv4l2decoder"),
         ("jetson", "38.5.0", None, "", "", "nvv4l2decoder"),
         ("jetson", "38.5.0", GPU, NO_ELEMENT, NO_PACKAGE, NO_PACKAGE),
+        ("agx-orin-64gb", "39.2.0", GPU, "", "", "nvv4l2decoder"),
+        ("agx-orin-64gb", "39.2.0", GPU, NO_ELEMENT, "", NO_ELEMENT),
+        ("thor-t5000", "39.2.0", GPU, "", "", "PyNvVideoCodec"),
         ("host", "", GPU, "this is no Jetson", "", "PyNvVideoCodec"),
         ("host", "", None, "this is no Jetson", "", "this is no Jetson"),
     ],
@@ -46,7 +49,8 @@ def test_the_best_that_is_here_is_taken(
     chosen: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gst_decoder, "detect", lambda: replace(detect(), name=machine, l4t=l4t))
+    soc = {"agx-orin-64gb": "tegra234", "thor-t5000": "tegra264"}.get(machine, "")
+    monkeypatch.setattr(gst_decoder, "detect", lambda: replace(detect(), name=machine, soc=soc, l4t=l4t))
     monkeypatch.setattr(gst_decoder, "jetson_missing", lambda: board)
     monkeypatch.setattr(nvdec, "why_not", lambda stream, device: package)
     found = gst_decoder.why_not(video(), device)
