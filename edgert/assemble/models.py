@@ -306,7 +306,8 @@ class Models:
             if asks_numbers(model.task) and model.onnx.is_file():  # what the graph says, no frame need be asked
                 task = with_activation(model.task, load(model.onnx), shapes, len(labels), as_auto=True)
                 model = model.model_copy(update={"task": task})
-            return fitting_decoder(model, labels, shapes, network, where, self.directory)
+            names = [tensor.name for tensor in engine.outputs]
+            return fitting_decoder(model, labels, shapes, network, where, self.directory, names)
         except EdgertError as error:
             raise error.at(where)  # noqa: B904 - the same error, with its place
 

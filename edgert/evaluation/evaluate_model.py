@@ -115,10 +115,10 @@ def open_evaluation(
         decoder: Decoder = decoder_for(task, names, where, directory)
         feed = feed_of(dataset.images, model, config)
         with closing(build_engine(model, config, threads=1)) as engine:
-            if engine.outputs_known:
-                judged = config.model_copy(update={"task": task})
-                decoder = fitting_decoder(judged, names, tuple(one_image(engine)), feed.size, where, directory)
             outputs, batched = tuple(tensor.name for tensor in engine.outputs), engine.batched
+            if engine.outputs_known:
+                judged, shapes = config.model_copy(update={"task": task}), tuple(one_image(engine))
+                decoder = fitting_decoder(judged, names, shapes, feed.size, where, directory, outputs)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     checked = CheckedRecords(decoder, RecordCheck(config.onnx.stem, decoder))  # what a pipeline would leave out

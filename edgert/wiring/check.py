@@ -70,7 +70,8 @@ def check(
         found = subject(config, labels, where)
         tasks = readings(config.task, found.engine, labels, found.network)
         with suppress(ModelError):  # of a decoder that reads other outputs, which is a finding
-            fitting_decoder(config, labels, tuple(one_image(found.engine)), found.network, where)
+            names = [tensor.name for tensor in found.engine.outputs]
+            fitting_decoder(config, labels, tuple(one_image(found.engine)), found.network, where, names=names)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     written = Setting(config.input, config.task)

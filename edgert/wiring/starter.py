@@ -9,16 +9,15 @@ from typing import Any
 
 from edgert.config import load_pipeline
 from edgert.config.model_section import PythonTask, value_of, verb_of
-from edgert.engine import one_image
 from edgert.errors import ConfigError, cause
 from edgert.files import replace_text
 from edgert.installation import labels_named
-from edgert.stages.decode.kinds import decoder_for, read_labels
+from edgert.stages.decode.kinds import read_labels
 from edgert.wiring.check_report import Row, described, yaml_value
 from edgert.wiring.inferred import Inferred, infer
 from edgert.wiring.search import Progress, Subject
 from edgert.wiring.stub import Stub, stub
-from edgert.wiring.trial import guesses
+from edgert.wiring.trial import checked, guesses
 
 # Writing a pipeline file where there was none.
 
@@ -150,7 +149,7 @@ def _listed(made: Inferred) -> tuple[str, ...]:
 def _fit(made: Inferred, labels: tuple[str, ...]) -> bool:
     """Return whether a model has as many classes as there are labels."""
     try:
-        decoder_for(made.setting.task, labels).check(tuple(one_image(made.found.engine)), made.found.network)
+        checked(made.setting.task, labels, made.found.engine, made.found.network)
     except ConfigError:
         return False
     return True

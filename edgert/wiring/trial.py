@@ -12,9 +12,9 @@ from edgert.engine import one_image
 from edgert.errors import ConfigError, EdgertError, ModelError
 from edgert.runtime import Frame
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import Array, CheckedDecoder, Shapes, Size
+from edgert.stages.decode.decoder import Array, CheckedDecoder, Size
 from edgert.stages.decode.guess import Guess, guess, network_size, own_decoder
-from edgert.stages.decode.kinds import decoder_for
+from edgert.stages.decode.kinds import checked_decoder, decoder_for
 from edgert.stages.preprocess import Placement, Preprocessor, Resampler, place
 from edgert.wiring.photos import View
 from edgert.wiring.prior import named_family
@@ -36,7 +36,7 @@ def guesses(engine: Engine, label_count: int | None = None, told: str = "") -> l
     if family and decoder not in map(str, looks):  # of another size than is usual, where it can be read so at all
         verb, _, kind = decoder.partition(": ")
         network = network_size(image.shape[1:])
-        if network and _why_not(task_of(Guess(verb, kind, "", 1)), tuple(one_image(engine)), network) is None:
+        if network and _why_not(task_of(Guess(verb, kind, "", 1)), engine, network) is None:
             looks.append(Guess(verb, kind, f"{family.name} can have such outputs", 1))
     better = [
         replace(
@@ -72,14 +72,14 @@ def readings(
     if isinstance(written, PythonTask):
         return [written]
     looks = guesses(engine, len(labels) or None, told)
-    if told and _why_not(task_of(looks[0]), tuple(one_image(engine)), network) is not None:
+    if told and _why_not(task_of(looks[0]), engine, network) is not None:
         looks = looks[1:]  # metadata that contradict the graph
     verb = verb_of(written) if written else looks[0].task if looks else None
     tasks: list[TaskConfig] = [written] if written else []
     same = written and (verb_of(written), value_of(written))
     tasks += [task_of(one) for one in looks if one.task == verb and (one.task, one.decoder) != same]
     shapes = tuple(one_image(engine))
-    refused = [_why_not(task, shapes, network) for task in tasks]
+    refused = [_why_not(task, engine, network) for task in tasks]
     fitting = [task for task, why in zip(tasks, refused, strict=True) if why is None]
     if not fitting:
         got = ", ".join(str(list(shape)) for shape in shapes)
@@ -103,12 +103,16 @@ def readings(
 
 def decoder_of(task: TaskConfig, labels: tuple[str, ...], engine: Engine, network: Size) -> CheckedDecoder:
     """The decoder of a task, with the labels if there are enough of them for the way it reads the outputs."""
-    decoder = decoder_for(task, labels)
     try:
-        decoder.check(tuple(one_image(engine)), network)
+        return checked(task, labels, engine, network)
     except ConfigError:
-        return decoder_for(task, ())
-    return decoder
+        return checked(task, (), engine, network)
+
+
+def checked(task: TaskConfig, labels: tuple[str, ...], engine: Engine, network: Size) -> CheckedDecoder:
+    """Return the decoder of a task, of the outputs that it needs. Raises ModelError and ConfigError as its check."""
+    names = [tensor.name for tensor in engine.outputs]
+    return checked_decoder(decoder_for(task, labels), tuple(one_image(engine)), network, names)
 
 
 def task_of(found: Guess) -> TaskConfig:
@@ -123,12 +127,12 @@ def task_of(found: Guess) -> TaskConfig:
 def reads(decoder: str, engine: Engine, network: Size, label_count: int | None = None) -> bool:
     """Whether a decoder, as a task writes it, like ``detect: yolov8``, can read the outputs."""
     verb, _, kind = decoder.partition(": ")
-    return _why_not(task_of(Guess(verb, kind, "", 1, label_count)), tuple(one_image(engine)), network) is None
+    return _why_not(task_of(Guess(verb, kind, "", 1, label_count)), engine, network) is None
 
 
-def _why_not(task: TaskConfig, shapes: Shapes, network: Size) -> str | None:
+def _why_not(task: TaskConfig, engine: Engine, network: Size) -> str | None:
     try:
-        decoder_for(task, ()).check(shapes, network)
+        checked(task, (), engine, network)
     except EdgertError as error:
         return error.why or error.what
     return None

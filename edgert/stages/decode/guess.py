@@ -1,7 +1,7 @@
 """What a model's outputs look like by their shapes and names, and which decoders report that they can read them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgert.errors import ConfigError, ModelError
 from edgert.kinds import DECODERS
@@ -126,7 +126,12 @@ def guess(
     """
     shapes = tuple(tuple(size or 0 for size in shape) for shape in output_shapes)
     look = Look(shapes, " ".join(output_names).lower(), network_size(input_shape))
-    found = []
+    found = list[Guess]()
+    if (kept := needed_outputs(shapes, output_names)) is not None:
+        names = [output_names[place] for place in kept] if output_names else ()
+        few = guess([shapes[place] for place in kept], names, input_shape, n_labels)
+        beside = f"{len(shapes) - len(kept)} outputs beside it that are not needed"
+        found += [replace(one, reason=f"{one.reason}; with {beside}") for one in few]
     for task, registry in DECODERS.items():
         kinds: dict[type, str] = {}  # a class of several names, like ``softmax`` and ``logits``, stands for its first
         for name in registry.names():
@@ -139,6 +144,46 @@ def guess(
                     weight += (n_labels == fit.classes) - (n_labels < fit.classes)
                 found.append(Guess(task, name, fit.reason, weight, fit.classes))
     return sorted(found, key=lambda one: -one.weight)
+
+
+def needed_outputs(shapes: Shapes, names: Sequence[str] = ()) -> tuple[int, ...] | None:
+    """Return the places of the outputs without those that nothing needs; None where none is known to be so.
+
+    Exporters write raw feature maps beside the boxes that were decoded of them, as YOLOv5's did up to release 6.0
+    (``models/yolo.py``, Detect.forward): together, the maps have as many cells as there are boxes. Heads that only
+    training needs have ``aux`` in their names, as in torchvision's segmentation models.
+
+    Args:
+        shapes: of one image, without the batch dimension.
+        names: of the outputs; may be empty.
+    """
+    spare = {place for place, name in enumerate(names) if "aux" in name.lower()}
+    spare |= _raw_maps(shapes)
+    kept = tuple([place for place in range(len(shapes)) if place not in spare])
+    return kept if spare and kept else None
+
+
+def _raw_maps(shapes: Shapes) -> set[int]:
+    """Places of maps of several sizes that have, together, as many cells as a table beside them has boxes."""
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for place, shape in enumerate(shapes):
+        if len(shape) == 4:  # anchors, height, width, numbers
+            alike.setdefault((shape[0], shape[3], 4), []).append(place)
+        elif len(shape) == 3:
+            alike.setdefault((shape[0], 3), []).append(place)
+    found = set[int]()
+    for table in (one for one in shapes if len(one) == 2 and 0 not in one):
+        for (first, *_), places in alike.items():
+            sizes = [shapes[place][-3:-1] if len(shapes[place]) == 4 else shapes[place][1:] for place in places]
+            cells = sum(height * width for height, width in sizes)
+            if len(places) < 2 or len(set(sizes)) < len(sizes) or not cells:
+                continue
+            if len(shapes[places[0]]) == 4:
+                is_raw = shapes[places[0]][3] == table[1] and first * cells == table[0]
+            else:  # channels of all anchors, or one box a cell
+                is_raw = cells in table or (first % table[1] == 0 and first // table[1] * cells == table[0])
+            found |= set(places) if is_raw else set()
+    return found
 
 
 def network_size(input_shape: Sequence[int | None]) -> Size | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from edgert.config.model_section import DetectTask, ModelConfig, PythonTask, TaskConfig, value_of, verb_of
-from edgert.errors import CONTROL, ConfigError, cause, nearest
+from edgert.errors import CONTROL, ConfigError, ModelError, cause, nearest
 from edgert.installation import labels_names
 from edgert.kinds import DECODERS
 from edgert.text_files import read_text
@@ -87,6 +87,54 @@ class Custom:
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Record:
         """``outputs`` are views of bound memory: the function must copy what it keeps."""
         return self.function(outputs, geometry, **self.args)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A decoder of some outputs of a model that has others beside them.
+
+    Attributes:
+        decoder: reads them.
+        places: of the outputs that it reads, among all.
+    """
+
+    decoder: CheckedDecoder
+    places: tuple[int, ...]
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """See :meth:`CheckedDecoder.check`."""
+        self.decoder.check([shapes[place] for place in self.places], network)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Record:
+        return self.decoder([outputs[place] for place in self.places], geometry)
+
+
+def checked_decoder(
+    decoder: CheckedDecoder, shapes: Shapes, network: Size, names: Sequence[str] = ()
+) -> CheckedDecoder:
+    """Return a decoder that reads outputs of these shapes: the given one, of all of them, or of those that are needed.
+
+    Args:
+        names: of the outputs; may be empty.
+
+    Raises:
+        ModelError: the outputs are not what the decoder reads.
+        ConfigError: fewer or more labels than classes.
+    """
+    try:
+        decoder.check(shapes, network)
+    except ModelError as error:
+        from edgert.stages.decode.guess import needed_outputs
+
+        if (kept := needed_outputs(shapes, names)) is None:
+            raise
+        few = Beside(decoder, kept)
+        try:
+            few.check(shapes, network)
+        except ModelError:
+            raise error from None
+        return few
+    return decoder
 
 
 def decoder_for(
@@ -190,9 +238,11 @@ def fitting_decoder(
     network: Size,
     where: str = "",
     search: Path | None = None,
+    names: Sequence[str] = (),
 ) -> CheckedDecoder:
     """The decoder of a model's task, checked against its outputs. Names that the model file has are left out, and a
-    line is logged, where they are too few for its outputs; those that the task names are then refused.
+    line is logged, where they are too few for its outputs; those that the task names are then refused. ``names`` are
+    those of the outputs.
 
     Raises:
         ModelError: the outputs are not what the task's decoder reads.
@@ -200,14 +250,12 @@ def fitting_decoder(
     """
     decoder = decoder_for(config.task, labels, where, search)
     try:
-        decoder.check(shapes, network)
+        return checked_decoder(decoder, shapes, network, names)
     except ConfigError as error:
         if config.task.labels is not None or not labels:
             raise
         log.warning("%s: the names in the model file are left out: %s", where or config.onnx.name, error.what)
-        decoder = decoder_for(config.task, (), where, search)
-        decoder.check(shapes, network)
-    return decoder
+        return checked_decoder(decoder_for(config.task, (), where, search), shapes, network, names)
 
 
 def read_labels(path: Path, where: str = "") -> tuple[str, ...]:

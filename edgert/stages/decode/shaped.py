@@ -37,7 +37,7 @@ class YoloV8Obb(Head):
         is_named = "obb" in look.names
         if (is_named or not look.names) and rows > 5 and (not columns or columns > rows):
             yield Fit(f"[4 + {rows - 5} + 1, {columns or 'N'}] can be oriented boxes", 1 + is_named, rows - 5)
-        if columns == 7 and rows > 7 and rows != look.cells():
+        if columns == 7 and rows > 7 and rows not in (look.cells(), 3 * (look.cells() or 0)):  # not all of every cell
             yield Fit(f"[{rows}, 7] can be final boxes with their score, class and angle", 1 + is_named)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:

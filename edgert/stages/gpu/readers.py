@@ -11,6 +11,7 @@ from edgert.runtime import Record
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import classify, detection, instances, maps, shaped, yolo
 from edgert.stages.decode.decoder import Decoder, Size, of_one_image
+from edgert.stages.decode.kinds import Beside
 from edgert.stages.decode.rows import RowHead
 from edgert.stages.gpu import gpu_detections, gpu_rows, gpu_scores
 from edgert.stages.gpu.gpu_reader import GpuReader
@@ -84,6 +85,7 @@ def reader_for(
     Returns:
         the reader, and why the host decodes; empty where the GPU does.
     """
+    outputs, batched, decoder = _needed(outputs, batched, decoder)
     reason = why_on_host(outputs, batched, decoder, network)
     if reason:
         return HostReader(outputs, batched, decoder), reason
@@ -93,6 +95,7 @@ def reader_for(
 def why_on_host(outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size) -> str:
     """Why the host decodes outputs of these shapes and types; empty where the GPU does. Arguments are those of
     :func:`reader_for`; no memory is looked at."""
+    outputs, batched, decoder = _needed(outputs, batched, decoder)
     kind = _kind(decoder)
     whole = [tensor.name for tensor, has_batch in zip(outputs, batched, strict=True) if not has_batch]
     if kind is None:
@@ -100,6 +103,15 @@ def why_on_host(outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: 
     if whole:
         return f"output {whole[0]!r} has no batch dimension"
     return kind.unsupported(decoder, outputs, network)
+
+
+def _needed(
+    outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder
+) -> tuple[Sequence[GpuTensor], Sequence[bool], Decoder]:
+    """The outputs that a decoder reads, whether each has a batch dimension, and the decoder of just these."""
+    if not isinstance(decoder, Beside):
+        return outputs, batched, decoder
+    return [outputs[place] for place in decoder.places], [batched[place] for place in decoder.places], decoder.decoder
 
 
 def _kind(decoder: Decoder) -> type[GpuReader] | None:

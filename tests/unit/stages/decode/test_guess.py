@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.stages.decode.guess import guess, network_size, own_decoder
+from edgert.stages.decode.guess import guess, needed_outputs, network_size, own_decoder
 
 NANODET = [(1600, 80), (400, 80), (100, 80), (1600, 32), (400, 32), (100, 32)]
 MODELS = [
@@ -35,6 +35,24 @@ MODELS = [
     ("keypoints: landmarks", [(212,)], ["fc1"], (3, 192, 192)),
     ("classify: auto", [(136,)], ["output"], (3, 512, 512)),
     ("classify: auto", [(10,)], ["output"], (3, 48, 48)),
+    # With outputs beside them that nothing needs.
+    (
+        "detect: yolov5",
+        [(252, 7), (3, 8, 8, 7), (3, 4, 4, 7), (3, 2, 2, 7)],
+        ["output", "345", "403", "461"],
+        (3, 64, 64),
+    ),
+    ("detect: yolov5", [(3, 8, 8, 7), (3, 4, 4, 7), (3, 2, 2, 7), (252, 7)], [], (3, 64, 64)),
+    ("detect: yolov5", [(252, 7), (21, 8, 8), (21, 4, 4), (21, 2, 2)], [], (3, 64, 64)),
+    ("detect: yolov8", [(84, 8400), (144, 80, 80), (144, 40, 40), (144, 20, 20)], [], (3, 640, 640)),
+    (
+        "detect: yolov8-seg",
+        [(116, 8400), (144, 80, 80), (144, 40, 40), (144, 20, 20), (32, 160, 160)],
+        [],
+        (3, 640, 640),
+    ),
+    ("segment: argmax", [(21, 320, 320), (21, 320, 320)], ["out", "aux"], (3, 320, 320)),
+    ("classify: auto", [(1000,), (1000,)], ["logits", "aux_logits"], (3, 299, 299)),
 ]
 
 
@@ -45,6 +63,21 @@ def test_the_first_guess_is_right(
     found = guess(shapes, names, image, None)
     assert str(found[0]) == expected
     assert found[0].reason
+
+
+@pytest.mark.parametrize(
+    ("shapes", "names"),
+    [
+        ([(3, 80, 80, 85), (3, 40, 40, 85), (3, 20, 20, 85)], ["a", "b", "c"]),  # nothing was decoded of these
+        ([(252, 7), (3, 8, 8, 7), (3, 4, 4, 7)], []),  # a map is missing
+        ([(116, 8400), (32, 160, 160)], []),
+        ([(7,), (5,)], ["color", "kind"]),
+        ([(21, 320, 320)], ["aux"]),
+        ([(0, 7), (3, 0, 0, 7), (3, 0, 0, 7)], []),
+    ],
+)
+def test_outputs_that_may_be_needed_are_not_left_out(shapes: list[tuple[int, ...]], names: list[str]) -> None:
+    assert needed_outputs(shapes, names) is None
 
 
 def test_guesses_fall_in_weight() -> None:
