@@ -317,6 +317,15 @@ def not_one_image(shapes: Mapping[str, Sequence[object]], path: str) -> ModelErr
             fix="set what it shall find before the export, so that it is part of the file (YOLO-World and YOLOE: "
             "model.set_classes([...])), or feed it yourself through edgert.load_engine",
         )
+    ranks = [len(shape) for shape in shapes.values()]
+    if ranks == [3]:
+        sizes = ", ".join(map(str, *shapes.values()))
+        return ModelError(
+            "the model's input has no batch dimension",
+            why=f"a pipeline writes images into [N, C, H, W] or [N, H, W, C], and this model takes {shown}",
+            where=path,
+            fix=f"export the model with an input of [1, {sizes}]",
+        )
     return ModelError(
         "a pipeline feeds a model one image and nothing else",
         why=f"this model takes {shown}",

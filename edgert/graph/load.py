@@ -17,7 +17,7 @@ from edgert import limits
 from edgert.errors import CONTROL, ModelError, cause, nearest
 from edgert.graph import model as messages
 from edgert.graph.model import Model
-from edgert.graph.size_inputs import bind_sizes
+from edgert.graph.size_inputs import add_batch, bind_sizes
 from edgert.installation import CHECKPOINTS, export_first
 from edgert.units import whole_number
 
@@ -356,7 +356,7 @@ def load(path: str | PathLike[str], *, bound: bool = True) -> Model:
 
     Args:
         path: the file.
-        bound: whether inputs that only tell the image's size become constants; see :mod:`edgert.graph.size_inputs`.
+        bound: whether its inputs are made what a pipeline feeds; see :mod:`edgert.graph.size_inputs`.
 
     Raises:
         ModelError: the file is missing, unreadable, empty, cut short, damaged or not ONNX; it has no graph or outputs;
@@ -372,6 +372,7 @@ def load(path: str | PathLike[str], *, bound: bool = True) -> Model:
     check_tensors(proto, file)
     if bound:
         bind_sizes(proto)
+        add_batch(proto, messages.default_opset(proto))
     return Model(proto, file, digest.hexdigest())
 
 

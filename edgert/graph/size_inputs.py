@@ -1,7 +1,8 @@
-"""Inputs beside the image that only tell a graph how large that is: stored as constants, so that it takes images alone.
+"""Inputs as a pipeline feeds them: a batch of images, and nothing beside it.
 
-Detectors with their post-processing inside multiply boxes by such a size. Bound to the network's own, boxes are network
-pixels, which a pipeline brings to the source's as those of any other head; letterboxes and crops are then right, too.
+Inputs that only tell a graph how large the image is are stored as constants. Detectors with their post-processing
+inside multiply boxes by such a size. Bound to the network's own, boxes are network pixels, which a pipeline brings to
+the source's as those of any other head; letterboxes and crops are then right, too.
 """
 
 from __future__ import annotations
@@ -44,6 +45,57 @@ def bind_sizes(proto: onnx.ModelProto) -> None:
         graph.initializer.append(onnx.numpy_helper.from_array(values, item.name))
         if proto.ir_version >= _IR_WITH_FREE_WEIGHTS:
             graph.input.remove(item)
+
+
+_COLORS = 3
+_LEAST_PX = 8  # fewer are no height or width of an image
+_AXES_ARE_AN_INPUT = 13
+"""Operator set from which Squeeze takes its axes as an input (onnx, docs/Changelog.md)."""
+
+
+def add_batch(proto: onnx.ModelProto, opset: int) -> None:
+    """Gives the only input of a graph a batch dimension of 1 in place, where it is one image in color without that, as
+    torchvision's detectors and conversions from Core ML take it."""
+    import onnx
+
+    graph = proto.graph
+    stored = initializer_names(graph)
+    fed = [item for item in graph.input if item.name not in stored]
+    if len(fed) != 1 or not _is_image(_shape(fed[0])):
+        return
+    (image,), name = fed, f"{fed[0].name}/without_batch"
+    _renamed(graph, image.name, name)
+    dims = image.type.tensor_type.shape.dim
+    sizes = [
+        onnx.TensorShapeProto.Dimension(dim_value=1),
+        *(type(dim).FromString(dim.SerializeToString()) for dim in dims),
+    ]
+    del dims[:]
+    dims.extend(sizes)
+    if opset < _AXES_ARE_AN_INPUT:
+        graph.node.insert(0, onnx.helper.make_node("Squeeze", [image.name], [name], name=name, axes=[0]))
+        return
+    axis = f"{name}/axis"
+    graph.node.insert(0, onnx.helper.make_node("Squeeze", [image.name, axis], [name], name=name))
+    graph.node.insert(0, onnx.helper.make_node("Constant", [], [axis], name=axis, value_ints=[0]))
+
+
+def _is_image(shape: list[int]) -> bool:
+    if len(shape) != 3 or _COLORS not in (shape[0], shape[2]):
+        return False
+    sides = shape[1:] if shape[0] == _COLORS else shape[:2]
+    return all(size == 0 or size >= _LEAST_PX for size in sides)
+
+
+def _renamed(graph: onnx.GraphProto, before: str, after: str) -> None:
+    """Has nodes read another tensor, those of graphs inside them too."""
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            if name == before:
+                node.input[place] = after
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _renamed(inner, before, after)
 
 
 def _shape(item: onnx.ValueInfoProto) -> list[int]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
+from edgert import Pipeline
 from edgert.config.model_section import DetectTask
 from edgert.engine import load_engine
 from edgert.errors import ModelError
 from edgert.graph import inputs, load
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.kinds import decoder_for
+from edgert.wiring.starter import starter
+from tests.helpers.models import constant
 
 IMAGE = ("N", 3, 64, 96)
 ROWS = np.array([[0.5, 0.5, 0.25, 0.5, 0.9, 2], [0.25, 0.5, 0.25, 0.25, 0.6, 1]], np.float32)
@@ -98,3 +102,58 @@ def test_an_engine_of_one_s_own_is_fed_all_of_them(tmp_path: Path) -> None:
         np.testing.assert_allclose(boxes[0], [360, 160, 600, 480])
         with pytest.raises(ModelError, match="'orig_target_sizes' is missing"):
             engine(np.zeros((1, 3, 64, 96), np.float32))
+
+
+@pytest.mark.parametrize("opset", [11, 12, 17])
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [((3, 64, 48), (1, 3, 64, 48)), ((64, 48, 3), (1, 64, 48, 3)), ((3, "h", "w"), (1, 3, "h", "w"))],
+)
+def test_an_image_without_a_batch_dimension_gets_one(tmp_path: Path, shape: Any, wanted: Any, opset: int) -> None:
+    """The input is read inside of a branch as well."""
+    inner = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["inside"])], "then", [], [helper.make_empty_tensor_value_info("inside")]
+    )
+    nodes = [
+        helper.make_node("If", ["yes"], ["same"], then_branch=inner, else_branch=inner),
+        helper.make_node("Add", ["x", "same"], ["y"]),
+    ]
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)] for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", *ends, [numpy_helper.from_array(np.array(True), "yes")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
+    onnx.save(proto, tmp_path / "m.onnx")
+    model = load(tmp_path / "m.onnx")
+    assert inputs(model)[0].shape == wanted
+    assert inputs(load(tmp_path / "m.onnx", bound=False))[0].shape == shape
+    onnx.checker.check_model(model.proto, full_check=True)
+    sizes = tuple(size if isinstance(size, int) else 16 for size in wanted)
+    image = np.random.default_rng(0).random(sizes, np.float32)
+    with load_engine(model, shapes={"x": sizes}) as engine:
+        assert np.array_equal(engine(image), image[0] * 2)
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 48), (1, 3, 64, 48), (3, 64), (16, 64, 48), (3, 4, 3), (1, 80, 3000)])
+def test_other_inputs_stay_as_they_are(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    onnx.save(constant({"y": [[0.1, 0.9]]}, shape).proto, tmp_path / "m.onnx")
+    assert inputs(load(tmp_path / "m.onnx"))[0].shape == shape
+
+
+def test_an_image_without_a_batch_dimension_runs_and_a_gray_one_is_named(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((64, 64, 3), np.uint8))
+    (tmp_path / "p.yaml").write_text(
+        "models: {m: {onnx: m.onnx, task: {classify: auto}, input: {std: 255}}}\n"
+        "stages:\n  s: {source: 'images:a.png'}\n  i: {infer: m, from: s}\n  o: {sink: callback, from: i}\n"
+    )
+    for shape in ((3, 64, 64), (64, 64, 3)):
+        onnx.save(constant({"y": [[0.1, 0.9]]}, shape).proto, tmp_path / "m.onnx")
+        seen = list[Any]()
+        with Pipeline(
+            tmp_path / "p.yaml", callbacks={"o": lambda one, seen=seen: seen.append(one.outputs["i"])}
+        ) as one:
+            one.run()
+        assert seen[0].classes.tolist() == [1, 0]
+        assert "task: {classify: auto" in starter(tmp_path / "m.onnx").text
+    onnx.save(constant({"y": [[0.1, 0.9]]}, (1, 64, 64)).proto, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="has no batch dimension") as caught:
+        starter(tmp_path / "m.onnx")
+    assert caught.value.fix == "export the model with an input of [1, 1, 64, 64]"
