@@ -1,5 +1,6 @@
 """The models of a pipeline: each compiled once, and made into the stages that run it."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,9 +33,11 @@ from edgert.stages.decode.kinds import AGNOSTIC, decoder_for, fitting_decoder, l
 from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
 from edgert.stages.gpu.gpu_crops import InferCropsTogether, Look
 from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
-from edgert.stages.preprocess import Preprocessor
+from edgert.stages.preprocess import Preprocessor, check_levels
 from edgert.stages.tiles import InferTiles
 from edgert.wiring.head_activation import asks_numbers, with_activation
+
+log = logging.getLogger("edgert.models")
 
 STAGE_QUEUE = 2
 """Results that may wait between stages: one being made while one is taken."""
@@ -73,6 +76,7 @@ class Models:
         self.engines: dict[str, Engine | SegmentedEngine] = {} if kept is None else kept.setdefault(gpu, {})
         self.inferences: list[GpuInference] = []
         self.devices: dict[str, CudaDevice] = {}  # of the stages that read frames there
+        self._checked_inputs: set[str] = set()
         self.checks: dict[str, RecordCheck] = {}  # of what each model reports
         self.choice = infer.Choice()  # among variants
         self._placer = Placer(file)
@@ -321,7 +325,17 @@ class Models:
                 form: Form = "gpu" if config.backend == "tensorrt" else "ort"
                 engine = build_engine(self._model(name, config, form), config, threads, batch)
             self.engines[name] = engine
+        self._check_levels(name, config, engine)
         return engine
+
+    def _check_levels(self, name: str, config: ModelConfig, engine: Engine) -> None:
+        """Warns once of each model whose input of integers cannot hold what images become."""
+        (image, *_), where = engine.inputs, self.file.where("models", name, "input")
+        if name in self._checked_inputs or getattr(image, "scale", None):  # an int8 tensor that stands for real numbers
+            return
+        self._checked_inputs.add(name)
+        if lost := check_levels(config.input, image.dtype, where):
+            log.warning("model %s: %s", name, lost)
 
     def _reads_text(self, stage: InferStage) -> bool:
         """Whether crops are turned upright for its model."""

@@ -56,7 +56,8 @@ class InputConfig(fields.Section):
         default=(0.0,), description="subtracted, in gray levels 0-255; one value or one per channel"
     )
     std: fields.PerChannel = Field(
-        default=(1.0,), description="divided by, in gray levels; one value or one per channel"
+        default=(1.0,),
+        description="divided by, in gray levels; one value or one per channel; inputs of uint8 want mean: 0 and std: 1",
     )
     layout: Literal["auto", "nchw", "nhwc"] = Field(default="auto", description="auto reads it off the input's shape")
     size: fields.Size | None = Field(

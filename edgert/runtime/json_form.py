@@ -31,6 +31,10 @@ The records, distinguished by ``type``; boxes and points are pixels of the sourc
 * ``anomaly``: ``score``, ``threshold``, ``is_anomalous``, ``region``, ``size``, and ``peak``: [x, y] of the highest
 * ``crops``: ``parent`` (a stage), ``items``: [{``row`` of the parent's objects, ``record``: RECORD}, ...]
 
+Boxes that are not finite, have no size, or lie outside of the image are left out and counted (``left_out`` of the
+summary, ``edgert_left_out_boxes_total``). A run warns once of them, of boxes that are all smaller than a pixel of
+the model's input, and of scores above 1.
+
 ``label`` is there when the model has class names, ``id`` once a tracker gave one, and ``predicted: true`` beside
 ``objects`` where no model looked at the frame and a tracker expects them there. Anything a user's own code returns
 stands as it is: plain data, arrays as lists, dataclasses as their fields, other objects as what their ``to_json()``

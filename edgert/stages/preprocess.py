@@ -225,6 +225,7 @@ class Preprocessor:
             raise ModelError(
                 f"the model wants {tensor.dtype} pixels", why=f"edgert writes {', '.join(_STAND_IN)}", where=where
             )
+        check_levels(config, tensor.dtype.name, where)
         stand_in = _STAND_IN[tensor.dtype.name]
         self._tensor = tensor.view(stand_in) if stand_in else tensor
         self.rows = int(tensor.shape[0])
@@ -277,6 +278,37 @@ class Preprocessor:
                 np.copyto(out[channel], plane)
             else:
                 cv2.LUT(plane, tables[channel], dst=out[channel])
+
+
+_FEWEST_LEVELS = 32
+_CLIPPED = 0.1
+
+
+def check_levels(config: InputConfig, dtype: str, where: str) -> str:
+    """Return what is lost of the 256 gray levels in an input of integers, in words; empty where next to nothing is.
+
+    Raises:
+        ModelError: hardly any level is left, as a mean and a std for real numbers leave them.
+    """
+    if np.dtype(dtype).kind not in "iu":
+        return ""
+    mean, std = (np.asarray(value, np.float64)[:, None] for value in (config.mean, config.std))
+    values, bounds = np.rint((np.arange(256) - mean) / std), np.iinfo(dtype)
+    inside = (values >= bounds.min) & (values <= bounds.max)
+    left = min(len(np.unique(np.clip(row, bounds.min, bounds.max))) for row in values)
+    scale = "mean: 128, std: 1" if dtype == "int8" else "mean: 0, std: 1"
+    fix = f"write {scale}: a model that takes {dtype} scales by itself"
+    if left < _FEWEST_LEVELS:
+        raise ModelError(
+            f"input: mean and std leave {left} of 256 gray levels",
+            why=f"the model takes {dtype}, into which {(0 - mean[0, 0]) / std[0, 0]:.3g} to "
+            f"{(255 - mean[0, 0]) / std[0, 0]:.3g} is rounded",
+            where=where,
+            fix=fix,
+        )
+    clipped = float(1 - inside.mean(axis=1).min())
+    lost = f"input: mean and std leave {clipped:.0%} of the gray levels beyond what {dtype} holds; {fix}"
+    return lost if clipped > _CLIPPED else ""
 
 
 def _values(config: InputConfig, channels: int, dtype: np.dtype[Any], limited: bool) -> Array:

@@ -142,8 +142,8 @@ def _guessed(
             notes += (f"it could also be {', '.join(others)}",)
     notes += warnings
     usual = dict(_DEFAULT_INPUTS[verb_of(read)])
-    if found.dtype in ("uint8", "int8"):
-        usual |= {"mean": (0.0,) if found.dtype == "uint8" else (128.0,), "std": (1.0,)}
+    if found.dtype in ("uint8", "int8", "int32"):
+        usual |= {"mean": (128.0,) if found.dtype == "int8" else (0.0,), "std": (1.0,)}
     elif "std" not in usual and blank.color == "gray":
         usual["std"] = (255.0,)
     elif "std" not in usual:

@@ -28,6 +28,7 @@ SCALES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 _INTEGER_SCALES = {
     "uint8": {"0 to 255": ((0.0,), (1.0,))},
     "int8": {"-128 to 127": ((128.0,), (1.0,)), "halved": ((0.0,), (2.0,))},
+    "int32": {"0 to 255": ((0.0,), (1.0,))},
 }
 
 GROUPS: dict[str, tuple[str, ...]] = {

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from edgert import Pipeline
 from edgert.board import detect
 from edgert.errors import CalibrationError, ConfigError, ModelError
 from edgert.graph import to_bytes
 from edgert.validation import validate
-from tests.helpers.models import make
+from tests.helpers.models import constant, make
 from tests.helpers.small_pipeline import TEXT, small_pipeline
 
 STRANGE = "node 'odd' is demo.Strange, outside the ONNX standard"
@@ -133,3 +136,23 @@ def test_mjpeg_that_must_be_decoded_by_a_thor_is_an_error(tmp_path: Path) -> Non
         validate(path, board="thor-t5000")
     assert "takes no MJPEG" in caught.value.why and "the CPU decodes" in caught.value.fix
     assert validate(camera(tmp_path, "usb:0", ", format: mjpeg"), board="thor-t5000").notes == ()
+
+
+def test_an_input_of_integers_that_is_scaled_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name, kind in (("parts", TensorProto.UINT8), ("signed", TensorProto.INT8)):
+        model = constant({"y": [[0.1, 0.9]]}, (1, 64, 64, 3), kind, "x")
+        (tmp_path / f"{name}.onnx").write_bytes(to_bytes(model))
+    (tmp_path / "p.yaml").write_text(
+        "models:\n  m: {onnx: parts.onnx, task: {classify: auto}, input: {std: 255}}\n"
+        "stages:\n  s: {source: 'images:*.png'}\n  i: {infer: m, from: s}\n"
+        "  o: {sink: jsonl, from: i, path: o.jsonl}\n"
+    )
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((64, 64, 3), np.uint8))
+    for scaled in (validate, Pipeline):
+        with pytest.raises(ModelError, match="leave 2 of 256 gray levels") as caught:
+            scaled(tmp_path / "p.yaml")
+        assert caught.value.where.endswith("p.yaml:2 models.m.input") and "mean: 0, std: 1" in caught.value.fix
+    validate(tmp_path / "p.yaml", overrides=["models.m.input={}"])
+    assert not caplog.records
+    validate(tmp_path / "p.yaml", overrides=["models.m.input={}", "models.m.onnx=signed.onnx"])
+    assert [one.getMessage().startswith("model m: input: mean and std leave 50%") for one in caplog.records] == [True]

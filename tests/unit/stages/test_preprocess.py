@@ -14,7 +14,7 @@ from edgert.config import InputConfig
 from edgert.errors import ModelError, StageError
 from edgert.memory import aligned_empty
 from edgert.runtime import Color, Frame, PixelFormat
-from edgert.stages.preprocess import Preprocessor, layout_of, place
+from edgert.stages.preprocess import Preprocessor, check_levels, layout_of, place
 from tests.helpers.image_reference import as_people_write_it, image, smooth_frame
 
 FORMATS: list[PixelFormat] = ["i420", "nv12", "yuyv", "bgr", "rgb", "gray"]
@@ -287,3 +287,38 @@ def test_a_shape_that_is_no_image(shape: tuple[int, ...], wanted: str, channels:
 def test_a_type_that_is_no_pixel(dtype: str) -> None:
     with pytest.raises(ModelError, match=f"the model wants {dtype} pixels"):
         Preprocessor(InputConfig(), np.zeros((1, 3, 4, 4), dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mean", "std"),
+    [
+        ("uint8", (0.0,), (255.0,)),
+        ("uint8", (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
+        ("int8", (127.5,), (127.5,)),
+        ("int32", (0.0,), (255.0,)),
+        ("uint8", (0.0,), (1.0, 1.0, 255.0)),
+    ],
+)
+def test_integers_that_are_scaled_as_real_numbers_are_refused(dtype: str, mean: Any, std: Any) -> None:
+    config = InputConfig(mean=mean, std=std, layout="nhwc")
+    with pytest.raises(ModelError, match=r"leave \d of 256 gray levels") as caught:
+        Preprocessor(config, tensor_of("nhwc", 8, 8, 3, dtype), "m.onnx")
+    assert caught.value.where == "m.onnx" and dtype in (caught.value.why or "")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mean", "std", "part"),
+    [
+        ("uint8", 0.0, 1.0, ""),
+        ("int8", 128.0, 1.0, ""),
+        ("int8", 0.0, 2.008, ""),
+        ("int32", 0.0, 1.0, ""),
+        ("float32", 0.0, 255.0, ""),
+        ("float16", 127.5, 127.5, ""),
+        ("uint8", 128.0, 1.0, "50%"),
+        ("int8", 0.0, 1.0, "50%"),
+    ],
+)
+def test_what_integers_cannot_hold_is_said(dtype: str, mean: float, std: float, part: str) -> None:
+    lost = check_levels(InputConfig(mean=(mean,), std=(std,)), dtype, "")
+    assert (f"leave {part} of the gray levels beyond what {dtype} holds" in lost) == bool(part) == bool(lost)
