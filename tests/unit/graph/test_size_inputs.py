@@ -118,8 +118,8 @@ def test_an_image_without_a_batch_dimension_gets_one(tmp_path: Path, shape: Any,
         helper.make_node("If", ["yes"], ["same"], then_branch=inner, else_branch=inner),
         helper.make_node("Add", ["x", "same"], ["y"]),
     ]
-    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)] for name in ("x", "y")]
-    graph = helper.make_graph(nodes, "g", *ends, [numpy_helper.from_array(np.array(True), "yes")])
+    taken, given = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)] for name in ("x", "y"))
+    graph = helper.make_graph(nodes, "g", taken, given, [numpy_helper.from_array(np.array(True), "yes")])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
     onnx.save(proto, tmp_path / "m.onnx")
     model = load(tmp_path / "m.onnx")
