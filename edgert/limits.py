@@ -26,6 +26,11 @@ WHEP_BYTES = 1 << 16
 WHEP_CANDIDATES = 20
 RTSP_CONNECTIONS = 192
 RTSP_IDLE_S = 10.0
+GALLERY_BYTES = 1 << 27
+GALLERY_JSON_BYTES = 1 << 25
+GALLERY_NAMES = 1_000_000
+ANSWER_BYTES = 1 << 16
+EXCHANGE_S = 20.0
 
 
 def _power(count: int) -> str:
@@ -95,5 +100,14 @@ TABLE = (
         "each holds a descriptor; a third each for who is silent, asks, plays; the address with most of them gives way",
     ),
     ("time without playing on one of them", f"{RTSP_IDLE_S:g} s", "whoever is silent, or only asks, would hold it"),
+    (
+        "gallery, unpacked",
+        f"{GALLERY_BYTES >> 20} MiB",
+        "a small archive unpacks to anything, and it is held in memory",
+    ),
+    ("gallery as `.json`", f"{GALLERY_JSON_BYTES >> 20} MiB", "its numbers take ten times as much in memory"),
+    ("vectors of a gallery", f"{GALLERY_NAMES:,}", "the name of each is held in memory"),
+    ("answer of a webhook, its headers included", f"{ANSWER_BYTES >> 10} KiB", "no more of it is of interest"),
+    ("time of a webhook's request and answer", f"{EXCHANGE_S:g} s", "what waits behind it is held up"),
 )
 """What, at most how much, and why."""

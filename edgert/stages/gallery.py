@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import math
 import threading
 import time
 import zipfile
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgert import limits
 from edgert.errors import ConfigError, cause
 from edgert.files import replace_bytes
 
@@ -22,6 +24,10 @@ log = logging.getLogger("edgert.gallery")
 F32 = npt.NDArray[np.float32]
 _LOOK_S = 1.0
 """How often the file is asked whether it has changed."""
+_FIX = "make it again with edgert.Gallery, or put a copy back"
+_BYTES = {".npz": limits.GALLERY_BYTES, ".json": limits.GALLERY_JSON_BYTES}
+_DIRECTORY_BYTES = 1 << 16
+"""Of an archive at most: a gallery has two members, and each takes ten times as much in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +153,12 @@ class Gallery:
             memory = io.BytesIO()
             np.savez(memory, names=np.array(names, np.str_), vectors=vectors)
             content = memory.getvalue()
+        if len(content) > _BYTES[self.path.suffix] or vectors.nbytes > limits.GALLERY_BYTES:
+            raise ConfigError(
+                f"the gallery {self.path} would be too large",
+                why=f"a gallery has {_BYTES[self.path.suffix] >> 20} MiB at most",
+                fix="remove vectors that are not needed" + ("" if self.path.suffix == ".npz" else ", or use a .npz"),
+            )
         replace_bytes(self.path, content)
         self._held = _read(self.path) if names else _Held(names, vectors, _version(self.path))
 
@@ -169,16 +181,19 @@ def _read(path: Path) -> _Held:
     """Raises ConfigError for what is no gallery; pickles are never loaded."""
     version = _version(path)
     try:
+        if not path.is_file():
+            raise ValueError("it is no file")
+        if (size := path.stat().st_size) > _BYTES[path.suffix]:
+            raise ValueError(f"it has {size >> 20} MiB, and a gallery has {_BYTES[path.suffix] >> 20} MiB at most")
         content = path.read_bytes()
         names, vectors = _from_json(json.loads(content)) if path.suffix == ".json" else _from_arrays(content)
-        if vectors.ndim != 2 or len(vectors) != len(names) or vectors.dtype.kind not in "fiu":
-            raise ValueError(f"{len(names)} names for vectors {list(vectors.shape)} of {vectors.dtype}")
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        what = f"cannot read the gallery {path}"
-        raise ConfigError(
-            what, why=cause(error), fix="make it again with edgert.Gallery, or put a copy back"
-        ) from error
-    return _Held(names, _unit(vectors.astype(np.float32), str(path)), version)
+        for name in names:
+            name.encode()  # half a character would be refused wherever it is written
+        return _Held(names, _unit(vectors.astype(np.float32, copy=False), str(path)), version)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the readers of zip, NumPy and JSON raise for bytes that are none
+        raise ConfigError(f"cannot read the gallery {path}", why=cause(error), fix=_FIX) from error
 
 
 def _from_json(data: Any) -> tuple[tuple[str, ...], npt.NDArray[Any]]:
@@ -190,14 +205,39 @@ def _from_json(data: Any) -> tuple[tuple[str, ...], npt.NDArray[Any]]:
 
 
 def _from_arrays(content: bytes) -> tuple[tuple[str, ...], npt.NDArray[Any]]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        return tuple(map(str, file["names"].tolist())), file["vectors"]
+    """Return what an archive holds. Raises ValueError, and what zipfile raises, for other content."""
+    end = content.rfind(b"PK\5\6")
+    if end < 0 or int.from_bytes(content[end + 12 : end + 16], "little") > _DIRECTORY_BYTES:
+        raise ValueError("it is no .npz of names and vectors")
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        vectors = _array(archive, "vectors")
+        names = _array(archive, "names")
+    if names.dtype.kind != "U" or vectors.ndim != 2 or names.shape != vectors.shape[:1]:
+        raise ValueError(f"names {list(names.shape)} of {names.dtype} for vectors {list(vectors.shape)}")
+    if vectors.dtype.kind not in "fiu" or 4 * vectors.size > limits.GALLERY_BYTES or len(names) > limits.GALLERY_NAMES:
+        raise ValueError(f"its vectors are {list(vectors.shape)} of {vectors.dtype}")
+    return tuple(map(str, names.tolist())), vectors
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    """Return an array of an archive, as its header says. Raises ValueError where it has other bytes."""
+    with archive.open(f"{name}.npy") as member:
+        data = member.read(limits.GALLERY_BYTES + 1)
+    file = io.BytesIO(data)
+    major, _ = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    shape, is_fortran, dtype = read(file)
+    count, begin = math.prod(shape), file.tell()
+    if len(data) > limits.GALLERY_BYTES or dtype.hasobject or count < 0 or count * dtype.itemsize != len(data) - begin:
+        raise ValueError(f"{name} are {list(shape)} of {dtype} in {len(data) - begin} bytes")
+    return np.frombuffer(data, dtype, count, begin).reshape(shape, order="F" if is_fortran else "C")
 
 
 def _unit(vectors: F32, where: str) -> F32:
     """Rows of length 1. Raises ConfigError for one that has none."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not (np.isfinite(lengths) & (lengths > 0)).all():
-        raise ConfigError("a vector of a gallery has no direction", why="it is all 0, or not numbers", where=where)
+        why = "it is all 0, or not numbers"
+        raise ConfigError("a vector of a gallery has no direction", why=why, where=where, fix=_FIX)
     rows: F32 = vectors / lengths
     return rows

@@ -38,7 +38,7 @@ from edgert.remote.link import read_line
 from edgert.runtime import announce
 from edgert.stages.sink import http_answers, http_events, http_live, http_page, http_request, http_server
 from edgert.zip_archive import member_of, pack
-from tests.faults.fuzz import mutate, seeds
+from tests.faults.fuzz import mutate, seeds, stores
 
 STEERING = frozenset("\x1b\x9b\0\x07\x08\x7f")
 """None of these is ever printed: a terminal obeys them."""
@@ -381,6 +381,10 @@ FORMATS: Mapping[str, Format] = {
         _JSON,
         _tried_annotations,
     ),
+    "gallery": Format(stores.galleries, stores.mutated_gallery, stores.tried_gallery),
+    "spool": Format(lambda: (stores.spool()["a.db"],), stores.mutated, partial(stores.tried_spool, "a.db")),
+    "journal": Format(lambda: (stores.spool()["a.journal"],), stores.mutated, partial(stores.tried_spool, "a.journal")),
+    "answer": Format(lambda: stores.ANSWERS, mutate.mutated_bytes, stores.tried_answer),
     "http": Format(lambda: _REQUESTS, mutate.mutated_bytes, _tried_request),
     "state": Format(lambda: (seeds.state(),), _JSON, _tried_state),
 }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
 import threading
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,7 @@ from edgert.errors import ArtifactError, ConfigError
 from edgert.runtime.json_form import plain
 from edgert.stages import gallery as module
 from edgert.stages.decode.kinds import decoder_for
+from tests.helpers.growth import Holds
 from tests.helpers.known_boxes import identity
 
 KINDS = pytest.mark.parametrize("name", ["people.npz", "people.json"])
@@ -155,3 +159,132 @@ def test_what_cannot_be_added_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtifactError):
         Gallery(tmp_path / "file" / "a.json").add("a", [1])
+
+
+def npz(path: Path, **members: bytes) -> Path:
+    """An archive of members, whose digests are right, whatever they are."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return path
+
+
+def npy(array: np.ndarray, shape: str = "", kind: str = "") -> bytes:
+    """As NumPy writes it; with another shape or type in its header, which says so in as many characters."""
+    memory = io.BytesIO()
+    np.save(memory, array)
+    content = memory.getvalue()
+    begin = content.index(b"{")
+    head = content[begin : content.index(b"\n")].decode()
+    told = head.replace(str(array.shape), shape or str(array.shape)).replace(array.dtype.str, kind or array.dtype.str)
+    return content[:begin] + told.rstrip().ljust(len(head))[: len(head)].encode() + content[begin + len(head) :]
+
+
+NAMES, VECTORS = npy(np.array(["Anna", "Ben"])), npy(np.eye(2, dtype=np.float32))
+
+
+def hostile(path: Path, kind: str) -> Path:
+    """A file that is no gallery, of each kind once."""
+    good = npz(path, names=NAMES, vectors=VECTORS).read_bytes()
+    at = good.index(b"vectors.npy") + len(b"vectors.npy") + 8
+    if kind == "compressed bytes":
+        path.write_bytes(good[:at] + bytes([good[at] ^ 255]) * 4 + good[at + 4 :])
+    elif kind == "method":
+        path.write_bytes(good.replace(b"PK\3\4\x14\0\0\0\x08\0", b"PK\3\4\x14\0\0\0\x63\0"))
+        path.write_bytes(path.read_bytes().replace(b"\0\0\x08\0", b"\0\0\x63\0"))
+    elif kind == "encrypted":
+        path.write_bytes(good.replace(b"\x14\0\0\0\x08\0", b"\x14\0\1\0\x08\0"))
+    elif kind == "plain array":
+        path.write_bytes(VECTORS)
+    elif kind == "endless shape":
+        npz(path, names=NAMES, vectors=npy(np.eye(2, dtype=np.float32), "(2, 9999999999999)"))
+    elif kind == "negative shape":
+        npz(path, names=NAMES, vectors=npy(np.eye(2, dtype=np.float32), "(-1, 2)"))
+    elif kind == "objects":
+        npz(path, names=NAMES, vectors=npy(np.eye(2, dtype=np.float32), kind="|O8"))
+    elif kind == "deep header":
+        npz(path, names=NAMES, vectors=b"\x93NUMPY\1\0" + (5000).to_bytes(2, "little") + b"(" * 4999 + b"\n")
+    elif kind == "half characters":
+        npz(path, names=npy(np.array(["\ud800", "x"])), vectors=VECTORS)
+    elif kind == "no characters":
+        npz(path, names=npy(np.array([1 << 30, 7], "<u4"), kind="<U1"), vectors=VECTORS)
+    elif kind == "bomb":
+        npz(path, names=NAMES, vectors=VECTORS[:128] + bytes(1 << 28))
+    elif kind == "many members":
+        with zipfile.ZipFile(path, "w") as archive:
+            for number in range(3000):
+                archive.writestr(str(number), b"")
+    else:
+        raise AssertionError(kind)
+    return path
+
+
+KINDS_OF_HARM = (
+    "compressed bytes", "method", "encrypted", "plain array", "endless shape", "negative shape", "objects",
+    "deep header", "half characters", "no characters", "bomb", "many members",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_HARM)
+def test_what_is_no_gallery_is_refused_by_name_and_changes_no_running_one(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    before = Holds.now().rss_bytes
+    with pytest.raises(ConfigError, match=r"cannot read the gallery .*bad\.npz") as caught:
+        Gallery(hostile(tmp_path / "bad.npz", kind))
+    assert caught.value.fix and caught.value.why and Holds.now().rss_bytes - before < 400 * 2**20
+    running = Gallery(tmp_path / "good.npz")
+    running.add("Anna", [1, 0])
+    hostile(tmp_path / "good.npz", kind)
+    assert running.match(np.array([2, 0], np.float32))[0] == "Anna"
+    assert "the vectors that were read before stay" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        '{"a": [[1' + "0" * 400 + "]]}",
+        '{"a": [[1e999]]}',
+        '{"a": [[NaN]]}',
+        '{"\\ud800": [[1]]}',
+        '{"a": [[' + "9" * 5000 + "]]}",
+        "[]",
+        '{"a": 1}',
+        '{"a": [[1], [1, 2]]}',
+        '{"a": [["x"]]}',
+        "\x00",
+    ],
+    ids=range(11),
+)
+def test_json_that_is_no_gallery_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        Gallery(tmp_path / "bad.json")
+    assert caught.value.fix and "bad.json" in str(caught.value)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npz")
+    (tmp_path / "folder.json").mkdir()
+    for name in ("pipe.npz", "folder.json"):
+        with pytest.raises(ConfigError, match="it is no file"):
+            Gallery(tmp_path / name)
+
+
+def test_a_gallery_does_not_outgrow_what_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gallery = Gallery(tmp_path / "people.json")
+    gallery.add("Anna", [1, 0])
+    monkeypatch.setitem(module._BYTES, ".json", 30)
+    with pytest.raises(ConfigError, match="would be too large"):
+        for _ in range(9):
+            gallery.add("Anna", [1, 0])
+    assert Gallery(tmp_path / "people.json").names == ("Anna",)
+
+
+def test_every_way_that_numpy_writes_is_read(tmp_path: Path) -> None:
+    vectors = np.asfortranarray(np.arange(1, 7, dtype=">f8").reshape(2, 3))
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "people.npz", names=np.array(["Änna", "南"]), vectors=vectors)
+        assert Gallery(tmp_path / "people.npz").match(np.array([4, 5, 6], np.float32)) == ("南", pytest.approx(1.0))

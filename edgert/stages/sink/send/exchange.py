@@ -10,6 +10,8 @@ import ssl
 import time
 from typing import TYPE_CHECKING, Any
 
+from edgert import limits
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -17,11 +19,11 @@ if TYPE_CHECKING:
 
     from edgert.stages.sink.send.server import Server
 
-EXCHANGE_S = 20.0
+EXCHANGE_S = limits.EXCHANGE_S
 """How long a request and its answer may take together."""
 BODY_S = 2.0
 """How long an answer's body is waited for: its status says all that matters."""
-_ANSWER_BYTES = 1 << 16
+_ANSWER_BYTES = limits.ANSWER_BYTES
 """What is read of an answer at most, its headers and interim answers among it."""
 _SAID_BYTES = 500
 
