@@ -96,9 +96,12 @@ def test_the_feed_of_a_model(tmp_path: Path) -> None:
     config = ModelConfig(onnx="m.onnx", task={"embed": "l2"}, input=InputConfig(size="48x32"))
     feed = feed_of(open_images(photos(tmp_path)), model, config)
     assert (feed.input_name, feed.shape, feed.dtype) == ("x", (1, 3, 32, 48), "float32")
-    assert feed_of(feed.images, models.conv(), config).shape == (1, 3, 8, 8)
+    unsized = config.model_copy(update={"input": InputConfig()})
+    assert feed_of(feed.images, models.conv(), unsized).shape == (1, 3, 8, 8)
+    with pytest.raises(ModelError, match="cannot be run at 48x32"):
+        feed_of(feed.images, models.conv(), config)
     with pytest.raises(ModelError, match="dynamic dimensions"):
-        feed_of(feed.images, model, config.model_copy(update={"input": InputConfig()}))
+        feed_of(feed.images, model, unsized)
 
 
 def test_models_with_further_inputs_are_refused(tmp_path: Path) -> None:
