@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.progress import build_progress, stop_on_signal
+from edgert.cli.progress import build_progress, stop_on_signal, waiting
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,17 +78,18 @@ def import_model(
         if not equals or not name or not dims:
             raise ConfigError(f"cannot understand {text!r}", where="--dynamic", fix="write INPUT=batch,_,height,width")
         open_dims[name] = tuple(None if dim.strip() == "_" else dim.strip() for dim in dims.split(","))
-    made = run(
-        source,
-        output or Path(f"{Path(source.replace(':', '_')).stem}.onnx"),
-        inputs=inputs,
-        shapes=dict(map(option.shape_of, shape or ())),
-        dynamic=open_dims,
-        signature=signature,
-        opset=opset,
-        tolerance=tolerance,
-        python=python,
-    )
+    with waiting(f"converting {source}"):
+        made = run(
+            source,
+            output or Path(f"{Path(source.replace(':', '_')).stem}.onnx"),
+            inputs=inputs,
+            shapes=dict(map(option.shape_of, shape or ())),
+            dynamic=open_dims,
+            signature=signature,
+            opset=opset,
+            tolerance=tolerance,
+            python=python,
+        )
     terminal.write_json(_plain(made), json)
     console = terminal.console(json, tables=False)
     versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())

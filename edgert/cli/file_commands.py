@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.progress import counting_bar
+from edgert.cli.progress import counting_bar, waiting
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def validate(
     from edgert.validation import validate as validate_pipeline
 
     path = pipeline_path(pipeline)
-    checked = validate_pipeline(path, overrides=overrides or (), board=board)
+    with waiting(f"checking {path}"):
+        checked = validate_pipeline(path, overrides=overrides or (), board=board)
     for note in checked.notes:
         typer.echo(f"note: {note}", err=True)
     typer.echo(f"{path}: fine ({checked})")

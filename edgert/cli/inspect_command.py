@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option
+from edgert.cli.progress import waiting
 from edgert.cli.terminal import Column, Row, console, facts, marked, table, write_json
 from edgert.units import format_bytes
 
@@ -103,20 +104,22 @@ def inspect(
         option.refuse({"--shape": shapes, "--ops": ops, "--dla": dla}, f"it is for ONNX files, and {model} is a bundle")
         from edgert.cli.bundle_tables import show_bundle
 
-        bundle = inspect_bundle(model)
+        with waiting(f"checking {model.name}"):
+            bundle = inspect_bundle(model)
         show_bundle(screen, bundle)
         write_json(bundle.to_json(), json)
         return
-    found = inspect_model(
-        model,
-        profiles=_profiles(shapes or []),
-        dla=dla,
-        board=board,
-        tensorrt=trt,
-        precision=precision or "int8",
-        rewrite=explain or bool(rewritten or skipped),
-        skip_rewrites=skipped or (),
-    )
+    with waiting(f"checking {model.name} node by node" if dla else f"reading {model.name}"):
+        found = inspect_model(
+            model,
+            profiles=_profiles(shapes or []),
+            dla=dla,
+            board=board,
+            tensorrt=trt,
+            precision=precision or "int8",
+            rewrite=explain or bool(rewritten or skipped),
+            skip_rewrites=skipped or (),
+        )
     show_model(screen, found, ops)
     if found.dla is not None:
         survey, board_title, made = found.dla.survey, found.dla.board.title, found.dla.rewritten

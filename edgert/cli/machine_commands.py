@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.progress import stop_on_signal
+from edgert.cli.progress import stop_on_signal, waiting
 from edgert.errors import EXIT_ERROR
 from edgert.units import format_bytes
 
@@ -79,7 +79,8 @@ def doctor(json: option.Json = None, debug: option.Debug = False) -> None:
     from edgert.diagnosis import doctor as find
     from edgert.diagnosis import facts
 
-    findings = find()
+    with waiting("looking at this machine"):
+        findings = find()
     broken = [finding.name for finding in findings if finding.state == "no"]
     shown = Table.grid(padding=(0, 1))
     for column in ("mark", "name", "detail"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from edgert.cli import option, terminal
+from edgert.cli.progress import INTERRUPTED, on_first_call, planning_bar
 from edgert.cli.run_view import parts_table
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def plan(
     """Predict what a pipeline does on a board, and which layers should run on its GPU and which on its DLA.
 
     For every power mode and placement: frames per second, latency, power and memory, against the file's budgets. All
-    of it comes from a cost model that was fitted to published measurements; nothing is run. Exit code 1 when no board
-    is sure to keep every budget.
+    of it comes from a cost model that was fitted to published measurements; nothing is run. Of several boards each is
+    shown when it is done, and after Ctrl-C those that are. Exit code 1 when no board is sure to keep every budget.
 
     Examples:
 
@@ -58,16 +59,32 @@ def plan(
     from edgert import planner
     from edgert.planner import plan_page, plan_text
 
-    made = planner.plan(
-        pipeline,
-        board=board,
-        mode=mode,
-        objective=cast("Objective", objective),
-        tensorrt=trt,
-        profiles=profiles or (),
-        overrides=overrides or (),
-    )
-    screen = terminal.console(json)
+    screen, log = terminal.console(json), terminal.console(stderr=True, tables=False)
+    done: list[BoardPlan] = []
+
+    def on_board(found: BoardPlan, total: int) -> None:
+        done.append(found)
+        if total > 1:
+            log.print(f"{len(done)} of {total}  {plan_text.board_headline(found)}", markup=False, soft_wrap=True)
+
+    try:
+        with on_first_call(planning_bar) as bar:
+            made = planner.plan(
+                pipeline,
+                board=board,
+                mode=mode,
+                objective=cast("Objective", objective),
+                tensorrt=trt,
+                profiles=profiles or (),
+                overrides=overrides or (),
+                progress=bar,
+                on_board=on_board,
+            )
+    except KeyboardInterrupt:
+        if done:
+            log.print(f"interrupted: {len(done)} boards are planned, the smallest first", style="yellow")
+            _show_boards(screen, done)
+        raise typer.Exit(INTERRUPTED) from None
     show_plan(screen, made, chart=chart)
     if report is not None:
         plan_page.save(made, report)
@@ -80,7 +97,7 @@ def plan(
 def show_plan(console: terminal.Console, plan: Plan, *, chart: bool = False) -> None:
     """Verdict, then a row for each mode and placement, or for each board, and a chart of them where it is asked for."""
     from edgert.planner.pareto import board_points, plan_points
-    from edgert.planner.plan_text import basis, board_headline, headline
+    from edgert.planner.plan_text import headline
 
     verdict = plan.boards[0].verdict if len(plan.boards) == 1 else "kept" if plan.smallest is not None else "missed"
     console.print(headline(plan), style=f"bold {terminal.VERDICTS[verdict]}", markup=False)
@@ -88,19 +105,27 @@ def show_plan(console: terminal.Console, plan: Plan, *, chart: bool = False) -> 
         points = board_points(plan.boards[0]) if chart else ()
         _show_board(console, plan.boards[0], points)
     else:
-        points = plan_points(plan) if chart else ()
-        rows = [
-            ((board.board, f"{row.mode}, {row.name}"), row, board.board == plan.smallest)
-            for board in plan.boards
-            if (row := board.best) is not None
-        ]
-        _show_table(console, ("board", "mode, placement"), rows, basis(plan.boards[0]), points)
-        for board in plan.boards:
-            if not board.rows:
-                line = f"{board_headline(board)} {'; '.join(board.skipped)}"
-                console.print(line, style="yellow", markup=False)
+        _show_boards(console, plan.boards, plan.smallest, plan_points(plan) if chart else ())
     for note in plan.notes:
         console.print(f"note: {note}", style="dim", markup=False)
+
+
+def _show_boards(
+    console: terminal.Console, boards: Sequence[BoardPlan], smallest: str | None = None, points: Sequence[Point] = ()
+) -> None:
+    """A row for each board, and a line for one that cannot be predicted."""
+    from edgert.planner.plan_text import basis, board_headline
+
+    rows = [
+        ((board.board, f"{row.mode}, {row.name}"), row, board.board == smallest)
+        for board in boards
+        if (row := board.best) is not None
+    ]
+    _show_table(console, ("board", "mode, placement"), rows, basis(boards[0]), points)
+    for board in boards:
+        if not board.rows:
+            line = f"{board_headline(board)} {'; '.join(board.skipped)}"
+            console.print(line, style="yellow", markup=False)
 
 
 def _show_board(console: terminal.Console, board: BoardPlan, points: Sequence[Point]) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from edgert.steps import Event, OnEvent
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
 _IMPATIENT = 3
 _MARKS = {
     "done": "[green]✓[/]",
@@ -97,6 +99,60 @@ def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Bar]:
             bar.update(task.id, completed=done, total=total, rate=f"{speed:.1f} {rate_of}/s" if speed else "")
 
         yield move
+
+
+@contextmanager
+def planning_bar() -> Iterator[Bar]:
+    """A bar on standard error with the board that is planned, the time so far and the time left.
+
+    Where standard error is no terminal, the first board is named in a line.
+    """
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = screen(stderr=True, tables=False)
+    text = TextColumn("planning {task.description}")
+    times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
+    columns = (SpinnerColumn(), text, BarColumn(bar_width=20), *times)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+
+        def move(name: str, done: int, total: int) -> None:
+            if not bar.task_ids:
+                bar.add_task("")
+                if not console.is_terminal:
+                    console.print(f"planning {escape(name)} ...", soft_wrap=True)
+            bar.update(bar.task_ids[0], description=escape(name), completed=done, total=total)
+
+        yield move
+
+
+_SILENT_S = 1.0
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Says on standard error what takes so long, once a block takes longer than a second: moving on a terminal, and in
+    a line elsewhere."""
+    ended = threading.Event()
+
+    def show() -> None:
+        if ended.wait(_SILENT_S):
+            return
+        console = screen(stderr=True, tables=False)
+        with suppress(OSError):  # whoever looked is gone
+            if not console.is_terminal:
+                console.print(f"{text} ...", soft_wrap=True, markup=False)
+                return
+            with console.status(f"{text} ..."):
+                ended.wait()
+
+    thread = threading.Thread(target=show, name="edgert:waiting", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager

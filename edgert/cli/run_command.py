@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgert.cli import option
-from edgert.cli.progress import build_progress, first_time_bar, on_first_call, stop_on_signal
+from edgert.cli.progress import build_progress, first_time_bar, on_first_call, planning_bar, stop_on_signal
 from edgert.cli.run_view import print_emulated, print_summary, show, show_memory
 from edgert.cli.terminal import is_stdout, write_json
 from edgert.collector import passing_often
@@ -112,7 +112,7 @@ def run(
             option.refuse({"--jobs": jobs if jobs > 1 and not videos else None}, "it is for a videos: source")
             if not allow_power_control:
                 warn_of_settings_left(Path("/"))
-            place = _emulated(file, as_board, mode, profiles or (), bundle)
+            place = _emulated(file, as_board, mode, profiles or (), bundle, quiet)
             if allow_power_control and as_board is not None:
                 why = "a board that is not here has no clocks to change"
                 raise typer.BadParameter(why, param_hint="--allow-power-control")
@@ -303,7 +303,12 @@ def show_power_steps(
 
 
 def _emulated(
-    file: PipelineFile, board: str | None, mode: str | None, profiles: Sequence[Path], bundle: Unpacked | None
+    file: PipelineFile,
+    board: str | None,
+    mode: str | None,
+    profiles: Sequence[Path],
+    bundle: Unpacked | None,
+    quiet: bool,
 ) -> Emulation | None:
     """What makes this machine emulate a board, where one is named."""
     if board is None:
@@ -313,7 +318,8 @@ def _emulated(
         raise typer.BadParameter("it is for pipeline files; a bundle is made for its own board", param_hint="--as")
     from edgert.emulation import emulate
 
-    place = emulate(file, board, mode, profiles=profiles)
+    with on_first_call(planning_bar, quiet) as bar:
+        place = emulate(file, board, mode, profiles=profiles, progress=bar)
     typer.secho(place.label, fg="yellow", err=True)
     for note in place.notes:
         typer.secho(f"note: {note}", err=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option, terminal
+from edgert.cli.progress import on_first_call, planning_bar
 
 if TYPE_CHECKING:
     from edgert.planner.simulation import Simulation
@@ -88,14 +89,16 @@ def simulate(
     from edgert.planner.simulation import simulate as simulate_pipeline
     from edgert.planner.simulation_page import save
 
-    made = simulate_pipeline(
-        pipeline,
-        board=board,
-        mode=mode,
-        profiles=profiles or (),
-        overrides=overrides or (),
-        scenario=Scenario(duration, seed, trace, objects, jitter, stages, ambient),
-    )
+    with on_first_call(planning_bar) as bar:
+        made = simulate_pipeline(
+            pipeline,
+            board=board,
+            mode=mode,
+            profiles=profiles or (),
+            overrides=overrides or (),
+            scenario=Scenario(duration, seed, trace, objects, jitter, stages, ambient),
+            progress=bar,
+        )
     screen = terminal.console(json)
     show_simulation(screen, made)
     if report is not None:

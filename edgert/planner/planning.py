@@ -45,7 +45,9 @@ _SOLVE_S = 0.5  # for one placement that has to be searched for; the best by the
 MODELS_ALONE = "models alone: decoding, drawing, encoding and your own stages take no time in a plan of this machine"
 
 Progress = Callable[[str, int, int], object]
-"""Called with the board, how many boards are done and how many there are."""
+"""Called with the board, how many power modes are done, of all boards together, and how many there are."""
+OnBoard = Callable[[BoardPlan, int], object]
+"""Called with the rows of a board as soon as they are known, and how many boards there are."""
 
 
 def plan(
@@ -58,6 +60,7 @@ def plan(
     profiles: Sequence[str | Path] = (),
     overrides: Iterable[str] = (),
     progress: Progress | None = None,
+    on_board: OnBoard | None = None,
 ) -> Plan:
     """Predicts what a pipeline does on a board; runs nothing. Seconds for one board, a minute for all.
 
@@ -72,7 +75,8 @@ def plan(
             (``edgert bench BUNDLE --share FILE``). Their engines' times are taken; on other boards of the same chip,
             and in other modes, predictions are corrected by them. Those in ``configs/costs`` are always there.
         overrides: ``key.path=value``, as given to ``--set``.
-        progress: called before each board.
+        progress: called before each power mode.
+        on_board: called after each board; the boards come in order of their size.
 
     Raises:
         ConfigError: no such board, mode, objective or release of TensorRT, nothing to plan for, or a profile of another
@@ -96,13 +100,17 @@ def plan(
     levels = [(one, planned_models(one)) for one in levels_of(file)]
     planned = levels[0][1]
     measured = _measured([subject for _, subjects in levels for subject in subjects], profiles, asked)
-    made, shared = [], shared_of(profiles)
+    made, shared, at_mode = [], shared_of(profiles), 0
+    total = sum(len(one.modes) for one in asked)
     for number, one in enumerate(asked):
-        if progress is not None:
-            progress(one.title, number, len(asked))
+        title = one.title if len(asked) == 1 else f"{one.title}, board {number + 1} of {len(asked)}"
+        step = partial(_stepped, progress or (lambda *_: None), title, at_mode, total)
         planners = [_BoardPlanner(at, subjects, one, objective, tensorrt, measured, shared) for at, subjects in levels]
         planner = replace(planners[0], fallbacks=tuple(planners[1:]))
-        made.append(planner.plan(mode, strict=len(asked) == 1))
+        made.append(planner.plan(mode, strict=len(asked) == 1, step=step))
+        at_mode += len(one.modes)
+        if on_board is not None:
+            on_board(made[-1], len(asked))
     fitting = [board.board for board in made if board.verdict == "kept"]
     smallest = fitting[0] if fitting else None
     rates = (note for subject in planned for note in subject.demand.notes)
@@ -121,6 +129,10 @@ def plan(
         ]
     )
     return Plan(file.config.name, objective, tuple(made), smallest, tuple(notes))
+
+
+def _stepped(progress: Progress, title: str, before: int, total: int, done: int) -> None:
+    progress(title, before + done, total)
 
 
 def _further_gpus(config: PipelineConfig) -> Iterator[str]:
@@ -232,15 +244,21 @@ class _BoardPlanner:
     shared: tuple[SharedProfile, ...] = ()
     fallbacks: tuple[_BoardPlanner, ...] = ()
 
-    def plan(self, mode: str, *, strict: bool) -> BoardPlan:
-        """All rows; ``strict`` raises what forbids the whole board instead of noting it."""
+    def plan(self, mode: str, *, strict: bool, step: Callable[[int], object]) -> BoardPlan:
+        """All rows.
+
+        Args:
+            strict: raises what forbids the whole board instead of noting it.
+            step: called before each power mode with how many are done.
+        """
         modes, rows, errors = self.board.modes, list[Row](), dict[str, EdgertError]()
         if mode != ALL and not strict and not self.board.has_mode(mode):  # of several boards not every one needs to
             why = f"it has {', '.join(one.name for one in self.board.modes)}"
             modes, errors[mode] = (), ConfigError("no such power mode", why=why)
         elif mode != ALL:
             modes = (self.board.mode(mode),)
-        for one in modes:
+        for number, one in enumerate(modes):
+            step(number)
             try:
                 levels = [list(planner._rows(one)) for planner in (self, *self.fallbacks)]
                 for row in levels[0] if all(levels) else ():

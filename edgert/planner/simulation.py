@@ -24,7 +24,7 @@ from edgert.placement.plan_record import VERDICTS, BoardPlan, Check, Objective, 
 from edgert.placement.profile import read_profile
 from edgert.planner.plan_rows import PROFILED_ERROR, profile_of
 from edgert.planner.plan_text import ESTIMATED, figures, row_text
-from edgert.planner.planning import ALL, plan, shared_of
+from edgert.planner.planning import ALL, Progress, plan, shared_of
 from edgert.planner.selection import as_seen
 from edgert.simulator import Design, Governing, Platform, Simulated
 from edgert.simulator import simulate as play
@@ -271,6 +271,7 @@ def simulate(
     profiles: Sequence[str | Path] = (),
     overrides: Iterable[str] = (),
     scenario: Scenario = Scenario(),
+    progress: Progress | None = None,
 ) -> Simulation:
     """Plays a pipeline event by event; runs no model and opens no camera. The same input gives the same outcome.
 
@@ -283,6 +284,7 @@ def simulate(
         profiles: measured times, as a plan takes them: for this machine one of each model.
         overrides: ``key.path=value``, as given to ``--set``.
         scenario: how long, what the cameras deliver and how warm it is.
+        progress: called before each power mode that is planned.
 
     Raises:
         ConfigError: no such board or mode, no model, no profile of one, a trace or summary that cannot be used, or no
@@ -302,7 +304,8 @@ def simulate(
         on_host = [HostSlots(at, known) for at in levels]
         here = (HOST, "This machine", None, None)
         return _played(file, here, on_host, Platform(tuple(core_accelerators())), scene, scenario, on_host[0].notes)
-    made = plan(file, board=asked, mode=mode or ALL, objective=objective, tensorrt=tensorrt, profiles=profiles).boards
+    how: dict[str, Any] = {"objective": objective, "tensorrt": tensorrt, "profiles": profiles, "progress": progress}
+    made = plan(file, board=asked, mode=mode or ALL, **how).boards
     if len(made) != 1:
         raise ConfigError("one board at a time", where="--board", fix="edgert plan --board all compares them")
     found = made[0]
