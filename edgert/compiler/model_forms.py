@@ -52,7 +52,7 @@ def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str
         from edgert.planner.plan_text import to_json as plain
 
         try:
-            made = plan(file, board=target.asked, mode=target.mode, tensorrt=target.tensorrt)
+            made = plan(file, board=target.asked, mode=target.mode, tensorrt=target.tensorrt, look=False)
         except (ConfigError, PlacementError) as error:
             if error.what != "clocks unknown":  # which is a gap in what is known of the board, not in the file
                 raise

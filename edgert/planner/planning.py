@@ -38,6 +38,7 @@ from edgert.planner.selection import Machine, judged
 from edgert.simulator.board_platform import contention_of, platform_of, rows_of
 from edgert.simulator.board_stages import board_stages
 from edgert.simulator.design import check_demands, counterpart, demands, levels_of, with_fallbacks
+from edgert.stages.source.delivered import as_delivered
 
 ALL = "all"
 _SOLVE_S = 0.5  # for one placement that has to be searched for; the best by then is taken
@@ -61,6 +62,7 @@ def plan(
     overrides: Iterable[str] = (),
     progress: Progress | None = None,
     on_board: OnBoard | None = None,
+    look: bool = True,
 ) -> Plan:
     """Predicts what a pipeline does on a board; runs nothing. Seconds for one board, a minute for all.
 
@@ -77,6 +79,8 @@ def plan(
         overrides: ``key.path=value``, as given to ``--set``.
         progress: called before each power mode.
         on_board: called after each board; the boards come in order of their size.
+        look: whether files, images and cameras of this machine are looked at, where the pipeline leaves size or rate
+            out; else both are assumed.
 
     Raises:
         ConfigError: no such board, mode, objective or release of TensorRT, nothing to plan for, or a profile of another
@@ -84,12 +88,16 @@ def plan(
         ModelError: a model cannot be read, or its size is open.
         PlacementError: ``placement:`` asks for what a rule forbids on the one board that was asked for.
     """
-    file = load_pipeline(pipeline, overrides)
+    file, seen = load_pipeline(pipeline, overrides), tuple[str, ...]()
+    if look:
+        file, seen = as_delivered(file)
     check_objective(objective)
     asked_board = board or file.config.board
     if asked_board in (HOST, "auto") and profiles:
         found = plan_host(file, [read_profile(Path(path)) for path in profiles], objective)
-        notes = dict.fromkeys([MODELS_ALONE, *(note for demand in demands(file.config) for note in demand.notes)])
+        notes = dict.fromkeys(
+            [MODELS_ALONE, *seen, *(note for demand in demands(file.config) for note in demand.notes)]
+        )
         smallest = found.board if found.verdict == "kept" else None
         return Plan(file.config.name, objective, (found,), smallest, tuple(notes))
     asked = tuple(sorted(_boards(asked_board, file), key=_size))
@@ -121,6 +129,7 @@ def plan(
             *(f"{name}: {text}" for name, text in thresholds(file.config.stages, file.config.models).items()),
             *board_stages(file, asked[-1], asked[-1].peak_mode, profiles=shared).notes,
             *about_watts(tuple(asked)),
+            *seen,
             *rates,
             *_sparse(planned),
             *_corrected(made),
@@ -245,11 +254,9 @@ class _BoardPlanner:
     fallbacks: tuple[_BoardPlanner, ...] = ()
 
     def plan(self, mode: str, *, strict: bool, step: Callable[[int], object]) -> BoardPlan:
-        """All rows.
+        """Return all rows; ``strict`` raises what forbids the whole board instead of noting it.
 
-        Args:
-            strict: raises what forbids the whole board instead of noting it.
-            step: called before each power mode with how many are done.
+        Before each power mode ``step`` is called with how many are done.
         """
         modes, rows, errors = self.board.modes, list[Row](), dict[str, EdgertError]()
         if mode != ALL and not strict and not self.board.has_mode(mode):  # of several boards not every one needs to

@@ -33,6 +33,7 @@ from edgert.simulator.board_stages import OBJECTS, board_stages
 from edgert.simulator.design import check_demands, demands, levels_of, source_rates
 from edgert.simulator.pipeline_design import Scene, Slots, design_of
 from edgert.simulator.recorded import StageTimes, read_stage_times, read_trace
+from edgert.stages.source.delivered import as_delivered
 
 # What a governor may do to the board's clocks, predicted by a plan: lower caps of the GPU, lower power modes.
 
@@ -291,7 +292,7 @@ def simulate(
             time to simulate.
         BudgetError: no share of the frames is predicted to keep the budgets, which are to be enforced.
     """
-    file = load_pipeline(pipeline, overrides)
+    file, seen = as_delivered(load_pipeline(pipeline, overrides))
     check_demands(file)
     traces = read_trace(scenario.trace) if scenario.trace is not None else {}
     times = read_stage_times(scenario.stages) if scenario.stages is not None else StageTimes()
@@ -303,7 +304,9 @@ def simulate(
         known = {one.model: profile_of(at, one.model, measured) for at in levels for one in demands(at.config)}
         on_host = [HostSlots(at, known) for at in levels]
         here = (HOST, "This machine", None, None)
-        return _played(file, here, on_host, Platform(tuple(core_accelerators())), scene, scenario, on_host[0].notes)
+        return _played(
+            file, here, on_host, Platform(tuple(core_accelerators())), scene, scenario, (*on_host[0].notes, *seen)
+        )
     how: dict[str, Any] = {"objective": objective, "tensorrt": tensorrt, "profiles": profiles, "progress": progress}
     made = plan(file, board=asked, mode=mode or ALL, **how).boards
     if len(made) != 1:
@@ -312,7 +315,7 @@ def simulate(
     row = found.rows[found.chosen or 0]
     record = find_board(asked, file.document.path.parent)
     platform = platform_of(record, record.mode(row.mode), coefficients(record.soc), scenario.ambient_c)
-    notes = list(about_row(found, row))
+    notes = [*about_row(found, row), *seen]
     slots = [BoardSlots(at, one) for at, one in zip(levels_of(file), (row, *row.fallbacks), strict=True)]
     objects = OBJECTS if scenario.objects is None else scenario.objects
     stages = board_stages(file, record, record.mode(row.mode), objects, shared_of(profiles))
