@@ -7,6 +7,10 @@ them, so each unit has its image's time.
 
 import logging
 import os
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, Protocol, cast
@@ -26,6 +30,7 @@ log = logging.getLogger("edgert.sink")
 TICKS_HZ = 60_000  # divides 24, 25, 30 and 60 fps and their NTSC forms; MPEG-4 allows no more than 65535
 KEYFRAME_EVERY = 60  # frames: how finely players can seek
 _MAX_THREADS = 4
+_MOST_WAITING = 2  # images of a stream that wait for its encoder
 # ITU-T H.273 code points, which FFmpeg's enumerations follow: primaries, transfer, matrix.
 _CODE_POINTS = {"bt601": (6, 6, 6), "bt709": (1, 1, 1)}
 _LIMITED, _FULL = 1, 2  # AVColorRange
@@ -155,8 +160,68 @@ class I420Writer:
         self._bgr.close()
 
 
+class _OwnThread:
+    """Encodes images in a thread of its own, in their order. A few may wait; then whoever hands over the next waits.
+
+    Args:
+        encode: returns the units that are ready after an image, given with its tick.
+    """
+
+    def __init__(self, encode: Callable[[U8, int], list[Unit]]) -> None:
+        self._encode = encode
+        self._images: queue.Queue[tuple[U8, int] | None] = queue.Queue(_MOST_WAITING)
+        self._units: queue.SimpleQueue[Unit] = queue.SimpleQueue()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="edgert-encoder", daemon=True)
+        self._thread.start()
+
+    def put(self, image: U8, tick: int) -> list[Unit]:
+        """Hand over an image, and return what is ready of earlier ones. Raises what the encoder raised."""
+        self._check()
+        self._images.put((image, tick))
+        return self._ready()
+
+    def finish(self) -> list[Unit]:
+        """Return the rest, and end the thread. Raises what the encoder raised."""
+        self.close()
+        self._check()
+        return self._ready()
+
+    def close(self) -> None:
+        """End the thread, once what waits is encoded. May be called twice."""
+        if self._thread.is_alive():
+            self._images.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._images.get()) is not None:
+            if self._failure is not None:
+                continue
+            try:
+                for unit in self._encode(*item):
+                    self._units.put(unit)
+            except Exception as error:  # noqa: BLE001 - raised in the thread that hands images over
+                self._failure = error
+            del item
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _ready(self) -> list[Unit]:
+        found = list[Unit]()
+        with suppress(queue.Empty):
+            while True:
+                found.append(self._units.get_nowait())
+        return found
+
+
 class FfmpegEncoder:
-    """One of FFmpeg's encoders, by name. Raises DeviceError when it cannot be opened."""
+    """One of FFmpeg's encoders, by name. Raises DeviceError when it cannot be opened.
+
+    On the processor, a file's images are encoded in a thread of this encoder's own, as one thread is not enough for
+    the videos of several cameras. Video that is watched while it is made is given out image by image.
+    """
 
     def __init__(self, name: str, format: VideoFormat) -> None:
         import av
@@ -182,10 +247,16 @@ class FfmpegEncoder:
             codec.open()
         except (ValueError, av.FFmpegError) as error:
             raise DeviceError(f"{name} cannot be opened", why=str(error)) from error
+        is_apart = self.kind == "cpu" and not format.bitrate_bps
+        self._thread = _OwnThread(self._encode) if is_apart else None
 
     def encode(self, result: Result, tick: int) -> list[Unit]:
         """Raises what PyAV raises."""
-        frame = self._av.VideoFrame.from_numpy_buffer(self._i420.write(result), "yuv420p")  # no copy: FFmpeg holds it
+        image = self._i420.write(result)
+        return self._encode(image, tick) if self._thread is None else self._thread.put(image, tick)
+
+    def _encode(self, image: U8, tick: int) -> list[Unit]:
+        frame = self._av.VideoFrame.from_numpy_buffer(image, "yuv420p")  # no copy: FFmpeg holds it
         frame.pts, frame.time_base = tick, Fraction(1, TICKS_HZ)
         if self._asked:
             frame.pict_type, self._asked = self._av.video.frame.PictureType.I, False
@@ -197,10 +268,13 @@ class FfmpegEncoder:
 
     def finish(self) -> list[Unit]:
         """Raises what PyAV raises."""
-        return self._encoded(None)
+        rest = self._thread.finish() if self._thread is not None else []
+        return [*rest, *self._encoded(None)]
 
     def close(self) -> None:
         """Gives memory back."""
+        if self._thread is not None:
+            self._thread.close()
         self._i420.close()
 
     def _encoded(self, frame: Any) -> list[Unit]:
