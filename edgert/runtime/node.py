@@ -17,7 +17,7 @@ from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Frame
 from edgert.runtime.metrics import StageMeter, Timing
 from edgert.runtime.records import Result, Together
-from edgert.runtime.recovery import OPENINGS, STOPS, Care, Recovery
+from edgert.runtime.recovery import OPENINGS, STOPS, Care, Recovery, note_back
 from edgert.runtime.stage import Batching, Source, Stage
 from edgert.runtime.throttle import SourceRateLimiter
 
@@ -53,6 +53,7 @@ class Node:
         renew: makes the stage anew, before it is opened again after a failure; None: the same one is opened.
         reorders: whether a reorder buffer waits for each of its results, one that was lost, too.
         failing: why results are lost here now; empty while none are.
+        back: since when it has worked again, and after how many seconds, until that is logged.
         stuck_s: for how long it has been in one call, once that is longer than its watchdog.
         opening_s: what opening took, with a model's first run.
         is_closing: whether the call that it is in closes it.
@@ -81,6 +82,7 @@ class Node:
     renew: Callable[[], Stage] | None = None
     reorders: bool = False
     failing: str = ""
+    back: tuple[int, float] | None = None
     stuck_s: float = 0.0
     opening_s: float = 0.0
     is_closing: bool = False
@@ -162,6 +164,7 @@ class Station:
                 self._recovery.failed_to_close(error)
             finally:
                 node.since_ns = 0
+        note_back(node, 2**63)
 
     def outlives(self, error: BaseException) -> bool:
         """Whether the pipeline goes on after a failure of the stage, which is counted and logged."""

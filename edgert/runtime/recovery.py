@@ -33,6 +33,8 @@ RARELY_S = 300.0
 """Beyond them, one that nobody listens to is tried again only so often; others end the pipeline."""
 OPENINGS = 3
 """So many times its opening a call of a stage may take, whatever its watchdog is: that ran a model, too."""
+STEADY_S = 10.0
+"""A stage works again once it has worked for so long: a full disk takes the first bytes of every try."""
 REMIND_S = 300.0
 """How often what goes on being wrong is logged again."""
 
@@ -69,6 +71,7 @@ class Failing(Protocol):
     meter: StageMeter
     care: Care
     failing: str
+    back: tuple[int, float] | None
 
     def reopen(self) -> None:
         """Opens the stage after a failure. Raises what that raises."""
@@ -107,7 +110,7 @@ class Recovery:
         self._restarts = deque[int]()
         self._due_ns: int | None = None
         self._down_ns = 0
-        self._notice, self._was_logged = Notice(clock), False
+        self._notice = Notice(clock)
 
     def outlives(self, error: BaseException) -> bool:
         """Whether the pipeline goes on after a failure; it is counted and logged, and the stage closed if it is."""
@@ -127,7 +130,10 @@ class Recovery:
             self._warn(f"{reason}; {often}, and others need what it makes")
             return False
         now_ns = self._clock.now_ns()
-        was_down, self._down_ns = bool(node.failing), self._down_ns if node.failing else now_ns
+        was_down, is_same = bool(node.failing), bool(node.failing or node.back)
+        self._down_ns, node.back = self._down_ns if is_same else now_ns, None
+        if not is_same:  # it is said of each anew
+            self._notice = Notice(self._clock)
         self._due_ns = None if wait_s is None else now_ns + round(wait_s * 1e9)
         node.failing, self.stage = reason, self
         self._close_quietly()
@@ -139,6 +145,9 @@ class Recovery:
     def failed_to_close(self, error: Exception) -> None:
         """What it wrote may not be whole."""
         self._node.meter.errors += 1
+        if not self._node.back:
+            self._notice = Notice(self._clock)
+        self._node.back = None
         self._node.failing = described(error)
         self._warn(f"{self._node.failing}; it was being closed")
 
@@ -155,10 +164,8 @@ class Recovery:
         stage = cast("Stage", node.work)
         out = stage.process(result)
         self.stage = stage
-        away_s, node.failing = (self._clock.now_ns() - self._down_ns) / 1e9, ""
-        if self._was_logged:
-            _LOG.warning("stage %r works again, after %.1f s", node.name, away_s)
-            self._was_logged = False
+        now_ns = self._clock.now_ns()
+        node.failing, node.back = "", (now_ns, (now_ns - self._down_ns) / 1e9)
         return out
 
     def flush(self, last: bool = False) -> Iterable[Result]:
@@ -204,7 +211,14 @@ class Recovery:
                 _LOG.debug("stage %r failed again while it was closed: %s", self._node.name, error)
 
     def _warn(self, text: str) -> None:
-        self._was_logged |= self._notice.warn(f"stage {self._node.name!r}: {text}")
+        self._notice.warn(f"stage {self._node.name!r}: {text}")
+
+
+def note_back(node: Failing, now_ns: int) -> None:
+    """Log that a stage works again, once it has done so for :data:`STEADY_S` at ``now_ns``."""
+    if node.back is not None and not node.failing and now_ns - node.back[0] >= STEADY_S * 1e9:
+        _LOG.warning("stage %r works again, after %.1f s", node.name, node.back[1])
+        node.back = None
 
 
 def described(error: BaseException) -> str:

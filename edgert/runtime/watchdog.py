@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from edgert import user_code
-from edgert.runtime.recovery import OPENINGS, REMIND_S
+from edgert.runtime.recovery import OPENINGS, REMIND_S, note_back
 
 if TYPE_CHECKING:
     from edgert.clock import Clock
@@ -78,6 +78,7 @@ class Watchdog:
             elif node.stuck_s:
                 self._goes_on(node)
             if not node.failing:
+                note_back(node, now_ns)
                 self._down_ns.pop(node.name, None)
                 continue
             began_ns, next_ns = self._down_ns.setdefault(node.name, (now_ns, now_ns + round(REMIND_S * 1e9)))

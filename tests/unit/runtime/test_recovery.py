@@ -1,6 +1,7 @@
 """What fails in one place: others go on, frames come back, and it is counted, logged and opened again."""
 
 import logging
+import re
 import threading
 from collections.abc import Iterator
 
@@ -12,8 +13,10 @@ from edgert.memory import Counter
 from edgert.policy import OnError
 from edgert.runtime import Node, Result, Runner, recovery, summarize
 from edgert.runtime.branches import Branch, branch_nodes
-from edgert.runtime.recovery import Care
+from edgert.runtime.recovery import Care, Recovery
+from edgert.runtime.watchdog import Watchdog
 from tests.helpers.stages import Does, Numbers, chain, link, result
+from tests.helpers.virtual_clock import VirtualClock
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +81,54 @@ def test_one_that_is_restarted_works_again_and_says_both(caplog: pytest.LogCaptu
     assert len(lines) == 2, lines
     assert "stage '2': KeyError: 'frame 3' at " in lines[0] and f"{__file__}:" in lines[0] and "in work" in lines[0]
     assert "opened again in" in lines[0] and "works again" in lines[1]
+
+
+class Disk:
+    """A stage on a disk that takes the first of each try while it is full."""
+
+    def __init__(self) -> None:
+        self.is_full, self._taken = True, 0
+
+    def open(self) -> None:
+        self._taken = 0
+
+    def process(self, one: Result) -> None:
+        self._taken += 1
+        if self.is_full and self._taken > 1:
+            raise OSError("no space left on device")
+
+    def close(self) -> None: ...
+
+
+def test_what_fails_again_soon_never_worked_again(caplog: pytest.LogCaptureFixture) -> None:
+    clock, disk = VirtualClock(), Disk()
+    node = Node("record", disk, care=Care("restart"))
+    own, dog = Recovery(node, clock), Watchdog([node], (), clock)
+    disk.open()
+    own.is_open = True
+
+    def pass_time(seconds: int) -> list[str]:
+        caplog.clear()
+        for _ in range(seconds):
+            clock.wait(threading.Event(), 1.0)
+            try:
+                own.stage.process(result(0))
+            except Exception as error:  # noqa: BLE001 - as a node does
+                assert own.outlives(error)
+            dog.look()
+        return [record.getMessage() for record in caplog.records]
+
+    first = pass_time(290)
+    assert len(first) == 1 and "no space left on device" in first[0] and "it is opened again in" in first[0]
+    more = pass_time(600)
+    assert not any("works again" in line for line in more) and 1 <= len(more) <= 4, more
+    disk.is_full = False
+    (line,) = pass_time(400)
+    assert re.search("works again, after [0-9]+", line) and not node.failing
+    disk.is_full = True
+    assert "opened again" in pass_time(3)[0], "another failure is said at once"
+    disk.is_full = False
+    assert "works again" in pass_time(600)[-1]
 
 
 def test_a_warning_is_not_repeated_for_every_frame(caplog: pytest.LogCaptureFixture) -> None:
