@@ -17,12 +17,13 @@ import cv2
 import numpy as np
 from pycuda.cuda_double import CudaDouble, CudaError
 
-_HEADER, _JOB, _HEAD = struct.Struct("=Qq6i6f"), struct.Struct("=3Q12i12f"), struct.Struct("=4Qq8i3f4x")
+_HEADER, _JOB, _HEAD = struct.Struct("=Qq6i6f"), struct.Struct("=3Q12i12f"), struct.Struct("=5Qq8i3f4x")
 _VALUES = (np.float32, np.float16, np.uint8, np.int8)
 _METHODS = (cv2.INTER_LINEAR, cv2.INTER_NEAREST, cv2.INTER_AREA, cv2.INTER_CUBIC)
 _HEADS = ("YoloX", "YoloV5", "YoloV8")
 _JOB_OF_CLASSES, _MAPS = struct.Struct("=5Qq4i"), struct.Struct("=2Qq4ifii4x")
 _PEAK = np.dtype([("cell", "i4"), ("around", "f4", (3, 3)), ("value", "f4"), ("unused", "i4")])
+_AS_IT_IS = 1.0, 1.0, 0.0, 0.0  # scale and offset
 _MANNERS: Any = ("auto", "softmax", "logits")
 
 
@@ -132,21 +133,28 @@ def _suppress(made: dict[str, int], grid: Any, argument: bytes) -> None:
     from edgert.stages.decode import yolo
     from edgert.stages.decode.detection import Detector
 
-    values, _, _, out, per_image, boxes, classes, extras, *size, limit, _, pitch, score, iou, _ = _HEAD.unpack(argument)
+    values, _, _, out, ways, per_image, boxes, classes, extras, *rest = _HEAD.unpack(argument)
+    *size, limit, _, pitch, score, iou, _ = rest
     if made["ROTATED"]:
         raise CudaError("the double of the GPU has no oriented boxes")
-    whole = Geometry(1.0, 1.0, 0.0, 0.0, (size[0], size[1]), (-1e9, -1e9, 1e9, 1e9))
-    detector = Detector(getattr(yolo, _HEADS[made["HEAD"]])(), score, iou, limit, tuple(map(str, range(classes))))
+    whole = Geometry(*_AS_IT_IS, (size[0], size[1]), (-1e9, -1e9, 1e9, 1e9))
+    head, names, agnostic = getattr(yolo, _HEADS[made["HEAD"]])(), tuple(map(str, range(classes))), made["AGNOSTIC"]
+    detector = Detector(head, score, iou, limit, names, agnostic=bool(agnostic))
     numbers = per_image // boxes
+    # Scale, offset and bounds of each image, from pixels of the network to its own.
+    back = _at(ways, grid[0] * 32).view(np.float32).reshape(-1, 8) if ways else ()
     for image in range(grid[0]):
         output = _image(values, image, per_image, made)
+        *way, left, top, right, bottom = back[image] if ways else (*_AS_IT_IS, *whole.bounds)
+        placed = Geometry(*way, whole.network, (left, top, right, bottom)).boxes
         if extras:  # a body's points; masks take a kernel that is not here
             bodies = yolo.YoloPose(score, iou, limit)([output.reshape(numbers, boxes)], whole)
             points, kinds = bodies.points.reshape(len(bodies), extras), np.zeros(len(bodies), np.int32)
-            _answer(out, image, pitch, (bodies.boxes, limit), (bodies.scores, limit), (kinds, limit), (points, limit))
+            boxes_left = (placed(bodies.boxes), limit)
+            _answer(out, image, pitch, boxes_left, (bodies.scores, limit), (kinds, limit), (points, limit))
             continue
         found = detector([output.reshape((numbers, boxes) if made["COLUMNS"] else (boxes, numbers))], whole)
-        _answer(out, image, pitch, (found.boxes, limit), (found.scores, limit), (found.classes, limit))
+        _answer(out, image, pitch, (placed(found.boxes), limit), (found.scores, limit), (found.classes, limit))
 
 
 def _classes(made: dict[str, int], grid: Any, argument: bytes) -> None:
