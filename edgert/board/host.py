@@ -110,6 +110,12 @@ def system_memory(root: Path = Path("/")) -> SystemMemory:
     return SystemMemory(total_bytes, lines.get("MemAvailable", 0), limit_bytes, most_swap_bytes)
 
 
+def swap_areas(root: Path = Path("/")) -> dict[str, int]:
+    """Return what may be swapped out to, from ``/proc/swaps`` (proc(5)): ``/dev/zram0`` or ``/swapfile`` → bytes."""
+    lines = (line.split() for line in read_text(root / "proc/swaps").splitlines()[1:])
+    return {line[0]: int(line[2]) * 1024 for line in lines if len(line) == 5 and line[2].isdigit()}
+
+
 def free_bytes(root: Path = Path("/")) -> int:
     """What this process may have of the memory that is available now; 0 when unknown."""
     memory = system_memory(root)

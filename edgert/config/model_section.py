@@ -303,7 +303,10 @@ class TuningConfig(fields.Section):
 class TensorRtConfig(fields.Section):
     """How TensorRT builds the engine; what is left out is TensorRT's default."""
 
-    workspace: fields.SomeBytes | None = Field(default=None, description="most scratch memory of its GPU layers")
+    workspace: fields.SomeBytes | None = Field(
+        default=None,
+        description="most scratch memory of its GPU layers; on a board half of what is free when it compiles",
+    )
     dla_sram: fields.DlaPool | None = Field(default=None, description="DLA: scratch memory on the chip, a power of two")
     dla_local: fields.DlaPool | None = Field(default=None, description="DLA: memory between its layers, a power of two")
     dla_global: fields.DlaPool | None = Field(default=None, description="DLA: memory of its weights, a power of two")

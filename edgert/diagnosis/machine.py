@@ -20,7 +20,7 @@ from edgert.board.devices import (
     why_no_csi,
     why_no_mjpeg,
 )
-from edgert.board.host import core_count, core_quota, read_text, system_memory
+from edgert.board.host import core_count, core_quota, read_text, swap_areas, system_memory
 from edgert.diagnosis.probe import Evidence, Finding
 from edgert.files import cache_folder, total_bytes
 from edgert.installation import checkout
@@ -96,14 +96,27 @@ def cpu(evidence: Evidence) -> Finding:
     return Finding("CPU", "yes", f"{here.cpu}, {cores}, {usable} usable{limit}", fix)
 
 
+_SMALL_BYTES = 9 * 2**30
+_SWAP_FIX = (
+    "before large models are compiled: a swap file on a disk, and no desktop (sudo systemctl isolate multi-user)"
+)
+
+
 def memory(evidence: Evidence) -> Finding:
-    """Memory in all and to be had."""
-    found = system_memory(evidence.root)
+    """Memory in all and to be had, and what may be swapped out to."""
+    found, areas = system_memory(evidence.root), swap_areas(evidence.root)
     if not found.total_bytes:
         return Finding("memory", "optional", "unknown: this system has no /proc/meminfo")
     limit = f", container limit {format_bytes(found.limit_bytes)}" if found.limit_bytes else ""
     detail = f"{format_bytes(found.total_bytes)}, {format_bytes(found.available_bytes)} available{limit}"
-    return Finding("memory", "yes", detail)
+    compressed = sum(size for name, size in areas.items() if "/zram" in name)
+    on_disk = {name: size for name, size in areas.items() if "/zram" not in name}
+    swap = [f"{format_bytes(compressed)} of zram, which is memory itself"] if compressed else []
+    swap += [f"{format_bytes(size)} on {name}" for name, size in on_disk.items()]
+    if swap or (evidence.root / "proc/swaps").exists():
+        detail += f", swap: {' and '.join(swap) or 'none'}"
+    is_small = evidence.machine.is_jetson and found.total_bytes < _SMALL_BYTES and not on_disk
+    return Finding("memory", "yes", detail, _SWAP_FIX if is_small else "")
 
 
 def over_current(evidence: Evidence) -> Finding:

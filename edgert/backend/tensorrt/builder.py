@@ -72,6 +72,9 @@ def compile_engine(library: api.Library, request: BuildRequest, report: Report, 
     networks.set_formats(trt, network, request)
     networks.add_profiles(builder, network, config, request)
     _configure(trt, config, request)
+    if request.pools.workspace_bytes is None and (most_bytes := shared_workspace()):
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, most_bytes)
+        note(LogRecord("INFO", f"workspace at most {format_bytes(most_bytes)}: the GPU shares the memory of the host"))
     if not dialect.set_timing_cache(config, request.timing_cache):
         note(LogRecord("WARNING", "the timing cache is of another TensorRT or GPU: measuring again"))
     parts = networks.correspond(layers, request.nodes)
@@ -156,6 +159,14 @@ def inspection(trt: api.Trt, logger: api.ILogger, plan: bytes, request: BuildReq
         return ""
     inspector: api.EngineInspector = engine.create_engine_inspector()
     return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+
+def shared_workspace() -> int:
+    """Return the most scratch memory, in bytes, of a build whose file names none: half of what is free now where a GPU
+    shares the memory of the host, as TensorRT would take all of it; 0, for TensorRT's own default, elsewhere."""
+    driver = cuda_driver()
+    is_shared = driver is not None and any(gpu.integrated for gpu in driver.gpus)
+    return free_bytes() // 2 if is_shared else 0
 
 
 def _has_gpu() -> bool:

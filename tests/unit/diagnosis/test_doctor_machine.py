@@ -102,6 +102,42 @@ def test_a_container_limit_is_shown(tmp_path: Path) -> None:
     assert found.detail == "4.0 GiB, 2.0 GiB available, container limit 1.0 GiB"
 
 
+SWAPS = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
+ZRAM = "".join(f"/dev/zram{number}                              partition\t635000\t\t0\t\t5\n" for number in range(6))
+
+
+@pytest.mark.parametrize(
+    ("swaps", "said", "is_advised"),
+    [
+        (SWAPS, "swap: none", True),
+        (SWAPS + ZRAM, "swap: 3.6 GiB of zram, which is memory itself", True),
+        (
+            SWAPS + ZRAM + "/swapfile file 8388604 0 -2\n",
+            "of zram, which is memory itself and 8.0 GiB on /swapfile",
+            False,
+        ),
+        (None, "available", True),
+    ],
+)
+def test_swap_of_a_small_board(tmp_path: Path, swaps: str | None, said: str, is_advised: bool) -> None:
+    """JetPack's zram is memory, compressed; what a GPU holds does not go there."""
+    root = jetson(tmp_path)
+    write(root, "proc/meminfo", "MemTotal: 7802000 kB\nMemAvailable: 5120000 kB\nSwapTotal: 3901000 kB\n")
+    if swaps is not None:
+        write(root, "proc/swaps", swaps)
+    found = machine.memory(evidence(root))
+    assert found.state == "yes" and found.detail.endswith(said) and bool(found.fix) == is_advised
+    assert not is_advised or "swap file on a disk" in found.fix
+
+
+def test_a_large_board_and_a_host_need_no_advice_on_swap(tmp_path: Path) -> None:
+    write(tmp_path / "host", "proc/meminfo", "MemTotal: 7802000 kB\nMemAvailable: 5120000 kB\n")
+    assert not machine.memory(evidence(tmp_path / "host")).fix
+    root = jetson(tmp_path / "jetson")
+    write(root, "proc/meminfo", "MemTotal: 31900000 kB\nMemAvailable: 5120000 kB\n")
+    assert not machine.memory(evidence(root)).fix
+
+
 def test_memory_unknown(tmp_path: Path) -> None:
     assert machine.memory(evidence(tmp_path)).state == "optional"
 
