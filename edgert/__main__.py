@@ -1,5 +1,45 @@
-"""``python -m edgert`` is ``edgert``."""
+"""``edgert``, and ``python -m edgert``: the process from its first import to its last thread."""
 
-from edgert.cli import main
+import atexit
+import os
+import signal
+import sys
+from typing import Any
 
-main()
+
+def main() -> None:
+    """Run the ``edgert`` command. Ctrl-C ends it without a traceback at any moment, also while modules are imported."""
+    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored, as in the background
+    if is_heard:
+        signal.signal(signal.SIGINT, _leave)  # nothing is there to clean up
+    from edgert import cli
+    from edgert.cli.progress import Interrupted, interrupt
+    from edgert.errors import EXIT_INTERRUPTED
+
+    if not is_heard:
+        cli.main()
+        return
+    report = sys.unraisablehook
+    sys.unraisablehook = lambda one: None if one.exc_type is KeyboardInterrupt else report(one)
+    try:
+        signal.signal(signal.SIGINT, interrupt)
+        cli.main()
+    except (KeyboardInterrupt, SystemExit) as end:
+        if not Interrupted.was_raised:
+            raise
+        # It may have become another error, or got lost where Python cannot raise it. If it came in an exec() of text,
+        # as dataclasses have, CPython would end by the signal itself; the next such call has it forget that.
+        eval("0")  # noqa: S307
+        raise SystemExit(EXIT_INTERRUPTED) from end
+    finally:
+        if signal.getsignal(signal.SIGINT) is interrupt:  # else what is written last must not be broken off
+            signal.signal(signal.SIGINT, _leave)
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # only Python's own end is left then
+
+
+def _leave(number: int, _: Any) -> None:
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()

@@ -27,9 +27,19 @@ from edgert.cli.machine_commands import doctor, top
 from edgert.cli.models_command import models
 from edgert.cli.option import Verb
 from edgert.cli.plan_command import plan
+from edgert.cli.progress import Interrupted
 from edgert.cli.run_command import run
 from edgert.cli.simulate_command import simulate
-from edgert.errors import EXIT_BUG, EXIT_ERROR, ConfigError, DeviceError, EdgertError, cause, printable
+from edgert.errors import (
+    EXIT_BUG,
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    ConfigError,
+    DeviceError,
+    EdgertError,
+    cause,
+    printable,
+)
 
 _OBJECTS = 50_000
 """New ones between two passes of the collector. A verb's imports make ten times that and no garbage; with Python's 700
@@ -124,7 +134,7 @@ def main() -> None:
             with suppress(OSError):
                 sys.stdout.flush()
             os._exit(EXIT_ERROR)  # a stage hangs: what it does must not hold up the exit, too
-        sys.exit(EXIT_ERROR)
+        sys.exit(EXIT_INTERRUPTED if Interrupted.by_signal else EXIT_ERROR)
     except OSError as error:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF):
             _bug()
@@ -150,7 +160,9 @@ def exhausted(error: Exception) -> EdgertError | None:
 
 
 def _bug() -> NoReturn:
-    """Reports the exception that is being handled."""
+    """Report the exception that is being handled, unless Ctrl-C became one."""
+    if Interrupted.by_signal:
+        sys.exit(EXIT_INTERRUPTED)
     typer.echo(printable(traceback.format_exc()), err=True)
     typer.echo("This is a bug in edgert, not in your input. Please report the lines above.", err=True)
     sys.exit(EXIT_BUG)

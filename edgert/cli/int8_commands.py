@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.progress import INTERRUPTED, counting_bar, stop_on_signal
-from edgert.errors import EXIT_ERROR
+from edgert.cli.progress import counting_bar, stop_on_signal
+from edgert.errors import EXIT_ERROR, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from edgert.evaluation import EvaluationResult
@@ -253,12 +253,12 @@ def evaluate(
         )
     if found is None:
         console.print("stopped; nothing was measured to the end")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(EXIT_INTERRUPTED)
     _print(console, found.result, found.dataset.notes)
     terminal.write_json(found.to_json(), json)
     if found.unfinished:
         console.print(f"stopped; not evaluated to the end: {', '.join(found.unfinished)}", markup=False)
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(EXIT_INTERRUPTED)
     if report is not None:
         found.save_report(report, terminal.as_typed())
         console.print(f"report: {report}", markup=False)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.progress import INTERRUPTED, on_first_call, planning_bar
+from edgert.cli.progress import on_first_call, planning_bar
 from edgert.cli.run_view import parts_table
+from edgert.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from edgert.placement.plan_record import BoardPlan, ModelRow, Objective, Plan, Row
@@ -84,7 +85,7 @@ def plan(
         if done:
             log.print(f"interrupted: {len(done)} boards are planned, the smallest first", style="yellow")
             _show_boards(screen, done)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     show_plan(screen, made, chart=chart)
     if report is not None:
         plan_page.save(made, report)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from edgert.steps import Event, OnEvent
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
 _IMPATIENT = 3
 _MARKS = {
     "done": "[green]✓[/]",
@@ -32,6 +30,23 @@ _MARKS = {
 }
 Bar = Callable[[str, int, int], None]
 """Takes the name of the work, how much of it is done, and how much there is."""
+
+
+class Interrupted:
+    """Whether a signal has ended a verb that was not done; its error is then no failure.
+
+    Attributes:
+        by_signal: whether one has.
+        was_raised: whether it was Ctrl-C outside of :func:`stop_on_signal`.
+    """
+
+    by_signal = was_raised = False
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, as a handler of SIGINT, and remember it."""
+    Interrupted.by_signal = Interrupted.was_raised = True
+    raise KeyboardInterrupt
 
 
 @contextmanager
@@ -49,6 +64,7 @@ def stop_on_signal(stop: Callable[[], None], *, is_last: bool = False) -> Iterat
         # It may interrupt anything, itself too: so no lock is taken here, as those of stop() may be held already.
         nonlocal received
         received += 1
+        Interrupted.by_signal |= not is_last
         if received >= _IMPATIENT:
             os._exit(128 + number)
         if not is_over:

@@ -88,3 +88,45 @@ def test_the_block_gives_handlers_and_files_back() -> None:
     with stop_on_signal(lambda: None):
         pass
     assert (signal.getsignal(signal.SIGTERM), len([*folder.iterdir()])) == (before, files)
+
+
+RAISED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Finder:
+    def find_spec(name, *_):
+        if name == MODULE:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+sys.argv[1:] = ["validate", "hello"]
+from edgert.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["edgert.cli", "typer", "edgert.cli.terminal", "edgert.validation", "numpy", "cv2"])
+def test_ctrl_c_while_modules_are_imported_is_quiet(module: str) -> None:
+    program = RAISED.replace("MODULE", repr(module))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_build_that_was_stopped_has_the_exit_code_of_an_interrupted_one(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "import edgert.compiler.build_pipeline as module\n"
+        "from edgert.errors import BuildError\n"
+        "def build(*_, stop, **__):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    assert stop.wait(10)\n"
+        "    raise BuildError('the build was stopped', fix='run it again')\n"
+        "module.build = build\n"
+        "sys.argv = ['edgert', 'build', 'hello', '--board', 'orin-nano-8gb']\n"
+        "from edgert.__main__ import main; main()\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert done.returncode == 130 and "the build was stopped" in done.stderr, done.stderr
