@@ -4,7 +4,10 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from typing import Any
+
+_IMPATIENT = 3
 
 
 def main() -> None:
@@ -12,6 +15,7 @@ def main() -> None:
     is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored, as in the background
     if is_heard:
         signal.signal(signal.SIGINT, _leave)  # nothing is there to clean up
+    _have_the_third_end_it()
     from edgert import cli
     from edgert.cli.progress import Interrupted, interrupt
     from edgert.errors import EXIT_INTERRUPTED
@@ -35,6 +39,21 @@ def main() -> None:
         if signal.getsignal(signal.SIGINT) is interrupt:  # else what is written last must not be broken off
             signal.signal(signal.SIGINT, _leave)
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # only Python's own end is left then
+
+
+def _have_the_third_end_it() -> None:
+    """Have the third signal end the process even while its main thread, which runs handlers, is in a library's call."""
+    reader_end, writer_end = os.pipe()
+    os.set_blocking(writer_end, False)
+    signal.set_wakeup_fd(writer_end, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        numbers = b""
+        while len(numbers) < _IMPATIENT:
+            numbers += bytes(one for one in os.read(reader_end, 1) if one in (signal.SIGINT, signal.SIGTERM))
+        os._exit(128 + numbers[-1])
+
+    threading.Thread(target=watch, name="edgert:third-signal", daemon=True).start()
 
 
 def _leave(number: int, _: Any) -> None:

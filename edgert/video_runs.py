@@ -113,19 +113,19 @@ class VideoRuns:
                     self._left.append(video)
             on_begin(len(self._results), len(self.videos))
             count = max(1, min(self._jobs, len(self._left)))
+            ended = [threading.Event() for _ in range(count)]
             threads = [
-                threading.Thread(target=self._work, args=(on_result,), name="edgert:videos") for _ in range(count)
+                threading.Thread(target=self._work, args=(on_result, one), name="edgert:videos") for one in ended
             ]
             for thread in threads:
                 thread.start()
             try:
-                for thread in threads:
-                    while thread.is_alive():
-                        thread.join(0.2)  # in pieces, so that Ctrl-C is heard
-            except BaseException:
+                for one in ended:
+                    one.wait()
+            except BaseException:  # Ctrl-C, after which join() takes a thread for ended in Python 3.11
                 self.stop()
-                for thread in threads:
-                    thread.join()
+                for one in ended:
+                    one.wait()
                 raise
         if self._error is not None:
             raise self._error
@@ -139,7 +139,7 @@ class VideoRuns:
         for pipeline in running:
             pipeline.stop()
 
-    def _work(self, on_result: OnResult) -> None:
+    def _work(self, on_result: OnResult, ended: threading.Event) -> None:
         environment = replace(self._environment, kept={})
         try:
             while (video := self._next()) is not None:
@@ -156,6 +156,7 @@ class VideoRuns:
             for engines in (environment.kept or {}).values():
                 for engine in engines.values():
                     engine.close()
+            ended.set()
 
     def _next(self) -> Video | None:
         with self._turn:

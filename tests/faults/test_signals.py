@@ -130,3 +130,30 @@ def test_a_build_that_was_stopped_has_the_exit_code_of_an_interrupted_one(
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
     assert done.returncode == 130 and "the build was stopped" in done.stderr, done.stderr
+
+
+def test_the_third_signal_ends_it_even_in_a_call_of_a_library() -> None:
+    program = (
+        "import hashlib, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import edgert.validation as module\n"
+        "def validate(*_, **__):\n"
+        "    print('ready', flush=True)\n"
+        "    hashlib.pbkdf2_hmac('sha512', b'', b'', 2**31 - 1)\n"
+        "module.validate = validate\n"
+        "sys.argv = ['edgert', 'validate', 'hello']\n"
+        "from edgert.__main__ import main; main()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        for _ in range(3):
+            assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+        try:
+            assert process.wait(10) == 130
+        finally:
+            process.kill()

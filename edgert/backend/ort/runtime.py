@@ -185,20 +185,25 @@ def _run_endable(session: OrtSession) -> Sequence[base.Array]:
     if threading.current_thread() is not threading.main_thread():
         return session.run()
     found = list[Sequence[base.Array] | BaseException]()
+    # Not join(): Python 3.11 takes a thread whose join() was interrupted for one that has ended. A process that ends
+    # while ONNX Runtime still runs is aborted.
+    has_ended = threading.Event()
 
     def run() -> None:
         try:
             found.append(session.run())
         except BaseException as error:  # noqa: BLE001 - whoever waits raises it
             found.append(error)
+        finally:
+            has_ended.set()
 
     thread = threading.Thread(target=run, name="edgert:first-run", daemon=True)
     thread.start()
     try:
-        thread.join()
+        has_ended.wait()
     except BaseException:
         session.interrupt()
-        thread.join()
+        has_ended.wait()
         raise
     (outputs,) = found
     if isinstance(outputs, BaseException):
