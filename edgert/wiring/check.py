@@ -22,7 +22,7 @@ from edgert.wiring.prior import Prior, prior_of
 from edgert.wiring.search import CLEAR, SAME, Progress, Ranking, Search, Subject, Tally, subject
 from edgert.wiring.settings import GROUPS, Setting, differs, named
 from edgert.wiring.told import Told, told_of
-from edgert.wiring.trial import readings
+from edgert.wiring.trial import in_their_unit, readings
 
 _NAMED = 4  # settings of a tie that are named
 
@@ -69,6 +69,7 @@ def check(
         labels = labels_of(config, where)
         found = subject(config, labels, where)
         tasks = readings(config.task, found.engine, labels, found.network)
+        tasks, _ = in_their_unit(tasks, found.engine, found.session, found.network)
         with suppress(ModelError):  # of a decoder that reads other outputs, which is a finding
             names = [tensor.name for tensor in found.engine.outputs]
             fitting_decoder(config, labels, tuple(one_image(found.engine)), found.network, where, names=names)

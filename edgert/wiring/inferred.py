@@ -19,7 +19,7 @@ from edgert.wiring.prior import FAMILY, Prior, named_family, told_task
 from edgert.wiring.search import Progress, Search, Subject, subject
 from edgert.wiring.settings import SCALES, Setting
 from edgert.wiring.told import Told, told_of
-from edgert.wiring.trial import guesses, readings, task_of
+from edgert.wiring.trial import guesses, in_their_unit, readings, task_of
 
 _USUAL_SIZE = 640
 _FITS = 3  # weight of a guess that fits in every number
@@ -108,6 +108,10 @@ def infer(
     if own is not None and (is_own or not _is_read(found, told)):
         return _guessed(found, blank, told, size, spec, own(found), notes)
     made = _guessed(found, blank, told, size, spec, task, notes)
+    ([read], is_relative) = in_their_unit([made.setting.task], found.engine, found.session, found.network)
+    if is_relative:
+        note = "its boxes are parts of the input, not pixels of it, by the numbers of an empty image"
+        made = replace(made, setting=replace(made.setting, task=read), task_notes=(*made.task_notes, note))
     if task is None:
         own_task = with_activation(made.setting.task, model, tuple(one_image(found.engine)), len(told.labels))
         made = replace(made, setting=replace(made.setting, task=own_task))
@@ -163,6 +167,7 @@ def _tried(made: Inferred, images: Sequence[str | Path], progress: Progress | No
     photos, base, found = read_photos(images), made.setting, made.found
     labels = made.prior.told.labels
     tasks = readings(base.task, found.engine, labels, found.network)
+    tasks, _ = in_their_unit(tasks, found.engine, found.session, found.network)
     search = Search(found, photos, verb_of(base.task), progress)
     search.explore(base, tasks)
     judgment = judge(search.ranking, made.prior, search.ranking.add(base))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from edgert.backend import Engine, Session
@@ -14,7 +15,10 @@ from edgert.runtime import Frame
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, CheckedDecoder, Size
 from edgert.stages.decode.guess import Guess, guess, network_size, own_decoder
-from edgert.stages.decode.kinds import checked_decoder, decoder_for
+from edgert.stages.decode.instances import YoloV8Seg
+from edgert.stages.decode.kinds import Beside, checked_decoder, decoder_for
+from edgert.stages.decode.shaped import YoloV8Obb
+from edgert.stages.decode.yolo import YoloPose, YoloV5, YoloV8
 from edgert.stages.preprocess import Placement, Preprocessor, Resampler, place
 from edgert.wiring.photos import View
 from edgert.wiring.prior import named_family
@@ -113,6 +117,52 @@ def checked(task: TaskConfig, labels: tuple[str, ...], engine: Engine, network: 
     """Return the decoder of a task, of the outputs that it needs. Raises ModelError and ConfigError as its check."""
     names = [tensor.name for tensor in engine.outputs]
     return checked_decoder(decoder_for(task, labels), tuple(one_image(engine)), network, names)
+
+
+_LEAST_PART, _MOST_PART = 0.05, 1.5
+"""What the greatest number of boxes that are parts of the input lies between: a box may reach beyond it a little."""
+
+
+def in_their_unit(
+    tasks: Sequence[TaskConfig], engine: Engine, session: Session, network: Size
+) -> tuple[list[TaskConfig], bool]:
+    """Return the tasks with ``boxes: relative`` where the model's own numbers are parts of the input, and whether any
+    task had it otherwise. Runs the engine once on an empty image: heads with a row for every cell have boxes anyway.
+    """
+    read = [(task, _rows_of(task, engine, network)) for task in tasks]
+    if not any(rows for _, rows in read):
+        return list(tasks), False
+    (image,) = session.inputs.values()
+    image[...] = 0
+    outputs = [array[0] if batched else array for array, batched in zip(session.run(1), engine.batched, strict=True)]
+    found, is_changed = list[TaskConfig](), False
+    for task, rows in read:
+        options, greatest = getattr(task, "options", {}), 0.0
+        if rows is not None:
+            with np.errstate(all="ignore"):  # a decoder that is wrong gives numbers beyond all bounds
+                boxes = rows(outputs)
+            greatest = float(np.abs(boxes).max(initial=0.0))
+        if _LEAST_PART < greatest <= _MOST_PART and options.get("boxes") != "relative":
+            task, is_changed = task.model_copy(update={"options": {**options, "boxes": "relative"}}), True
+        found.append(task)
+    return found, is_changed
+
+
+def _rows_of(task: TaskConfig, engine: Engine, network: Size) -> Callable[[Sequence[Array]], Array] | None:
+    """Return what reads the boxes of all cells, as they are in the outputs; None for heads of other kinds."""
+    plain = task
+    if options := getattr(task, "options", {}):
+        plain = task.model_copy(update={"options": {key: one for key, one in options.items() if key != "boxes"}})
+    try:
+        decoder = checked(plain, (), engine, network)
+    except EdgertError:  # it reads other outputs
+        return None
+    places = decoder.places if isinstance(decoder, Beside) else tuple(range(len(engine.outputs)))
+    reads = decoder.decoder if isinstance(decoder, Beside) else decoder
+    head = YoloV8() if isinstance(reads, YoloPose) else getattr(reads, "head", None)
+    if not isinstance(head, YoloV8 | YoloV5 | YoloV8Obb | YoloV8Seg):
+        return None
+    return lambda outputs: head.read([outputs[place] for place in places], network, -np.inf).boxes
 
 
 def task_of(found: Guess) -> TaskConfig:

@@ -289,7 +289,13 @@ class Detr(RowHead):
         """Scores beside as many boxes, one per query; or both in one table."""
         rows, columns = look.table or (0, 0)
         count = look.cells()
-        if columns >= 5 and 10 <= rows <= MOST_QUERIES and rows != count and not decoder.is_rows_of_six(look.shapes):
+        every = count, 3 * (count or 0)  # those of cells are no queries
+        if (
+            columns >= 5
+            and 10 <= rows <= MOST_QUERIES
+            and rows not in every
+            and not decoder.is_rows_of_six(look.shapes)
+        ):
             weight = 2 if count is not None and rows < count else 1
             yield Fit(f"[{rows}, 4 + {columns - 4}] can be queries", weight, columns - 4)
         roles = decoder.boxes_and_scores(look.shapes)

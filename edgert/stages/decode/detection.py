@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -146,6 +146,18 @@ class Candidates:
         """These, in this order."""
         extras = None if self.extras is None else self.extras[rows]
         return Candidates(self.boxes[rows], self.scores[rows], self.classes[rows], extras, self.overlap)
+
+
+Unit = Literal["pixels", "relative"]
+"""Of a head's boxes: network pixels, or parts of the network's width and height, as TFLite exports have them."""
+
+
+def in_pixels(numbers: F32, network: Size, unit: Unit) -> F32:
+    """Return (N, 2 * K) numbers, by turns along the network's width and height, in its pixels."""
+    if unit == "pixels":
+        return numbers
+    scaled: F32 = numbers * np.tile(np.array(network, np.float32), numbers.shape[1] // 2)
+    return scaled
 
 
 class Head(Protocol):

@@ -12,7 +12,7 @@ from edgert.runtime.records import Detections, Segmentation
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import decoded
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, boxes_and_scores, shapes_of
-from edgert.stages.decode.detection import I32, Candidates, Head, best_column, corners
+from edgert.stages.decode.detection import I32, Candidates, Head, Unit, best_column, corners, in_pixels
 from edgert.stages.decode.guess import Fit, Look, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead
 
@@ -28,9 +28,13 @@ class YoloV8Seg(Head):
 
     An object's mask is where the sum of its prototypes, linear between their cells, is above 0, which is 0.5 past the
     sigmoid, cut to its box; it has the network's resolution. Objects of which nothing is left go.
+
+    Attributes:
+        boxes: in network pixels, or relative to the network's width and height.
     """
 
     has_masks = True
+    boxes: Unit = "pixels"
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
@@ -63,10 +67,12 @@ class YoloV8Seg(Head):
         table = outputs[table_and_maps(shapes)[0]]
         if classes is None:
             found = as_f32(table[table[:, 4] >= score])
-            return Candidates(found[:, :4], found[:, 4], found[:, 5].astype(np.int32), found[:, 6:], overlap=False)
+            boxes = in_pixels(found[:, :4], network, self.boxes)
+            return Candidates(boxes, found[:, 4], found[:, 5].astype(np.int32), found[:, 6:], overlap=False)
         columns, scores, kinds = best_column(as_f32(table[4 : 4 + classes]), score)
         found = as_f32(table[:, columns]).T
-        return Candidates(corners(found[:, :2], found[:, 2:4]), scores, kinds, found[:, 4 + classes :])
+        places = in_pixels(found[:, :4], network, self.boxes)
+        return Candidates(corners(places[:, :2], places[:, 2:]), scores, kinds, found[:, 4 + classes :])
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
         """With masks."""

@@ -33,7 +33,8 @@ class RecordCheck:
     def __init__(self, name: str, decoder: Decoder | None = None) -> None:
         self.left_out = 0
         self._name, self._lock, self._warned = name, threading.Lock(), set[str]()
-        has_option = hasattr(getattr(decoder, "head", decoder), "boxes")
+        reads = getattr(decoder, "decoder", decoder)  # of the outputs that are needed
+        has_option = hasattr(getattr(reads, "head", reads), "boxes")
         self._relative = "task: {options: {boxes: relative}}" if has_option else "export boxes in pixels of the input"
 
     def __call__(self, record: Record, geometry: Geometry) -> Record:

@@ -9,7 +9,17 @@ import numpy as np
 from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
-from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Index, best_column, suppress_at_once
+from edgert.stages.decode.detection import (
+    I32,
+    Bool,
+    Candidates,
+    Head,
+    Index,
+    Unit,
+    best_column,
+    in_pixels,
+    suppress_at_once,
+)
 from edgert.stages.decode.guess import Fit, Look, wrong_shapes
 
 # Layout: https://docs.ultralytics.com/tasks/obb and /modes/export, [20, 21504] for DOTA at 1024: x, y, w, h in network
@@ -28,7 +38,12 @@ class YoloV8Obb(Head):
     Overlap is that of the Gaussians that the boxes stand for, as these models' own suppression has it: Llerena et al.,
     "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union for Object Detection", 2021, equations 9 to 13;
     a box that goes takes others along, as there.
+
+    Attributes:
+        boxes: in network pixels, or relative to the network's width and height.
     """
+
+    boxes: Unit = "pixels"
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
@@ -55,11 +70,15 @@ class YoloV8Obb(Head):
         if self.class_count(shapes_of(outputs), network) is None:
             table = as_f32(outputs[0])
             table = table[table[:, 4] >= score]
-            turned = table[:, [0, 1, 2, 3, 6]]
+            turned = self._in_pixels(table[:, [0, 1, 2, 3, 6]], network)
             return Candidates(hulls(turned), table[:, 4], table[:, 5].astype(np.int32), turned, overlap=False)
         columns, scores, classes = best_column(as_f32(outputs[0][4:-1]), score)
-        turned = as_f32(outputs[0][[0, 1, 2, 3, -1]][:, columns]).T
+        turned = self._in_pixels(as_f32(outputs[0][[0, 1, 2, 3, -1]][:, columns]).T, network)
         return Candidates(hulls(turned), scores, classes, turned)
+
+    def _in_pixels(self, turned: F32, network: Size) -> F32:
+        places = in_pixels(turned[:, :4], network, self.boxes)
+        return turned if self.boxes == "pixels" else np.concatenate([places, turned[:, 4:]], axis=1)
 
     def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:
         """Rows that survive, best first."""

@@ -13,7 +13,19 @@ from edgert.runtime.records import Keypoints
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
-from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Index, best_class, corners, strongest, suppress
+from edgert.stages.decode.detection import (
+    I32,
+    Bool,
+    Candidates,
+    Head,
+    Index,
+    Unit,
+    best_class,
+    corners,
+    in_pixels,
+    strongest,
+    suppress,
+)
 from edgert.stages.decode.guess import BODIES, STRIDES, Fit, Look, check_labels, wrong_shapes
 
 # YOLOv5 and its kin (v6, v7, decoded YOLOX): boxes decoded in the graph, objectness beside the classes.
@@ -24,7 +36,13 @@ from edgert.stages.decode.guess import BODIES, STRIDES, Fit, Look, check_labels,
 
 @dataclass(frozen=True, slots=True)
 class YoloV5(Head):
-    """One output [N, 5 + C]: center x, y, width, height in network pixels; score = objectness * class."""
+    """One output [N, 5 + C]: center x, y, width, height; score = objectness * class.
+
+    Attributes:
+        boxes: in network pixels, or relative to the network's width and height.
+    """
+
+    boxes: Unit = "pixels"
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
@@ -53,8 +71,8 @@ class YoloV5(Head):
         raw = as_f32(outputs[0])
         found = raw[raw[:, 4] >= score]
         scores, classes, keep = product_scores(found, score)
-        found = found[keep]
-        return Candidates(corners(found[:, :2], found[:, 2:4]), scores, classes)
+        places = in_pixels(found[keep, :4], network, self.boxes)
+        return Candidates(corners(places[:, :2], places[:, 2:]), scores, classes)
 
 
 def product_scores(rows: F32, floor: float) -> tuple[F32, I32, Bool]:
@@ -117,11 +135,16 @@ class YoloX(Head):
 
 @dataclass(frozen=True, slots=True)
 class YoloV8(Head):
-    """One output [4 + C, S] or turned [S, 4 + C]: center x, y, width, height in network pixels, class scores.
+    """One output [4 + C, S] or turned [S, 4 + C]: center x, y, width, height, class scores.
 
     S counts the cells of strides 8, 16, 32; another number is taken for the longer side. An export with NMS in the
     graph, [N, 6], is read as ``yolov10``.
+
+    Attributes:
+        boxes: in network pixels, or relative to the network's width and height.
     """
+
+    boxes: Unit = "pixels"
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
@@ -147,17 +170,19 @@ class YoloV8(Head):
         """Boxes of an end-to-end export do not overlap, and suppression leaves them as they are."""
         shapes = shapes_of(outputs)
         if self.class_count(shapes, network) is None:
-            return Decoded().read(outputs, network, score)
+            return Decoded(self.boxes).read(outputs, network, score)
         raw = as_f32(outputs[0])
         if not is_columns(shapes[0], network):
             rows, scores, classes = best_class(raw[:, 4:], score)
-            return Candidates(corners(raw[rows, :2], raw[rows, 2:4]), scores, classes)
+            places = in_pixels(raw[rows, :4], network, self.boxes)
+            return Candidates(corners(places[:, :2], places[:, 2:]), scores, classes)
         # The maximum runs along memory; which class it was is asked of the few columns that pass.
         best = raw[4:].max(axis=0)
         columns = np.flatnonzero(best >= score)
         found = raw[:, columns].T
         classes = found[:, 4:].argmax(axis=1).astype(np.int32)
-        return Candidates(corners(found[:, :2], found[:, 2:4]), best[columns], classes)
+        places = in_pixels(found[:, :4], network, self.boxes)
+        return Candidates(corners(places[:, :2], places[:, 2:]), best[columns], classes)
 
 
 def is_columns(shape: tuple[int, ...], network: Size) -> bool:
@@ -180,6 +205,7 @@ class YoloPose:
         labels: names of the K points.
         classes: how many C are; usually all bodies are of one.
         agnostic: whether bodies suppress those of other classes, too.
+        boxes: of these and of points, network pixels, or parts of the network's width and height.
     """
 
     score: float = 0.25
@@ -188,6 +214,7 @@ class YoloPose:
     labels: tuple[str, ...] = ()
     classes: int = 1
     agnostic: bool = False
+    boxes: Unit = "pixels"
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
@@ -225,7 +252,11 @@ class YoloPose:
         return suppress(boxes, scores, kinds, self.iou, self.limit)
 
     def _record(self, boxes: F32, scores: F32, classes: I32, points: F32, geometry: Geometry) -> Keypoints:
-        mapped = geometry.points(points.reshape(len(points), points.shape[1] // 3, 3))
+        places = points.reshape(len(points), points.shape[1] // 3, 3)
+        if self.boxes == "relative":
+            boxes = in_pixels(boxes, geometry.network, self.boxes)
+            places = places * np.array((*geometry.network, 1), np.float32)
+        mapped = geometry.points(places)
         return Keypoints(geometry.boxes(boxes), scores.copy(), classes, points=mapped, names=self.labels)
 
 

@@ -166,7 +166,7 @@ class GpuDetector(GpuBoxes):
             return f"the kernels read yolox, yolov5 and yolov8, not {type(head).__name__.lower()}"
         if isinstance(head, yolo.YoloX) and head.strides != (8, 16, 32):
             return f"the kernels know strides 8, 16, 32, not {head.strides}"
-        if reason := not_one(outputs) or _no_table(outputs[0].shape):
+        if reason := not_one(outputs) or _no_table(outputs[0].shape) or _not_pixels(head):
             return reason
         is_final = head.class_count((outputs[0].shape[1:],), network) is None
         return FINAL if is_final else ""
@@ -189,7 +189,7 @@ class GpuPose(GpuBoxes):
     @classmethod
     def unsupported(cls, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> str:
         """See :meth:`GpuReader.unsupported`."""
-        if reason := not_one(outputs) or _no_table(outputs[0].shape):
+        if reason := not_one(outputs) or _no_table(outputs[0].shape) or _not_pixels(decoder):
             return reason
         is_final = yolo.is_final_pose(outputs[0].shape[1:], network)
         return FINAL if is_final else ""
@@ -209,7 +209,7 @@ class GpuOriented(GpuBoxes):
     @classmethod
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
         """See :meth:`GpuReader.unsupported`."""
-        if reason := not_one(outputs) or _no_table(outputs[0].shape):
+        if reason := not_one(outputs) or _no_table(outputs[0].shape) or _not_pixels(decoder.head):
             return reason
         is_final = decoder.head.class_count((outputs[0].shape[1:],), network) is None
         return FINAL if is_final else ""
@@ -252,7 +252,7 @@ class GpuInstances(GpuBoxes):
         _, _, height, width = outputs[found[1]].shape
         if width > _MOST_CELLS or network[0] % width or network[1] % height:
             return f"the kernels read prototypes whose cells are whole pixels, not {width} × {height} of a {network[0]}"
-        return not_one(outputs[:1]) or not_one(outputs[1:])
+        return not_one(outputs[:1]) or not_one(outputs[1:]) or _not_pixels(decoder.head)
 
     def close(self) -> None:
         """See :meth:`GpuReader.close`."""
@@ -295,6 +295,11 @@ class GpuInstances(GpuBoxes):
 
         record = Detections(geometry.boxes(boxes), scores, classes, self._decoder.labels)
         return instances.with_masks(record, cut, instances.spans_of(boxes, geometry), geometry)
+
+
+def _not_pixels(head: Any) -> str:
+    is_relative = getattr(head, "boxes", "pixels") != "pixels"
+    return "the kernels read boxes in pixels of the input, not parts of it" if is_relative else ""
 
 
 def _no_table(shape: tuple[int, ...]) -> str:

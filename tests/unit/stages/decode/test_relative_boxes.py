@@ -1,0 +1,116 @@
+"""Boxes that are parts of the model's input, as exports by way of TFLite have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+
+from edgert.config import DetectTask, KeypointsTask, load_pipeline
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.detection import Detector
+from edgert.stages.decode.kinds import decoder_for
+from edgert.stages.decode.yolo import YoloPose, YoloV5, YoloV8
+from edgert.stages.gpu.gpu_detections import GpuDetector, GpuPose
+from edgert.wiring.check import check
+from edgert.wiring.starter import starter
+from tests.helpers.gpu_readers import why_not
+from tests.helpers.models import constant, yolo_columns
+
+NETWORK = (128, 64)
+WHOLE = Geometry(2.0, 2.0, 0.0, 0.0, NETWORK, (0.0, 0.0, 256.0, 128.0))
+CELLS = 16 * 8 + 8 * 4 + 4 * 2
+PARTS = np.tile(np.array(NETWORK, np.float32), 2)
+ROWS = np.array([[64, 32, 40, 20], [20, 40, 30, 10]], np.float32)
+HEADS = {"yolov8": (0.9, 0), "yolov8-obb": (0.9, 0, 0.3), "yolov8-seg": (0.9, 0, 1), "yolov5": (0.9, 0.8, 0)}
+
+
+def outputs(head: str, places: Any) -> list[Any]:
+    numbers = np.hstack([places, np.tile(np.array(HEADS[head], np.float32), (len(places), 1))])
+    table = np.zeros((numbers.shape[1], CELLS), np.float32)
+    table[:, : len(numbers)] = numbers.T
+    maps = [np.ones((1, 16, 32), np.float32)] if head == "yolov8-seg" else []
+    return [table.T.copy() if head == "yolov5" else table, *maps]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_parts_are_the_same_boxes_as_pixels(head: str) -> None:
+    pixels: Any = decoder_for(DetectTask(detect=head), ())(outputs(head, ROWS), WHOLE)
+    relative: Any = decoder_for(DetectTask(detect=head, options={"boxes": "relative"}), ())(
+        outputs(head, ROWS / PARTS), WHOLE
+    )
+    assert len(pixels) == 2 and pixels.scores.tolist() == relative.scores.tolist()
+    np.testing.assert_allclose(relative.boxes, pixels.boxes, rtol=1e-5)
+    for one, other in ((relative.corners, pixels.corners), (relative.masks, pixels.masks)):
+        assert (one is None) == (other is None)
+    if pixels.corners is not None:
+        np.testing.assert_allclose(relative.corners, pixels.corners, rtol=1e-5)
+    for one, other in zip(relative.masks or (), pixels.masks or (), strict=True):
+        assert (one.mask == other.mask).all()
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_bodies_and_their_points(is_final: bool) -> None:
+    def found(scale: Any, **options: Any) -> Any:
+        middle, half = ROWS[:, :2], ROWS[:, 2:] / 2
+        places = np.hstack([middle - half, middle + half]) if is_final else ROWS
+        rest = [[0.9, 0, 30, 20, 0.7], [0.8, 0, 60, 50, 0.6]]
+        rows = np.hstack([places / np.tile(scale, 2), np.array(rest) / (1, 1, *scale, 1)]).astype(np.float32)
+        table = rows if is_final else np.pad(np.delete(rows, 5, axis=1).T, ((0, 0), (0, CELLS - 2)))
+        return decoder_for(KeypointsTask(keypoints="yolo-pose", options=options), ())([table], WHOLE)
+
+    pixels, relative = found((1, 1)), found(NETWORK, boxes="relative")
+    np.testing.assert_allclose(relative.boxes, pixels.boxes, rtol=1e-5)
+    np.testing.assert_allclose(relative.points, pixels.points, rtol=1e-5)
+
+
+def test_the_host_reads_them_where_a_gpu_would_read_pixels() -> None:
+    for reader, decoder, shape in (
+        (GpuDetector, Detector(YoloV8("relative")), (1, 6, CELLS)),
+        (GpuDetector, Detector(YoloV5("relative")), (1, CELLS, 7)),
+        (GpuPose, YoloPose(boxes="relative"), (1, 56, CELLS)),
+    ):
+        assert "not parts of it" in why_not(reader, decoder, shape, "float32", NETWORK)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    cv2.imwrite(str(tmp_path / "a.png"), np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8))
+    return tmp_path
+
+
+def described(folder: Path, decoder: str, *outputs: Any, options: str = "{}") -> Path:
+    onnx.save(constant({f"o{n}": one for n, one in enumerate(outputs)}).proto, folder / "m.onnx")
+    (folder / "p.yaml").write_text(
+        f"models: {{m: {{onnx: m.onnx, task: {{detect: {decoder}, options: {options}}}, input: {{std: 255}}}}}}\n"
+        "stages:\n  s: {source: 'images:a.png'}\n  i: {infer: m, from: s}\n  o: {sink: jsonl, from: i, path: o.jsonl}\n"
+    )
+    return folder / "p.yaml"
+
+
+V8 = yolo_columns((0.5, 0.5, 0.3, 0.3, 0.9, 0), (0.25, 0.25, 0.2, 0.2, 0, 0.8))
+V5 = np.pad(np.array([[0.5, 0.5, 0.3, 0.3, 1, 0.9, 0, 0]], np.float32), ((0, 251), (0, 0)))[None]
+V5_HEADS = [np.zeros((1, 3, side, side, 8)) for side in (8, 4, 2)]
+
+
+@pytest.mark.parametrize(("decoder", "ends"), [("yolov8", [V8]), ("yolov5", [V5]), ("yolov5", [V5, *V5_HEADS])])
+def test_check_and_new_find_out(decoder: str, ends: list[Any], folder: Path) -> None:
+    path = described(folder, decoder, *ends)
+    report = check(path, [folder / "a.png"])
+    assert report.verdict == "wrong" and [one.better for one in report.findings] == ["options: {boxes: relative}"]
+    made = starter(folder / "m.onnx", directory=folder)
+    assert "boxes are parts of the input" in " ".join(made.notes)
+    made.write(folder / "new.yaml", force=False)
+    task = load_pipeline(folder / "new.yaml").config.models["net"].task
+    assert isinstance(task, DetectTask) and (task.detect, task.options) == (decoder, {"boxes": "relative"})
+    assert not check(described(folder, decoder, *ends, options="{boxes: relative}"), [folder / "a.png"]).findings
+
+
+def test_pixels_stay_pixels(folder: Path) -> None:
+    boxes = V8 * np.array([64, 64, 64, 64, 1, 1], np.float32)[:, None]
+    assert not check(described(folder, "yolov8", boxes), [folder / "a.png"]).findings
+    assert "boxes: relative" not in starter(folder / "m.onnx", directory=folder).text
