@@ -84,17 +84,24 @@ class Block(ABC):
         self.device.forget(self)
 
     def release_or_defer(self) -> None:
-        """Release memory that nobody holds any more, once the GPU is done with it. Never raises.
+        """Release memory that nobody holds any more, once the GPU is done with it. Never raises, and never waits for
+        another thread.
 
-        Where the driver refuses, the device releases it when it next makes memory. For finalizers, which run in any
-        thread, also while another records a CUDA graph.
+        Where a thread records a CUDA graph, or opens a context of an engine, which may take seconds, the device
+        releases it when it next makes memory. For finalizers, which run in any thread.
         """
+        recording = self.device.recording
+        if not recording.acquire(blocking=False):
+            self.device.defer(self)
+            return
         try:
             if self.device.is_open:
                 self.device.settle()
             self.release()
         except DeviceError:
             self.device.defer(self)
+        finally:
+            recording.release()
 
     @abstractmethod
     def _free(self) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import defaultdict, deque
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
+_LOG = logging.getLogger("edgert.gpu")
 
 
 MemoryKind = Literal["mapped", "staged"]
@@ -277,15 +279,18 @@ class Context:
         self._deferred.append(block)
 
     def release_deferred(self) -> None:
-        """Release the blocks of :meth:`defer`, as many as the driver takes now."""
-        while self._deferred:
-            block = self._deferred.popleft()
-            try:
-                self.settle()
-                block.release()
-            except DeviceError:
-                self._deferred.append(block)
-                return
+        """Release the blocks of :meth:`defer`, as many as the driver takes now. Waits for no other thread."""
+        if not self._deferred or not self.recording.acquire(blocking=False):
+            return
+        try:
+            self.settle()
+            while self._deferred:
+                self._deferred[0].release()
+                self._deferred.popleft()
+        except DeviceError as error:
+            _LOG.debug("%d blocks wait for their release: %s", len(self._deferred), error)
+        finally:
+            self.recording.release()
 
     def close(self) -> None:
         """Gives the context back. Raises StageError, and does so nevertheless, when blocks were not released."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 from typing import Any
 
 import numpy as np
@@ -200,3 +201,24 @@ def test_memory_that_the_driver_keeps_during_a_recording_is_released_later() -> 
     assert rig.device.live_bytes == SIZE and rig.device.leaked == 0
     other.release()
     rig.device.close()
+
+
+def test_a_frame_that_is_let_go_never_waits_for_a_thread_that_opens_a_context() -> None:
+    rig, has_lock, may_end = Rig(), threading.Event(), threading.Event()
+
+    def record() -> None:
+        with rig.device.recording:
+            has_lock.set()
+            may_end.wait(10)
+
+    memory, lease = rig.lent()
+    del rig.pool, lease
+    thread = threading.Thread(target=record)
+    thread.start()
+    assert has_lock.wait(10)
+    del memory  # in this thread, while the other has the lock
+    assert not may_end.is_set() and rig.device.live_bytes == SIZE
+    may_end.set()
+    thread.join()
+    rig.device.close()
+    assert rig.device.live_bytes == 0

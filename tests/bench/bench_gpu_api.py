@@ -1,0 +1,153 @@
+"""What a program that uses the Python API gets on a GPU: frames submitted one by one, 30 calls a second, many openings.
+
+    python tests/bench/bench_gpu_api.py [--engines ort rtx] [--only batches pace openings] [--openings 200]
+        [--folder FOLDER] [--json FILE]
+
+ResNet-50 at 224 × 224 in FP16 with random weights; 1080p NV12 frames in lent buffers that were filled before, as a
+camera fills them. Frames that are submitted one by one into batches of eight are compared with buffers of eight
+frames, in turns. At 30 frames a second, the processor's time of the whole process counts. Openings are of one pipeline
+after the other in one process, each called three times. Needs a GPU, PyCUDA, PyTorch, which makes the network, and the
+engine; says so and passes where one is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import edgert
+from edgert.benchmark.measure import Figure
+from tests.bench.gpu_entry import ENGINES, Entry, missing
+from tests.bench.gpu_public import Subject
+from tests.bench.gpu_run import HEIGHT, WIDTH
+from tests.bench.gpu_task import scenes
+from tests.bench.report import main
+
+ROUNDS, COUNT, BATCH = 5, 8000, 8
+RATE_HZ, PACED = 30.0, 150
+CALLS, SETTLED = 3, 10
+SIZE = (WIDTH, HEIGHT)
+
+
+def per_second(subject: Subject, batch: int | None) -> float:
+    """Return the frames per second of a pipeline whose program submits lent buffers, each of ``batch`` frames."""
+    done, count = threading.Event(), 0
+    marks = list[float]()
+
+    def take(result: Any) -> None:
+        nonlocal count
+        count += 1
+        if count in (COUNT // 4, COUNT):
+            marks.append(time.perf_counter())
+        if count == COUNT:
+            done.set()
+
+    with subject.pipeline({"cam": "source: api"}, take) as pipeline:
+        for _ in range(COUNT // (batch or 1)):
+            pipeline.submit(pipeline.buffer(SIZE, format="nv12", batch=batch))
+        pipeline.finish()
+        if not done.wait(60):
+            raise RuntimeError(f"{count} of {COUNT} results came")
+    return (COUNT - COUNT // 4) / (marks[1] - marks[0])
+
+
+def batches(subject: Subject) -> Iterator[Figure]:
+    """Frames one by one beside buffers of eight."""
+    found = [(per_second(subject, None), per_second(subject, BATCH)) for _ in range(ROUNDS)]
+    one, many = (statistics.median(each) for each in zip(*found, strict=True))
+    ratio = statistics.median(a / b for a, b in found)
+    detail = {"one by one, frames/s": one, "buffers of eight, frames/s": many, "least": min(a / b for a, b in found)}
+    yield Figure(f"{subject.engine}: one by one / buffers of eight", ratio, "x", 0.9, "higher", ROUNDS, detail)
+
+
+def processor_us(work: Callable[[], object]) -> float:
+    """Return the microseconds of the whole process per frame, at the pace of a camera."""
+    for _ in range(10):
+        work()
+    began_s, cpu_s = time.perf_counter(), time.process_time()
+    for index in range(PACED):
+        time.sleep(max(began_s + index / RATE_HZ - time.perf_counter(), 0.0))
+        work()
+    return 1e6 * (time.process_time() - cpu_s) / PACED
+
+
+def pace(subject: Subject) -> Iterator[Figure]:
+    """A call and a submission with its result, 30 times a second."""
+    file = subject.written({"cam": "source: api"})
+    with edgert.Pipeline(file, strict=True) as called, edgert.Pipeline(file, strict=True) as started:
+        results = started.results("find", timeout=30.0)
+
+        def submit() -> None:
+            started.submit(started.buffer(SIZE, format="nv12"))
+            next(results)
+
+        ways = {
+            "a call": lambda: called(called.buffer(SIZE, format="nv12")),
+            "submit and next(results)": submit,
+        }
+        found = {name: [processor_us(work) for _ in range(3)] for name, work in ways.items()}
+    for name, each in found.items():
+        title = f"{subject.engine}: {name} at {RATE_HZ:g} frames/s, processor time per frame"
+        yield Figure(title, statistics.median(each), "µs", 1000.0, "lower", 3 * PACED, {"most": max(each)})
+
+
+def resident_mib() -> float:
+    """Return the memory of this process that is resident, in MiB."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def openings(subject: Subject, count: int) -> Iterator[Figure]:
+    """How memory grows with each pipeline that is opened, called and closed."""
+    file, found = subject.written({"cam": "source: api"}), list[float]()
+    for _ in range(count):
+        with edgert.Pipeline(file, strict=True) as pipeline:
+            for _ in range(CALLS):
+                pipeline(pipeline.buffer(SIZE, format="nv12"))
+        found.append(resident_mib())
+    grown = found[-1] - found[SETTLED]
+    detail = {"MiB at the tenth": found[SETTLED], "MiB each": grown / (count - SETTLED)}
+    title = f"{subject.engine}: growth from the tenth to the {count}th opening"
+    yield Figure(title, grown, "MiB", 10.0, "lower", count, detail)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what to measure."""
+    parser.add_argument("--engines", nargs="+", choices=tuple(ENGINES), default=list(ENGINES))
+    parser.add_argument("--only", nargs="+", choices=("batches", "pace", "openings"), default=["batches", "pace"])
+    parser.add_argument("--openings", type=int, default=200)
+    parser.add_argument("--folder", type=Path, help="where ONNX files are kept")
+
+
+def measure(options: argparse.Namespace) -> Iterator[Figure]:
+    """Measure every engine that is here."""
+    if reason := missing():
+        print(f"skipped: {reason}")
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        entry = Entry("resnet50", folder, scenes(4))
+        for engine in options.engines:
+            made = partial(Subject, entry.task, entry.model, ENGINES[engine])
+            if "batches" in options.only:
+                yield from batches(made(BATCH, Path(temporary)))
+            if "pace" in options.only:
+                yield from pace(made(1, Path(temporary)))
+            if "openings" in options.only:
+                yield from openings(made(1, Path(temporary)), options.openings)
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", measure, arguments)
