@@ -1,6 +1,7 @@
 """YAML text → nodes that know their lines, with a bound on how deeply they are nested."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -36,3 +37,72 @@ def _events(text: str) -> Iterator[Any]:
 
 
 TOO_DEEP = f"nested too deeply: {limits.YAML_LEVELS} levels are the most"
+
+
+# What people write that is not YAML, and how it would be.
+
+_VALUE = re.compile(r"([\w-]+):[ ]+((?:\{\w+\}|[^\s,\"'\[{])[^\s,]*)")
+_FIELD = re.compile(r"\{\w+\}")
+_NO_SPACE = re.compile(r"\s*(?:-\s+)?([A-Za-z_][\w-]*):([^\s/:][^\s:]*)\s*")
+_SIGNS = frozenset("*&!@`%|>")
+
+
+def mistake(text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
+    """Return what is wrong with a text that is not YAML, and the fix, in words for people.
+
+    Where the mistake is none of those that are known, these are the parser's own words, and no fix.
+    """
+    mark, context = error.problem_mark or error.context_mark, str(error.context)
+    lines = text.splitlines()
+    if mark is None or mark.line > len(lines):
+        return str(error.problem), ""
+    begin = min(mark.line, error.context_mark.line if error.context_mark else mark.line)
+    for number in range(begin, min(mark.line + 1, len(lines))):
+        what, fix = _in_line(lines[number])
+        if what:
+            return f"line {number + 1} {what}", fix
+    here = lines[mark.line] if mark.line < len(lines) else ""
+    if "quoted scalar" in context:
+        return f"the quote that begins on line {begin + 1} is not closed", "end the text with the same quote"
+    signs = [sign for sign in here[max(mark.column - 1, 0) : mark.column + 1] if sign in _SIGNS]
+    if signs and ("alias" in context or "anchor" in context or "cannot start" in str(error.problem)):
+        return f"line {mark.line + 1}: a value cannot begin with {signs[-1]}", "write the value in quotes"
+    for number in (mark.line, mark.line - 1):
+        if 0 <= number < len(lines) and (key := _NO_SPACE.fullmatch(lines[number])):
+            return f"line {number + 1} has no space after the colon", f"write {key[1]}: {key[2]}"
+    if indentation := _indentation(lines[: mark.line + 1]):
+        return f"line {mark.line + 1} {indentation}", "give the keys of one section the same number of spaces"
+    if "flow" in context:
+        sign, other = ("[", "]") if "sequence" in context else ("{", "}")
+        return f"the {sign} of line {begin + 1} is not closed, or a comma is missing", f"end it with {other}"
+    if "another document" in str(error.problem):
+        return f"line {mark.line + 1} begins a second document", "keep one pipeline in a file"
+    if "mapping values" in str(error.problem):
+        return f"line {mark.line + 1} has a second colon", "write a text that has a colon in quotes"
+    return str(error.problem), ""
+
+
+def _in_line(line: str) -> tuple[str, str]:
+    """Return what is wrong with a line, whatever stands around it, and the fix; two empty texts for nothing."""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "begins with a tab", "YAML is indented with spaces: two for each level"
+    for key, value in _VALUE.findall(line.partition(" #")[0]):
+        while value.endswith("}") and value.count("}") > value.count("{"):
+            value = value[:-1]
+        if _FIELD.search(value) and not _FIELD.fullmatch(value):
+            return f"has a value with {{ in it, which needs quotes: {value}", f'write {key}: "{value}"'
+    return "", ""
+
+
+def _indentation(lines: Sequence[str]) -> str:
+    """Return how the last line is not as far in as any line before it that it could belong to; empty where it is."""
+    levels, before, indent = list[int](), list[int](), 0
+    for line in lines:
+        if line.strip() and not line.lstrip().startswith("#"):
+            indent, before = len(line) - len(line.lstrip(" ")), levels
+            levels = [*(one for one in levels if one < indent), indent]
+    if not before or indent in before:
+        return ""
+    lower, upper = [one for one in before if one < indent], [one for one in before if one > indent]
+    shown = " or ".join(map(str, [*lower[-1:], *upper[:1]]))
+    return f"is {indent} space{'' if indent == 1 else 's'} in, its neighbors {shown}"

@@ -23,6 +23,19 @@ _LARGEST = 10**9
 class Verb(typer.core.TyperCommand):
     """A verb whose numbers are finite: of ``nan`` and ``inf``, ``min=`` and ``max=`` let some through."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments. Of a verb without any, the error has an example."""
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            examples = [line.strip() for line in (self.help or "").splitlines() if line.strip().startswith("edgert ")]
+            if not typed and examples:
+                needed = next(one.metavar or one.name.upper() for one in self.params if one.required)
+                message = f"edgert {self.name} needs {needed}. For example: {examples[0]}"
+                error.format_message = lambda: message  # type: ignore[method-assign]
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         """Run the verb. Raises BadParameter for a number that cannot be meant."""
         for name, value in ctx.params.items():

@@ -124,7 +124,8 @@ def _compose(text: str, name: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{name} is not valid YAML", why=str(error.problem), where=f"{name}{line}") from error
+        why, fix = yaml_nodes.mistake(text, error)
+        raise ConfigError(f"{name} is not valid YAML", why=why, where=f"{name}{line}", fix=fix) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{name} is not valid YAML", why=str(error), where=name) from error
 

@@ -16,6 +16,7 @@ from edgert.config.engine_choice import ORT_CUDA, TENSORRT, EngineChain, Gpus, w
 from edgert.config.fields import EXPLAINED, Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected, flattened
 from edgert.config.flow import check_flow, check_outputs, check_variants
 from edgert.config.model_section import TASK_VERBS, DetectTask, InputConfig, ModelConfig, TaskConfig
+from edgert.config.other_words import instead
 from edgert.config.stages import STAGE_VERBS, InferStage, SourceStage, StageConfig, explain_no_verb
 from edgert.custom_op import load_operators
 from edgert.errors import ConfigError, EdgertError, nearest
@@ -348,8 +349,10 @@ def _explained(document: Document, detail: Any) -> ConfigError:
         return ConfigError(error.what, why=error.why, where=document.where(loc), fix=error.fix)
     if kind == "unknown_key":
         context = detail["ctx"]
+        place = instead(str(context["key"]), loc, document.data)
         loc = (*loc, context["key"])
-        return ConfigError(message, where=document.where(loc), fix=f"known here: {context['known']}")
+        fix = "; ".join(filter(None, (place, f"known here: {context['known']}")))
+        return ConfigError(message, where=document.where(loc), fix=fix)
     where = document.where(loc)
     name = ".".join(map(str, loc)) or "the file"
     if kind == "missing":
@@ -359,7 +362,12 @@ def _explained(document: Document, detail: Any) -> ConfigError:
         why = explain_no_verb(detail["input"], verbs)
         return ConfigError(f"{name} {why}", where=where, fix=f"write one of: {', '.join(verbs)}")
     if isinstance(detail["input"], (dict, list, tuple)):
-        return ConfigError(f"{name}: {message}", where=where)
+        fix, inside = "", detail["input"].values() if isinstance(detail["input"], dict) else ()
+        if inside and all(value is None for value in inside):  # {date}, as YAML reads it
+            fix = f'a value with {{ needs quotes: {loc[-1]}: "..."'
+        elif loc[-1:] == ("source",):
+            fix = "one stage for each camera or video; videos:FOLDER/*.mp4 plays a folder of them"
+        return ConfigError(f"{name}: {message}", where=where, fix=fix)
     value = document.written.get(loc, detail["input"])  # as written: what came from the environment is not printed
     return ConfigError(f"{name}: cannot use {value!r}", why=message, where=where)
 

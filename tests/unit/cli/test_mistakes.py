@@ -15,3 +15,32 @@ def test_a_checkpoint_is_exported_first(tmp_path: Path, verb: str, content: byte
     (tmp_path / "best.pt").write_bytes(content)
     done = in_process(verb, "best.pt", cwd=tmp_path)
     assert done.returncode == 1 and "yolo export model=best.pt format=onnx" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("verb", "example"),
+    [("run", "edgert run hello"), ("plan", "edgert plan pipeline.yaml"), ("new", "edgert new parts")],
+)
+def test_a_verb_without_anything_names_an_example(tmp_path: Path, verb: str, example: str) -> None:
+    done = in_process(verb, cwd=tmp_path)
+    assert done.returncode == 2 and f"For example: {example}" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("models: {net: {onnx: m.onnx, task: {detect: yolov8, conf: 0.4}}}", "conf is models.net.task.score"),
+        ("models: {net: {onnx: m.onnx, task: {detect: yolov8}, confidence: 0}}", "models.net.task.score"),
+        ("models: {net: {onnx: m.onnx, task: {detect: yolov8}, imgsz: 640}}", "imgsz is models.net.input.size"),
+        ("models: {net: {onnx: m.onnx, task: {detect: yolov8}, classes: 80}}", "models.net.task.labels"),
+        ("models: {net: {onnx: m.onnx, task: {detect: yolov8}, iou: 0.5}}", "models.net.task.iou"),
+        ("  see: {infer: net, from: cam, threshold: 0.5}", "threshold is models.NAME.task.score"),
+        ("imgsz: 640", "models.NAME.input.size"),
+        ("  both: {source: [a.mp4, b.mp4]}", "one stage for each camera or video; videos:FOLDER/*.mp4"),
+        ("  rec: {sink: record, from: cam, path: {date}}", 'a value with { needs quotes: path: "..."'),
+    ],
+)
+def test_a_word_of_another_tool_is_answered_with_its_place(tmp_path: Path, line: str, fix: str) -> None:
+    (tmp_path / "p.yaml").write_text(f"stages:\n  cam: {{source: a.mp4}}\n{line}\n")
+    done = in_process("validate", "p.yaml", cwd=tmp_path)
+    assert done.returncode == 1 and fix in done.stderr, done.stderr
