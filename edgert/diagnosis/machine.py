@@ -230,6 +230,9 @@ def nvenc(evidence: Evidence) -> Finding:
         gi = evidence.answers["gi"]
         elements = gi.facts["elements"] if gi.works else ()
         absent = [name for name in ("nvv4l2h264enc", "nvvidconv") if name not in elements]
+        if not absent and why_no_mjpeg(here.soc):  # whose GPU driver, and so its elements, are a desktop's
+            detail = f"{cpu}: a Jetson Thor's nvv4l2h264enc has other properties; PyNvVideoCodec encodes there"
+            return Finding("NVENC", "optional", detail, installation.command("nvdec"))
         if not absent:
             return Finding("NVENC", "yes", "video is encoded by nvv4l2h264enc")
         return Finding("NVENC", "optional", f"{cpu}: GStreamer lacks {', '.join(absent)}", "see GStreamer")

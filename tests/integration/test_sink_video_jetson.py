@@ -66,8 +66,8 @@ def check(path: Path, count: int) -> None:
 
 
 OWN = (
-    "nvv4l2h264enc ratecontrol-enable=0 quant-i-frames=23 quant-p-frames=23 quant-b-frames=23 iframeinterval=60 "
-    "idrinterval=60 profile=4 insert-sps-pps=1 maxperf-enable=1"
+    "nvv4l2h264enc ratecontrol-enable=0 preset-level=0 quant-i-frames=23 quant-p-frames=23 quant-b-frames=23 "
+    "iframeinterval=60 idrinterval=60 profile=4 insert-sps-pps=1 maxperf-enable=1"
 )
 
 

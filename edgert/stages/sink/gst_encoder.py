@@ -14,6 +14,7 @@ import numpy as np
 
 from edgert.clock import REAL
 from edgert.errors import DeviceError
+from edgert.installation import command
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.records import Result
@@ -32,6 +33,8 @@ _MOST_BEHIND = 60
 """Images that went in and did not come out; an encoder that works is a few behind."""
 _TRIAL_FRAMES = 2
 _TAKE_NS = 20_000_000
+_WRITTEN = frozenset({"insert-sps-pps", "maxperf-enable", "preset-level", "ratecontrol-enable"})
+"""Properties that another GPU driver's encoder of the same name does not have."""
 _NEXT = (1 << 64) - 1  # GST_CLOCK_TIME_NONE
 
 
@@ -45,7 +48,10 @@ def missing(codec: Codec) -> str:
     names = gst_pipelines.ENCODERS[codec], "nvvidconv"
     absent = next((name for name in names if found.ElementFactory.find(name) is None), "")
     fix = "sudo apt install nvidia-l4t-gstreamer; in a container: --runtime nvidia"
-    return f"GStreamer has no {absent}: {fix}" if absent else ""
+    if absent:
+        return f"GStreamer has no {absent}: {fix}"
+    lacking = _WRITTEN.difference(gst.properties_of(names[0]))  # as on a Thor, whose GPU driver is a desktop's
+    return f"{names[0]} has no {', '.join(sorted(lacking))}: {command('nvdec')} (PyNvVideoCodec)" if lacking else ""
 
 
 class GstEncoder:

@@ -88,9 +88,9 @@ def is_nvdec(stream: VideoStream, device: CudaDevice) -> bool:
 
 
 DECODERS = {codec: f"{parse} ! {gst_pipelines.JETSON_DECODER}" for codec, parse in gst_pipelines.PARSERS.items()}
-LOW_LATENCY = {"disable-dpb": 1, "enable-max-performance": 1}
+LOW_LATENCY = {"disable-dpb": 1, "enable-max-performance": 1, "low-latency-mode": 1}
 """Properties of nvv4l2decoder for live streams whose images come in the order of display: an image is given out as soon
-as it is decoded, not when the buffer for reordering is full."""
+as it is decoded, not when the buffer for reordering is full. An Orin's has the first two, a Thor's the last."""
 END = gst_pipelines.TO_NVMM
 _PACKETS = "packets"
 _BEFORE_NS = 3_600_000_000_000

@@ -85,8 +85,8 @@ def encoding(
 ) -> str:
     """Of images that edgert itself puts into an ``appsrc`` and takes from an ``appsink`` as access units.
 
-    One quantizer for all images (``ratecontrol-enable=0``) or one bit rate, no B frames, parameter sets in front of
-    every key frame, and the encoder's highest clock, as jetson-utils asks for.
+    One quantizer for all images, which the element takes with ``ratecontrol-enable=0 preset-level=0``, or one bit rate,
+    no B frames, parameter sets in front of every key frame, and the encoder's highest clock, as jetson-utils asks for.
 
     Args:
         encoder: one of :data:`ENCODERS`; another element is taken as it is written.
@@ -97,7 +97,11 @@ def encoding(
         bps: the bit rate of video that is watched while it is made; 0: by the quantizer.
     """
     live = {"name": ENCODER, "control-rate": 1, "bitrate": bps, "preset-level": 1}
-    file = {"ratecontrol-enable": 0, **dict.fromkeys((f"quant-{kind}-frames" for kind in "ipb"), quality)}
+    file = {
+        "ratecontrol-enable": 0,
+        "preset-level": 0,
+        **dict.fromkeys((f"quant-{kind}-frames" for kind in "ipb"), quality),
+    }
     video = f"{NVMM if nvmm else 'video/x-raw,format=I420'}{_size(size)}{_rate(fps or 30)}"
     own = {
         **(live if bps else file),
