@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 
 from edgert import installation
+from edgert.backend.ort import cuda, runtime
+from edgert.errors import DeviceError
 from edgert.placement.integer import optional
 from tests.helpers.command import ROOT
 
@@ -47,3 +52,33 @@ def test_the_solver_says_how_to_get_scipy(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(Exception, match="placement needs SciPy") as caught:
         optional("sparse")
     assert installation.command("plan") in str(caught.value)
+
+
+def test_the_lines_of_the_gpu_page_work_as_pasted() -> None:
+    """Nothing asks back, nothing is removed before what replaces it is there, and CUDA's libraries come along."""
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    (block,) = [one for one in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) if "onnxruntime-gpu" in one]
+    typed = re.sub(r"\s+#.*", "", block).replace("&&\n", "&&")
+    (line,) = [one for one in typed.splitlines() if "onnxruntime" in one]
+    assert [" ".join(one.split()) for one in line.split("&&")] == [
+        'pip install "onnxruntime-gpu[cuda,cudnn]"',
+        "pip uninstall -y onnxruntime",
+        "pip install --force-reinstall --no-deps onnxruntime-gpu",  # they share a folder
+    ]
+    assert "pip install -e '.[rtx]'" in typed and "nvidia-cuda-nvrtc`" in page and "Not on a Jetson" in page
+    assert not re.search(r"pip uninstall (?!-y)", "".join(path.read_text() for path in (ROOT / "docs").glob("*.md")))
+
+
+def test_a_jetson_is_not_sent_for_a_wheel_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JetPack 6 has Python 3.10 on aarch64: https://pypi.org/project/onnxruntime-gpu/#files."""
+    monkeypatch.setattr(runtime, "ort", lambda: SimpleNamespace(get_available_providers=list, __version__="1"))
+    for on_jetson in (True, False):
+        monkeypatch.setattr(cuda, "is_jetson", lambda here=on_jetson: here)
+        with pytest.raises(DeviceError, match="no CUDA provider") as caught:
+            cuda.check_provider()
+        assert caught.value.fix.startswith("engines: [tensorrt]" if on_jetson else "pip install onnxruntime-gpu")
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(DeviceError, match="ONNX Runtime is not installed") as caught:
+        runtime.ort()
+    assert caught.value.fix == "pip install onnxruntime"

@@ -26,6 +26,7 @@ from edgert.backend.gpu import GpuTensor, HostSides, OnHost, Refinement
 from edgert.backend.ort import ahead, cpu, cuda_model, layout, runtime
 from edgert.backend.ort.fused import Compared, Fused, OwnRun, least_us, turn
 from edgert.backend.ort.layout import Layouts
+from edgert.board.detect import is_jetson
 from edgert.errors import BuildError, DeviceError, EdgertError
 from edgert.graph import Model, read, to_bytes, with_shapes
 from edgert.graph.count import peak_bytes
@@ -45,7 +46,11 @@ a network, and is done anew by every process, and whenever the size changes. Not
 
 _ERRORS = 3  # ORT_LOGGING_LEVEL_ERROR
 
-_INSTALL = "pip install onnxruntime-gpu in place of onnxruntime; on a Jetson, the wheel that is built for its JetPack"
+_INSTALL = "pip install onnxruntime-gpu in place of onnxruntime: docs/gpu.md has the lines"
+_INSTEAD = (
+    "engines: [tensorrt], for which scripts/setup-jetson installs what is missing; JetPack 6 (Python 3.10 on aarch64) "
+    "has no wheel of onnxruntime-gpu"
+)
 
 
 class OrtCudaBackend:
@@ -255,7 +260,7 @@ def check_provider() -> None:
         raise DeviceError(
             "this ONNX Runtime has no CUDA provider",
             why=f"version {runtime.ort().__version__} has {', '.join(providers)}",
-            fix=_INSTALL,
+            fix=_INSTEAD if is_jetson() else _INSTALL,
         )
 
 

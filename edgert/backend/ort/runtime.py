@@ -28,9 +28,7 @@ def ort() -> ModuleType:
     try:
         import onnxruntime
     except ImportError as error:
-        raise DeviceError(
-            "ONNX Runtime is not installed", why=str(error), fix="pip install onnxruntime, or onnxruntime-gpu"
-        ) from error
+        raise DeviceError("ONNX Runtime is not installed", why=str(error), fix="pip install onnxruntime") from error
     module: ModuleType = onnxruntime
     return module
 

@@ -89,7 +89,8 @@ def nvrtc(most: int | None = None) -> Nvrtc:
     raise DeviceError(
         "there is no CUDA run-time compiler",
         why="libnvrtc is in none of the usual places",
-        fix="install the CUDA toolkit (Jetson: sudo apt install nvidia-jetpack), or pip install nvidia-cuda-nvrtc-cu12",
+        fix="install the CUDA toolkit (Jetson: sudo apt install nvidia-jetpack), or pip install nvidia-cuda-nvrtc; "
+        "for CUDA 12 nvidia-cuda-nvrtc-cu12",
     )
 
 
