@@ -24,7 +24,7 @@ PAGE_HEAD_BYTES = 1 << 14
 WEBRTC_VIEWERS = 16
 WHEP_BYTES = 1 << 16
 WHEP_CANDIDATES = 20
-RTSP_CONNECTIONS = 192
+RTSP_CONNECTIONS = 256
 RTSP_IDLE_S = 10.0
 GALLERY_BYTES = 1 << 27
 GALLERY_JSON_BYTES = 1 << 25
@@ -89,7 +89,7 @@ TABLE = (
     ("offer of a viewer by WebRTC", f"{WHEP_BYTES >> 10} KiB", "it is held in memory"),
     ("addresses of an offer that are tried", f"{WHEP_CANDIDATES}", "each is sent packets; only those of who asks"),
     (
-        "time from connecting to a whole request to the page, its TLS included",
+        "time from connecting to a server to a whole request, TLS included",
         f"{PAGE_HEAD_S:g} s",
         "slow clients would hold the connections",
     ),
@@ -97,9 +97,14 @@ TABLE = (
     (
         "connections to `sink: rtsp`",
         f"{RTSP_CONNECTIONS}",
-        "each holds a descriptor; a third each for who is silent, asks, plays; the address with most of them gives way",
+        "each holds a descriptor; a quarter each for who is silent, begins to ask, asks, plays; the address with most "
+        "of them gives way",
     ),
-    ("time without playing on one of them", f"{RTSP_IDLE_S:g} s", "whoever is silent, or only asks, would hold it"),
+    (
+        "time without playing on one of them",
+        f"{RTSP_IDLE_S:g} s",
+        "a client that is silent, or only asks, would hold it",
+    ),
     (
         "gallery, unpacked",
         f"{GALLERY_BYTES >> 20} MiB",

@@ -10,91 +10,28 @@ import asyncio
 import contextlib
 import errno
 import logging
-import resource
 import socket
 import ssl
-from collections import Counter
-from collections.abc import Iterator
-from ipaddress import ip_address
-from typing import Generic, Protocol, TypeVar
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
 from edgert import limits
+from edgert.errors import DeviceError, cause
+from edgert.stages.sink.rooms import Room, affordable, most_descriptors, network_of, reserved
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-BACKLOG = 4096  # connections that wait for accept(); beyond net.core.somaxconn the kernel takes fewer
+_BACKLOG = 4096  # connections that wait for accept(); beyond net.core.somaxconn the kernel takes fewer
 _AT_ONCE = 4
 """Clients that are accepted before those who are there get their turn."""
 _PIECE_BYTES = 1 << 14  # read at once, as much as a record of TLS has
 _SENT_BYTES = 1 << 16
 _GOODBYE_S = 1.0
+_STOPPED_S = 0.4
 _GOODBYE_PIECES = 4
 _PAUSE_S = 0.1
 _NONE_FREE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_USUAL_DESCRIPTORS = 1024
-"""The limit of a process that nobody raised or lowered; rooms are as large as :mod:`edgert.limits` says from there."""
-_LEAST = 4
-
-
-class Guest(Protocol):
-    """What is in a room.
-
-    Attributes:
-        network: what is counted as one client.
-    """
-
-    network: str
-
-    def end(self) -> None:
-        """End it, and take it out of its room."""
-        ...
-
-
-_G = TypeVar("_G", bound=Guest)
-
-
-class Room(Generic[_G]):
-    """Clients that are at the same step, the oldest first. For one thread at a time.
-
-    Args:
-        most: how many there may be.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._inside = dict[_G, None]()
-
-    def __len__(self) -> int:
-        return len(self._inside)
-
-    def __iter__(self) -> Iterator[_G]:
-        return iter(tuple(self._inside))
-
-    def add(self, one: _G) -> None:
-        """Let a client in; end the oldest of the address that has most where there is no place left."""
-        if len(self._inside) >= self.most:
-            self.gives_way().end()
-        self._inside[one] = None
-
-    def takes(self, network: str) -> bool:
-        """Whether another of an address may stay for long. The oldest gives way, of an address with two more."""
-        if len(self._inside) < self.most:
-            return True
-        oldest = self.gives_way()
-        counts = Counter(one.network for one in self._inside)
-        if counts[oldest.network] < counts[network] + 2:
-            return False
-        oldest.end()
-        return True
-
-    def remove(self, one: _G) -> None:
-        """Forget a client."""
-        self._inside.pop(one, None)
-
-    def gives_way(self) -> _G:
-        """Return the oldest of the address that has most of them. The room must not be empty."""
-        most = Counter(one.network for one in self._inside).most_common(1)[0][0]
-        return next(one for one in self._inside if one.network == most)
 
 
 class Connection:
@@ -102,14 +39,14 @@ class Connection:
 
     Attributes:
         address: the client's.
+        port: the client's.
         network: what is counted as one client: an IPv4 address, or the 64 bits that a host of IPv6 is given.
     """
 
-    def __init__(self, own: socket.socket, address: str, room: "Room[Connection]") -> None:
-        self.address, self.network = address, network_of(address)
+    def __init__(self, own: socket.socket, address: tuple[str, int], room: "Room[Connection]") -> None:
+        (self.address, self.port), self.network = address, network_of(address[0])
         self._socket, self._loop, self._room = own, asyncio.get_running_loop(), room
         self._held, self._tls = bytearray(), None  # type: tuple[bytearray, ssl.SSLObject | None]
-        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._task: asyncio.Task[None] | None = None
         room.add(self)
 
@@ -145,8 +82,13 @@ class Connection:
             raise ConnectionAbortedError("the client left without a word")
         self._held += first
 
-    async def shake_hands(self, context: ssl.SSLContext) -> None:
-        """Do the handshake of TLS. Raises ssl.SSLError, which is an OSError, where the client speaks something else."""
+    async def shake_hands(self, context: ssl.SSLContext, room: "Room[Connection]") -> None:
+        """Do the handshake of TLS, in a room that the client enters once it has sent its part of it.
+
+        Raises:
+            ssl.SSLError: the client speaks something else; an OSError.
+        """
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._in.write(bytes(self._held))
         self._held.clear()
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
@@ -154,6 +96,8 @@ class Connection:
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
+                if self._out.pending and self._room is not room:
+                    self.enter(room)
                 await self._flush()
                 await self._fill()
             except ssl.SSLError:
@@ -201,6 +145,8 @@ class Connection:
 
     async def finish(self) -> None:
         """Say goodbye: end our side, and read what the client still sends, or it may lose what it was sent."""
+        if self._socket.fileno() < 0:
+            return
         with self.within(_GOODBYE_S):
             if self._tls is not None:
                 with contextlib.suppress(ssl.SSLError):
@@ -211,10 +157,21 @@ class Connection:
                 if not await self._loop.sock_recv(self._socket, _PIECE_BYTES):
                     break
 
+    @property
+    def held(self) -> bytes:
+        """What was received and not read yet."""
+        return bytes(self._held)
+
+    def hand_over(self) -> int:
+        """Return the descriptor, which is the caller's from now on. Not for a client that is encrypted."""
+        self._room.remove(self)
+        return self._socket.detach()
+
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Give the descriptor and the memory back: a task that was canceled holds on to its frames, and so to this."""
         self._room.remove(self)
         self._socket.close()
+        self._task = self._tls = None
 
     def _taken(self, count: int) -> bytes:
         found = bytes(self._held[:count])
@@ -291,11 +248,11 @@ class Door(Generic[_T]):
                         await asyncio.sleep(_PAUSE_S)
                     continue
                 # The lowest free number is given: so near the limit, the rest is for files that must be written.
-                if own.fileno() >= _most_descriptors() - _reserved() and not await self._gave_one_back():
+                if own.fileno() >= most_descriptors() - reserved() and not await self._gave_one_back():
                     own.close()
                     continue
                 own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                client = Connection(own, str(address[0]), self.silent)
+                client = Connection(own, (str(address[0]), address[1]), self.silent)
                 task = loop.create_task(self._attended(client))
                 client.begin(task)
                 self._tasks.add(task)
@@ -324,8 +281,7 @@ class Door(Generic[_T]):
             with client.within(limits.PAGE_HEAD_S):
                 await client.speak()
                 if self._tls is not None:
-                    client.enter(self.shaking)
-                    await client.shake_hands(self._tls)
+                    await client.shake_hands(self._tls, self.shaking)
                 client.enter(self.asking)
                 wanted = await self._host.asked(client)
             client.enter(self.answering)
@@ -337,32 +293,73 @@ class Door(Generic[_T]):
             client.close()
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address; port 0 picks a free one. Raises OSError."""
+class DoorThread:
+    """A door with a thread and an event loop of its own, open from now on, until :meth:`stop`.
+
+    Args:
+        failed: called with what nobody else caught.
+    """
+
+    def __init__(
+        self,
+        own: socket.socket,
+        tls: ssl.SSLContext | None,
+        host: Host[_T],
+        most: int,
+        name: str,
+        failed: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._loop, self._over = asyncio.new_event_loop(), asyncio.Event()
+        self._failed = failed
+        self._thread = threading.Thread(target=self._run, args=(own, tls, host, most), name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening and end every connection, within half a second."""
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(_STOPPED_S)
+
+    def _run(self, own: socket.socket, tls: ssl.SSLContext | None, host: Host[_T], most: int) -> None:
+        self._loop.set_exception_handler(self._caught)
+        run_to_end(self._loop, self._serve(own, tls, host, most))
+
+    async def _serve(self, own: socket.socket, tls: ssl.SSLContext | None, host: Host[_T], most: int) -> None:
+        task = asyncio.ensure_future(Door(own, tls, host, most).run())
+        await self._over.wait()
+        task.cancel()
+
+    def _caught(self, _: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+        error = about.get("exception") or RuntimeError(about)
+        if self._failed is not None:
+            self._failed(error)
+        else:
+            _LOG.debug("a connection failed", exc_info=error)
+
+
+def listening(host: str, port: int, where: str) -> socket.socket:
+    """Return a socket that listens; port 0 picks a free one. Raises DeviceError when the address is taken or not this
+    machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
-
-
-def network_of(address: str) -> str:
-    """Return what is counted as one client: the address itself; of IPv6, its first 64 bits, as one host has all of
-    the others."""
     try:
-        known = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    return str(known) if known.version == 4 else known.exploded[:19]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        raise DeviceError(
+            f"cannot listen on {host}:{port}",
+            why="another program is listening there" if taken else cause(error),
+            where=where,
+            fix="choose another port, or port: 0 for any free one" if taken else "host: 127.0.0.1 always works",
+        ) from error
 
 
-def affordable(most: int) -> int:
-    """Return how many clients there may be of ``most``, where the process may open fewer descriptors than usual."""
-    return max(min(most, most * _most_descriptors() // _USUAL_DESCRIPTORS), _LEAST)
-
-
-def _most_descriptors() -> int:
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 1 << 30 if soft == resource.RLIM_INFINITY else soft
-
-
-def _reserved() -> int:
-    """Return how many descriptors clients leave to the rest of the process."""
-    return min(_most_descriptors() // 4, _USUAL_DESCRIPTORS // 4)
+def run_to_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """Run a loop of this thread's own until the work is done; end what else runs in it, and close it."""
+    try:
+        loop.run_until_complete(work)
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks))
+        loop.close()

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgert.runtime.records import Result
+from edgert.stages.sink.connections import listening
 from edgert.stages.sink.http_answers import Source
 from edgert.stages.sink.http_clips import Clips
 from edgert.stages.sink.http_events import EventLog
 from edgert.stages.sink.http_live import Live
 from edgert.stages.sink.http_page import LivePage, Worker
 from edgert.stages.sink.http_request import Access, is_loopback
-from edgert.stages.sink.http_server import HttpServer, address_of, listening
+from edgert.stages.sink.http_server import HttpServer, address_of
 
 if TYPE_CHECKING:
     from edgert.stages.sink.http_video import CameraVideo

@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 
 from edgert import limits
 from edgert.stages.sink import http_answers as answers
-from edgert.stages.sink.connections import Connection, Room, affordable
+from edgert.stages.sink.connections import Connection
 from edgert.stages.sink.http_clips import RANGE, Clips
 from edgert.stages.sink.http_live import LARGE_PX, SMALL_PX, TILE_PX
 from edgert.stages.sink.http_request import Access, Request
+from edgert.stages.sink.rooms import Room, affordable
 
 _T = TypeVar("_T")
-_FRESH_S = 0.2  # so long an answer that takes work is given to whoever asks
+_FRESH_S = 0.2  # so long an answer that takes work is given to all who ask
 _NEXT_IMAGE_S = 2.0  # then the old one is sent again, to notice viewers who left
 _TICK_S = 1 / 60
 _IMAGE_HZ, _TILES_HZ = 30.0, 80.0
@@ -48,7 +49,7 @@ class Worker(threading.Thread):
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work())
-                except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
+                except Exception as error:  # noqa: BLE001 - its future raises it
                     future.set_exception(error)
 
         self._jobs.put(job)

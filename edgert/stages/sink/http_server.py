@@ -5,23 +5,20 @@ deadline, and gives way where its address has more than its share (:mod:`~edgert
 """
 
 import asyncio
-import errno
 import logging
 import socket
-import threading
-from collections.abc import Container, Coroutine
+from collections.abc import Container
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 
 from edgert import limits
-from edgert.errors import DeviceError, EdgertError, cause
+from edgert.errors import EdgertError
 from edgert.stages.sink import connections
 from edgert.stages.sink import http_answers as answers
 from edgert.stages.sink.connections import Connection
 from edgert.stages.sink.http_request import Access, Request, is_loopback, name_of, parsed
 
 _LOG = logging.getLogger(__name__)
-_GOODBYE_S = 0.4
 _WHEP = "/whep/"
 
 
@@ -48,38 +45,25 @@ class HttpServer:
 
     Args:
         host: the address as the file names it.
-        own: the socket that listens there; see :func:`listening`.
+        own: the socket that listens there; see :func:`~.connections.listening`.
         access: who may ask, and by HTTP or HTTPS.
         name: of the thread.
     """
 
     def __init__(self, host: str, own: socket.socket, access: Access, site: Site, name: str) -> None:
-        self._socket, self._access, self._site = own, access, site
+        self._access, self._site = access, site
         self._address, self.port = own.getsockname()[:2]
         # The names a browser may use for a loopback address; none, for "any", when others than this machine may come.
         self._hosts = frozenset({"localhost", "127.0.0.1", "::1", host}) if is_loopback(host) else frozenset[str]()
-        self._loop, self._over = asyncio.new_event_loop(), asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._door = connections.DoorThread(own, access.tls, self, limits.PAGE_CONNECTIONS, name, self.failed)
 
     def stop(self) -> None:
         """Stop listening and end every connection, within half a second."""
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(_GOODBYE_S)
+        self._door.stop()
 
     def failed(self, error: BaseException) -> None:
         """Write a request that failed to the log, not to the terminal."""
         _LOG.debug("a request failed", exc_info=error)
-
-    def _run(self) -> None:
-        self._loop.set_exception_handler(lambda _, about: self.failed(about.get("exception") or RuntimeError(about)))
-        run_to_end(self._loop, self._serve())
-
-    async def _serve(self) -> None:
-        door = connections.Door(self._socket, self._access.tls, self, limits.PAGE_CONNECTIONS)
-        task = asyncio.ensure_future(door.run())
-        await self._over.wait()
-        task.cancel()
 
     async def asked(self, client: Connection) -> bytes:
         """Return the head of a request; what there is of it where the client sent no more, or too much."""
@@ -132,34 +116,6 @@ class HttpServer:
         return None
 
 
-def listening(host: str, port: int, where: str) -> socket.socket:
-    """Return a socket that listens; port 0 picks a free one. Raises DeviceError when the address is taken or not this
-    machine's."""
-    try:
-        return connections.listening(host, port)
-    except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        raise DeviceError(
-            f"cannot listen on {host}:{port}",
-            why="another program is listening there" if taken else cause(error),
-            where=where,
-            fix="choose another port, or port: 0 for any free one" if taken else "host: 127.0.0.1 always works",
-        ) from error
-
-
 def address_of(host: str, port: int, access: Access) -> str:
     """Return the URL of a server."""
     return f"http{'s' if access.tls else ''}://{f'[{host}]' if ':' in host else host}:{port}/"
-
-
-def run_to_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
-    """Run a loop of this thread's own until the work is done; end what else runs in it, and close it."""
-    try:
-        loop.run_until_complete(work)
-    finally:
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            loop.run_until_complete(asyncio.wait(tasks))
-        loop.close()

@@ -9,12 +9,11 @@ from contextlib import suppress
 from edgert import limits
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
-from edgert.stages.sink.connections import Connection
+from edgert.stages.sink.connections import Connection, run_to_end
 from edgert.stages.sink.encoder_choice import Choice
 from edgert.stages.sink.http_answers import Answer
 from edgert.stages.sink.http_live import LARGE_PX
 from edgert.stages.sink.http_request import Request
-from edgert.stages.sink.http_server import run_to_end
 from edgert.stages.sink.stream import offers, webrtc
 from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
 

@@ -36,7 +36,7 @@ from edgert.installation import data_folder
 from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.remote.link import read_line
 from edgert.runtime import announce
-from edgert.stages.sink import http_answers, http_events, http_live, http_page, http_request, http_server
+from edgert.stages.sink import connections, http_answers, http_events, http_live, http_page, http_request, http_server
 from edgert.zip_archive import member_of, pack
 from tests.faults.fuzz import mutate, seeds, stores
 
@@ -248,7 +248,7 @@ def _server() -> _Server:
     worker.start()
     source = http_answers.Source(live, lambda: {"fps": 1.0, "stages": {}}, http_events.EventLog(live, worker.do))
     access = http_request.Access()
-    own = http_server.listening("127.0.0.1", 0, "")
+    own = connections.listening("127.0.0.1", 0, "")
     return _Server("127.0.0.1", own, access, http_page.LivePage(source, access, worker), "edgert:http")
 
 

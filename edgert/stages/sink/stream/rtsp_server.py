@@ -1,8 +1,7 @@
 """An RTSP server of GStreamer's (gst-rtsp-server) with a path for every stream, over UDP or inside its connection.
 
-A connection is counted from ``accept()`` on. Without a stream that it plays it ends after a while, whatever it says or
-knows, and sooner where its address has more than its share: those who say nothing, who ask and who play each have a
-room of their own (:class:`~edgert.stages.sink.connections.Room`).
+Connections are accepted by :mod:`~edgert.stages.sink.connections`, and given to GStreamer with their first request,
+once that is whole. From there on :mod:`~edgert.stages.sink.stream.rtsp_guests` counts them.
 
 Players of one path share one GStreamer pipeline, which begins with what :class:`~.broadcast.Broadcast` has encoded.
 What is used here is there from GStreamer 1.16 on, which comes with JetPack 5.
@@ -11,19 +10,17 @@ What is used here is there from GStreamer 1.16 on, which comes with JetPack 5.
 import importlib
 import logging
 import threading
-import time
-from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from edgert import limits
 from edgert.errors import DeviceError, StageError
 from edgert.runtime.records import Result
-from edgert.stages.sink.connections import BACKLOG, Room, affordable, network_of
+from edgert.stages.sink.connections import Connection, DoorThread, listening
 from edgert.stages.sink.encoder_choice import Choice
 from edgert.stages.sink.encoders import Unit
 from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
+from edgert.stages.sink.stream.rtsp_guests import Guests
 from edgert.stages.source import gst
 
 log = logging.getLogger("edgert.sink")
@@ -72,6 +69,7 @@ class RtspSink:
         self._context: Any = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
+        self._door: DoorThread | None = None
 
     def url(self, stream: str) -> str:
         """Where a stream is, without user and password."""
@@ -84,32 +82,46 @@ class RtspSink:
         self._rtsp = library(self._where)
         self._choice.check()
         glib = importlib.import_module("gi.repository.GLib")
-        server = self._server = self._rtsp.RTSPServer(address=self._host, service=str(self.port))
+        own = listening(self._host, self.port, self._where)
+        server = self._server = self._rtsp.RTSPServer()
         if any(self._login):
             server.set_auth(self._auth())
-        server.set_backlog(BACKLOG)
-        self._guests = _Guests(server.get_session_pool(), self._refresh)
-        server.connect("client-connected", self._guests.came)
+        guests = self._guests = Guests(server.get_session_pool(), self._refresh)
+        server.connect("client-connected", guests.came)
         context = self._context = glib.MainContext()
-        try:
-            source = server.create_source(None)
-        except glib.Error as error:
-            why = str(error.message)
-            self._server = None
-            raise DeviceError(
-                f"cannot listen on {self._host}:{self.port}",
-                why=why,
-                where=self._where,
-                fix="choose another port, or port: 0 for any free one; host: 127.0.0.1 always works",
-            ) from error
-        source.attach(context)
-        every_second = glib.timeout_source_new(_LOOKED_MS)
-        every_second.set_callback(self._guests.looked)
-        every_second.attach(context)
-        self.port = server.get_bound_port()
+        every_while = glib.timeout_source_new(_LOOKED_MS)
+        every_while.set_callback(guests.looked)
+        every_while.attach(context)
+        self.port = own.getsockname()[1]
         self._over.clear()
         self._thread = threading.Thread(target=self._serve, args=(context,), name=f"edgert:{self.name}", daemon=True)
         self._thread.start()
+        self._door = DoorThread(own, None, self, limits.RTSP_CONNECTIONS, f"edgert:{self.name}-door")
+
+    async def asked(self, client: Connection) -> bytes:
+        """Return the first request of a connection. Raises OSError where it is none."""
+        try:
+            return await client.until(b"\r\n\r\n", limits.PAGE_HEAD_BYTES)
+        except ValueError as error:
+            raise ConnectionAbortedError(str(error)) from error
+
+    async def answered(self, client: Connection, head: bytes) -> None:
+        """Give a connection to GStreamer. Raises OSError for a request that is no text."""
+        gio, glib = (importlib.import_module(f"gi.repository.{name}") for name in ("Gio", "GLib"))
+        begun = head + client.held
+        if not begun.isascii() or b"\0" in begun:
+            raise ConnectionAbortedError("no request")
+        server, address, port = self._server, client.address, client.port
+        own = gio.Socket.new_from_fd(client.hand_over())
+
+        def transfer(*_: Any) -> bool:
+            server.transfer_connection(own, address, port, begun.decode())
+            return False  # once
+
+        idle = glib.idle_source_new()
+        idle.set_priority(glib.PRIORITY_DEFAULT)
+        idle.set_callback(transfer)
+        idle.attach(self._context)
 
     def process(self, result: Result) -> None:
         """Shows the result to whoever watches; never waits. Raises StageError for a second stream under one path."""
@@ -125,6 +137,9 @@ class RtspSink:
         self._mounts.clear()
         if self._server is None or self._thread is None:
             return
+        if self._door is not None:
+            self._door.stop()
+            self._door = None
         self._server.client_filter(lambda *_: self._rtsp.RTSPFilterResult.REMOVE)
         self._over.set()
         self._context.wakeup()
@@ -171,113 +186,6 @@ class RtspSink:
         """Give who joins others an image to begin with; which path was asked for is not worth finding out."""
         for broadcast in list(self._mounts.values()):
             broadcast.refresh()
-
-
-class _Guests:
-    """The connections of one server, in three rooms. Called in the threads of GStreamer's.
-
-    Args:
-        sessions: the server's, whose old ones it does not end by itself.
-        played: called when one begins to play.
-    """
-
-    def __init__(self, sessions: Any, played: Callable[[], None]) -> None:
-        self._sessions, self._played, self._lock = sessions, played, threading.RLock()
-        self._ended = deque[Any]()
-        each = affordable(limits.RTSP_CONNECTIONS // 3)
-        self.silent, self.asking, self.playing = (Room[_Guest](each) for _ in range(3))
-
-    def came(self, _: Any, client: Any) -> None:
-        """Count a connection that was accepted."""
-        guest = _Guest(client, self)
-        for name in ("options", "describe", "setup"):
-            client.connect(f"{name}-request", guest.asks)
-        client.connect("teardown-request", guest.rests)
-        client.connect("play-request", guest.plays)
-        client.connect("closed", guest.left)
-        guest.enter(self.silent)
-        self._close()
-
-    def looked(self, *_: Any) -> bool:
-        """End those that have played nothing for long, and what is left of sessions."""
-        with self._lock:
-            latest_s = time.monotonic() - limits.RTSP_IDLE_S
-            for guest in (*self.silent, *self.asking):
-                if guest.idle_s < latest_s:
-                    guest.end()
-        self._close()
-        self._sessions.cleanup()
-        return True  # call it again
-
-    def ended(self, client: Any) -> None:
-        """Have a connection closed, soon and in the thread that accepts: never within a call of GStreamer's, nor with
-        the lock held, which those calls wait for."""
-        self._ended.append(client)
-
-    def _close(self) -> None:
-        while self._ended:
-            self._ended.popleft().close()
-
-    def play(self, guest: "_Guest") -> None:
-        """Let one play, where there is room for it."""
-        with self._lock:
-            if guest.room is not self.playing and not self.playing.takes(guest.network):
-                log.warning("%d players are watching; another is turned away", len(self.playing))
-                guest.end()
-                return
-            guest.enter(self.playing)
-        self._played()
-
-
-class _Guest:
-    """One connection.
-
-    Attributes:
-        idle_s: since when it plays nothing, on the monotonic clock.
-    """
-
-    def __init__(self, client: Any, guests: _Guests) -> None:
-        self._client, self._guests, self._lock = client, guests, guests._lock
-        self.network = network_of(client.get_connection().get_ip() or "")
-        self.room: Room[_Guest] | None = None
-        self.idle_s = time.monotonic()
-
-    def enter(self, room: "Room[_Guest]") -> None:
-        """Go on to the next step."""
-        with self._lock:
-            if self._client is not None:
-                if self.room is not None:
-                    self.room.remove(self)
-                self.room = room
-                room.add(self)
-
-    def asks(self, *_: Any) -> None:
-        """It sent a request, whole, which is no reason to wait longer for it to play."""
-        if self.room is self._guests.silent:
-            self.enter(self._guests.asking)
-
-    def rests(self, *_: Any) -> None:
-        """It plays nothing any more."""
-        self.idle_s = time.monotonic()
-        self.enter(self._guests.asking)
-
-    def plays(self, *_: Any) -> None:
-        """It plays a stream."""
-        self._guests.play(self)
-
-    def end(self) -> None:
-        """Have the connection closed."""
-        with self._lock:
-            if self._client is not None:
-                self._guests.ended(self._client)
-            self.left()
-
-    def left(self, *_: Any) -> None:
-        """The connection is gone."""
-        with self._lock:
-            self._client = None
-            if self.room is not None:
-                self.room.remove(self)
 
 
 def _configured(broadcast: Broadcast, _: Any, media: Any) -> None:

@@ -8,9 +8,9 @@ from http import HTTPStatus
 from edgert.runtime.records import Result
 from edgert.stages.sink import http_answers as answers
 from edgert.stages.sink import http_request as asked
-from edgert.stages.sink.connections import Connection
+from edgert.stages.sink.connections import Connection, listening
 from edgert.stages.sink.encoder_choice import Choice
-from edgert.stages.sink.http_server import HttpServer, address_of, listening
+from edgert.stages.sink.http_server import HttpServer, address_of
 from edgert.stages.sink.http_video import CameraVideo
 from edgert.stages.sink.stream.broadcast import Wanted
 

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from edgert.stages.sink.connections import Connection, Room, affordable, network_of
+from edgert.stages.sink.connections import Connection
+from edgert.stages.sink.rooms import Room, affordable, network_of
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -22,7 +23,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 def client(address: str, room: Room[Connection]) -> Connection:
     ours, theirs = socket.socketpair()
     theirs.close()
-    return Connection(ours, address, room)
+    return Connection(ours, (address, 1), room)
 
 
 def test_the_oldest_of_the_address_that_has_most_gives_way() -> None:
@@ -85,7 +86,7 @@ def test_what_comes_is_read_to_a_mark_and_no_further(sent: bytes) -> None:
     async def work() -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        one = Connection(ours, "10.0.0.1", Room[Connection](1))
+        one = Connection(ours, ("10.0.0.1", 1), Room[Connection](1))
         theirs.sendall(sent + b"|rest")
         await one.speak()
         assert await one.until(b"|", 9) == sent + b"|"

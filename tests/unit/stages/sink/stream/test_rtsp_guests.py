@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgert import limits
-from edgert.stages.sink.stream.rtsp_server import _Guests
+from edgert.stages.sink.stream.rtsp_guests import Guests
 
 
 class Client:
@@ -43,55 +43,49 @@ class Sessions:
 
 
 @pytest.fixture
-def guests(monkeypatch: pytest.MonkeyPatch) -> _Guests:
-    monkeypatch.setattr(limits, "RTSP_CONNECTIONS", 12)
-    return _Guests(Sessions(), lambda: None)
+def guests(monkeypatch: pytest.MonkeyPatch) -> Guests:
+    monkeypatch.setattr(limits, "RTSP_CONNECTIONS", 16)
+    return Guests(Sessions(), lambda: None)
 
 
-def came(guests: _Guests, address: str = "10.0.0.1") -> Client:
+def came(guests: Guests, address: str = "10.0.0.1") -> Client:
     client = Client(address)
     guests.came(None, client)
     return client
 
 
-def test_no_more_than_a_room_has_places_and_the_oldest_gives_way(guests: _Guests) -> None:
+def test_no_more_than_a_room_has_places_and_the_oldest_gives_way(guests: Guests) -> None:
     friend = came(guests, "10.0.0.9")
     clients = [came(guests) for _ in range(20)]
-    assert len(guests.silent) == 4 and not friend.closed
+    assert len(guests.asking) == 4 and not friend.closed
     assert [client.closed for client in clients] == [True] * 17 + [False] * 3
-    friend.does("options")
-    for client in clients[17:]:
-        client.does("options")
-    assert len(guests.silent) == 0 and len(guests.asking) == 4
+    friend.does("play")
+    assert len(guests.asking) == 3 and len(guests.playing) == 1
 
 
-def test_who_plays_nothing_for_long_ends_whatever_it_asks(guests: _Guests, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_plays_nothing_for_long_ends(guests: Guests, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [100.0]
-    monkeypatch.setattr("edgert.stages.sink.stream.rtsp_server.time.monotonic", lambda: now_s[0])
-    silent, asking, playing = came(guests), came(guests), came(guests)
-    for client in (asking, playing):
-        client.does("describe")
-        client.does("setup")
+    monkeypatch.setattr("edgert.stages.sink.stream.rtsp_guests.time.monotonic", lambda: now_s[0])
+    asking, playing = came(guests), came(guests)
     playing.does("play")
     now_s[0] += limits.RTSP_IDLE_S - 1
-    asking.does("options")
     guests.looked()
-    assert not silent.closed and not asking.closed
+    assert not asking.closed
     now_s[0] += 2
     guests.looked()
-    assert silent.closed and asking.closed and not playing.closed
+    assert asking.closed and not playing.closed
     playing.does("teardown")
     guests.looked()
     assert not playing.closed, "it has as long again"
     now_s[0] += limits.RTSP_IDLE_S + 1
     guests.looked()
     assert playing.closed
-    assert [len(room) for room in (guests.silent, guests.asking, guests.playing)] == [0, 0, 0]
+    assert [len(room) for room in (guests.asking, guests.playing)] == [0, 0]
     sessions: Any = guests._sessions
     assert sessions.cleaned == 4
 
 
-def test_those_who_play_stay_unless_their_address_has_two_more(guests: _Guests) -> None:
+def test_those_who_play_stay_unless_their_address_has_two_more(guests: Guests) -> None:
     players = [came(guests, f"10.0.0.{number}") for number in (1, 1, 2, 3)]
     for player in players:
         player.does("play")
