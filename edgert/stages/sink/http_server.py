@@ -13,9 +13,8 @@ from typing import Protocol
 
 from edgert import limits
 from edgert.errors import EdgertError
-from edgert.stages.sink import connections
 from edgert.stages.sink import http_answers as answers
-from edgert.stages.sink.connections import Connection
+from edgert.stages.sink.connections import Connection, DoorThread
 from edgert.stages.sink.http_request import Access, Request, is_loopback, name_of, parsed
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class HttpServer:
         self._address, self.port = own.getsockname()[:2]
         # The names a browser may use for a loopback address; none, for "any", when others than this machine may come.
         self._hosts = frozenset({"localhost", "127.0.0.1", "::1", host}) if is_loopback(host) else frozenset[str]()
-        self._door = connections.DoorThread(own, access.tls, self, limits.PAGE_CONNECTIONS, name, self.failed)
+        self._door = DoorThread(own, access.tls, self, limits.PAGE_CONNECTIONS, name, self.failed)
 
     def stop(self) -> None:
         """Stop listening and end every connection, within half a second."""

@@ -1,25 +1,33 @@
-"""Cameras as video, by WebRTC, for the live page and ``sink: webrtc``."""
+"""Cameras as video, by WebRTC, for the live page and ``sink: webrtc``.
+
+A client that wants to watch makes an offer to a stream's address of WHEP, and deletes the one that it was answered.
+"""
 
 import asyncio
 import importlib.util
 import logging
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
+from http import HTTPStatus
+from urllib.parse import quote, unquote
 
 from edgert import limits
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
+from edgert.stages.sink import http_answers as answers
 from edgert.stages.sink.connections import Connection, run_to_end
 from edgert.stages.sink.encoder_choice import Choice
-from edgert.stages.sink.http_answers import Answer
 from edgert.stages.sink.http_live import LARGE_PX
 from edgert.stages.sink.http_request import Request
-from edgert.stages.sink.stream import offers, webrtc
+from edgert.stages.sink.stream import webrtc
 from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
 
 _LOG = logging.getLogger(__name__)
 _MOST_HZ, _BITRATE_BPS = 30.0, 4_000_000
 _GOODBYE_S = 0.4
+_PATH = "/whep/"
+_SDP = "application/sdp"
 
 
 class CameraVideo:
@@ -53,13 +61,13 @@ class CameraVideo:
         """The cameras that there are, by name."""
         return sorted(self._streams)
 
-    async def answer(self, request: Request, client: Connection, address: str) -> Answer:
+    async def answer(self, request: Request, client: Connection, address: str) -> answers.Answer:
         """Answer an offer; for the thread of the server. See :class:`~.http_answers.Video`."""
-        body = await offers.body_of(request, client)
+        body = await _body_of(request, client)
         if not isinstance(body, str):
             return body
         loop = self._loop or self._begin(address)
-        work = offers.answered(self._streams, self._sessions, request, body, client.address)
+        work = _answered(self._streams, self._sessions, request, body, client.address)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
     def close(self) -> None:
@@ -99,3 +107,43 @@ def page_video(name: str, rate_hz: float) -> CameraVideo | None:
         _LOG.info("%s: shown as images, not as video: %s", name, error.why)
         return None
     return CameraVideo(name, choice, Wanted(LARGE_PX, _MOST_HZ if rate_hz > _MOST_HZ else None, _BITRATE_BPS, rate_hz))
+
+
+async def _body_of(request: Request, client: Connection) -> str | answers.Answer:
+    """Return what follows the head of a request, or why it is not read."""
+    try:
+        length = int(request.headers.get("content-length", "0"))
+    except ValueError:
+        return answers.text(HTTPStatus.BAD_REQUEST, "no such request")
+    if not 0 <= length <= limits.WHEP_BYTES:
+        return answers.text(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {limits.WHEP_BYTES} bytes")
+    try:
+        body = await asyncio.wait_for(client.exactly(length), limits.PAGE_HEAD_S)
+    except (asyncio.TimeoutError, asyncio.IncompleteReadError):
+        return answers.text(HTTPStatus.REQUEST_TIMEOUT, "the offer did not come whole")
+    return body.decode("utf-8", "replace")
+
+
+async def _answered(
+    streams: Mapping[str, Broadcast], sessions: webrtc.Sessions, request: Request, body: str, peer: str
+) -> answers.Answer:
+    """Return what an address under :data:`_PATH` gives to the client at ``peer``. For the thread of the sessions' event
+    loop."""
+    stream, _, number = (unquote(part) for part in request.path.removeprefix(_PATH).partition("/"))
+    if request.method == "DELETE" and number:
+        ended = await sessions.end(number)
+        return answers.text(HTTPStatus.OK if ended else HTTPStatus.NOT_FOUND, "ended" if ended else "no session")
+    if request.method != "POST" or number:
+        return *answers.text(HTTPStatus.METHOD_NOT_ALLOWED, "POST an offer")[:3], {"Allow": "POST, DELETE"}
+    if stream not in streams:
+        known = ", ".join(sorted(streams)) or "none yet"
+        return answers.text(HTTPStatus.NOT_FOUND, f"no such stream; known: {known}")
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _SDP:
+        return answers.text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected {_SDP}")
+    try:
+        number, answer = await sessions.begin(streams[stream], body, peer)
+    except webrtc.FullError as error:
+        return *answers.text(HTTPStatus.SERVICE_UNAVAILABLE, str(error))[:3], {"Retry-After": "10"}
+    except webrtc.RefusedError as error:
+        return answers.text(HTTPStatus.NOT_ACCEPTABLE, f"H.264 cannot be agreed upon: {error}")
+    return HTTPStatus.CREATED, _SDP, answer.encode(), {"Location": f"{_PATH}{quote(stream, safe='')}/{number}"}
