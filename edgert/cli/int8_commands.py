@@ -255,6 +255,8 @@ def evaluate(
         console.print("stopped; nothing was measured to the end")
         raise typer.Exit(EXIT_INTERRUPTED)
     _print(console, found.result, found.dataset.notes)
+    for text in found.warnings:
+        console.print(f"warning: {text}", style="yellow", markup=False)
     terminal.write_json(found.to_json(), json)
     if found.unfinished:
         console.print(f"stopped; not evaluated to the end: {', '.join(found.unfinished)}", markup=False)

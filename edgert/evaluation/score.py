@@ -299,6 +299,16 @@ class Agreement:
         return {"agreement": mean_of([_same(*pair) for pair in zip(notes, reference, strict=True)])}
 
 
+def says_little(notes: Sequence[Note]) -> str:
+    """Return why agreement with a reference that keeps these notes says little; empty where it says something."""
+    if len(notes) < 2:
+        return ""
+    if all(isinstance(one, Found) for one in notes):
+        return "" if any(len(one.boxes) for one in notes) else f"it finds nothing on any of the {len(notes)} images"
+    is_same = all(isinstance(one, int | str | tuple) and one == notes[0] for one in notes)
+    return f"it names the same on all {len(notes)} images" if is_same else ""
+
+
 def _small(record: DepthMap | AnomalyMap | OutputImage) -> Any:
     """A map or image of 64 x 64, less its mean, in a row."""
     name = {DepthMap: "depth", AnomalyMap: "scores", OutputImage: "pixels"}[type(record)]

@@ -1,17 +1,20 @@
 """How good a model is, and what other versions of it lose: what ``edgert eval`` does."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from edgert.backend.ort import Function
 from edgert.board.host import cpu_name
 from edgert.dataset import LabeledDataset, open_dataset
 from edgert.errors import CalibrationError, ConfigError
-from edgert.evaluation import EvaluationResult, evaluate_versions, open_evaluation
+from edgert.evaluation import EvaluationResult, EvaluationSetup, evaluate_versions, open_evaluation
+from edgert.evaluation.score import says_little
 from edgert.graph import Model, load
 from edgert.quantization.describe import accuracy_rows, describe, engine_text, provenance, settings, sizes_bytes
+from edgert.quantization.quantization_error import drowned, is_clear, output_noise
 from edgert.quantization.run import ALONE, Bar, Log, Run
 from edgert.quantization.section import ModelSection, model_section
 from edgert.quantization.variants import Version, Wanted, versions
@@ -53,6 +56,7 @@ class Evaluation:
         versions: those that were made of the model, by name.
         others: those that were given as files, by name.
         unfinished: names of those that were not evaluated to the end, as it was stopped.
+        warnings: what the metrics do not show, a sentence each.
     """
 
     section: ModelSection
@@ -61,12 +65,13 @@ class Evaluation:
     versions: Mapping[str, Version]
     others: Mapping[str, Model]
     unfinished: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         unfinished = {"unfinished": list(self.unfinished)} if self.unfinished else {}
-        notes = list(self.dataset.notes)
-        return {"model": self.section.name, "notes": notes, **self.result.to_json(), **unfinished}
+        about = {"model": self.section.name, "notes": list(self.dataset.notes), "warnings": list(self.warnings)}
+        return {**about, **self.result.to_json(), **unfinished}
 
     def save_report(self, path: Path, command: str = "") -> None:
         """Writes one HTML page about it; ``command`` is shown as what made it. Raises ArtifactError."""
@@ -101,6 +106,7 @@ class Evaluation:
             accuracy=accuracy_rows(self.result, labeled, labels),
             speed=self._speed(labels),
             sizes_bytes=sizes_bytes({REFERENCE: load(config.onnx), **models} if models else {}),
+            notes=(*(Note(f"{text[:1].upper()}{text[1:]}.", level="warning") for text in self.warnings), *report.notes),
         )
 
     def _speed(self, labels: Mapping[str, str]) -> tuple[SpeedRow, ...]:
@@ -202,4 +208,27 @@ def evaluate(
     )
     if found is None:
         return None
-    return Evaluation(section, found, dataset, made, others, tuple(candidates)[len(found.results) :])
+    unfinished = tuple(candidates)[len(found.results) :]
+    warnings = tuple(_warnings(candidates, found, setup)) if config.backend in _ON_ORT else ()
+    return Evaluation(section, found, dataset, made, others, unfinished, warnings)
+
+
+_NOISE_IMAGES = 4
+_ON_ORT = ("auto", "ort")
+"""Backends whose models ONNX Runtime can run as they are."""
+
+
+def _warnings(candidates: Mapping[str, Any], found: EvaluationResult, setup: EvaluationSetup) -> Iterator[str]:
+    """What agreement may hide: noise that is larger than the signal, and a reference that tells nothing apart."""
+    first, *others = found.results
+    if not others:
+        return
+    reference, count, clear = Function(candidates[first.name]), min(_NOISE_IMAGES, len(setup)), True
+    for one in others:
+        version = candidates[one.name]
+        other = Function(version) if isinstance(version, Model) else version
+        noise_db = output_noise(reference, other, map(setup.feed.feeds, range(count)))
+        yield from (f"{one.name}: {text}" for text in drowned(noise_db, noise_db))
+        clear &= is_clear(noise_db, noise_db)
+    if found.metric == "agreement" and not clear and (why := says_little(first.notes)):
+        yield f"agreement with {first.name} says little: {why}"

@@ -9,6 +9,7 @@ from dla import Target as Dla
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, EdgertError
 from edgert.evaluation import EvaluationResult
+from edgert.evaluation.score import says_little
 from edgert.graph import Model
 from edgert.quantization.calibrated import Calibrated
 from edgert.quantization.calibration.ranges import RangeTable
@@ -22,7 +23,7 @@ from edgert.quantization.evaluator import (
     evaluator_of,
 )
 from edgert.quantization.mixed_precision import MixedPrecision, Scan
-from edgert.quantization.quantization_error import sqnr
+from edgert.quantization.quantization_error import drowned, is_clear, sqnr
 from edgert.quantization.quantizer import Quantized, Quantizer, Recipe, for_this_machine
 from edgert.quantization.recovery import SCAN_IMAGES, Recovered, RecoveryOptions, recover
 from edgert.quantization.run import ALONE, Run
@@ -139,13 +140,17 @@ def quantize_section(
     if made.quantizer.model is not calibrated.model:
         found = replace(found, quantized=replace(made.quantized, notes=(_SMOOTHED, *made.quantized.notes)))
     accuracy = made.result.accuracy if made.result else None
+    # Labels say more than noise does.
+    outputs = made.quantizer.graph.output_names
+    lost = () if config.accuracy is not None else drowned(found.sqnr_db, outputs)
+    clear = is_clear(found.sqnr_db, outputs)
     return replace(
         found,
         labeled=config.accuracy is not None,
         evaluation=evaluator.evaluation(accuracy) if isinstance(evaluator, TaskEvaluator) and accuracy else None,
         seconds=time.perf_counter() - started,
-        warnings=() if evaluator is None else tuple(_warnings(evaluator, made)),
-        is_sound=is_sound,
+        warnings=(*_noise_warnings(lost), *(() if evaluator is None else _warnings(evaluator, made, clear))),
+        is_sound=is_sound and not lost,
     )
 
 
@@ -237,11 +242,22 @@ def outcome_of(made: Recovered, recipe: Recipe, feeds: Sequence[Feeds], seconds:
     )
 
 
-def _warnings(evaluator: Evaluator, made: Recovered) -> Iterator[str]:
-    """What a reader must know who set no budget."""
+def _noise_warnings(lost: Sequence[str]) -> Iterator[str]:
+    if lost:
+        yield (
+            f"INT8 spoils this model: {'; '.join(lost)}, whatever the two agree on. Calibrate on images like those it "
+            "will see, try method: auto, or precision: fp16"
+        )
+
+
+def _warnings(evaluator: Evaluator, made: Recovered, clear: bool) -> Iterator[str]:
+    """What a reader must know who set no budget; ``clear``: hardly any noise is in the outputs."""
     if evaluator.is_strict or made.result is None:
         return
     metric, value = evaluator.metric, made.result.value
+    why = says_little(evaluator.reference.notes) if isinstance(evaluator, TaskEvaluator) and not clear else ""
+    if why:
+        yield f"that INT8 agrees with FP32 says little: {why}. Calibrate on images that differ"
     if made.search is not None and made.search.kept:
         before = made.search.tried[()]
         yield (

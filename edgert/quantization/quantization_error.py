@@ -67,6 +67,47 @@ def decibels(signal: float, noise: float) -> float:
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
+def drowned(noise_db: Mapping[str, float], outputs: Iterable[str]) -> tuple[str, ...]:
+    """Return a sentence for each output that has more noise than signal; one without any signal is not judged.
+
+    Args:
+        noise_db: tensor → signal to noise, in dB.
+        outputs: of the model.
+    """
+    return tuple(
+        f"the noise of output {name!r} is larger than its signal ({noise_db[name]:.1f} dB)"
+        for name in sorted(outputs)
+        if -math.inf < noise_db.get(name, 0.0) < 0
+    )
+
+
+_CLEAR_DB = 10.0
+"""From here on the noise is less than a third of the signal, and agreement needs no further proof."""
+
+
+def is_clear(noise_db: Mapping[str, float], outputs: Iterable[str]) -> bool:
+    """Return whether hardly any noise is in any of the outputs that have a signal."""
+    return all(not -math.inf < noise_db.get(name, math.inf) < _CLEAR_DB for name in outputs)
+
+
+def output_noise(reference: Function, other: Function, feeds: Iterable[Feeds]) -> Mapping[str, float]:
+    """Return the signal to noise of each output that two versions of a model have alike, in dB.
+
+    Raises:
+        BuildError: ONNX Runtime cannot run one of them.
+    """
+    totals: dict[str, tuple[float, float]] = {}
+    for one in feeds:
+        wanted, found = reference(one), other(one)
+        for name in wanted.keys() & found.keys():
+            if wanted[name].shape == found[name].shape:
+                signal = wanted[name].astype(np.float64)
+                powers = np.square(signal).sum(), np.square(signal - found[name]).sum()
+                before = totals.get(name, (0.0, 0.0))
+                totals[name] = before[0] + float(powers[0]), before[1] + float(powers[1])
+    return {name: decibels(*total) for name, total in totals.items()}
+
+
 # How much of a reduced model's outputs is noise: a measure that needs no labels, nor what the outputs mean.
 
 

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+from edgert.backend.ort import Function
 from edgert.config import TaskConfig
 from edgert.quantization.evaluator import is_compared
-from edgert.quantization.quantization_error import noise_share
+from edgert.quantization.quantization_error import drowned, is_clear, noise_share, output_noise
+from tests.helpers.models import constant
 
 
 def outputs(**arrays: list[float] | np.ndarray) -> list[dict[str, np.ndarray]]:
@@ -70,3 +72,22 @@ def test_outputs_count_alike_and_dimensions_of_one_do_not() -> None:
 )
 def test_records_that_cannot_be_compared_leave_it_at_noise(section: dict[str, str], is_known: bool) -> None:
     assert is_compared(TypeAdapter(TaskConfig).validate_python(section)) is is_known
+
+
+def test_outputs_with_more_noise_than_signal_are_named() -> None:
+    noise_db = {"a": -8.66, "b": 3.0, "c": -np.inf, "d": np.inf, "inner": -20.0}
+    assert drowned(noise_db, ["d", "c", "b", "a", "e"]) == (
+        "the noise of output 'a' is larger than its signal (-8.7 dB)",
+    )
+    assert not is_clear(noise_db, ["a"]) and not is_clear(noise_db, ["b"]) and is_clear(noise_db, ["c", "d", "e"])
+
+
+def test_noise_of_the_outputs_that_two_models_share() -> None:
+    one, other = (
+        constant({"y": [[1.0, 2.0]], "z": [[3.0]], own: [[1.0]]}, (1, 3, 8, 8)) for own in ("first", "second")
+    )
+    shifted = constant({"y": [[2.0, 2.0]], "z": [[3.0]]}, (1, 3, 8, 8))
+    feeds = [{"images": np.zeros((1, 3, 8, 8), np.float32)}] * 3
+    found = output_noise(Function(one), Function(shifted), feeds)
+    assert found == {"y": pytest.approx(10 * np.log10(5)), "z": np.inf}
+    assert output_noise(Function(one), Function(other), feeds) == {"y": np.inf, "z": np.inf}

@@ -9,9 +9,9 @@ from edgert.backend.ort import Function
 from edgert.config import EmbedTask, ModelConfig
 from edgert.evaluation import evaluate_model
 from edgert.graph import read
-from edgert.quantization import evaluator
+from edgert.quantization import evaluator, int8_model
 from edgert.quantization.calibrated import Calibrated, calibrate_section
-from edgert.quantization.describe import summary
+from edgert.quantization.describe import describe, summary
 from edgert.quantization.evaluator import NoiseEvaluator, TaskEvaluator, evaluator_of
 from edgert.quantization.int8_model import QuantizationResult, quantize_section, rounded
 from edgert.quantization.quantizer import Recipe
@@ -50,6 +50,23 @@ def test_a_spoilt_model_keeps_layers_and_reports_it(
     (*_, last) = made.warnings
     assert "does not do what FP32 does" in last
     assert set(made.warnings) <= set(summary(made))
+
+
+def test_noise_above_the_signal_is_said_though_every_class_agrees(
+    config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FP32 names one class on all of these images."""
+    monkeypatch.setattr(int8_model, "sqnr", lambda *_: {"y": -8.7})
+    made = quantize_section(config, calibrated)
+    assert made.evaluation is not None and made.evaluation.comparisons[0].other == 1.0 and not made.is_sound
+    spoils, little = made.warnings
+    assert "the noise of output 'y' is larger than its signal (-8.7 dB)" in spoils
+    assert "it names the same on all 32 images" in little
+    assert set(made.warnings) <= set(summary(made))
+    assert {"warning"} == {one.level for one in describe(made, config).notes if "INT8" in one.text}
+    monkeypatch.setattr(int8_model, "sqnr", lambda *_: {"y": 6.0})
+    made = quantize_section(config, calibrated)
+    assert made.is_sound and made.warnings == (little,)
 
 
 def test_a_model_between_sound_and_good_says_that_labels_are_wanted(
