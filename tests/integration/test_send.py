@@ -8,9 +8,12 @@ import hmac
 import json
 import logging
 import re
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from edgert.stages.context import Context, made
 from edgert.stages.sink.send import courier, kafka, mqtt, nats, server
 from edgert.stages.sink.send.sink import SendSink
 from edgert.testing import sample
-from tests.helpers import brokers
+from tests.helpers import brokers, command
 from tests.helpers.moving import Scene
 
 PATIENCE_S = 60.0
@@ -467,3 +470,40 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp
     with pytest.raises(ConfigError, match="sink 'mqtt' needs the package paho") as caught:
         opened(tmp_path, "mqtt", server="mqtt://h")
     assert "pip install" in caught.value.fix and "mqtt" in caught.value.fix
+
+
+SENDING = """\
+schema: 1
+name: pole
+stages:
+  gate: {source: "synthetic:noise", size: 32x24, fps: 10, realtime: true}
+  tell: {sink: %s, from: gate, server: "%s://127.0.0.1:%d", spool: spool.db}
+"""
+
+
+@pytest.mark.parametrize("sink", ["mqtt", "nats", "webhook"])
+def test_ctrl_c_while_a_server_answers_nothing_is_a_clean_stop(tmp_path: Path, sink: str) -> None:
+    """As a frozen broker: connections are accepted, and MQTT's even greeted, and then nothing comes."""
+    greeting = {"mqtt": b"\x20\x02\x00\x00", "nats": b'INFO {"server_id":"x","version":"2","max_payload":1000000}\r\n'}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        held = list[socket.socket]()
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = silent.accept()
+                    held.append(client)
+                    client.sendall(greeting.get(sink, b""))
+
+        threading.Thread(target=accept, daemon=True).start()
+        scheme = "http" if sink == "webhook" else sink
+        (tmp_path / "p.yaml").write_text(SENDING % (sink, scheme, silent.getsockname()[1]))
+        running = command.start("run", "p.yaml", "--plain", "-q", cwd=tmp_path)
+        until(lambda: held and (tmp_path / "spool.journal").exists())
+        time.sleep(1.5)
+        began = time.monotonic()
+        running.send_signal(signal.SIGINT)
+        said = "".join(running.communicate(timeout=PATIENCE_S))
+        took_s = time.monotonic() - began
+    assert running.returncode == 0, said
+    assert "does not end" not in said and "were not sent; they wait in" in said and took_s < 8.0, (took_s, said)
