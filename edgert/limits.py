@@ -31,6 +31,7 @@ GALLERY_JSON_BYTES = 1 << 25
 GALLERY_NAMES = 1_000_000
 ANSWER_BYTES = 1 << 16
 EXCHANGE_S = 20.0
+PACKET_BYTES = 1 << 20
 
 
 def _power(count: int) -> str:
@@ -114,5 +115,10 @@ TABLE = (
     ("vectors of a gallery", f"{GALLERY_NAMES:,}", "the name of each is held in memory"),
     ("answer of a webhook, its headers included", f"{ANSWER_BYTES >> 10} KiB", "no more of it is of interest"),
     ("time of a webhook's request and answer", f"{EXCHANGE_S:g} s", "what waits behind it is held up"),
+    (
+        "message that a broker sends us",
+        f"{PACKET_BYTES >> 20} MiB",
+        "its length is announced, and waited for in memory",
+    ),
 )
 """What, at most how much, and why."""

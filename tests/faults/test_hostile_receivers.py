@@ -8,9 +8,12 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edgert.config import SinkStage
+from edgert.stages.context import Context
 from edgert.stages.sink.send import courier, exchange, server
 from edgert.stages.sink.send.courier import Courier
 from edgert.stages.sink.send.server import Server
@@ -108,6 +111,36 @@ def test_a_name_that_nobody_looks_up_is_given_up(monkeypatch: pytest.MonkeyPatch
             one.look_up(1883)
     assert looked_up == ["broker.example"], "one look-up at a time"
     answers.set()
+
+
+FLOODS = {
+    "mqtt": b"\x20\x02\x00\x00\x30\xff\xff\xff\x7f",
+    "nats": b'INFO {"server_id":"x","version":"2","max_payload":99999}\r\nPONG\r\nMSG a 1 9999999999\r\n',
+    "kafka": b"\x7f\xff\xff\xff",
+}
+
+
+@pytest.mark.parametrize("sink", FLOODS)
+def test_a_broker_whose_message_has_no_end_is_left(
+    sink: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sink == "kafka":
+        pytest.importorskip("confluent_kafka", reason="confluent-kafka (extra 'test') is not installed")
+    for module in ("mqtt", "nats", "kafka"):
+        monkeypatch.setattr(f"edgert.stages.sink.send.{module}.TIMEOUT_S", 1.0)
+    monkeypatch.setitem(hostile_http.ANSWERS, "flood", hostile_http.endless(FLOODS[sink], b"x" * 65536))  # type: ignore[arg-type]
+    with hostile_http.server("flood", reads=False) as port:
+        section: Any = SinkStage.model_validate({"sink": sink, "from": "a", "server": f"{sink}://127.0.0.1:{port}"})
+        spool = Spool(None, 1 << 30, 1e6, "stages.out")
+        spool.put("result", "gate", "", b"{}")
+        section.door(Context(), None).close()  # its package is loaded
+        before, most, end = Holds.now().rss_bytes, 0, time.monotonic() + PATIENCE_S
+        one = Courier("stages.out", spool, section.door(Context(), None))
+        while "takes nothing" not in caplog.text and time.monotonic() < end:
+            most = max(most, Holds.now().rss_bytes - before)
+            time.sleep(0.02)
+        one.close()
+    assert "takes nothing" in caplog.text and most < 40 * 2**20
 
 
 def test_a_poisoned_message_holds_up_no_other(

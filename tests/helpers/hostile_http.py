@@ -12,7 +12,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 Answer = Callable[[socket.socket, threading.Event], None]
 
 
-def _endless(first: bytes, block: bytes, every_s: float = 0.0) -> Answer:
+def endless(first: bytes, block: bytes, every_s: float = 0.0) -> Answer:
     """Send a block again and again."""
 
     def answer(client: socket.socket, over: threading.Event) -> None:
@@ -41,17 +41,17 @@ def _reset(client: socket.socket, _: threading.Event) -> None:
 _BOMB = gzip.compress(bytes(1 << 20)) * 128
 
 ANSWERS: Mapping[str, Answer] = {
-    "endless body": _endless(OK + b"\r\n", b"x" * 65536),
-    "endless chunks": _endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"ffff\r\n" + b"x" * 65535 + b"\r\n"),
-    "endless body of an error": _endless(b"HTTP/1.1 500 No\r\n\r\n", b"x" * 65536),
-    "body byte by byte": _endless(OK + b"Content-Length: 9999\r\n\r\n", b"x", 0.2),
-    "headers byte by byte": _endless(OK + b"X: ", b"x", 0.2),
-    "status byte by byte": _endless(b"HTTP", b"x", 0.2),
-    "endless 100 Continue": _endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "100 Continue now and then": _endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.2),
-    "endless headers": _endless(OK, b"X: y\r\n"),
-    "a header without end": _endless(OK + b"X: ", b"y" * 65536),
-    "a status line without end": _endless(b"HTTP/1.1 200 ", b"y" * 65536),
+    "endless body": endless(OK + b"\r\n", b"x" * 65536),
+    "endless chunks": endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"ffff\r\n" + b"x" * 65535 + b"\r\n"),
+    "endless body of an error": endless(b"HTTP/1.1 500 No\r\n\r\n", b"x" * 65536),
+    "body byte by byte": endless(OK + b"Content-Length: 9999\r\n\r\n", b"x", 0.2),
+    "headers byte by byte": endless(OK + b"X: ", b"x", 0.2),
+    "status byte by byte": endless(b"HTTP", b"x", 0.2),
+    "endless 100 Continue": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "100 Continue now and then": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.2),
+    "endless headers": endless(OK, b"X: y\r\n"),
+    "a header without end": endless(OK + b"X: ", b"y" * 65536),
+    "a status line without end": endless(b"HTTP/1.1 200 ", b"y" * 65536),
     "nothing": _once(b"", stays=True),
     "half a status": _once(b"HTTP/1.1 20", stays=True),
     "closes at once": _once(b""),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgert.stages.sink.send.courier import RefusedError
-from edgert.stages.sink.send.server import TIMEOUT_S, Server, filled
+from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, filled
 from edgert.stages.sink.send.spool import Message
 
 PORT = 9092
@@ -25,6 +25,7 @@ class KafkaDoor:
         """See :class:`~edgert.stages.sink.send.courier.Door`."""
         from confluent_kafka import KafkaException, Producer
 
+        self._server.look_up(self._server.port(PORT))
         self._producer = Producer(self._settings())
         try:
             self._producer.list_topics(timeout=TIMEOUT_S / 2)
@@ -71,6 +72,7 @@ class KafkaDoor:
             "message.timeout.ms": int(1000 * TIMEOUT_S),
             "client.id": f"edgert-{self._pipeline}",
             "log_level": 0,
+            "receive.message.max.bytes": 16 * PACKET_BYTES,  # it lists all topics
         }
         secure, tls = self._server.scheme == "kafkas", self._server.tls
         if secure or self._server.user:

@@ -17,7 +17,7 @@ from typing import Any
 from edgert.errors import ArtifactError
 from edgert.files import replace_bytes
 from edgert.stages.sink.send.home_assistant import BIRTH, PREFIX, Publication, Sensor, Sensors
-from edgert.stages.sink.send.server import TIMEOUT_S, Server, filled
+from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, filled
 from edgert.stages.sink.send.spool import Message
 
 log = logging.getLogger("edgert.send")
@@ -82,7 +82,7 @@ class MqttDoor:
         self._server.look_up(self._port)  # Paho's own look-up has no time-out
         name = f"edgert-{uuid.uuid4().hex[:12]}"
         # By itself it would connect again unseen, and nobody would send again what had not settled.
-        client: Any = Client(CallbackAPIVersion.VERSION2, client_id=name, reconnect_on_failure=False)
+        client: Any = _bounded(Client)(CallbackAPIVersion.VERSION2, client_id=name, reconnect_on_failure=False)
         if self._server.user:
             client.username_pw_set(self._server.user, self._server.password or None)
         if self._server.scheme == "mqtts":
@@ -227,3 +227,16 @@ class MqttDoor:
         if self._topics.announced is not None and self._sensors is not None:
             with suppress(ArtifactError):  # of a full disk: then it is not taken back
                 replace_bytes(self._topics.announced, json.dumps(self._sensors.own_topics).encode())
+
+
+def _bounded(client: Any) -> Any:
+    """Return Paho's class of a client, which has no bound of its own, for brokers that announce packets of 256 MB."""
+
+    class Bounded(client):  # type: ignore[misc]
+        def _sock_recv(self, count: int) -> bytes:
+            """Raise OSError, which ends the connection, for what is too long."""
+            if count > PACKET_BYTES:
+                raise OSError(f"the broker announces a packet of {count} bytes")
+            return bytes(super()._sock_recv(count))
+
+    return Bounded

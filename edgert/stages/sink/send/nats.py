@@ -7,10 +7,12 @@ import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from edgert.stages.sink.send.server import TIMEOUT_S, Server, filled
+from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, filled
 from edgert.stages.sink.send.spool import Message
 
 PORT = 4222
+_CLOSE_S = 1.0
+"""How long a server is waited for that is left."""
 
 
 class NatsDoor:
@@ -27,6 +29,7 @@ class NatsDoor:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="edgert-nats", daemon=True).start()
+        self._server.look_up(self._server.port(PORT))  # the loop's own look-up has no time-out
         self._wait(self._connect())
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -37,8 +40,10 @@ class NatsDoor:
         """See :class:`~edgert.stages.sink.send.courier.Door`."""
         loop, self._loop = self._loop, None
         if loop is not None:
-            asyncio.run_coroutine_threadsafe(self._close(), loop).result(TIMEOUT_S)
-            loop.call_soon_threadsafe(loop.stop)
+            try:
+                asyncio.run_coroutine_threadsafe(self._close(), loop).result(_CLOSE_S)
+            finally:
+                loop.call_soon_threadsafe(loop.stop)
 
     def _wait(self, work: Coroutine[Any, Any, None]) -> None:
         from nats.errors import Error
@@ -52,12 +57,11 @@ class NatsDoor:
             raise OSError(_reason(error)) from error
 
     async def _connect(self) -> None:
-        import nats
-
         with_tls = {"tls": self._server.tls.context()} if self._server.scheme == "tls" else {}
         with_user = {"user": self._server.user, "password": self._server.password} if self._server.user else {}
         where = f"{'tls' if with_tls else 'nats'}://{self._server.host}:{self._server.port(PORT)}"
-        self._client = await nats.connect(
+        self._client = _bounded()
+        await self._client.connect(
             where, name=f"edgert {self._pipeline}", connect_timeout=TIMEOUT_S / 2, error_cb=_ignored,
             allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0.1, **with_tls, **with_user,
         )  # fmt: skip
@@ -78,6 +82,24 @@ class NatsDoor:
     async def _close(self) -> None:
         if self._client is not None and not self._client.is_closed:
             await self._client.close()
+
+
+def _bounded() -> Any:
+    """Return a client of the package, which has no bound of its own, for servers that announce messages of any size."""
+    from nats.aio.client import Client
+    from nats.errors import ProtocolError
+    from nats.protocol.parser import Parser
+
+    class Bounded(Parser):
+        async def parse(self, data: bytes = b"") -> None:
+            """Raise ProtocolError, which ends the connection, for what is too long."""
+            if len(self.buf) + len(data) > PACKET_BYTES:
+                raise ProtocolError(f"the server sends more than {PACKET_BYTES} bytes at a time")
+            await super().parse(data)
+
+    client = Client()
+    client._ps = Bounded(client)
+    return client
 
 
 async def _ignored(error: Exception) -> None:

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from edgert import limits
 from edgert.errors import cause
 
 TIMEOUT_S = 10.0
 """How long a server may take to answer."""
+PACKET_BYTES = limits.PACKET_BYTES
+"""The longest that a broker may send us at a time: what it acknowledges takes some bytes."""
 
 
 _ASKED, _ASKING = dict[str, "Future[list[Any]]"](), threading.Lock()
