@@ -234,6 +234,29 @@ def test_a_full_disk_stops_the_pipeline_and_the_file_plays(
             assert sum(1 for packet in file.demux(video=0) if packet.size) >= 20
 
 
+@pytest.mark.parametrize("room_bytes", [0, 100, 1500])
+def test_each_try_on_a_full_disk_leaves_nothing(
+    tmp_path: Path, room_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.write
+
+    def small_disk(file: int, data: memoryview) -> int:
+        room = room_bytes - os.fstat(file).st_size
+        if room <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return whole(file, data[:room])
+
+    monkeypatch.setattr("edgert.stages.sink.output_file.os.write", small_disk)
+    for _ in range(3):
+        sink = VideoSink("video", tmp_path / "out-{date}-{time}.mp4")
+        sink.open()
+        with pytest.raises(StageError, match="cannot write"):
+            for result in results(200):
+                sink.process(result)
+        sink.close()
+        assert not list(tmp_path.iterdir())
+
+
 def test_a_disk_that_is_full_only_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "out.mp4"
     sink = VideoSink("video", path)

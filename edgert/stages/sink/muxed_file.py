@@ -64,11 +64,12 @@ class DurableFile:
             self.error = error
 
     def cut_to_whole_fragments(self) -> None:
-        """Takes away the piece of an MP4 fragment that was being written when the disk was full.
+        """Takes away the piece of an MP4 fragment that was being written when the disk was full; all, where that was
+        the first.
 
         ISO/IEC 14496-12, 4.2: a box is its length, its type, its content.
         """
-        size_bytes, at, end = os.fstat(self._file).st_size, 0, 0
+        size_bytes, at, end, has_images = os.fstat(self._file).st_size, 0, 0, False
         while at + _BOX_HEADER_BYTES <= size_bytes:
             header = os.pread(self._file, _LARGE_HEADER_BYTES, at)
             length, kind = int.from_bytes(header[:4], "big"), header[4:8]
@@ -77,9 +78,10 @@ class DurableFile:
             if length < _BOX_HEADER_BYTES or at + length > size_bytes:
                 break
             at += length
+            has_images |= kind == b"mdat"
             if kind != b"moof":  # a fragment's index is of no use without the data behind it
                 end = at
-        self._output.cut(end)
+        self._output.cut(end if has_images else 0)
 
 
 FORMATS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
@@ -131,7 +133,7 @@ class MuxedFile:
         failures = [failure for step in self._last_steps() if (failure := self._attempt(step)) is not None]
         if self._file.error is not None and self._container_format != "matroska":
             self._file.cut_to_whole_fragments()
-        self._files.finish(self.output)
+        self._files.finish(self.output, may_be_empty=False)
         return failures[0] if failures and not reported else None
 
     def _last_steps(self) -> list[Callable[[], None]]:

@@ -235,8 +235,7 @@ class Retention:
 
         def found() -> Iterator[_Old]:
             nonlocal count
-            parts = self._pattern.relative_to(self._root).parts
-            for entry in self._matching(str(self._root), [self._expression(part) for part in parts]):
+            for entry in self._matching(str(self._root), self._expressions()):
                 with suppress(FileNotFoundError):
                     file = entry.stat(follow_symlinks=False)
                     if entry.path not in own:
@@ -249,8 +248,17 @@ class Retention:
 
     def listed(self) -> dict[Path, int]:
         """Return the files of the pattern and their sizes in bytes; reads the folders."""
-        self._list({})
-        return {Path(old.path): old.size_bytes for old in self._oldest}
+        found = {}
+        for entry in self._matching(str(self._root), self._expressions()):
+            with suppress(FileNotFoundError):
+                found[Path(entry.path)] = entry.stat(follow_symlinks=False).st_size
+        return found
+
+    def remove_empty(self) -> None:
+        """Remove files without content, as a process leaves them that was killed before its first images came."""
+        for path, size_bytes in self.listed().items():
+            if not size_bytes:
+                self._unlinked(path, is_empty=True)
 
     def _finished_s(self, date_s: float) -> float:
         """A file's date on the monotonic clock. A clock that was set during the run, or had not been set before, makes
@@ -273,6 +281,9 @@ class Retention:
                 elif not rest and entry.is_file(follow_symlinks=False):
                     yield entry
 
+    def _expressions(self) -> list[re.Pattern[str]]:
+        return [self._expression(part) for part in self._pattern.relative_to(self._root).parts]
+
     def _expression(self, part: str) -> re.Pattern[str]:
         streams = "|".join(sorted(re.escape(safe(stream)) for stream in self._streams)) or "(?!)"
         is_file = part == self._pattern.name
@@ -288,12 +299,16 @@ class Retention:
         """Removes the oldest, and folders that it leaves empty; returns whether it could be."""
         old = self._oldest.popleft()
         self._size_bytes -= old.size_bytes
+        return self._unlinked(Path(old.path))
+
+    def _unlinked(self, path: Path, is_empty: bool = False) -> bool:
+        """Remove a file that nobody writes, ``is_empty`` only if it still is; return whether it could be."""
         try:
-            descriptor = os.open(old.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                if not lock(descriptor):
+                if not lock(descriptor) or (is_empty and os.fstat(descriptor).st_size):
                     return False
-                Path(old.path).unlink()
+                path.unlink()
             finally:
                 os.close(descriptor)
         except FileNotFoundError:
@@ -301,9 +316,9 @@ class Retention:
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
-                log.warning("%s: cannot remove %s: %s", self._where, old.path, cause(error))
+                log.warning("%s: cannot remove %s: %s", self._where, path, cause(error))
             return False
-        folder = Path(old.path).parent
+        folder = path.parent
         with suppress(OSError):  # others are in it
             while folder != self._root:
                 folder.rmdir()
@@ -358,6 +373,8 @@ class Files:
         """
         is_first = stream not in self._begun
         self._retention.knows(stream)
+        if is_first and self._is_dated and not appends:
+            self._retention.remove_empty()
         wanted = path = fill(self.pattern, stream)
         make_parent(path, self._where)
         number = 1
@@ -379,11 +396,15 @@ class Files:
         self._open.append(file)
         return file
 
-    def finish(self, file: OutputFile) -> None:
-        """Closes it."""
+    def finish(self, file: OutputFile, *, may_be_empty: bool = True) -> None:
+        """Close it; unless it may be empty, one without content is removed."""
         self._open.remove(file)
+        is_left = may_be_empty or bool(file.size_bytes) or not file.is_regular
+        if not is_left:
+            with suppress(OSError):
+                file.path.unlink()  # while it is locked: nobody else writes it
         file.close()
-        if self._is_dated and file.is_regular:
+        if is_left and self._is_dated and file.is_regular:
             self._retention.add(file.path, file.size_bytes)
 
     def is_due(self, file: OutputFile, more_bytes: int = 0) -> bool:

@@ -303,6 +303,24 @@ def test_a_file_that_somebody_writes_stays(tmp_path: Path, clocks: Clocks) -> No
     assert "cam-000001.mp4" in names(tmp_path)
 
 
+def test_empty_files_of_a_killed_run_go_and_no_others(tmp_path: Path, clocks: Clocks) -> None:
+    own = ["cam-2027-01-01-000001.mp4", "cam-2027-01-01-000001-2.mp4"]
+    others = ["cam-x.mp4", "door-2027-01-01-000001.mp4", "cam-2027-01-02-000001.mp4", "cam-2027-01-03-000001.mp4"]
+    for name in (*own, *others):
+        (tmp_path / name).touch()
+    (tmp_path / others[2]).write_bytes(b"x")
+    with (tmp_path / others[3]).open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)  # another process has just begun it
+        files = Files(tmp_path / "{stream}-{date}-{time}.mp4", Rules(keeps=True), "stages.video")
+        finished(files, clocks, "cam", 5)
+    assert set(others) < set(names(tmp_path)) and not set(own) & set(names(tmp_path))
+    (tmp_path / own[0]).touch()
+    clocks.go_on(1.0)
+    lines = Files(tmp_path / "{stream}-{date}-{time}.mp4", Rules(keeps=True), "stages.lines")
+    lines.finish(lines.begin("cam", appends=True))
+    assert own[0] in names(tmp_path), "a file of lines may be empty"
+
+
 def test_folders_that_become_empty_go(tmp_path: Path, clocks: Clocks) -> None:
     rules = Rules(keeps=True, rotate_s=60.0, keep_s=2 * 86_400.0)
     files = Files(tmp_path / "{date}" / "{stream}" / "{time}.mp4", rules, "stages.video")
