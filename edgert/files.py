@@ -61,6 +61,8 @@ class FileStore:
         """
         for path in self._entries(key):
             try:
+                if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for a writer
+                    raise OSError(errno.EINVAL, "it is no regular file", str(path))
                 content = path.read_bytes()
                 if path.name == _name(key, content):
                     with contextlib.suppress(PermissionError):  # a folder that others own is good enough to read

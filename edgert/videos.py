@@ -270,12 +270,12 @@ class Journal:
         return {path: size for one in video.outputs for path, size in written_by(one, self._streams).items()}
 
     def _read(self) -> None:
+        if not self.path.is_file():
+            return
         try:
             content = json.loads(self.path.read_text())
             entries = content["videos"] if content["pipeline"] == self._digest else {}
             self._entries = {path: entry for path, entry in entries.items() if isinstance(entry, dict)}
-        except FileNotFoundError:
-            pass
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             self._entries = {}  # a journal that cannot be read: all are played again
 

@@ -67,9 +67,10 @@ def check_paths(paths: Iterable[str], where: str = "") -> None:
         for part in path.split("/"):
             if not _PART.fullmatch(part) or part.endswith(".") or part.split(".")[0].lower() in _RESERVED:
                 raise _refused(path, "it is no plain path below the bundle's own folder", where)
-        other = seen.setdefault(path.lower(), path)
-        if other is not path:
-            raise _refused(path, f"another member is called {other!r}", where)
+        folded = path.lower()
+        if folded in seen:
+            raise _refused(path, f"another member is called {seen[folded]!r}", where)
+        seen[folded] = path
     for folded, path in seen.items():
         above = folded.rpartition("/")[0]
         while above:

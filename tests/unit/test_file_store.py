@@ -57,6 +57,15 @@ def test_a_folder_in_an_entrys_place_is_no_crash(tmp_path: Path) -> None:
     assert store.get("key") is None
 
 
+def test_a_pipe_in_an_entrys_place_is_not_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = FileStore(tmp_path / "cache")
+    path = put(store)
+    path.unlink()
+    os.mkfifo(path)
+    assert store.get("key") is None and "no regular file" in caplog.text
+    assert put(store, content=b"other").read_bytes() == store.get("key") == b"other"
+
+
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     store = FileStore(tmp_path / "file" / "cache")
