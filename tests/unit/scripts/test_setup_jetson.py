@@ -25,6 +25,7 @@ PACKAGES = (
 ASKED = "python -c import pycuda.driver"
 """Asked before anything is installed: whether PyCUDA is there already."""
 PYTHON = r"""#!/bin/sh
+case "$1 $2" in '-c import sys; print'*) echo 3.10; exit ;; esac
 echo "python $*" >>"$BOARD/calls"
 case "$1 $2" in
   '-m venv')
@@ -152,6 +153,7 @@ def test_thor_has_another_python(board: Board) -> None:
     board.release(THOR)
     done = board.run("--dry-run")
     assert "Jetson Linux 38.2.0, Python 3.12" in done.stderr and "python3.12 -m venv" in done.stderr
+    assert f"-e {ROOT}[plan,nvml]" in done.stderr  # the power of its GPU
 
 
 def test_without_pycuda_no_compiler_is_wanted(board: Board) -> None:
