@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,6 +142,7 @@ def run(
                 found["bundle"] = {"board": bundle.manifest.board, "engine": bundle.engine, "skipped": skipped}
             write_json(found, json)
 
+        began_s = time.time()
         keep = None if json is None or is_stdout(json) else write
         try:
             with pipe as running, stop_on_signal(running.stop, is_last=True), told_to_systemd(running), passing_often():
@@ -160,8 +162,10 @@ def run(
         except EdgertError as error:  # what it came to until then is wanted all the more
             failed = error
         write(summary)  # before anything is shown: whoever looked may be gone
+        if failed is not None and not summary.frames_in:  # nothing was run, so there is nothing to show of it
+            raise failed
         if not is_stdout(json) or how != "json":
-            print_summary(running.file, summary, to_stderr=is_stdout(json))
+            print_summary(running.file, summary, began_s, to_stderr=is_stdout(json))
         if emulated := place.report(summary) if place else {}:
             print_emulated(emulated)
         if bundle is not None:

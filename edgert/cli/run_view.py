@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import math
+import os
+import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -217,8 +223,8 @@ def print_emulated(report: Mapping[str, Any]) -> None:
         screen.print(slowed, style="yellow", markup=False)
 
 
-def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False) -> None:
-    """Prints the whole summary, and where the files are."""
+def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to_stderr: bool = False) -> None:
+    """Prints the whole summary, and the files that were written since ``began_s``, by the clock of the files."""
     screen = console(stderr=to_stderr, tables=False)
     latency = summary.latency_ms
     screen.print(stage_table(summary, screen.width))
@@ -265,7 +271,31 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
         screen.print(line, style="yellow", markup=False)
     for stage in file.config.stages.values():
         if (path := getattr(stage, "path", None)) is not None:
-            screen.print("[green]→[/]", marked(str(path), ""))
+            for line in written(path, began_s):
+                screen.print("[green]→[/]", marked(line, ""), soft_wrap=True)
+
+
+_FIELD = re.compile(r"\{[^{}]*\}")
+_NAMED_FILES = 3
+_DATES_S = 2.0
+"""By which dates of files may be too early: FAT has one for every two seconds."""
+
+
+def written(pattern: Path, began_s: float) -> Iterator[str]:
+    """Return the paths of a sink that were written since a time; of more than a few, how many and the last."""
+    found, root = list[tuple[float, Path]](), Path(pattern.anchor)
+    spots = _FIELD.split(str(pattern.relative_to(root)))
+    for path in root.glob("*".join(map(glob.escape, spots))):
+        with suppress(OSError):
+            file = path.stat()
+            if not stat.S_ISREG(file.st_mode) or (file.st_size and file.st_mtime >= began_s - _DATES_S):
+                found.append((file.st_mtime, path))
+    paths = [path for _, path in sorted(found)]
+    if len(paths) <= _NAMED_FILES:
+        yield from map(str, paths)
+    else:
+        folder = os.path.commonpath([path.parent for path in paths]) or "."
+        yield f"{len(paths)} files in {folder}, the last: {paths[-1].name}"
 
 
 def _troubles(summary: Summary) -> Iterator[str]:

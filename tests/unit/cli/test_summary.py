@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgert.cli.run_view import print_summary
+from edgert.cli.run_view import print_summary, written
 from edgert.config import load_pipeline
 from edgert.memory import Counts
 from edgert.runtime import summarize
+from tests.helpers.command import in_process
 
 FILE = """\
 budgets: {power: 15W, when_exceeded: degrade}
@@ -110,3 +112,30 @@ def test_the_precision_that_auto_chose_is_told(tmp_path: Path, capsys: pytest.Ca
     ):
         print_summary(load_pipeline("hello", [f"models.parts.precision={asked}"]), summary)
         assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_files_are_named_that_were_written_and_no_pattern(tmp_path: Path) -> None:
+    (tmp_path / "clips").mkdir()
+    for number, name in enumerate(["yard-1.mp4", "yard-2.mp4", "gate-1.mp4", "gate-2.mp4", "old-1.mp4", "empty-1.mp4"]):
+        (tmp_path / "clips" / name).write_bytes(b"" if "empty" in name else b"x")
+        os.utime(tmp_path / "clips" / name, (0, 100 if "old" in name else 1000 + number))
+    pattern = tmp_path / "clips" / "{stream}-{time}.mp4"
+    assert list(written(pattern, 1000)) == [f"4 files in {tmp_path}/clips, the last: gate-2.mp4"]
+    assert list(written(pattern, 1004)) == [str(tmp_path / "clips" / name) for name in ("gate-1.mp4", "gate-2.mp4")]
+    assert list(written(tmp_path / "clips" / "yard-1.mp4", 900)) == [f"{tmp_path}/clips/yard-1.mp4"]
+    assert list(written(tmp_path / "clips" / "old-1.mp4", 900)) == []
+    assert list(written(tmp_path / "absent" / "{date}.mp4", 0)) == []
+    assert list(written(Path("/dev/null"), 10**12)) == ["/dev/null"]
+
+
+def test_a_start_that_fails_shows_its_error_alone(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("in the way of the folder")
+    (tmp_path / "p.yaml").write_text(
+        "stages:\n  belt: {source: 'synthetic:noise', size: 64x64, limit: 3}\n"
+        "  out: {sink: jsonl, from: belt, path: out/x.jsonl}\n"
+    )
+    done = in_process("run", "p.yaml", "--json", "run.json", cwd=tmp_path)
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.startswith("error: cannot"), done
+    assert '"error"' in (tmp_path / "run.json").read_text()
+    done = in_process("run", "p.yaml", "--set", "stages.out.path=new/{stream}.jsonl", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0 and "→ new/belt.jsonl" in done.stdout, done
