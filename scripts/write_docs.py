@@ -57,6 +57,11 @@ def cli_page() -> str:
         rows = [row for parameter in command.params if (row := option_row(parameter))]
         parts += ["| argument | meaning |", "|---|---|", *rows, ""] if rows else []
     parts += [
+        "## Completion",
+        "",
+        "`edgert --install-completion` teaches bash, zsh, fish or PowerShell the verbs, options, boards and shipped",
+        "pipelines; `edgert --show-completion` only prints how.",
+        "",
         "## Exit codes",
         "",
         "0 fine · 1 an error edgert explains · 2 wrong usage · 70 a bug in edgert · 130 interrupted",

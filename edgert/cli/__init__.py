@@ -55,7 +55,6 @@ app = typer.Typer(
     help="Camera, ONNX model, output: one YAML file, on a Jetson or any other machine.",
     epilog="Start with: edgert run hello",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its help pages cost a third of a second of imports
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -45,13 +45,34 @@ class Verb(typer.core.TyperCommand):
         return super().invoke(ctx)
 
 
+def _pipelines(incomplete: str) -> list[str]:
+    """Return shipped pipelines that begin so, for the shell; without any it completes names of files."""
+    from edgert.installation import pipeline_names
+
+    return [name for name in pipeline_names() if incomplete and name.startswith(incomplete)]
+
+
+def _boards(incomplete: str) -> list[str]:
+    """Return boards that begin so, for the shell."""
+    from edgert.board.record import board_names
+
+    return [name for name in (*board_names(), "host", "all") if name.startswith(incomplete)]
+
+
 PipelineArgument = Annotated[
-    str, typer.Argument(metavar="PIPELINE", help="Pipeline file, or name of a shipped pipeline such as hello.")
+    str,
+    typer.Argument(
+        metavar="PIPELINE",
+        help="Pipeline file, or name of a shipped pipeline such as hello.",
+        autocompletion=_pipelines,
+    ),
 ]
 BundleArgument = Annotated[
     str,
     typer.Argument(
-        metavar="PIPELINE", help="Pipeline file, bundle of edgert build, or name of a shipped pipeline such as hello."
+        metavar="PIPELINE",
+        help="Pipeline file, bundle of edgert build, or name of a shipped pipeline such as hello.",
+        autocompletion=_pipelines,
     ),
 ]
 SourceArgument = Annotated[
@@ -163,7 +184,7 @@ def _shared(meaning: str, metavar: str, *names: str, **more: Any) -> Callable[[s
     return lambda sentence: typer.Option(*names, metavar=metavar, help=f"{meaning} {sentence}", **more)
 
 
-board = _shared("Name or file of the board.", "BOARD", "--board", "-b")
+board = _shared("Name or file of the board.", "BOARD", "--board", "-b", autocompletion=_boards)
 mode = _shared("Power mode of the board, such as 15W.", "MODE", "--mode")
 trt = _shared("TensorRT version to build engines for, such as 10.3.", "VERSION", "--trt")
 model = _shared("Name of the pipeline's model to work on.", "NAME", "--model")

@@ -67,7 +67,8 @@ def run(
         ),
     ] = None,
     jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="Play so many of the videos of a videos: source at a time.")
+        int,
+        typer.Option("--jobs", metavar="N", min=1, help="Play so many of the videos of a videos: source at a time."),
     ] = 1,
     debug: option.Debug = False,
 ) -> None:
