@@ -18,6 +18,7 @@ from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
 from edgert.stages.source import gst, gst_decoder
+from edgert.stages.source.decoders import Choice
 from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.gst_decoder import GstDecoder
 from edgert.stages.source.kinds import source_for
@@ -101,6 +102,20 @@ def test_a_stream_that_the_decoder_does_not_take_goes_on_by_the_processor(monkey
         camera.close()
         assert camera.stats().reconnects == 0 and server.plays == 1
     assert numbers[0] % 10 == 0 and np.diff(numbers).tolist() == [1] * 14
+
+
+def test_a_decoder_that_fails_again_and_again_leaves_a_stream_to_the_processor(
+    clip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instead_of_a_jetsons(monkeypatch, "avdec_h264 ! identity error-after=5")
+    choice = Choice("stages.cam", "auto")
+    for _ in range(3):
+        video = Video(str(clip), Counter(), REAL, where="stages.cam", live=True)
+        choice.apply(video, None)
+        with pytest.raises(gst_decoder.DecoderFailedError):
+            list(video.images())
+        video.close()
+    assert "failed 3 times within a minute" in choice.refused
 
 
 @pytest.mark.parametrize(("live", "b_frames", "is_low"), [(True, 0, True), (True, 2, False), (False, 0, False)])

@@ -90,7 +90,7 @@ def camera_source(
             if config.decode == "gpu" and device is None:
                 what = f"the images of camera {path} cannot be decoded on the GPU"
                 raise FinalError(what, why=reason, where=f"{where}.decode", fix="leave decode: out")
-        if device is not None:
+        if device is not None and (config.format or "").lower() in FORMATS:
             try:
                 return UserPointerCamera(path, config, device, counter, clock, where, Kernel())
             except DeviceError as error:  # the other way then reports what is wrong, if anything is

@@ -8,9 +8,10 @@ formats at 5 to 10 frames per second, and at 30 in MJPEG. OpenCV and FFmpeg take
 
 import ctypes
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from edgert.clock import Clock
 from edgert.stages.source import v4l2
@@ -117,21 +118,18 @@ class RateCheck:
 
     def over(self, device: Device, kernel: v4l2.Kernel, size: Size | None, offered: Offers) -> Device:
         """Return the opened camera, whose images are counted from now on. ``offered`` are rates at ``size``."""
-        found = granted(self._path, kernel)
-        if found is not None and found.fps is not None and found.fps < self._fps * _SLACK:
-            width, height = found.size
-            others = in_words(offered, found.letters) if found.size == size else ""
-            more = f"; other formats have, at most: {others}" if others else ""
-            rate = f"format: another, a smaller size:, or fps: {found.fps:.4g}"
-            fix = "format: mjpeg" if fastest(offered, MJPEG) > found.fps and found.letters != MJPEG else rate
-            self._warn(f"the camera grants {found.fps:.4g}, in {found.letters} at {width}x{height}{more}", fix)
-        return _Counted(device, self)
+        return _Counted(device, partial(self._watched, kernel, size, offered))
 
-    def watched(self, images: Iterable[Image]) -> Iterator[Image]:
+    def _watched(
+        self, kernel: v4l2.Kernel, size: Size | None, offered: Offers, images: Iterable[Image]
+    ) -> Iterator[Image]:
         """Yield the images. Time that the reader of them takes is no fault of the camera's and is left out."""
-        windows, count, held_ns, since_ns = 0, 0, 0, self._clock.now_ns()
+        windows, count, held_ns, since_ns, is_first = 0, 0, 0, self._clock.now_ns(), True
         for image in images:
             came_ns = self._clock.now_ns()
+            if is_first:  # GStreamer sets the camera up in a thread of its own, before the first image
+                self._ask(kernel, size, offered)
+                is_first = False
             if not self._is_done and came_ns - since_ns >= WINDOW_NS:
                 seconds = (came_ns - since_ns - held_ns) / 1e9
                 if windows and held_ns < WINDOW_NS * (1 - _SLACK) and count < self._fps * seconds * _SLACK:
@@ -141,6 +139,16 @@ class RateCheck:
             yield image
             del image
             held_ns += self._clock.now_ns() - came_ns
+
+    def _ask(self, kernel: v4l2.Kernel, size: Size | None, offered: Offers) -> None:
+        found = granted(self._path, kernel)
+        if found is not None and found.fps is not None and found.fps < self._fps * _SLACK:
+            width, height = found.size
+            others = in_words(offered, found.letters) if found.size == size else ""
+            more = f"; other formats have, at most: {others}" if others else ""
+            rate = f"format: another, a smaller size:, or fps: {found.fps:.4g}"
+            fix = "format: mjpeg" if fastest(offered, MJPEG) > found.fps and found.letters != MJPEG else rate
+            self._warn(f"the camera grants {found.fps:.4g}, in {found.letters} at {width}x{height}{more}", fix)
 
     def _arrives(self, fps: float) -> None:
         dim = "v4l2-ctl -c exposure_dynamic_framerate=0 (exposure_auto_priority=0 on older kernels)"
@@ -161,8 +169,8 @@ WINDOW_NS = 5_000_000_000
 class _Counted:
     """A camera whose images are counted; see :class:`~edgert.stages.source.live.Device`."""
 
-    def __init__(self, device: Device, check: RateCheck) -> None:
-        self._device, self._check = device, check
+    def __init__(self, device: Device, watched: Callable[[Iterable[Image]], Iterator[Image]]) -> None:
+        self._device, self._watched = device, watched
 
     @property
     def skipped(self) -> int:
@@ -178,7 +186,7 @@ class _Counted:
 
     def images(self) -> Iterator[Image]:
         """See :meth:`Device.images`."""
-        return self._check.watched(self._device.images())
+        return self._watched(self._device.images())
 
     def close(self) -> None:
         self._device.close()

@@ -16,12 +16,14 @@ from edgert.clock import RealClock
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter, lend
+from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import Frame
 from edgert.stages.source import camera, ffmpeg, gst, live
 from edgert.stages.source.camera import camera_source, device_path
 from edgert.stages.source.decoders import Choice
 from edgert.stages.source.live import LiveSource
 from edgert.stages.source.timeline import Image
+from tests.helpers.cuda_double import CudaDouble
 
 
 @pytest.fixture(autouse=True)
@@ -349,6 +351,15 @@ def test_a_camera_that_is_unplugged_often_is_no_fault_of_the_decoder(
     monkeypatch.setattr(Decoding, "why", why)
     options = {"decode": "auto" if "v4l2src" in why else "gpu"}
     assert {frame.format for frame in take(usb(format="mjpeg", **options), 20)} == {"gray"}
+
+
+def test_frames_for_a_gpu_that_the_decoder_does_not_take_come_through_the_processor(
+    board: type[Decoding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Decoding, "gives", 0)
+    made = usb(format="mjpeg")
+    assert made.on_gpu(CudaDevice(CudaDouble(integrated=True), 0, Counter())) == ""
+    assert {frame.format for frame in take(made, 3)} == {"bgr"}
 
 
 def test_failures_hours_apart_do_not_add_up() -> None:

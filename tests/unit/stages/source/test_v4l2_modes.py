@@ -117,6 +117,16 @@ def test_a_rate_that_the_camera_does_not_grant_is_one_warning_with_the_fix(caplo
     assert "MJPG 30" in line and line.endswith("fix: format: mjpeg")
 
 
+def test_what_is_granted_is_asked_when_images_come(caplog: pytest.LogCaptureFixture) -> None:
+    """A camera that GStreamer opened is not set up before."""
+    clock, kernel = VirtualClock(), UsbCamera()
+    check = RateCheck("stages.cam", "/dev/video0", 30, clock)
+    opened = check.over(Giving(clock, 30), kernel, HD, {})
+    kernel.letters, kernel.fps = "MJPG", 30
+    next(opened.images()).lease.release()
+    assert warnings(caplog) == [] and kernel.opened == 1
+
+
 def test_where_no_format_is_faster_the_fix_is_another(caplog: pytest.LogCaptureFixture) -> None:
     run(UsbCamera({"YUYV": {HD: (10,)}}), gives=10, seconds=30)
     (line,) = warnings(caplog)
