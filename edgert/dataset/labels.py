@@ -11,6 +11,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from edgert import limits
+from edgert.array_file import array_of
 from edgert.errors import ConfigError, cause, nearest
 from edgert.runtime import Segmentation
 from edgert.runtime.frame import U8
@@ -200,7 +202,11 @@ def read_depth(path: Path) -> F32:
     """
     try:
         is_array = path.suffix.lower() == ".npy"
-        depth = np.load(path, allow_pickle=False) if is_array else cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        depth: Array | None = (
+            array_of(path.read_bytes(), 8 * limits.INPUT_ELEMENTS)
+            if is_array
+            else cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        )
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the depth {str(path)!r}", why=cause(error)) from error
     if depth is None or depth.ndim != 2 or depth.dtype.kind not in "fu" or (not is_array and depth.dtype != np.uint16):

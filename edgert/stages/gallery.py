@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import math
 import threading
 import time
 import zipfile
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert import limits
+from edgert.array_file import array_of
 from edgert.errors import ConfigError, cause
 from edgert.files import replace_bytes
 
@@ -220,17 +220,9 @@ def _from_arrays(content: bytes) -> tuple[tuple[str, ...], npt.NDArray[Any]]:
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
-    """Return an array of an archive, as its header says. Raises ValueError where it has other bytes."""
+    """Return an array of an archive. Raises ValueError where its header says something else than its bytes."""
     with archive.open(f"{name}.npy") as member:
-        data = member.read(limits.GALLERY_BYTES + 1)
-    file = io.BytesIO(data)
-    major, _ = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-    shape, is_fortran, dtype = read(file)
-    count, begin = math.prod(shape), file.tell()
-    if len(data) > limits.GALLERY_BYTES or dtype.hasobject or count < 0 or count * dtype.itemsize != len(data) - begin:
-        raise ValueError(f"{name} are {list(shape)} of {dtype} in {len(data) - begin} bytes")
-    return np.frombuffer(data, dtype, count, begin).reshape(shape, order="F" if is_fortran else "C")
+        return array_of(member.read(limits.GALLERY_BYTES + 1), limits.GALLERY_BYTES)
 
 
 def _unit(vectors: F32, where: str) -> F32:

@@ -14,7 +14,7 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
     (
         "foundation",
         "_version errors frozen units clock collector kinds jitter policy limits yaml_nodes installation files "
-        "text_files zip_archive user_code steps",
+        "text_files array_file zip_archive user_code steps",
     ),
     ("descriptions", "custom_op board config bundle meters"),
     ("models and memory", "graph memory budget"),

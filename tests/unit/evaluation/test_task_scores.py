@@ -103,7 +103,20 @@ def test_depth_that_cannot_be_read(tmp_path: Path) -> None:
     photo(tmp_path / "color.png")
     (tmp_path / "text.npy").write_text("no array")
     np.save(tmp_path / "cube.npy", np.zeros((2, 2, 2)))
-    for name in ("color.png", "text.npy", "cube.npy", "missing.png", "missing.npy"):
+    (tmp_path / "empty.npy").touch()
+    np.savez(tmp_path / "archive.npz", np.zeros((2, 2)))
+    (tmp_path / "archive.npz").rename(tmp_path / "archive.npy")
+    (tmp_path / "deep.npy").write_bytes(b"\x93NUMPY\1\0" + (5000).to_bytes(2, "little") + b"(" * 4999 + b"\n")
+    for name in (
+        "color.png",
+        "text.npy",
+        "cube.npy",
+        "empty.npy",
+        "archive.npy",
+        "deep.npy",
+        "missing.png",
+        "missing.npy",
+    ):
         with pytest.raises(ConfigError, match="depth"):
             labels.read_depth(tmp_path / name)
 
