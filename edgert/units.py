@@ -72,6 +72,14 @@ def whole_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
 
 
+def format_ms(milliseconds: float) -> str:
+    """12.34 → ``"12.3 ms"``, 11550 → ``"11.6 s"``, 150000 → ``"2.5 min"``."""
+    size = abs(milliseconds)
+    if size < 1e3:
+        return f"{milliseconds:.{2 if size < 1 else 1 if size < 100 else 0}f} ms"
+    return f"{milliseconds / 1e3:.1f} s" if size < 120e3 else f"{milliseconds / 60e3:.1f} min"
+
+
 def format_bytes(count: float) -> str:
     """1610612736 → ``"1.5 GiB"``."""
     for unit in ("B", "KiB", "MiB"):

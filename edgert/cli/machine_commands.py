@@ -6,7 +6,7 @@ import json as json_text
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
@@ -15,7 +15,7 @@ import typer
 from edgert.cli import option, terminal
 from edgert.cli.progress import stop_on_signal, waiting
 from edgert.errors import EXIT_ERROR
-from edgert.units import format_bytes
+from edgert.units import format_bytes, format_ms
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,9 +30,16 @@ _MARKS = {"yes": "[green]✓[/]", "optional": "[yellow]–[/]", "no": "[red]✗[
 _LEAST_S = 0.1
 _FETCH_S = 1.0
 _ORDER = ("power", "gpu", "dla", "emc", "cpu", "temperature", "throttle", "memory")
-_UNITS = {"W": ("{:.2f} W", 1.0), "Hz": ("{:.0f} MHz", 1e-6), "%": ("{:.0f} %", 1.0), "C": ("{:.1f} °C", 1.0)}
+_UNITS = {
+    "W": ("{:.2f} W", 1.0),
+    "Hz": ("{:.0f} MHz", 1e-6),
+    "%": ("{:.0f} %", 1.0),
+    "C": ("{:.1f} °C", 1.0),
+    "cores": ("{:.2f} cores", 1.0),
+}
 _STYLES = {"measured": "", "modeled": "yellow", "unavailable": "dim"}
 _CORES = 4
+_FOUR_DIGITS, _LEAST = 1e4, 1e-4
 _READINGS = (
     terminal.Column("reading"),
     terminal.Column("value", is_number=True),
@@ -43,8 +50,8 @@ _CAMERAS = (
     terminal.Column("camera", wraps=True),
     terminal.Column("fps", is_number=True),
     terminal.Column("dropped", is_number=True),
-    terminal.Column("p50 ms", is_number=True, rank=2),
-    terminal.Column("p99 ms", is_number=True),
+    terminal.Column("p50", is_number=True, rank=2),
+    terminal.Column("p99", is_number=True),
     terminal.Column("state", wraps=True),
 )
 _PIPELINES = (
@@ -52,11 +59,11 @@ _PIPELINES = (
     terminal.Column("fps", is_number=True),
     terminal.Column("frames", is_number=True, rank=3),
     terminal.Column("dropped", is_number=True),
-    terminal.Column("p50 ms", is_number=True, rank=2),
-    terminal.Column("p99 ms", is_number=True),
+    terminal.Column("p50", is_number=True, rank=2),
+    terminal.Column("p99", is_number=True),
     terminal.Column("peak memory", is_number=True, rank=1),
     terminal.Column("budgets", wraps=True),
-    terminal.Column("process", rank=4),
+    terminal.Column("process"),
 )
 
 Row = dict[str, Any]
@@ -287,8 +294,15 @@ def describe(reading: Reading) -> str:
         return "–"
     if reading.unit == "B":
         return format_bytes(reading.value)
-    form, scale = _UNITS.get(reading.unit, ("{:.4g} " + reading.unit, 1.0))
-    return form.format(reading.value * scale).rstrip()
+    if reading.unit in _UNITS:
+        form, scale = _UNITS[reading.unit]
+        return form.format(reading.value * scale)
+    return f"{_plain_number(reading.value)} {reading.unit}".rstrip()
+
+
+def _plain_number(value: float) -> str:
+    """Four digits, and of large numbers all of them: never an exponent."""
+    return f"{value:,.0f}" if abs(value) >= _FOUR_DIGITS else f"{value:.4g}" if abs(value) >= _LEAST else "0"
 
 
 def pipeline_table(rows: Sequence[Row], width: int) -> Table | Text:
@@ -325,9 +339,9 @@ def _cameras(pipelines: Sequence[Row]) -> Iterator[terminal.Row]:
 def _shares(share: Mapping[str, Any]) -> Iterator[str]:
     """Frames a second, what was dropped, and latencies of the last minute."""
     latency, dropped = _part(share, "latency_ms"), _part(share, "dropped").values()
-    yield _number(share.get("fps"), "{:.4g}")
+    yield _number(share.get("fps"), _plain_number)
     yield _number(sum(filter(_is_number, dropped)), "{:.0f}") if share else "?"
-    yield from (_number(latency.get(place), "{:.4g}") for place in ("p50", "p99"))
+    yield from (_number(latency.get(place), format_ms) for place in ("p50", "p99"))
 
 
 def _figures(row: Row) -> Iterator[str]:
@@ -336,8 +350,8 @@ def _figures(row: Row) -> Iterator[str]:
         yield from ("",) * 6
         return
     stats, now = row["stats"], row.get("fps_now")
-    yield _number(stats.get("fps") if now is None else now, "{:.4g}")
-    yield _number(stats.get("frames_out"), "{:.4g}")
+    yield _number(stats.get("fps") if now is None else now, _plain_number)
+    yield _number(stats.get("frames_out"), _plain_number)
     _, *last_minute = _shares(_part(stats, "recent"))
     yield from last_minute
     yield _size(stats.get("peak_rss_bytes"))
@@ -355,7 +369,7 @@ def _promises(row: Row) -> Iterator[str]:
         yield f"{taken} of {limit} {_text(used.get('unit'))}"
     if _is_number(limit_s := promised.get("latency")):
         latency = _part(_part(stats, "recent"), "latency_ms")
-        yield f"p99 {_number(latency.get('p99'), '{:.0f}')} of {1e3 * float(limit_s):g} ms"
+        yield f"p99 {_number(latency.get('p99'), format_ms)} of {format_ms(1e3 * float(limit_s))}"
     if "memory" in promised:
         yield f"{_size(stats.get('peak_rss_bytes'))} of {_size(promised['memory'])}"
 
@@ -373,8 +387,10 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and -_MOST <= value <= _MOST
 
 
-def _number(value: object, form: str) -> str:
-    return form.format(value) if _is_number(value) else "?"
+def _number(value: object, form: str | Callable[[float], str]) -> str:
+    if not _is_number(value):
+        return "?"
+    return form.format(value) if isinstance(form, str) else form(value)
 
 
 def _size(value: object) -> str:

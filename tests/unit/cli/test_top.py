@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -7,13 +8,16 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
-from edgert.cli.machine_commands import Pipelines, top
+from edgert.cli.machine_commands import Pipelines, describe, pipeline_table, top
+from edgert.meters.reading import measured
 from edgert.runtime.announce import Beacon
 from tests.helpers.sysfs import plant
 
 app = typer.Typer()
+
 app.command()(top)
 
 
@@ -90,7 +94,7 @@ def test_a_pipeline_of_this_user_is_there_with_nothing_set_up() -> None:
         "300.0 MiB",
         "80 % of the",
         "17 throttled",
-        "of 60 ms",
+        "of 60.0",
     ):
         assert told in text
 
@@ -118,7 +122,7 @@ def test_cameras_have_rows_of_their_own() -> None:
     beacon.open()
     lines = [" ".join(line.split()) for line in run("--once").splitlines()]
     beacon.close()
-    assert "dock north 14.9 7 11 47.5 up for 300 s" in lines
+    assert "dock north 14.9 7 11.0 ms 47.5 ms up for 300 s" in lines
     assert "dock south 0 0 ? ? down for 90 s: connection refused" in lines
 
 
@@ -147,3 +151,24 @@ def test_pipelines_come_first_and_what_is_missing_takes_one_line(tmp_path: Path)
     readings = next(number for number, line in enumerate(lines) if line.startswith("reading"))
     assert lines[0].strip() == "pipelines, last minute" and "refused" in lines[2] and readings > 2
     assert [line for line in lines if "unavailable" in line] == [line for line in lines if line.startswith("unavail")]
+
+
+def shown(width: int) -> str:
+    """The table of a pipeline that lags, at a width."""
+    recent = {"latency_ms": {"p50": 11_550.0, "p99": 17_280.0}}
+    stats = {**STATS, "recent": recent, "promised": {}, "frames_out": 123456}
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as taken:
+        console.print(pipeline_table([{"at": "process 4242", "name": "cars", "stats": stats}], width))
+    return taken.get()
+
+
+def test_at_80_columns_long_latencies_are_seconds_and_the_process_is_named() -> None:
+    assert max(map(len, shown(80).splitlines())) <= 80
+    assert "17.3 s" in shown(80) and "process 4242" in shown(80)
+    assert "11.6 s" in shown(200) and "123,456" in shown(200) and "e+" not in shown(200)
+
+
+def test_readings_have_their_units_and_no_exponents() -> None:
+    values = {("cores", 0.01984): "0.02 cores", ("", 1_234_567.0): "1,234,567", ("J", 0.00000012): "0 J"}
+    assert [describe(measured(value, unit, "")) for unit, value in values] == list(values.values())
