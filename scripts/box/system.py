@@ -179,11 +179,13 @@ def _ubuntu_keyring(folder: Path, archive: str) -> Path:
         with urlopen(f"{archive}/{package}", timeout=60.0) as answer:
             content = answer.read(1 << 20)
     except OSError as error:
-        fix = f"MIRROR=URL of another archive of Ubuntu; or that package by hand: {here}"
+        fix = f"UBUNTU_MIRROR=URL names another archive; or install that package by hand: {here}"
         raise DeviceError(f"{archive}/{package} cannot be had", why=str(error), fix=fix) from error
     if hashlib.sha256(content).hexdigest() != digest:
         raise DeviceError(
-            f"{archive}/{package} is another package", why="its SHA-256 is not the known one", fix="another MIRROR=URL"
+            f"{archive}/{package} is another package",
+            why="its SHA-256 is not the known one",
+            fix="UBUNTU_MIRROR=URL names another",
         )
     file = folder / "ubuntu-keyring.deb"
     file.write_bytes(content)
