@@ -238,6 +238,11 @@ def _for_jobs(file: PipelineFile, jobs: int) -> PipelineFile:
 
     if jobs < 1:
         raise ConfigError(f"{jobs} jobs cannot be", fix="1 or more")
+    served = [name for name, stage in file.config.stages.items() if getattr(stage, "port", 0)]
+    if jobs > 1 and served:
+        why = "each of several jobs would open the port"
+        fix = "--jobs 1, or a pipeline without it"
+        raise ConfigError(f"stage {served[0]!r} has a port", why=why, where=file.where("stages", served[0]), fix=fix)
     config, models = file.config, dict(file.config.models)
     for name, model in models.items() if jobs > 1 else ():
         if model.threads is None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from edgert.files import exists, replace_text
 from edgert.stages.kinds import FileSink
 from edgert.stages.sink.output_file import cannot_write, lock, written_elsewhere
 from edgert.stages.sink.output_files import fixed_folder, has_field, safe, written_by
-from edgert.stages.source.files import videos_at
+from edgert.stages.source.files import VIDEO_SUFFIXES, videos_at
 from edgert.stages.source.kinds import kind_of, videos_pattern
 from edgert.user_code import code_name
 
@@ -62,6 +63,7 @@ def videos_of(file: PipelineFile) -> list[Video]:
     paths = videos_at(videos_pattern(section, file.document.path.parent), file.where("stages", source, "source"))
     if len(paths) > 1:
         _check_apart(file)
+    _check_beside(file, videos_pattern(section, file.document.path.parent), paths)
     made = []
     for path, name in zip(paths, _names(paths), strict=True):
         alone = section.model_copy(update={"source": f"videos:{glob.escape(str(path))}"})
@@ -135,6 +137,23 @@ def _check_apart(file: PipelineFile) -> None:
             )
 
 
+def _check_beside(file: PipelineFile, pattern: Path, paths: Sequence[Path]) -> None:
+    """Raise ConfigError for a sink whose videos the next run would take for its own input."""
+    folders = {path.parent.resolve() for path in paths}
+    for name, stage in file.config.stages.items():
+        if not isinstance(stage, FileSink) or stage.path.suffix.lower() not in VIDEO_SUFFIXES:
+            continue
+        folder = fixed_folder(stage.path.absolute()).resolve()
+        is_beside = any(one == folder or ("**" in str(pattern) and one in folder.parents) for one in folders)
+        if is_beside and (pattern.is_dir() or fnmatch(stage.path.name, pattern.name)):
+            raise ConfigError(
+                f"{str(stage.path)!r} lies among the videos that are read",
+                why="the next run would read what this one writes",
+                where=file.where("stages", name, "path"),
+                fix="a folder of its own for the outputs",
+            )
+
+
 def _is_stream(path: Path) -> bool:
     """Return whether a path is a pipe or a device, into which all videos are written one after another."""
     return exists(path) and not (path.is_file() or path.is_dir())
@@ -181,7 +200,8 @@ class Journal:
     """Which videos a pipeline is done with, in a file beside its outputs. For any thread.
 
     A video counts as done while its file, the pipeline and its models are what they were, and its outputs are there.
-    What an earlier run began and did not finish is removed before the video is played again.
+    What an earlier run began and did not finish is removed before the video is played again. A line is added for each
+    change; the file is written anew at the start of a run.
 
     Args:
         file: the pipeline as it was before it was made into one for each video.
@@ -212,6 +232,8 @@ class Journal:
             if not lock(descriptor):
                 raise written_elsewhere(held, "")
             self._read()
+            lines = [json.dumps({"pipeline": self._digest}), *map(_line, self._entries.items())]
+            replace_text(self.path, "\n".join(lines) + "\n")
             yield
             held.unlink(missing_ok=True)
         finally:
@@ -229,27 +251,26 @@ class Journal:
         with self._turn:
             self._undo(video)
             before = {str(path): size for path, size in self._outputs(video).items()}
-            self._entries[str(video.path)] = {"state": "begun", "identity": _identity(video.path), "before": before}
-            self._write()
+            self._note(video, {"state": "begun", "identity": _identity(video.path), "before": before})
 
     def end(self, video: Video, *, is_done: bool) -> None:
         """Note what came of a video: it is done, or is to be played again."""
         with self._turn:
             entry = self._entries[str(video.path)]
             written = [str(path) for path in self._outputs(video)]
-            entry |= {"state": "done", "written": written} if is_done else {"state": "failed"}
-            self._write()
+            del entry["state"]
+            done = {"state": "done", "identity": entry["identity"], "written": written}
+            self._note(video, done if is_done else {"state": "failed", **entry})
 
     def undo(self, video: Video) -> None:
         """Remove what a video has left that was not played to its end."""
         with self._turn:
             self._undo(video)
-            self._entries.pop(str(video.path), None)
-            self._write()
+            self._note(video, {"state": "undone"})
 
     def _undo(self, video: Video) -> None:
         entry = self._entries.get(str(video.path))
-        if entry is None or entry.get("state") == "done":
+        if entry is None or entry.get("state") not in ("begun", "failed"):
             return
         before, appended = entry.get("before", {}), _appended(video)
         for path in self._outputs(video):
@@ -270,18 +291,43 @@ class Journal:
         return {path: size for one in video.outputs for path, size in written_by(one, self._streams).items()}
 
     def _read(self) -> None:
+        self._entries = {}
         if not self.path.is_file():
             return
         try:
-            content = json.loads(self.path.read_text())
-            entries = content["videos"] if content["pipeline"] == self._digest else {}
-            self._entries = {path: entry for path, entry in entries.items() if isinstance(entry, dict)}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            self._entries = {}  # a journal that cannot be read: all are played again
+            first, *lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
+        except OSError as error:
+            raise cannot_write(self.path, error, "") from error
+        if _plain(first).get("pipeline") != self._digest:  # of another pipeline: all are played again
+            return
+        for entry in map(_plain, lines):  # the last may be half a line
+            if isinstance(path := entry.pop("path", None), str) and entry.get("state") != "undone":
+                self._entries[path] = entry
+            elif isinstance(path, str):
+                self._entries.pop(path, None)
 
-    def _write(self) -> None:
-        content = {"pipeline": self._digest, "videos": self._entries}
-        replace_text(self.path, json.dumps(content, indent=1))
+    def _note(self, video: Video, entry: dict[str, Any]) -> None:
+        self._entries[str(video.path)] = entry
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(_line((str(video.path), entry)) + "\n")
+                file.flush()
+                os.fdatasync(file.fileno())
+        except OSError as error:
+            raise cannot_write(self.path, error, "") from error
+
+
+def _line(entry: tuple[str, Mapping[str, Any]]) -> str:
+    return json.dumps({"path": entry[0], **entry[1]})
+
+
+def _plain(line: str) -> dict[str, Any]:
+    """Return a line of the journal; nothing where it is none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _appended(video: Video) -> set[Path]:

@@ -101,6 +101,9 @@ def test_the_name_is_filled_into_every_path(tmp_path: Path) -> None:
         ("videos:vids", "  end: {sink: jsonl, from: cam, path: out.jsonl}\n", "does not name the video"),
         ("videos:vids", SINK + "  two: {source: 'synthetic:noise'}\n  e: {sink: null, from: two}\n", "beside another"),
         ("vids/a.mp4", SINK, "nothing is called {file}"),
+        ("videos:vids", "  end: {sink: video, from: cam, path: 'FOLDER/vids/{file}.mp4'}\n", "lies among"),
+        ("vids/*.mp4", "  end: {sink: video, from: cam, path: 'FOLDER/vids/{file}-out.mp4'}\n", "lies among"),
+        ("videos:**/*.mp4", "  end: {sink: video, from: cam, path: 'FOLDER/vids/x/{file}.mp4'}\n", "lies among"),
     ],
 )
 def test_a_pipeline_that_several_videos_cannot_go_through_is_refused(
@@ -109,7 +112,7 @@ def test_a_pipeline_that_several_videos_cannot_go_through_is_refused(
     touch(tmp_path / "vids", "a.mp4", "b.mp4")
     for refused in (lambda file: validate(file), lambda file: Pipeline(file)):
         with pytest.raises(ConfigError) as caught:
-            refused(write(tmp_path, source, more))
+            refused(write(tmp_path, source, more.replace("FOLDER", str(tmp_path))))
         assert what in caught.value.what and caught.value.fix and "p.yaml:" in caught.value.where
 
 
@@ -170,6 +173,22 @@ def test_what_is_done_is_remembered_until_something_changes(tmp_path: Path) -> N
     changed = journal_of(tmp_path, "replace")
     with changed.opened():
         assert not changed.is_done(video), "it is another pipeline"
+
+
+def test_half_a_line_and_what_is_no_entry_are_passed_over(tmp_path: Path) -> None:
+    touch(tmp_path / "vids", "a.mp4", "b.mp4")
+    journal = journal_of(tmp_path)
+    first, second = journal._videos
+    with journal.opened():
+        for video in (first, second):
+            journal.begin(video)
+            journal.end(video, is_done=True)
+        journal.begin(second)
+    whole = journal.path.read_text()
+    journal.path.write_text(whole.replace("\n", "\n3\n[]\n{}\n", 1) + whole.splitlines()[-1][:20])
+    with journal.opened():
+        assert journal.is_done(first) and not journal.is_done(second)
+    assert len(journal.path.read_text().splitlines()) == 3, "it is written anew at the start"
 
 
 def test_what_a_killed_run_left_of_a_video_is_removed_and_nothing_else(tmp_path: Path) -> None:
