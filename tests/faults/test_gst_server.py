@@ -13,6 +13,7 @@ import pytest
 
 import edgert
 from edgert.runtime.stage import SourceStats
+from tests.helpers.clips import write_clip
 from tests.helpers.gst_server import GstServer, gst_server, python
 
 pytestmark = [
@@ -161,6 +162,22 @@ def test_ten_kills_are_ten_reconnects(tmp_path: Path) -> None:
                 wait(lambda: state(running).up is False)
                 server.start()
                 assert wait(lambda number=number: state(running).reconnects == number + 1) < 10
+
+
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_a_recording_whose_server_is_killed_is_played_again_to_its_end(transport: str, tmp_path: Path) -> None:
+    write_clip(tmp_path / "film.mp4", 150)
+    with gst_server() as server:
+        server.play(tmp_path / "film.mp4")
+        with pipeline(tmp_path, server, f", transport: {transport}") as running:
+            running.start()
+            more(running, 40)
+            server.kill()
+            wait(lambda: state(running).up is False)
+            assert not state(running).ended
+            server.start()
+            wait(lambda: state(running).ended)
+            assert state(running).reconnects == 1 and state(running).reason == "its stream ended after 5.0 s of 5.0 s"
 
 
 DECODE = {"h264": "rtph264depay ! avdec_h264", "h265": "rtph265depay ! avdec_h265"}

@@ -67,11 +67,16 @@ class GstServer:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._read()
         if self._shown:
-            self.show(**self._shown)
+            self._send({"do": "show", **self._shown})
 
     def show(self, codec: str = "h264", size: tuple[int, int] = (320, 240), fps: int = 15) -> None:
         """Another stream under the same address; who watches the one before is cut off."""
         self._shown = {"codec": codec, "size": size, "fps": fps}
+        self._send({"do": "show", **self._shown})
+
+    def play(self, file: Path) -> None:
+        """An mp4 of H.264 from now on, whose length the server announces; from its beginning for each connection."""
+        self._shown = {"play": str(file)}
         self._send({"do": "show", **self._shown})
 
     def change(self, size: tuple[int, int], fps: int) -> None:
@@ -143,13 +148,17 @@ def serve(host: str, port: str, login: str) -> None:
     def show(asked: dict[str, Any]) -> None:
         server.client_filter(lambda *_: GstRtspServer.RTSPFilterResult.REMOVE)
         medias.clear()
-        encode, _, pay = CODECS[asked["codec"]].partition(" ! ")
         factory = GstRtspServer.RTSPMediaFactory()
-        factory.set_launch(
-            f"( videotestsrc is-live=true ! capsfilter name=caps caps={caps(asked)} ! {encode} ! {pay} name=pay0 pt="
-            f"{26 if asked['codec'] == 'jpeg' else 96} )"
-        )
-        factory.set_shared(True)
+        if path := asked.get("play"):
+            launch = f"filesrc location={path} ! qtdemux ! h264parse ! rtph264pay name=pay0 pt=96 config-interval=-1"
+        else:
+            encode, _, pay = CODECS[asked["codec"]].partition(" ! ")
+            launch = (
+                f"videotestsrc is-live=true ! capsfilter name=caps caps={caps(asked)} ! {encode} ! {pay} name=pay0 pt="
+                f"{26 if asked['codec'] == 'jpeg' else 96}"
+            )
+        factory.set_launch(f"( {launch} )")
+        factory.set_shared(not path)
         factory.connect("media-configure", lambda _, media: medias.append(media))
         if login:
             allowed = GstRtspServer.RTSPPermissions()
