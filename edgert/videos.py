@@ -186,7 +186,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
             if not names[at] and counts[one.casefold()] == 1 and one.casefold() not in taken:
                 names[at] = one
                 taken.add(one.casefold())
-    for at, one in enumerate(forms[-1]):
+    for at, one in enumerate(forms[0]):
         number = 2
         while not names[at]:
             if (wanted := f"{one}_{number}").casefold() not in taken:
@@ -231,11 +231,13 @@ class Journal:
         try:
             if not lock(descriptor):
                 raise written_elsewhere(held, "")
-            self._read()
-            lines = [json.dumps({"pipeline": self._digest}), *map(_line, self._entries.items())]
-            replace_text(self.path, "\n".join(lines) + "\n")
-            yield
-            held.unlink(missing_ok=True)
+            try:
+                self._read()
+                lines = [json.dumps({"pipeline": self._digest}), *map(_line, self._entries.items())]
+                replace_text(self.path, "\n".join(lines) + "\n")
+                yield
+            finally:
+                held.unlink(missing_ok=True)
         finally:
             os.close(descriptor)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +55,8 @@ def play_videos(
     sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
     runs = VideoRuns(file, environment, jobs=jobs, bar=bar, strict=strict)
     log.begin(how, screen, quiet=quiet, sources=sources, stages=stages)
+    for handler in logging.getLogger("edgert").handlers:
+        handler.addFilter(_once())
     results: list[VideoResult] = []
     left = 0
     failed: EdgertError | None = None
@@ -92,6 +96,18 @@ def play_videos(
         raise typer.Exit(EXIT_INTERRUPTED)
     if not all(result.is_fine for result in everything):
         raise typer.Exit(1)
+
+
+def _once() -> Callable[[logging.LogRecord], bool]:
+    """Return a filter that passes notes only the first time, as every video's pipeline has the same; and all else."""
+    seen = set[str]()
+
+    def passes(record: logging.LogRecord) -> bool:
+        is_new = record.levelno > logging.INFO or record.getMessage() not in seen
+        seen.add(record.getMessage())
+        return is_new
+
+    return passes
 
 
 def _line(result: VideoResult, done: int, total: int) -> str:
