@@ -175,7 +175,7 @@ def _look_through(database: sqlite3.Connection) -> None:
         timer.cancel()
         timer.join()
     if found != b"ok":
-        raise sqlite3.DatabaseError(str(found, "utf-8", "replace"))
+        raise sqlite3.DatabaseError(str(found, "utf-8", "replace").splitlines()[-1])
 
 
 def _private(path: str, flags: int) -> int:
