@@ -205,7 +205,7 @@ Board = Annotated[str | None, board("The pipeline's own when left out.")]
 Trt = Annotated[str | None, trt("The one of the board's JetPack when left out.")]
 CalibrationImages = Annotated[
     str | None,
-    images("For INT8 calibration; a glob or a video works, too, and 100 to 500 images are good."),
+    images("For INT8 calibration; a glob, a .txt of paths or a video works, too, and 100 to 500 images are good."),
 ]
 Photos = images("Settings are tried on them, and several show more. Repeatable.")
 

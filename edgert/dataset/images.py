@@ -4,6 +4,7 @@ They are decoded by the code of the pipeline's sources, so a model sees here wha
 """
 
 import hashlib
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Sequence
@@ -24,6 +25,7 @@ from edgert.runtime.frame import U8
 from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.files import SUFFIXES, is_image, read_image
 from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, MediaClock, Timeline
+from edgert.text_files import lines_of
 
 _SHOWN = 5
 _LOOKED_AT = 1000
@@ -62,13 +64,14 @@ def open_images(
 ) -> ImageDataset:
     """Finds images and checks that they look like some.
 
-    Files of folders and globs come in the order of the SHA-256 of their names, which is the same everywhere, whatever
-    the folder lists first, and makes the first few a fair sample of images sorted by class or time. Listed files
-    keep their order. A video's frames are spread evenly over it.
+    Files of folders, globs and texts come in the order of the SHA-256 of their names, which is the same everywhere,
+    whatever the folder lists first, and makes the first few a fair sample of images sorted by class or time. Files of
+    a sequence keep their order. A video's frames are spread evenly over it.
 
     Args:
-        source: a folder (where it holds no image itself, those of the folders in it), a glob, an image, a video,
-            ``python:[FOLDER/]module:name``, or a sequence of image files or of (h, w, 3) uint8 BGR arrays.
+        source: a folder (where it holds no image itself, those of the folders in it), a glob, an image, a .txt with an
+            image a line, a video, ``python:[FOLDER/]module:name``, or a sequence of image files or of (h, w, 3) uint8
+            BGR arrays.
         limit: takes the first so many; of a video so many.
         where: the ``file:line key`` that asked for them, for errors.
 
@@ -83,6 +86,10 @@ def open_images(
     path = Path(source).expanduser().absolute()  # a worker that is sent the dataset may stand in another folder
     if path.is_dir():
         return _of_files(path, _in_folder(path, where), limit, where)
+    if path.is_file() and path.suffix.lower() == ".txt":
+        files = [Path(os.path.normpath(file)) for file in listed_files(path)]
+        base = Path(os.path.commonpath([file.parent for file in files] or [path]))
+        return _of_files(base, files, limit, where)
     if path.is_file():
         is_still = path.suffix.lower() in SUFFIXES or is_image(path)
         return FileDataset((path,), (path.name,), where) if is_still else _of_video(path, limit, where)
@@ -94,6 +101,45 @@ def open_images(
     if not found:
         raise ConfigError(f"no image matches {str(path)!r}", where=where, fix="check the pattern")
     return _of_files(base, found, limit, where)
+
+
+def listed_files(path: Path) -> list[Path]:
+    """Return the images that a text file lists, one a line: absolute, or relative to the list or to the working folder.
+
+    Raises:
+        ConfigError: a line names no file; the first such line is named, the others are counted.
+    """
+    lines, found = list(lines_of(path)), list[Path]()
+    missing = list[tuple[int, str]]()
+    for number, line in lines:
+        if Path(line).suffix.lower() not in SUFFIXES:
+            what = f"line {number} of {path} names no image: {line!r}"
+            raise ConfigError(what, why=f"images end with {', '.join(sorted(SUFFIXES))}", where=f"{path}:{number}")
+        spellings = (line, line.replace("\\", "/"), _as_bytes_on_disk(line))
+        file = next((one for name in spellings if (one := _beside(path, name)) is not None), None)
+        if file is None:
+            missing.append((number, line))
+        else:
+            found.append(file)
+    if missing:
+        number, line = missing[0]
+        raise ConfigError(
+            f"{len(missing)} of {len(lines)} images that {path} lists are missing, first on line {number}: {line!r}",
+            why=f"there is no such file, neither from {path.parent} nor from {Path.cwd()}",
+            where=f"{path}:{number}",
+            fix="write paths from the list's own folder, like ./images/a.jpg",
+        )
+    return found
+
+
+def _beside(path: Path, name: str) -> Path | None:
+    tried = (place / name for place in (path.parent, Path.cwd()))
+    return next((one.absolute() for one in tried if one.is_file()), None)
+
+
+def _as_bytes_on_disk(name: str) -> str:
+    """Return the name of a file whose name on the disk is Latin-1, as the list's text was."""
+    return os.fsdecode(name.encode("cp1252", "ignore"))
 
 
 def fair_order(names: Iterable[str]) -> list[str]:

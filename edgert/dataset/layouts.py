@@ -21,11 +21,12 @@ import cv2
 import numpy as np
 import yaml
 
-from edgert.dataset.images import fair_order
+from edgert.dataset.images import fair_order, listed_files
 from edgert.dataset.labels import Array, Boxes
 from edgert.errors import ConfigError, cause, nearest
 from edgert.stages.source.files import SUFFIXES, read_image
 from edgert.text_files import lines_of, read_text
+from edgert.units import whole_number
 
 LOOKED_FOR = (
     "a COCO .json or folder annotations, a .csv of file,label_index (label, labels or text), a data.yaml, folders "
@@ -119,7 +120,7 @@ def _of_data_yaml(path: Path, limit: int | None, points: bool) -> Found:
     names = data.get("names") or {}
     numbered = dict(enumerate(names)) if isinstance(names, list) else names
     plain = isinstance(numbered, dict) and all(isinstance(name, (str, int, float)) for name in numbered.values())
-    if not plain or not all(str(key).isdecimal() for key in numbered):
+    if not plain or not all(whole_number(str(key)) is not None for key in numbered):
         raise ConfigError(f"{path} has names that are no list", where=f"{path}: names", fix="names: [person, car]")
     shape = data.get("kpt_shape", [0, 3 if points else 0])
     if not isinstance(shape, list) or len(shape) != 2 or shape[1] not in (0, 2, 3):
@@ -149,7 +150,7 @@ def _of_yolo(places: Sequence[Path], names: Mapping[int, str], limit: int | None
     """What folders of images, and text files that list images, show together."""
     files = list[Path]()
     for place in places:
-        some = _images(place) if place.is_dir() else _listed(place)
+        some = _images(place) if place.is_dir() else listed_files(place)
         if not some:
             what = f"{place} holds no image" if place.is_dir() else f"{place} lists no image"
             raise ConfigError(what, why="its labels cannot be compared with anything", where=str(path))
@@ -178,45 +179,6 @@ def _of_yolo(places: Sequence[Path], names: Mapping[int, str], limit: int | None
             found.setdefault(number, str(number))
         boxes.append(one)
     return folder, Annotated(tuple(chosen), tuple(boxes), dict(sorted(found.items())))
-
-
-def _listed(path: Path) -> list[Path]:
-    """Return the images that a text file lists, one a line: absolute, or relative to the list or to the working folder.
-
-    Raises:
-        ConfigError: a line names no file; the first such line is named, the others are counted.
-    """
-    lines, found = list(lines_of(path)), list[Path]()
-    missing = list[tuple[int, str]]()
-    for number, line in lines:
-        if Path(line).suffix.lower() not in SUFFIXES:
-            what = f"line {number} of {path} names no image: {line!r}"
-            raise ConfigError(what, why=f"images end with {', '.join(sorted(SUFFIXES))}", where=f"{path}:{number}")
-        spellings = (line, line.replace("\\", "/"), _as_bytes_on_disk(line))
-        file = next((one for name in spellings if (one := _beside(path, name)) is not None), None)
-        if file is None:
-            missing.append((number, line))
-        else:
-            found.append(file)
-    if missing:
-        number, line = missing[0]
-        raise ConfigError(
-            f"{len(missing)} of {len(lines)} images that {path} lists are missing, first on line {number}: {line!r}",
-            why=f"there is no such file, neither from {path.parent} nor from {Path.cwd()}",
-            where=f"{path}:{number}",
-            fix="write paths from the list's own folder, like ./images/a.jpg",
-        )
-    return found
-
-
-def _beside(path: Path, name: str) -> Path | None:
-    tried = (place / name for place in (path.parent, Path.cwd()))
-    return next((one.absolute() for one in tried if one.is_file()), None)
-
-
-def _as_bytes_on_disk(name: str) -> str:
-    """Return the name of a file whose name on the disk is Latin-1, as the list's text was."""
-    return os.fsdecode(name.encode("cp1252", "ignore"))
 
 
 def _label_file(image: Path) -> Path:

@@ -54,6 +54,22 @@ def test_a_folder_of_folders_and_a_glob(tmp_path: Path) -> None:
     assert names(open_images(f"{tmp_path}/**/*.bmp")) == ["dog/2.bmp"]
 
 
+def test_a_text_that_lists_images(tmp_path: Path) -> None:
+    for number in range(6):
+        write(tmp_path / "images" / f"{number}.png", number)
+    listed = tmp_path / "some.txt"
+    listed.write_text("".join(f"./images/{n}.png\r\n" for n in (4, 1, 3)) + f"{tmp_path}/images/../images/1.png\n")
+    images = open_images(listed)
+    assert sorted(names(images)) == ["1.png", "3.png", "4.png"]
+    assert names(images) == [name for name in names(open_images(tmp_path / "images")) if name in names(images)]
+    listed.write_text("./images/9.png\n")
+    with pytest.raises(ConfigError, match=r"1 of 1 images that .*some\.txt lists are missing, first on line 1"):
+        open_images(listed)
+    listed.write_text("\n")
+    with pytest.raises(ConfigError, match="no image was given"):
+        open_images(listed)
+
+
 def test_listed_files_keep_their_order(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{name}.png", n) for n, name in enumerate("cab")]
     images = open_images(paths)
