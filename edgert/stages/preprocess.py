@@ -290,7 +290,7 @@ def check_levels(config: InputConfig, dtype: str, where: str) -> str:
     Raises:
         ModelError: hardly any level is left, as a mean and a std for real numbers leave them.
     """
-    if np.dtype(dtype).kind not in "iu":
+    if dtype not in _STAND_IN or np.dtype(dtype).kind not in "iu":
         return ""
     mean, std = (np.asarray(value, np.float64)[:, None] for value in (config.mean, config.std))
     values, bounds = np.rint((np.arange(256) - mean) / std), np.iinfo(dtype)

@@ -8,18 +8,9 @@ import numpy as np
 
 from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
+from edgert.stages.decode import detection
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
-from edgert.stages.decode.detection import (
-    I32,
-    Bool,
-    Candidates,
-    Head,
-    Index,
-    Unit,
-    best_column,
-    in_pixels,
-    suppress_at_once,
-)
+from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Index, best_column, suppress_at_once
 from edgert.stages.decode.guess import Fit, Look, wrong_shapes
 
 # Layout: https://docs.ultralytics.com/tasks/obb and /modes/export, [20, 21504] for DOTA at 1024: x, y, w, h in network
@@ -43,7 +34,7 @@ class YoloV8Obb(Head):
         boxes: in network pixels, or relative to the network's width and height.
     """
 
-    boxes: Unit = "pixels"
+    boxes: detection.Unit = "pixels"
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
@@ -77,7 +68,7 @@ class YoloV8Obb(Head):
         return Candidates(hulls(turned), scores, classes, turned)
 
     def _in_pixels(self, turned: F32, network: Size) -> F32:
-        places = in_pixels(turned[:, :4], network, self.boxes)
+        places = detection.in_pixels(turned[:, :4], network, self.boxes)
         return turned if self.boxes == "pixels" else np.concatenate([places, turned[:, 4:]], axis=1)
 
     def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:

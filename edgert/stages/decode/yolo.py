@@ -11,21 +11,10 @@ import numpy as np
 
 from edgert.runtime.records import Keypoints
 from edgert.stages.crop import Geometry
+from edgert.stages.decode import detection
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
-from edgert.stages.decode.detection import (
-    I32,
-    Bool,
-    Candidates,
-    Head,
-    Index,
-    Unit,
-    best_class,
-    corners,
-    in_pixels,
-    strongest,
-    suppress,
-)
+from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Unit, best_class, corners, in_pixels
 from edgert.stages.decode.guess import BODIES, STRIDES, Fit, Look, check_labels, wrong_shapes
 
 # YOLOv5 and its kin (v6, v7, decoded YOLOX): boxes decoded in the graph, objectness beside the classes.
@@ -237,7 +226,9 @@ class YoloPose:
             found = raw[raw[:, 4] >= self.score]
             boxes, scores, classes = found[:, :4], found[:, 4], found[:, 5].astype(np.int32)
             points = found[:, 6:]
-            rows = self._suppressed(boxes, scores, classes) if self.agnostic else strongest(scores, self.limit)
+            rows = (
+                self._suppressed(boxes, scores, classes) if self.agnostic else detection.strongest(scores, self.limit)
+            )
             return self._record(boxes[rows], scores[rows], classes[rows], points[rows], geometry)
         best = raw[4] if self.classes == 1 else raw[4 : 4 + self.classes].max(axis=0)
         found = raw[:, best >= self.score].T
@@ -247,9 +238,9 @@ class YoloPose:
         rows = self._suppressed(boxes, scores, classes)
         return self._record(boxes[rows], scores[rows], classes[rows], found[rows, 4 + self.classes :], geometry)
 
-    def _suppressed(self, boxes: F32, scores: F32, classes: I32) -> Index:
+    def _suppressed(self, boxes: F32, scores: F32, classes: I32) -> detection.Index:
         kinds = np.zeros_like(classes) if self.agnostic else classes
-        return suppress(boxes, scores, kinds, self.iou, self.limit)
+        return detection.suppress(boxes, scores, kinds, self.iou, self.limit)
 
     def _record(self, boxes: F32, scores: F32, classes: I32, points: F32, geometry: Geometry) -> Keypoints:
         places = points.reshape(len(points), points.shape[1] // 3, 3)

@@ -315,6 +315,8 @@ def test_integers_that_are_scaled_as_real_numbers_are_refused(dtype: str, mean: 
         ("int32", 0.0, 1.0, ""),
         ("float32", 0.0, 255.0, ""),
         ("float16", 127.5, 127.5, ""),
+        ("bfloat16", 0.0, 255.0, ""),
+        ("unknown", 0.0, 255.0, ""),
         ("uint8", 128.0, 1.0, "50%"),
         ("int8", 0.0, 1.0, "50%"),
     ],
