@@ -97,7 +97,7 @@ class InferenceSlot:
         self._size_of = [next(size for size in self.sizes if size >= count) for count in range(self.rows + 1)]
         self._fed, self._ran = device.event(), device.event()
         self._ways = ways(device)
-        self._done, self._done_rows = self._ways["sleep"], 0
+        self._done, self._done_rows = self._ways["block"], 0
         self._graphs: dict[int, tuple[Graph, ...]] = {}
         self._warm: set[int] = set()
         self._renewed: set[int] = getattr(session, "renewed", set())  # of engines that become faster while they run
@@ -148,7 +148,7 @@ class InferenceSlot:
             self._warm.add(rows)
             self.late.discard(rows)
 
-    def enqueue(self, frames: Sequence[Ready], how: How = "sleep") -> None:
+    def enqueue(self, frames: Sequence[Ready], how: How = "block") -> None:
         """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
 
         Args:
@@ -167,7 +167,7 @@ class InferenceSlot:
                 stream.wait(self._fed)
             self._run(rows, how)
 
-    def enqueue_written(self, geometries: Sequence[Geometry], written: Event, how: How = "sleep") -> None:
+    def enqueue_written(self, geometries: Sequence[Geometry], written: Event, how: How = "block") -> None:
         """Like :meth:`enqueue`, of images that are in their rows when the event has passed. Raises DeviceError."""
         rows = self._ready(len(geometries))
         self._reader.place(geometries)
@@ -331,12 +331,9 @@ class GpuInference:
         self._lasts = range(1, 1 + len({id(slot.session.stream) for slot in slots}))  # what was before them is done
 
     def how(self, patient: bool) -> How:
-        """How one waits, who sleeps or who does not: of cameras the newest frame counts, of files there are others."""
-        if not patient:
-            return "nap"
-        if not self.is_patient:
-            return "doze"
-        return "snooze" if self._newest is None or self._newest.is_read else "sleep"  # all are done in order
+        """Return how to wait for the next run; beside cameras, one behind another run is no matter of a usual time."""
+        is_behind = self._newest is not None and not self._newest.is_read  # all are done in order
+        return "block" if patient and self.is_patient and is_behind else "poll"
 
     @property
     def idle(self) -> bool:

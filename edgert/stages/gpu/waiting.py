@@ -1,10 +1,8 @@
-"""How a thread waits for runs of a model on a GPU, one after the other.
+"""Two ways in which a thread waits for runs of a model on a GPU, one after the other.
 
-Who is called wants to know at once, and has nothing else to do: :class:`Nap`. Frames of files may be late, as others
-are under way: :class:`Doze`. Beside cameras, a run that the GPU begins at once takes about as long every time:
-:class:`Snooze`. For one that must wait for others a thread sleeps until the driver wakes it: :class:`Sleep`. That ends
-by an interrupt, which a thread of the driver's own handles, and takes more of the processor than two or three looks do,
-but it is seldom very late. Measured in docs/gpu.md, "What a frame takes of the processor".
+:class:`PollingWait` sleeps for about as long as such a run usually takes and then looks: soon, and with little of the
+processor. :class:`BlockingWait` sleeps until the driver wakes it, by an interrupt that a thread of the driver handles.
+That takes more of the processor than two or three looks, but suits a run that waits behind others, for an unknown time.
 """
 
 from __future__ import annotations
@@ -16,13 +14,17 @@ from typing import Literal
 
 from edgert.memory.cuda import CudaDevice, Event
 
-How = Literal["nap", "sleep", "doze", "snooze"]
+How = Literal["poll", "block"]
 _LEAST_NS = 20_000
-"""Of a sleep between two looks; Linux wakes a thread up to 50 µs later."""
-_LOOKS = 32
-"""Between two looks one sleeps for such a part of the wait so far: so much later, at most, one notices the end."""
-_SPUN_NS = 50_000
-"""How long one who waits for what usually takes as long still looks: so late may a sleeper wake."""
+"""The shortest sleep between two looks; Linux wakes a thread up to 50 µs later."""
+_LATE_PART = 32
+"""A sleep between two looks is at most the wait so far divided by this: so late, at most, the end is noticed."""
+_EARLY_NS = 50_000
+"""How long before the usual end to begin to look: so late may the system wake a sleeping thread."""
+_SPIN_NS = 2 * _EARLY_NS
+"""For how long to look again and again, before sleeping between two looks."""
+_SHRINKS = 8
+"""A sleep that was too long shortens the next by this part of it."""
 
 
 class Waiting(ABC):
@@ -33,29 +35,25 @@ class Waiting(ABC):
 
     @abstractmethod
     def wait(self, rows: int = 1) -> None:
-        """Until the run, of so many rows, is done. Raises DeviceError when it, or work before it, failed."""
+        """Wait until the run of so many rows is done. Raises DeviceError when it, or work before it, failed."""
 
 
-class Sleep(Waiting):
-    """The driver's own way. The event is a patient one."""
+class BlockingWait(Waiting):
+    """Sleeps until the driver wakes the thread. The event is a patient one."""
 
     def wait(self, rows: int = 1) -> None:
         self.event.synchronize()
 
 
-class _Expecting(Waiting):
-    """Sleeps, by the clock, for about as long as the last waits for as many rows were, and then looks.
+class PollingWait(Waiting):
+    """Sleeps, by the clock, for about as long as the last waits for as many rows took, and then looks.
 
-    A sleep that was too long shortens the next by a part, one that was too short lengthens it by what is known to have
-    been missing, but for the time that one wants to be early. It no more than doubles: a stall, as of a machine that
-    was suspended, is no reason to sleep through the runs that follow.
+    A sleep that was too short lengthens the next by a quarter of what was missing. It no more than doubles: a stall, as
+    of a machine that was suspended, is no reason to sleep through the runs that follow.
 
     Args:
         now_ns, sleep: the clock's.
     """
-
-    _early_ns: int
-    _shrinks: int
 
     def __init__(
         self,
@@ -66,65 +64,29 @@ class _Expecting(Waiting):
         super().__init__(event)
         self._now_ns, self._sleep = now_ns, sleep
         self._first_ns: dict[int, int] = {}
-        """By rows, the next wait's first sleep, where it is worth one."""
+        """Rows → the next wait's first sleep, where it is worth one."""
 
     def wait(self, rows: int = 1) -> None:
         first_ns, slept_ns = self._first_ns.get(rows, 0), 0
-        if first_ns > _SPUN_NS:
+        if first_ns > _EARLY_NS:
             slept_ns = first_ns
             self._sleep(slept_ns / 1e9)
             if self.event.passed():
-                self._first_ns[rows] = first_ns - first_ns // self._shrinks
+                self._first_ns[rows] = first_ns - first_ns // _SHRINKS
                 return
-        best_ns = slept_ns + self._rest(first_ns) - self._early_ns
-        self._first_ns[rows] = first_ns + min((max(best_ns, 0) - first_ns) // 4, max(first_ns, _SPUN_NS))
+        best_ns = max(slept_ns + self._look(first_ns) - _EARLY_NS, 0)
+        self._first_ns[rows] = first_ns + min((best_ns - first_ns) // 4, max(first_ns, _EARLY_NS))
 
-    @abstractmethod
-    def _rest(self, first_ns: int) -> int:
-        """Waits for it, after the first sleep; returns for how many nanoseconds it is known not to have passed."""
-
-
-class Nap(_Expecting):
-    """Looks again and again after the first sleep: sooner than who sleeps until the GPU is done, and with less of the
-    processor than who never sleeps."""
-
-    _early_ns, _shrinks = _SPUN_NS, 8
-
-    def _rest(self, first_ns: int) -> int:
-        started_ns = self._now_ns()
-        self.event.synchronize()
-        return self._now_ns() - started_ns
-
-
-class Doze(_Expecting):
-    """Sleeps between two looks, too: takes least of the processor, and is a little late.
-
-    Attributes:
-        looks_ns: for so long it looks again and again before that.
-    """
-
-    _early_ns, _shrinks, looks_ns = 0, 32, 0
-
-    def _rest(self, first_ns: int) -> int:
+    def _look(self, first_ns: int) -> int:
+        """Look until the run is done; return for how many nanoseconds it is known not to have been."""
         started_ns, rested_ns = self._now_ns(), 0
         while not self.event.passed():
             rested_ns = self._now_ns() - started_ns
-            if rested_ns >= self.looks_ns:
-                self._sleep(max((first_ns + rested_ns) // _LOOKS, _LEAST_NS) / 1e9)
+            if rested_ns >= _SPIN_NS:
+                self._sleep(max((first_ns + rested_ns) // _LATE_PART, _LEAST_NS) / 1e9)
         return rested_ns
 
 
-class Snooze(Doze):
-    """Is as soon as a nap where runs take as long every time, and takes little of the processor where they do not."""
-
-    _early_ns, _shrinks, looks_ns = _SPUN_NS, 8, 2 * _SPUN_NS
-
-
 def ways(device: CudaDevice) -> dict[How, Waiting]:
-    """All of them, each with an event of its own."""
-    return {
-        "nap": Nap(device.event()),
-        "sleep": Sleep(Event(device, patient=True)),
-        "doze": Doze(device.event()),
-        "snooze": Snooze(device.event()),
-    }
+    """Return both, each with an event of its own."""
+    return {"poll": PollingWait(device.event()), "block": BlockingWait(Event(device, patient=True))}

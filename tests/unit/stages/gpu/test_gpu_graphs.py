@@ -15,7 +15,7 @@ from edgert.memory.cuda import CudaDevice, Loans
 from edgert.stages.gpu import infer_gpu
 from edgert.stages.gpu.infer_gpu import SLOTS
 from edgert.stages.gpu.upload import on_gpu
-from edgert.stages.gpu.waiting import Doze, Nap, Sleep, Snooze, Waiting
+from edgert.stages.gpu.waiting import BlockingWait, PollingWait, Waiting
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu_inference import Rig, nv12, shared
 
@@ -315,23 +315,22 @@ def test_frames_are_prepared_on_the_stream_that_brings_them_while_the_engine_wor
     rig.close()
 
 
-@pytest.mark.parametrize(
-    ("patient", "submitting", "behind", "running"), [(False, Doze, Doze, Nap), (True, Snooze, Sleep, Snooze)]
-)
-def test_whoever_waits_for_what_was_submitted_sleeps(
-    patient: bool, submitting: type[Waiting], behind: type[Waiting], running: type[Waiting]
+@pytest.mark.parametrize(("patient", "behind"), [(False, PollingWait), (True, BlockingWait)])
+def test_a_run_beside_cameras_that_waits_behind_another_is_waited_for_by_the_driver(
+    patient: bool, behind: type[Waiting]
 ) -> None:
     rig = Rig()
     rig.inference.is_patient = patient
     slots = rig.inference._slots
     pending = [rig.inference.submit(rig.inference.fill(nv12()))[0] for _ in range(2)]
-    assert type(slots[0]._done) is submitting and type(slots[1]._done) is behind
+    assert type(slots[0]._done) is PollingWait and type(slots[1]._done) is behind
     for each in pending:
         each.record()
     rig.inference.run(rig.inference.fill(nv12()))
-    assert type(slots[2]._done) is running
+    assert type(slots[2]._done) is PollingWait
     blocking, ways = rig.gpu.event_flags.BLOCKING_SYNC, slots[0]._ways
     assert {how: bool(way.event.raw.flags & blocking) for how, way in ways.items()} == {
-        "nap": False, "sleep": True, "doze": False, "snooze": False,
-    }  # fmt: skip
+        "poll": False,
+        "block": True,
+    }
     rig.close()
