@@ -1,6 +1,7 @@
 """What a pipeline adds to its engine: null source → infer → null sink against the bare engine in a loop."""
 
 import gc
+import math
 import queue
 import statistics
 import threading
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter, perf_counter_ns
 
 import cv2
 import numpy as np
@@ -174,16 +175,28 @@ class _Stopwatch(NullSink):
         return (self._last_ns - self._first_ns) / 1e6 / (self._count - 1)
 
 
-def engine_speed(path: Path, threads: int, runs: int = 50) -> Figure:
-    """Milliseconds per run of one model by itself."""
+_LEAST_RUNS, _WARM_S = 5, 0.5
+
+
+def engine_speed(path: Path, threads: int, runs: int = 50, limit_s: float = math.inf) -> Figure:
+    """Return milliseconds per run of one model by itself.
+
+    Args:
+        limit_s: after which no further run begins, once there are five.
+    """
     options = EngineOptions(threads, store=FileStore(cache_folder() / "ort"))
     session = backend("auto").compile(load(path), options).session()
-    for _ in range(3):
+    begun = perf_counter()
+    session.run()
+    while perf_counter() - begun < min(limit_s, _WARM_S):
         session.run()
-    samples = [wall_ms(session.run) for _ in range(runs)]
+    begun, samples = perf_counter(), list[float]()
+    while len(samples) < runs and (len(samples) < _LEAST_RUNS or perf_counter() - begun < limit_s):
+        samples.append(wall_ms(session.run))
     low, *_, high = statistics.quantiles(samples, n=20)
     detail = {"threads": options.threads, "p5_ms": low, "p95_ms": high}
-    return Figure(f"engine alone, {path.stem}", statistics.median(samples), "ms", n=runs, detail=detail)
+    name = f"engine alone, {path.stem}, {options.threads} thread{'' if options.threads == 1 else 's'}"
+    return Figure(name, statistics.median(samples), "ms", n=len(samples), detail=detail)
 
 
 def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, sink: Stage) -> Runner:

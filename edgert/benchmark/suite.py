@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import math
 import re
 import statistics
 import subprocess
@@ -167,6 +168,8 @@ def _frames(clip: Path, counter: Counter) -> Iterator[Any]:
 
 
 CLIP_FRAMES = 90
+_QUICK_S = 2.0
+"""For an engine with each number of threads; five runs are made in any case."""
 
 
 def bench(target: Path, quick: bool = False) -> Iterator[Figure]:
@@ -178,7 +181,7 @@ def bench(target: Path, quick: bool = False) -> Iterator[Figure]:
     Args:
         target: an ONNX model: its speed alone, by threads. A pipeline: what edgert adds to each of its models, and
             what edgert itself costs: hops, growth, start-up, and video decoding beside OpenCV's.
-        quick: a third of the rounds.
+        quick: a third of the rounds; of a model alone, seconds.
 
     Raises:
         EdgertError: the model or pipeline is wrong.
@@ -188,7 +191,8 @@ def bench(target: Path, quick: bool = False) -> Iterator[Figure]:
 
 def _measured(target: Path, quick: bool) -> Iterator[Figure]:
     if target.suffix == ".onnx":
-        yield from (engine_speed(target, threads) for threads in sorted({1, core_count()}))
+        limit_s = _QUICK_S if quick else math.inf
+        yield from (engine_speed(target, threads, limit_s=limit_s) for threads in sorted({1, core_count()}))
         return
     rounds = 3 if quick else 9
     models = load_pipeline(target).config.models
