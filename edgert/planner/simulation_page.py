@@ -1,6 +1,7 @@
-"""A simulation as one HTML file: verdict first, then what happened over time, then stage by stage."""
+"""A simulation as one HTML file: the verdict, one second in full, what happened over time, then stage by stage."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.budget.loop import GovernorReport
@@ -101,9 +102,9 @@ def _bar(error: float | None) -> str:
 
 
 def _sections(simulation: Simulation) -> Iterator[tuple[str, str, html.Markup]]:
-    yield "time", "Over time", html.join(_charts(simulation))
     if simulation.played.second is not None and simulation.played.second.spans:
         yield "second", "One second in full", _second(simulation.played.second)
+    yield "time", "Over time", _charts(simulation)
     yield "stages", "Stage by stage", _stages(simulation)
     if (governed := simulation.played.governed) is not None:
         yield "governor", "What the governor did", _governor(governed)
@@ -111,11 +112,34 @@ def _sections(simulation: Simulation) -> Iterator[tuple[str, str, html.Markup]]:
         yield "notes", "What was assumed", html.bullets(simulation.notes)
 
 
-def _charts(simulation: Simulation) -> Iterator[html.Markup]:
+def _charts(simulation: Simulation) -> html.Markup:
+    """What changed over time; below, folded, what hardly did."""
+    if not simulation.played.moments:
+        return html.paragraph("The sources ended before a second was over.", "absent")
+    drawn = list(_drawn(simulation))
+    flat = [chart for chart in drawn if chart.steady]
+    if not flat:
+        return html.join([chart.figure for chart in drawn])
+    words = "; ".join(f"{chart.title.lower()} {chart.steady}" for chart in flat)
+    folded = html.tag("details", html.tag("summary", f"Hardly changed: {words}"), *(chart.figure for chart in flat))
+    return html.join([*(chart.figure for chart in drawn if not chart.steady), folded])
+
+
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    """A drawn chart, and what its lines stay at where they are nearly straight; empty where they are not."""
+
+    title: str
+    figure: html.Markup
+    steady: str
+
+
+_STEADY = 0.02
+"""Of its largest value, by which a line may change that is called straight."""
+
+
+def _drawn(simulation: Simulation) -> Iterator[_Chart]:
     moments, budgets = simulation.played.moments, simulation.budgets
-    if not moments:
-        yield html.paragraph("The sources ended before a second was over.", "absent")
-        return
     yield _chart("Frames per second", moments, [("fps", lambda one: one.fps)], significant)
     latency: list[tuple[str, _Value]] = [("p99", lambda one: one.p99_ms), ("p50", lambda one: one.p50_ms)]
     yield _chart("Latency from capture to sink", moments, latency, _in("ms"), budgets.latency_ms)
@@ -147,10 +171,13 @@ def _chart(
     lines: Iterable[tuple[str, _Value]],
     show: Callable[[float], str],
     limit: float | None = None,
-) -> html.Markup:
+) -> _Chart:
     series = [Series(label, [value(one) for one in moments]) for label, value in lines]
     drawn = series_chart([one.at_s for one in moments], series, title=title, show=show, limit=limit)
-    return html.tag("figure", html.tag("figcaption", title), drawn)
+    known = [[value for value in one.values if value is not None] for one in series]
+    is_flat = all(values and max(values) - min(values) <= _STEADY * abs(max(values)) for values in known)
+    steady = ", ".join(show(values[-1]) for values in known) if is_flat else ""
+    return _Chart(title, html.tag("figure", html.tag("figcaption", title), drawn), steady)
 
 
 def _stages(simulation: Simulation) -> html.Markup:

@@ -114,7 +114,7 @@ class _Drawing:
 def _figure(drawing: _Drawing, unit: str, name: str) -> html.Markup:
     image = diagram.network_image(drawing.boxes, drawing.lines, title=drawing.title)
     caption = html.tag("figcaption", scatter.heat_legend(drawing.heat, unit, significant))
-    viewport = html.tag("div", image, class_="viewport", tabindex=0, role="region", aria_label=drawing.title)
+    viewport = html.tag("div", image, class_="viewport", tabindex=0, role="group", aria_label=drawing.title)
     return html.tag("figure", caption, viewport, data_whole=f"{name}-all")
 
 
@@ -203,7 +203,11 @@ def _table(model: str, rows: Sequence[UnitRow]) -> html.Markup:
             html.Column("On", [row.on for row in rows]),
             html.Column("ms", [html.Cell(significant(row.time_ms), row.time_ms) for row in rows], "number"),
             html.Column("of the time", [html.Cell(share(row.part), row.part) for row in rows], "number"),
-            html.Column("", [length_bar(row.part / most, strong=row.part > most / 2) for row in rows], "minor length"),
+            html.Column(
+                "of the longest",
+                [length_bar(row.part / most, strong=row.part > most / 2) for row in rows],
+                "minor length",
+            ),
             html.Column("mJ", [html.Cell(significant(row.energy_mj), row.energy_mj) for row in rows], "minor number"),
             html.Column("Elsewhere", [_elsewhere(row.others_ms.items()) for row in rows], "minor"),
         ],

@@ -1,4 +1,4 @@
-// Shows only nodes of the chosen verdicts whose row holds the text.
+// Shows only nodes of the chosen verdicts whose row holds the text; at first those that are refused, else in doubt.
 for (const part of document.querySelectorAll(".nodes")) {
   const rows = [...part.querySelectorAll("tbody tr")].map((row) => ({
     row,
@@ -7,11 +7,12 @@ for (const part of document.querySelectorAll(".nodes")) {
   }));
   const controls = document.createElement("fieldset");
   controls.className = "choices";
-  const boxes = part.dataset.counts.split(" ").map((pair) => {
-    const [verdict, count] = pair.split(":");
+  const counts = part.dataset.counts.split(" ").map((pair) => pair.split(":"));
+  const first = ["no", "verify"].find((word) => counts.some(([verdict, count]) => verdict === word && count !== "0"));
+  const boxes = counts.map(([verdict, count]) => {
     const box = document.createElement("input");
     box.type = "checkbox";
-    box.checked = true;
+    box.checked = first === undefined || verdict === first;
     box.value = verdict;
     const label = document.createElement("label");
     label.append(box, ` ${verdict} (${count})`);

@@ -156,7 +156,7 @@ def table(
         tag("tbody", *(tag("tr", *row) for row in rows)),
         class_=" ".join(filter(None, ("sortable" if sortable else "", "stacked" if stacked else ""))) or None,
     )
-    return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
+    return tag("div", whole, class_="scroll", tabindex=0, role="group", aria_label=caption)
 
 
 def _cells(column: Column, class_: str | None, is_head: bool, labeled: bool) -> list[Markup]:

@@ -159,7 +159,7 @@ def _measures(
     """Numbers, and bars that repeat them; those of the result stand out."""
     cells = [tag("b", text) if strong else text for text, strong in zip(texts, result, strict=True)]
     bars = [length_bar(part, strong=strong) for part, strong in zip(parts, result, strict=True)]
-    return Column(header, cells, "number"), Column("", bars, "length")
+    return Column(header, cells, "number"), Column("of the largest", bars, "length")
 
 
 # Noise layer by layer, and layers in another precision.

@@ -101,6 +101,20 @@ def test_its_page_has_one_second_in_full(made: Simulation) -> None:
     assert "One second in full" not in render(replace(made, played=replace(made.played, second=None)))
 
 
+def test_the_second_comes_first_and_lines_that_hardly_change_are_folded(made: Simulation) -> None:
+    text = render(made)
+    assert text.index(">One second in full</h2>") < text.index(">Over time</h2>")
+    moments = made.played.moments
+    assert moments
+    flat = tuple(replace(moments[0], at_s=one.at_s) for one in moments)
+    folded = render(replace(made, played=replace(made.played, moments=flat)))
+    assert "<details><summary>Hardly changed: frames per second " in folded
+    rising = tuple(replace(one, fps=10.0 + number) for number, one in enumerate(flat))
+    text = render(replace(made, played=replace(made.played, moments=rising)))
+    assert text.index("<figcaption>Frames per second") < text.index("<details>")
+    assert "Hardly changed: latency" in text
+
+
 def test_a_lane_says_what_each_stage_took_and_stages_beyond_the_last_color_share_it() -> None:
     spans = [Span("gpu", f"s{n}", 10.0 * n, 10.0 * n + 4) for n in range(12)]
     (lane,) = lanes(Second(0.0, 120.0, None, tuple(spans), (), ()))

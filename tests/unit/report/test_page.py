@@ -82,6 +82,12 @@ def test_page_is_well_formed_and_has_all_sections(report: QuantizationReport) ->
 
 
 @pytest.mark.parametrize("report", [full_report(), hostile_report()])
+def test_headers_have_names_and_regions_are_no_landmarks_twice(report: QuantizationReport) -> None:
+    """A header without a text is a button without a name once it sorts."""
+    text = render(report)
+    assert not re.search(r"<th[^>]*></th>", text) and 'role="region"' not in text
+
+
 def test_page_needs_nothing_from_outside(report: QuantizationReport) -> None:
     outline = Outline(render(report))
     loading = {"src", "srcset", "data", "action", "poster", "xlink:href", "style", "background"}
