@@ -54,6 +54,7 @@ _HEADERS = {
     "/usr/include/gstreamer-1.0/gst/video/video.h": "libgstreamer-plugins-base1.0-dev",
     "/usr/aarch64-linux-gnu/include/stdio.h": "libc6-dev-arm64-cross",
 }
+_EXTRAS = "[plan,nvml]"  # those of scripts/setup-jetson
 _SPACE_BYTES = 3 * 2**30
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _FORMAT = Path("/usr/lib/binfmt.d/qemu-aarch64.conf")  # of Debian's qemu-user-static: magic, mask, flags with F
@@ -213,7 +214,7 @@ def wheels(folder: Path, wanted: Distribution = DEBIAN) -> tuple[Path, str]:
     Raises:
         DeviceError: one of them is not there as a wheel, or there is no network.
     """
-    key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()[:12]
+    key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + _EXTRAS.encode()).hexdigest()[:12]
     name = f"wheels-{wanted.python}-{wanted.machine}-{key}"
     made, part = folder / name, folder / f"{name}.part"
     run([str(ROOT / "scripts/wheel")], "edgert's wheel cannot be built")
@@ -234,7 +235,7 @@ def wheels(folder: Path, wanted: Distribution = DEBIAN) -> tuple[Path, str]:
             target += ["--abi", abi]
         for glibc in ("manylinux2014", *(f"manylinux_2_{minor}" for minor in _GLIBC)):
             target += ["--platform", f"{glibc}_{wanted.machine}"]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", *target, f"{wheel}[plan]", *_BUILD]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", *target, f"{wheel}{_EXTRAS}", *_BUILD]
         run(command, f"not all dependencies are there as wheels for {wanted.machine}")
         part.rename(made)
         done = "dependencies downloaded"
