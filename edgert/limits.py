@@ -15,7 +15,7 @@ MEMBER_PATH = 240
 TRACE_OBJECTS = 100_000
 WHOLE_NUMBER = 2**53
 STATE_BYTES = 1 << 20
-PAGE_CONNECTIONS = 256
+PAGE_CONNECTIONS = 384
 PAGE_VIEWERS = 8
 PAGE_STREAMS = 64
 PAGE_HEAD_S = 5.0
@@ -24,7 +24,7 @@ PAGE_HEAD_BYTES = 1 << 14
 WEBRTC_VIEWERS = 16
 WHEP_BYTES = 1 << 16
 WHEP_CANDIDATES = 20
-RTSP_CONNECTIONS = 256
+RTSP_CONNECTIONS = 384
 RTSP_IDLE_S = 10.0
 GALLERY_BYTES = 1 << 27
 GALLERY_JSON_BYTES = 1 << 25
@@ -81,8 +81,8 @@ TABLE = (
     (
         "connections to the live page or `sink: webrtc`, and viewers beside them",
         f"{PAGE_CONNECTIONS} and {PAGE_VIEWERS}",
-        "each holds a descriptor; a quarter each for who is silent, shakes hands, asks, is answered; the address with "
-        "most of them gives way",
+        "each holds a descriptor; a half that say nothing, a sixth each that shake hands, ask, are answered; the "
+        "address with most of them gives way",
     ),
     ("cameras on the live page", f"{PAGE_STREAMS}", "a frame of each is held"),
     ("request to the page", f"{PAGE_HEAD_BYTES >> 10} KiB", "it is held in memory"),
@@ -98,8 +98,8 @@ TABLE = (
     (
         "connections to `sink: rtsp`",
         f"{RTSP_CONNECTIONS}",
-        "each holds a descriptor; a quarter each for who is silent, begins to ask, asks, plays; the address with most "
-        "of them gives way",
+        "each holds a descriptor; a half that say nothing, a sixth each that begin to ask, ask, play; the address with "
+        "most of them gives way",
     ),
     (
         "time without playing on one of them",

@@ -48,11 +48,23 @@ class Connection:
         self._socket, self._loop, self._room = own, asyncio.get_running_loop(), room
         self._held, self._tls = bytearray(), None  # type: tuple[bytearray, ssl.SSLObject | None]
         self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         room.add(self)
 
-    def begin(self, task: "asyncio.Task[None]") -> None:
-        """Name the task that attends to this client."""
-        self._task = task
+    def begin(self, attend: "Callable[[Connection], asyncio.Task[None]]") -> None:
+        """Have a task attend to the client as soon as it says something; until then it costs next to nothing. It ends
+        when it has not :meth:`arrived` in time."""
+        self._timer = self._loop.call_later(limits.PAGE_HEAD_S, self.end)
+        self._loop.add_reader(self._socket, self._spoke, attend)
+
+    def _spoke(self, attend: "Callable[[Connection], asyncio.Task[None]]") -> None:
+        self._loop.remove_reader(self._socket)
+        self._task = attend(self)
+
+    def arrived(self) -> None:
+        """End the time for the arrival: what the client wants is known."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def enter(self, room: "Room[Connection]") -> None:
         """Go on to the next step."""
@@ -65,6 +77,9 @@ class Connection:
         self._room.remove(self)
         if self._task is not None:
             self._task.cancel()
+        elif self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self.close()
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -170,6 +185,7 @@ class Connection:
     def close(self) -> None:
         """Give the descriptor and the memory back: a task that was canceled holds on to its frames, and so to this."""
         self._room.remove(self)
+        self.arrived()
         self._socket.close()
         self._task = self._tls = None
 
@@ -224,14 +240,14 @@ class Door(Generic[_T]):
     Args:
         listening: a socket that listens; closed at the end.
         tls: the server's certificate; None: nothing is encrypted.
-        most: how many clients there may be, a quarter of them at each step. Where the process may open few descriptors,
-            there are fewer.
+        most: how many clients there may be, a half of them that said nothing yet, and a sixth at each further step.
+            Where the process may open few descriptors, there are fewer.
     """
 
     def __init__(self, listening: socket.socket, tls: ssl.SSLContext | None, host: Host[_T], most: int) -> None:
         self._socket, self._tls, self._host = listening, tls, host
-        each = affordable(most // 4)
-        self.silent, self.shaking, self.asking, self.answering = (Room[Connection](each) for _ in range(4))
+        self.silent = Room[Connection](affordable(most // 2))
+        self.shaking, self.asking, self.answering = (Room[Connection](affordable(most // 6)) for _ in range(3))
         self._tasks = set[asyncio.Task[None]]()
         self._has_warned = False
         listening.setblocking(False)
@@ -252,16 +268,14 @@ class Door(Generic[_T]):
                     own.close()
                     continue
                 own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                client = Connection(own, (str(address[0]), address[1]), self.silent)
-                task = loop.create_task(self._attended(client))
-                client.begin(task)
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                Connection(own, (str(address[0]), address[1]), self.silent).begin(self._attend)
                 count += 1
                 if count % _AT_ONCE == 0:
                     await asyncio.sleep(0)
         finally:
             self._socket.close()
+            for client in self.silent:
+                client.end()
             for task in tuple(self._tasks):
                 task.cancel()
 
@@ -273,17 +287,23 @@ class Door(Generic[_T]):
         full = next((room for room in (self.silent, self.shaking, self.asking, self.answering) if room), None)
         if full is not None:
             full.gives_way().end()
-        await asyncio.sleep(0 if full is not None else _PAUSE_S)  # until it is closed, or another part closes one
+        await asyncio.sleep(0 if full is not None else _PAUSE_S)  # until it is closed, or something else is
         return full is not None
+
+    def _attend(self, client: Connection) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(self._attended(client))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _attended(self, client: Connection) -> None:
         try:
-            with client.within(limits.PAGE_HEAD_S):
-                await client.speak()
-                if self._tls is not None:
-                    await client.shake_hands(self._tls, self.shaking)
-                client.enter(self.asking)
-                wanted = await self._host.asked(client)
+            await client.speak()
+            if self._tls is not None:
+                await client.shake_hands(self._tls, self.shaking)
+            client.enter(self.asking)
+            wanted = await self._host.asked(client)
+            client.arrived()
             client.enter(self.answering)
             await self._host.answered(client, wanted)
             await client.finish()

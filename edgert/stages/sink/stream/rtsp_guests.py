@@ -28,7 +28,7 @@ class Guests:
     def __init__(self, sessions: Any, played: Callable[[], None]) -> None:
         self._sessions, self._played, self.lock = sessions, played, threading.RLock()
         self._ended = deque[Any]()
-        each = affordable(limits.RTSP_CONNECTIONS // 4)
+        each = affordable(limits.RTSP_CONNECTIONS // 6)
         self.asking, self.playing = (Room[Guest](each) for _ in range(2))
 
     def came(self, _: Any, client: Any) -> None:

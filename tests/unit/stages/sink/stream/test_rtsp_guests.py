@@ -44,7 +44,7 @@ class Sessions:
 
 @pytest.fixture
 def guests(monkeypatch: pytest.MonkeyPatch) -> Guests:
-    monkeypatch.setattr(limits, "RTSP_CONNECTIONS", 16)
+    monkeypatch.setattr(limits, "RTSP_CONNECTIONS", 24)
     return Guests(Sessions(), lambda: None)
 
 
