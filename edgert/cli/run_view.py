@@ -176,7 +176,7 @@ def _line(summary: Summary, label: str) -> str:
     down = [name for name, stage in summary.stages.items() if stage.source and stage.source.up is False]
     return (
         f"{label}{'  ' if label else ''}{summary.seconds:7.1f} s  {summary.frames_out} frames  {recent.fps:.1f} fps  "
-        f"latency p50 {latency.p50:.1f} p99 {latency.p99:.1f} ms  dropped {sum(recent.dropped.values())}"
+        f"latency p50 {latency.p50:.1f} p99 {latency.p99:.1f} ms  dropped {sum(recent.dropped.values())}/min"
         + (f"  down: {', '.join(down)}" if down else "")
     )
 

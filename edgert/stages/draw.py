@@ -88,10 +88,12 @@ class Overlay:
 
     Args:
         elements: of ``boxes labels masks keypoints trails zones stats``.
+        letters: how large they are, of what suits the image at its own size; 0: nothing is written.
     """
 
-    def __init__(self, elements: Collection[str], clock: Clock = REAL) -> None:
-        self._elements, self._clock = frozenset(elements), clock
+    def __init__(self, elements: Collection[str], clock: Clock = REAL, letters: float = 1.0) -> None:
+        written = () if letters else ("labels", "stats")
+        self._elements, self._clock, self._letters = frozenset(elements).difference(written), clock, letters
         self._trails: defaultdict[str, Trails] = defaultdict(Trails)
         self._rates: defaultdict[str, _Rate] = defaultdict(_Rate)
 
@@ -101,7 +103,7 @@ class Overlay:
 
     def shapes(self, size: tuple[int, int], result: Result) -> list[Shape]:
         """What is painted on an image of (width, height), in order. To be asked once for every frame."""
-        canvas, found = _canvas(size, result), list[Shape]()
+        canvas, found = _canvas(size, result, self._letters or 1.0), list[Shape]()
         shown = list(current_outputs(result).values())
         crops = [record for record in shown if isinstance(record, Crops)]
         nested = [record for one in crops for record in one.records]
@@ -133,7 +135,7 @@ class Overlay:
                     found += shapes.labels(canvas, record)
             for one in crops:
                 found += _notes(canvas, one, result.outputs.get(one.parent))
-        if "zones" in self._elements:
+        if "zones" in self._elements and self._letters:
             found += [label for one in shown if isinstance(one, Zones) for label in shapes.place_labels(canvas, one)]
         return found + self._headings(canvas, result, shown)
 
@@ -178,14 +180,14 @@ class _Rate:
 _pen = lru_cache(maxsize=16)(Pen)
 
 
-def _canvas(size: tuple[int, int], result: Result) -> Canvas:
+def _canvas(size: tuple[int, int], result: Result, letters: float) -> Canvas:
     frame, short, (low, high) = result.frame, min(size), _TEXT_PX
     return Canvas(
         size=size,
         origin=frame.origin,
         scale=(size[0] / frame.width, size[1] / frame.height),
         line_px=max(1, round(math.sqrt(short) * _LINE_PER_ROOT_PX)),
-        pen=_pen(min(max(round(short * _TEXT_SHARE), low), high)),
+        pen=_pen(round(letters * min(max(round(short * _TEXT_SHARE), low), high))),
     )
 
 

@@ -105,6 +105,50 @@ def test_every_camera_by_itself_and_nothing_sideways(page: Page, sink: HttpSink,
     assert page.errors == [] and all(one.startswith((sink.url, "data:")) for one in page.requests)
 
 
+def test_cameras_are_called_what_is_written_on_them_and_those_without_an_image_say_so(
+    page: Page, sink: HttpSink
+) -> None:
+    page.open(sink.url, 1200)
+    wait_for(page, "document.querySelectorAll('.tile.seen').length", 3)
+    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+    called = {node["name"]["value"] for node in nodes if node.get("role", {}).get("value") == "button"}
+    for number in range(4):
+        shown = page.evaluate(f"document.querySelectorAll('.tile')[{number}].innerText").split()
+        assert any(set(shown) <= set(name.split()) for name in called), (shown, called)
+    said = "getComputedStyle(document.querySelectorAll('.screen')[%d], '::after').content"
+    assert [page.evaluate(said % number) for number in (0, 3)] == ["none", '"No image yet"']
+
+
+@pytest.mark.parametrize(
+    ("ms", "shown"),
+    [(None, "– ms"), (0.25, "0.3 ms"), (842.4, "842 ms"), (1000, "1.0 s"), (12232, "12.2 s"), (100001, "100 s")],
+)
+def test_long_times_are_shown_in_seconds(page: Page, sink: HttpSink, ms: float | None, shown: str) -> None:
+    page.open(sink.url, 1200)
+    assert page.evaluate(f"lasting({'undefined' if ms is None else ms}).join(' ')") == shown
+
+
+@pytest.mark.parametrize(
+    ("medians", "state"),
+    [
+        ([900, 3000], "waiting: 3.0 s late, growing"),
+        ([12000, 12100], "live: live"),
+        ([100, 900], "live: live"),
+        ([9000, 5000], "live: live"),
+        ([5000], "live: live"),
+    ],
+)
+def test_the_page_says_when_results_come_ever_later(
+    page: Page, sink: HttpSink, medians: list[float], state: str
+) -> None:
+    page.open(sink.url, 1200)
+    page.evaluate("poll = update = () => undefined, medians.length = 0")
+    for number, median in enumerate(medians):
+        page.evaluate(f"noteLatency({median}, {20000 * number})")
+    page.evaluate("judge({stages: {}}, true)")
+    assert page.evaluate("`${at('state').className}: ${at('state').textContent}`") == state
+
+
 def test_one_camera_large_by_click_and_by_keys(page: Page, sink: HttpSink) -> None:
     page.open(sink.url, 1200)
     wait_for(page, "document.querySelectorAll('.tile').length", 4)

@@ -22,6 +22,8 @@ LARGE_PX, TILE_PX, SMALL_PX = 1280, 640, 480
 ELEMENTS = ("boxes", "labels", "masks", "keypoints", "zones")
 """What is drawn for viewers when no draw stage did."""
 _QUALITY = {LARGE_PX: 80, TILE_PX: 70, SMALL_PX: 70}
+_LETTERS = {LARGE_PX: 1.0, TILE_PX: 2.4, SMALL_PX: 0.0}
+"""How large letters are. A few tiles are shown at half their width, where large ones are read; of many none are."""
 _TABLE_ROWS = 50
 _LOG = logging.getLogger(__name__)
 
@@ -44,7 +46,8 @@ class Live:
         self._lock, self._encoding = threading.Lock(), threading.RLock()
         self._cameras: dict[str, _Camera] = {}
         self._newest, self._number, self._closed, self._is_full = "", 0, False, False
-        self._overlay, self._images = Overlay(ELEMENTS), {width: Images() for width in _QUALITY}
+        self._overlays = {width: Overlay(ELEMENTS, letters=letters) for width, letters in _LETTERS.items()}
+        self._images = {width: Images() for width in _QUALITY}
 
     def begin(self) -> None:
         """Results may come, also after it was closed."""
@@ -114,10 +117,10 @@ class Live:
             return self._painted(result, width)
 
     def _painted(self, result: Result, most: int) -> np.ndarray:
-        images, drawn = self._images[most], result.image
+        images, overlay, drawn = self._images[most], self._overlays[most], result.image
         width = _width(result.frame.width if drawn is None else drawn.shape[1], most)
         if drawn is None:
-            image = images.painted(result, width, lambda size: self._overlay.shapes(size, result))
+            image = images.painted(result, width, lambda size: overlay.shapes(size, result))
             result = replace(result, image=image)
         elif width < drawn.shape[1] and most < LARGE_PX:  # what somebody drew is shown large as it is
             result = replace(result, image=images.painted(result, width, lambda _: ()))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgert.cli.run_view import print_summary, written
+from edgert.cli.run_view import _line, print_summary, written
 from edgert.config import load_pipeline
 from edgert.memory import Counts
 from edgert.runtime import summarize
@@ -139,3 +139,9 @@ def test_a_start_that_fails_shows_its_error_alone(tmp_path: Path) -> None:
     assert '"error"' in (tmp_path / "run.json").read_text()
     done = in_process("run", "p.yaml", "--set", "stages.out.path=new/{stream}.jsonl", "--quiet", cwd=tmp_path)
     assert done.returncode == 0 and "→ new/belt.jsonl" in done.stdout, done
+
+
+def test_the_line_of_a_run_counts_drops_of_the_last_minute_and_says_so() -> None:
+    summary = summarize([], 4_000_000_000, Counts(), 1 << 20, {}, {})
+    recent = replace(summary.recent, dropped={"queue": 3000, "join": 43})
+    assert _line(replace(summary, recent=recent), "").endswith("dropped 3043/min")

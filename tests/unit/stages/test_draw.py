@@ -15,7 +15,7 @@ from edgert.runtime.frame import U8, Frame
 from edgert.runtime.records import Classification, Crops, Detections, Keypoints, Result, Segmentation
 from edgert.stages import draw as overlay_module
 from edgert.stages.draw import Draw, Trails
-from edgert.stages.paint import INK, WHITE, Pen, color_of, text_color
+from edgert.stages.paint import INK, WHITE, Box, Label, Pen, color_of, text_color
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.overlay_scenes import busy_scene
 from tests.helpers.virtual_clock import VirtualClock
@@ -175,6 +175,19 @@ def test_what_is_drawn_is_a_list_in_painting_order() -> None:
     order = [kind for kind, _ in groupby(kinds)]
     assert order[:3] == ["Mask", "Stroke", "Box"] and order[-1] == "Label" and kinds.count("Box") == 5
     assert set(order[3:-1]) == {"Stroke", "Dot"} and kinds.count("Label") == 4 + 1
+
+
+@pytest.mark.parametrize(("letters", "count"), [(1.0, 5), (2.5, 5), (0.0, 0)])
+def test_letters_are_as_large_as_asked_or_none_is_written(letters: float, count: int) -> None:
+    frame, elements = plain_frame(), ("boxes", "labels", "zones", "stats")
+    usual = overlay_module.Overlay(elements, VirtualClock()).shapes((160, 120), busy_scene(frame, 0, 4))
+    overlay = overlay_module.Overlay(elements, VirtualClock(), letters)
+    found = overlay.shapes((160, 120), busy_scene(frame, 0, 4))
+    written = [one for one in found if isinstance(one, Label)]
+    assert len(written) == count and sum(isinstance(one, Box) for one in found) == 4
+    plain = [one for one in usual if isinstance(one, Label)]
+    for ours, theirs in zip(written, plain, strict=False):
+        assert ours.pen.height_px == round(letters * theirs.pen.height_px)
 
 
 def test_trails_follow_an_object() -> None:

@@ -3,7 +3,7 @@
 const HISTORY = 80, WINDOW = 5;
 const at = (id) => document.getElementById(id);
 const history = { fps: [], drops: [], p50: [], p99: [] };
-const seen = [], listed = new Map();
+const seen = [], listed = new Map(), medians = [], GROWTH_MS = 30000;
 
 function make(name, text) {
   const element = document.createElement(name);
@@ -15,6 +15,12 @@ function short(value) {
   if (!Number.isFinite(value)) return "–";
   if (value >= 100000) return (value / 1000).toFixed(0) + "k";
   return value >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1);
+}
+
+// A time in the unit that it is read in: "842 ms", "12.2 s".
+function lasting(ms) {
+  if (!Number.isFinite(ms)) return ["–", "ms"];
+  return ms < 1000 ? [short(ms), "ms"] : [(ms / 1000).toFixed(ms < 100000 ? 1 : 0), "s"];
 }
 
 function spark(card, values) {
@@ -33,9 +39,10 @@ function spark(card, values) {
   svg.querySelector("polygon").setAttribute("points", `${start},38 ${points} ${HISTORY - 1},38`);
 }
 
-function show(id, value, drawn) {
+function show(id, value, drawn, text = short(value), unit = "") {
   const card = at(id);
-  card.querySelector("strong").textContent = short(value);
+  card.querySelector("strong").textContent = text;
+  if (unit) card.querySelector("small").textContent = `${unit}, 1 min`;
   if (!Number.isFinite(drawn)) return;
   history[id].push(drawn);
   if (history[id].length > HISTORY) history[id].shift();
@@ -96,7 +103,7 @@ function showCameras(stages, recent) {
     const reason = source.reason ? `: ${source.reason}` : "";
     if (typeof source.up === "boolean") parts.push(`${source.up ? "up" : "down"} for ${time(source.state_s)}${reason}`);
     if (Number.isFinite(source.frame_age_s)) parts.push(`frame ${time(source.frame_age_s)} ago`);
-    if (now.latency_ms?.count) parts.push(`p99 ${short(now.latency_ms.p99)} ms`);
+    if (now.latency_ms?.count) parts.push(`p99 ${lasting(now.latency_ms.p99).join(" ")}`);
     parts.push(...drops(now.dropped));
     if (source.reconnects) parts.push(`reconnected ${source.reconnects} times`);
     line.className = source.up === false ? "dot down" : "dot up";
@@ -126,8 +133,22 @@ function showNumbers(stats, now) {
   show("fps", Number.isFinite(fps) ? fps : undefined, fps);
   show("drops", dropped, total - previous);
   at("drops").classList.toggle("bad", total > previous);
-  show("p50", latency.p50, latency.p50);
-  show("p99", latency.p99, latency.p99);
+  show("p50", latency.p50, latency.p50, ...lasting(latency.p50));
+  show("p99", latency.p99, latency.p99, ...lasting(latency.p99));
+  noteLatency(latency.p50, now);
+}
+
+// Whether results come ever later: the median of the last minute rose by a fifth within half a minute, beyond a second.
+function noteLatency(p50, now) {
+  if (!Number.isFinite(p50)) return;
+  medians.push([now, p50]);
+  while (medians.length > 2 && now - medians[1][0] > GROWTH_MS) medians.shift();
+}
+
+function isGrowing() {
+  if (medians.length < 2) return false;
+  const [[then, before], [now, last]] = [medians[0], medians.at(-1)];
+  return now - then > GROWTH_MS / 3 && last > 1000 && last > 1.2 * before;
 }
 
 function showState(state, text) {
@@ -142,7 +163,9 @@ function judge(stats, fresh) {
   if (down && broken) showState("waiting", `${down + broken} in trouble`);
   else if (down) showState("waiting", `${many(down, "camera")} down`);
   else if (broken) showState("waiting", `${many(broken, "stage")} in trouble`);
-  else showState(fresh ? "live" : "waiting", fresh ? "live" : "waiting for frames");
+  else if (!fresh) showState("waiting", "waiting for frames");
+  else if (isGrowing()) showState("waiting", `${lasting(medians.at(-1)[1]).join(" ")} late, growing`);
+  else showState("live", "live");
 }
 
 function showEvents(events) {

@@ -39,7 +39,7 @@ async function poll() {
     showState("lost", error.message === "401" ? "token wanted" : "connection lost");
     image.removeAttribute("src");  // opened again with the next answer
     refused = "";
-    seen.length = 0;
+    seen.length = medians.length = 0;
   }
   setTimeout(poll, document.hidden ? 5000 : names.length > 4 ? PERIOD_OF_MANY_MS : PERIOD_MS);
 }

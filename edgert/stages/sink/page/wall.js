@@ -8,13 +8,14 @@ function enlarge(name) {
 }
 
 function tile(name) {
-  const button = make("button"), canvas = make("canvas"), line = make("div");
+  const button = make("button"), screen = make("div"), canvas = make("canvas"), line = make("div");
   button.type = "button";
   button.className = "tile";
   line.className = "dot";
   line.append(make("b", name), make("span", ""));
-  button.append(canvas, line);
-  button.setAttribute("aria-label", `Camera ${name}`);
+  screen.className = "screen";
+  screen.append(canvas);
+  button.append(screen, line);
   button.addEventListener("click", () => enlarge(name));
   return { button, canvas, line, drawn: 0 };
 }
@@ -28,6 +29,7 @@ function showTiles(stages, streams, recent) {
     for (const name of tiles.keys()) if (!names.includes(name)) tiles.delete(name);
     for (const name of names) if (!tiles.has(name)) tiles.set(name, tile(name));
     at("wall").replaceChildren(...names.map((name) => tiles.get(name).button));
+    at("wall").classList.toggle("few", names.length <= 6);
     at("wall").style.setProperty("--tile", names.length > 9 ? "220px" : names.length > 4 ? "290px" : "400px");
     arrange();
   }
@@ -112,6 +114,7 @@ async function draw({ stream, number }, jpeg) {
   if (one && number >= one.drawn) {
     const { canvas } = one;
     one.drawn = number;
+    one.button.classList.add("seen");
     if (canvas.width !== bitmap.width || canvas.height !== bitmap.height) {
       [canvas.width, canvas.height] = [bitmap.width, bitmap.height];
     }

@@ -9,6 +9,7 @@ import pytest
 from edgert import limits
 from edgert.memory import Counter, Lease
 from edgert.runtime.records import Classification, Embedding, Result
+from edgert.stages.paint import Pen
 from edgert.stages.sink.http_events import EventLog
 from edgert.stages.sink.http_live import LARGE_PX, SMALL_PX, TILE_PX, Live
 from edgert.stages.zones.areas import Area, ZonesStage
@@ -47,6 +48,25 @@ def test_images_are_encoded_once_and_only_when_asked_for(monkeypatch: pytest.Mon
     assert first == second and first[:2] == ("camera", 10) and len(encoded) == 1
     (tile,) = live.jpegs(["camera"], TILE_PX)
     assert tile[:2] == ("camera", 10) and live.jpegs(["camera"], TILE_PX) == [tile] and len(encoded) == 2
+
+
+def test_a_few_tiles_have_large_labels_and_many_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = dict[int, list[str]]()
+
+    def label(pen: Any, size: tuple[int, int], text: str, *place: Any) -> Any:
+        written.setdefault(size[0], []).append(f"{pen.height_px} px: {text}")
+        return real(pen, size, text, *place)
+
+    real = Pen.label
+    monkeypatch.setattr(Pen, "label", label)
+    live = Live()
+    frame = frame_of(1280, 720, "i420")
+    live.show(result_of(frame, {"find": detections((40, 40, 200, 200))}))
+    for width in (LARGE_PX, TILE_PX, SMALL_PX):
+        assert live.jpegs(["camera"], width)
+    assert {width: texts[0].partition(":")[0] for width, texts in written.items()} == {1280: "17 px", 640: "24 px"}
+    live.close()
+    frame.lease.release()
 
 
 def test_boxes_are_painted_when_nobody_drew() -> None:
