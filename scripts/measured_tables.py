@@ -193,6 +193,33 @@ def of_streams(folder: Path) -> dict[str, list[str]]:
     return {"streams": lines(("", "seen by", "median", "95 % below", "n", "shown a second", "load"), rows)}
 
 
+ATTACK = re.compile(r"(.+), ([^,]+): (memory more|memory left|friend's longest wait|friend's requests that failed)")
+"""``6,000 silent, the page: memory more``, of bench_strangers.py."""
+
+
+def of_strangers(folder: Path) -> dict[str, list[str]]:
+    """Name → lines of the table of bench_strangers.py: a row for each attack, then what the recorders did meanwhile."""
+    figures = json.loads((folder / "strangers.json").read_text(encoding="utf-8"))["figures"]
+    found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    others = []
+    for one in figures:
+        if match := ATTACK.fullmatch(one["name"]):
+            digits = {"s": 2, "MiB": 1}.get(one["unit"], 0)
+            row = found[match[1], match[2]]
+            row[match[3]] = f"{one['value']:.{digits}f} {one['unit'] or 'of ' + str(one['n'])}"
+            row |= {name: f"{value:.0f}" for name, value in one["detail"].items() if name in ("before_mib", "files")}
+        else:
+            others.append(
+                (one["name"], f"{one['value']:.0f} of {one['n']:,}" if one["n"] > 1 else f"{one['value']:.0f}")
+            )
+    names = ("before_mib", "memory more", "memory left", "files", "friend's longest wait")
+    names += ("friend's requests that failed",)
+    rows = [(what, where, *(row[name] for name in names)) for (what, where), row in found.items()]
+    heads = ("connections", "to", "MiB before", "memory more, at most", "10 s afterwards", "descriptors, at most")
+    heads += names[-2:]
+    return {"strangers": [*lines(heads, rows), *lines(("meanwhile", ""), others)]}
+
+
 def by_gpu(
     runs: Sequence[Run],
     rows_of: Callable[[Sequence[Run]], list[Row]],

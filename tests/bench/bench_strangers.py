@@ -43,7 +43,7 @@ from tests.helpers.command import environment
 from tests.helpers.rtsp_server import RtspProgram, save
 
 MORE_MIB, LEFT_MIB, WAIT_S, FPS, DESCRIPTORS = 50, 15, 1.0, 15, 1024
-ASKED, CALM_S, WARM_S = 40, 15.0, 12.0
+ASKED, CALM_S, WARM_S = 40, 10.0, 12.0
 FILE = """
 schema: 1
 name: strangers

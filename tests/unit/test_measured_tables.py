@@ -103,3 +103,24 @@ def test_checks_are_a_row_for_each_model_and_one_for_all(tables: Any, tmp_path: 
     assert row == "| yolox | 3 of 4 | 5 of 6 | 2 of 6 | 6 of 6 | 6 of 6 | 6 of 6 |" and total.startswith(
         "| all 1 | 3 of 4 |"
     )
+
+
+def test_an_attack_is_a_row_and_what_was_recorded_another_table(tables: Any, tmp_path: Path) -> None:
+    name = "6,000 silent, the page"
+    figures = [
+        {
+            "name": f"{name}: memory more",
+            "value": 0.46,
+            "unit": "MiB",
+            "n": 1,
+            "detail": {"before_mib": 150.2, "files": 9},
+        },
+        {"name": f"{name}: memory left", "value": 0.2, "unit": "MiB", "n": 1, "detail": {}},
+        {"name": f"{name}: friend's longest wait", "value": 0.5, "unit": "s", "n": 40, "detail": {"median_s": 0.1}},
+        {"name": f"{name}: friend's requests that failed", "value": 0, "unit": "", "n": 40, "detail": {}},
+        {"name": "failures of recorders", "value": 0, "unit": "", "n": 2700, "detail": {}},
+    ]
+    (tmp_path / "strangers.json").write_text(json.dumps({"figures": figures}))
+    found = tables.of_strangers(tmp_path)["strangers"]
+    assert "| 6,000 silent | the page | 150 | 0.5 MiB | 0.2 MiB | 9 | 0.50 s | 0 of 40 |" in found
+    assert "| failures of recorders | 0 of 2,700 |" in found

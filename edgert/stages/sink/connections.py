@@ -27,6 +27,7 @@ _AT_ONCE = 4
 """Clients that are accepted before those who are there get their turn."""
 _PIECE_BYTES = 1 << 14  # read at once, as much as a record of TLS has
 _SENT_BYTES = 1 << 16
+_HANDSHAKE = 22  # the type of a record of TLS
 _GOODBYE_S = 1.0
 _STOPPED_S = 0.4
 _GOODBYE_PIECES = 4
@@ -100,9 +101,16 @@ class Connection:
     async def shake_hands(self, context: ssl.SSLContext, room: "Room[Connection]") -> None:
         """Do the handshake of TLS, in a room that the client enters once it has sent its part of it.
 
+        A record says how long it is (RFC 8446, section 5.1): OpenSSL takes no memory before the first one is whole.
+
         Raises:
             ssl.SSLError: the client speaks something else; an OSError.
+            asyncio.IncompleteReadError: it left before.
         """
+        while self._held[0] == _HANDSHAKE and len(self._held) < 5 + min(
+            int.from_bytes(self._held[3:5], "big"), _PIECE_BYTES
+        ):
+            await self._more(None)
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._in.write(bytes(self._held))
         self._held.clear()
