@@ -275,6 +275,7 @@ class FfmpegEncoder:
         """Gives memory back."""
         if self._thread is not None:
             self._thread.close()
+            self._thread = None  # each knew the other, so that the codec's memory would wait for the collector
         self._i420.close()
 
     def _encoded(self, frame: Any) -> list[Unit]:

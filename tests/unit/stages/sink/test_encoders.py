@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -105,6 +107,21 @@ def test_what_the_encoder_raises_reaches_who_hands_images_over(monkeypatch: pyte
         made.finish()
     made.close()
     assert threads() == []
+
+
+def test_a_closed_encoder_is_freed_at_once() -> None:
+    """Files that rotate make one after another, and the garbage collector has little else to do."""
+    made = encoder()
+    made.encode(result(), 0)
+    made.finish()
+    made.close()
+    gc.disable()
+    try:
+        gone = weakref.ref(made)
+        del made
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_video_that_is_watched_while_it_is_made_waits_for_no_thread() -> None:
