@@ -98,7 +98,7 @@ def pipeline_page() -> str:
         "Models, labels, videos and images are looked for relative to the file, then in the current folder; outputs",
         "are written relative to the current folder, as the file may stand where nothing can be written: in an",
         "installed package, a bundle, a container's image. (Docker Compose, which writes none, takes all paths from",
-        "the folder of its file.) `edgert run` ends with the paths that it wrote. `${VAR}` and `${VAR:-default}` come",
+        "the folder of its file.) `edgert run` ends with the files that it wrote. `${VAR}` and `${VAR:-default}` come",
         "from the environment. Every mistake is reported with its line. `edgert schema` prints the JSON Schema, for",
         "editors.",
         "",
