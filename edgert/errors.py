@@ -20,17 +20,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from logging import LogRecord
+from typing import Any
 from urllib.parse import quote
 
-if TYPE_CHECKING:
-    from logging import LogRecord
-
-EXIT_OK = 0
-EXIT_ERROR = 1
-EXIT_BUG = 70
-EXIT_INTERRUPTED = 130
-
+EXIT_OK, EXIT_ERROR, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 70, 130
 
 _HIDDEN_FROM = 4  # characters; hiding shorter values would make nonsense of the text around them
 _hidden: dict[str, str] = {}
@@ -39,17 +33,23 @@ _hidden: dict[str, str] = {}
 def hide(value: str, name: str) -> None:
     """From now on :func:`printable` shows ``${name}`` where the value of that environment variable would stand."""
     if len(value) >= _HIDDEN_FROM:
-        _hidden.update(dict.fromkeys((value, repr(value)[1:-1], quote(value), quote(value, safe="")), name))
+        quoted = (quote(value, safe, errors="surrogateescape") for safe in ("/", ""))
+        _hidden.update(dict.fromkeys((value, repr(value)[1:-1], shown(value), *quoted), name))
 
 
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
 """Characters that a terminal obeys instead of showing them; a tab and the ends of lines are none. Those that turn the
 direction of text let it read as another: https://trojansource.codes."""
 
 
+def shown(name: str) -> str:
+    """Return a file's name as text: bytes that are no UTF-8 (PEP 383 makes surrogates of them) become ``\\xe9``."""
+    return re.sub(r"[\ud800-\udfff]", lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", name)
+
+
 def printable(text: str) -> str:
     """A text for a terminal, a log or a file: without what :func:`hide` was given, control characters written out."""
-    text = CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    text = CONTROL.sub(lambda found: repr(found[0])[1:-1], shown(text))
     for value, name in sorted(_hidden.items(), key=lambda item: -len(item[0])):
         text = text.replace(value, f"${{{name}}}")
     return text

@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -117,6 +118,10 @@ def _refuse_code(name: str, where: str) -> None:
 def main() -> None:
     """The ``edgert`` command. Exit codes: 0 fine, 1 an EdgertError, 2 usage, 70 a bug of ours, 130 interrupted."""
     gc.set_threshold(_OBJECTS)
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")  # what is wrong with an image, an error or a warning says
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # names of files, and signs that a terminal may not have
+            stream.reconfigure(errors="backslashreplace")
     if _NO_CODE in sys.argv:  # of all verbs: it may stand behind one, too
         sys.argv = [sys.argv[0], _NO_CODE, *(word for word in sys.argv[1:] if word != _NO_CODE)]
     try:

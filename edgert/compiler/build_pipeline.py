@@ -22,7 +22,7 @@ from edgert.compiler.build_target import BuildTarget, ModelJob, batching, build_
 from edgert.compiler.model_forms import PLAN, ModelForms, build_forms, pack_model, plan_step
 from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
 from edgert.config.pipeline_file import CODE
-from edgert.errors import ArtifactError, ConfigError, EdgertError, cause
+from edgert.errors import ArtifactError, ConfigError, EdgertError, cause, shown
 from edgert.files import cache_folder, total_bytes
 from edgert.quantization.precision import check_precision
 from edgert.stages.kinds import tracking_of
@@ -73,7 +73,7 @@ _APPLIED = ("precision", "calibrate", "accuracy", "quantize")
 """Keys that are applied once a model is quantized."""
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 
 def pipeline_text(
@@ -132,6 +132,9 @@ def _key(name: str) -> str:
 
 
 def _scalar(value: Any) -> str:
+    if isinstance(value, str) and shown(value) != value:
+        fix = "rename the file, or write ${NAME} in its place and set that where the bundle runs"
+        raise ConfigError(f"{shown(value)!r} cannot stand in a bundle", why="it is no UTF-8 text", fix=fix)
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 

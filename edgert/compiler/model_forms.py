@@ -13,7 +13,7 @@ from edgert.compiler.build_target import MODEL, BuildTarget, ModelJob
 from edgert.compiler.precision_steps import CACHE, CHOSEN, HIGHER, higher_precision_units, used_table
 from edgert.config import PipelineFile, SinkStage, SourceStage
 from edgert.engine import open_spans
-from edgert.errors import ArtifactError, ConfigError, PlacementError, cause
+from edgert.errors import ArtifactError, ConfigError, PlacementError, cause, shown
 from edgert.graph import Graph, read
 from edgert.installation import data_folder
 from edgert.quantization.lowering.trt_form import parse_cache, scales_of
@@ -338,7 +338,7 @@ def pack_model(model: ModelForms, planned: Product | None, runner: Runner) -> tu
     files = {kind: f"{base}/{_ENDINGS.get(kind, f'{kind}.json')}" for kind in content}
 
     entry = ModelEntry(
-        source=job.config.onnx.name,
+        source=shown(job.config.onnx.name),
         digest=model.digest,
         precision=job.precision,
         inputs=[TensorEntry(**port) for port in ports["inputs"]],

@@ -22,6 +22,9 @@ _VARIABLE = re.compile(r"\$\{([^}]*)(\}?)")
 _INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = frozenset(f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str"))
+_ASIDE = {0xDC80 + byte: 0x10FE80 + byte for byte in range(128)}
+"""Bytes of a command line that are no UTF-8 text, as Python has them (PEP 383), to characters that YAML takes."""
+_BACK = {character: byte for byte, character in _ASIDE.items()}
 _STARTER = "edgert new MODEL.onnx writes a starter"
 
 
@@ -139,6 +142,7 @@ class _Builder:
         self.written: dict[Loc, str] = {}
         self._constructor = yaml.constructor.SafeConstructor()
         self._override: str | None = None
+        self._back: dict[int, int] = {}
         self._values = 0
 
     def override(self, data: dict[str, Any], text: str) -> None:
@@ -169,7 +173,9 @@ class _Builder:
             for old in [old for old in known if old[: len(loc)] == loc]:
                 del known[old]
         self._override = place
-        node = _compose(value, place)
+        aside = value.translate(_ASIDE)
+        self._back = {} if aside == value else _BACK
+        node = _compose(aside, place)
         self.places[loc] = place
         target[step] = None if node is None else self.build(node, loc)
 
@@ -240,6 +246,7 @@ class _Builder:
             raise ConfigError(expected, why=str(error), where=_at(place, loc)) from error
         if not isinstance(value, str):
             return value
+        value = value.translate(self._back)
         filled = fill_in(value, self._env, _at(place, loc))
         if filled != value:
             self.written[loc] = value

@@ -12,7 +12,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from edgert import installation, units
-from edgert.errors import ConfigError, nearest
+from edgert.errors import ConfigError, nearest, shown
 from edgert.files import exists
 from edgert.kinds import PAGE, Registry
 
@@ -150,6 +150,12 @@ def _some(size_bytes: int) -> int:
     return size_bytes
 
 
+def _text(value: object, handler: pydantic.ValidatorFunctionWrapHandler) -> Any:
+    return value if isinstance(value, str) and shown(value) != value else handler(value)
+
+
+Text = Annotated[str, pydantic.WrapValidator(_text)]
+"""Text that may name a file by bytes that are no UTF-8 text, which pydantic's own strings refuse."""
 _STRING = {"type": "string"}
 OutputPath = Annotated[Path, BeforeValidator(_output), pydantic.WithJsonSchema({**_STRING, "format": "path"})]
 FilePath = Annotated[Path, BeforeValidator(_resolve), pydantic.WithJsonSchema({**_STRING, "format": "path"})]

@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from edgert.config.fields import CODE_NAME, Inputs, Kinded, Names, Region, Seconds, Section, Size, Watchdog
+from edgert.config.fields import CODE_NAME, Inputs, Kinded, Names, Region, Seconds, Section, Size, Text, Watchdog
 from edgert.errors import nearest
 from edgert.kinds import SINKS, STAGES, TRACKERS
 from edgert.policy import Drop, OnError
@@ -90,7 +90,7 @@ class SourceStage(_Stage):
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop")
     why_not: ClassVar[str] = "reconnect: opens a source again"
     # Not in the repr: it may hold a password.
-    source: Annotated[str, BeforeValidator(_no_number)] = Field(
+    source: Annotated[Text, BeforeValidator(_no_number)] = Field(
         min_length=1, repr=False, description="a path, address or kind; see above"
     )
     size: Size | None = Field(default=None, description="asked of a camera, made by code")

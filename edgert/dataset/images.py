@@ -23,7 +23,7 @@ from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
 from edgert.stages.source.ffmpeg import Video
-from edgert.stages.source.files import SUFFIXES, is_image, read_image
+from edgert.stages.source.stills import SUFFIXES, is_image, read_image
 from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, MediaClock, Timeline
 from edgert.text_files import lines_of
 

@@ -29,7 +29,7 @@ from edgert.dataset import labels as label_files
 from edgert.dataset.images import FileDataset, ImageDataset, fair_order, open_images
 from edgert.dataset.layouts import LOOKED_FOR, Annotated, boxes_in
 from edgert.errors import ConfigError, EdgertError, nearest
-from edgert.stages.source.files import SUFFIXES
+from edgert.stages.source.stills import SUFFIXES
 
 _SHOWN = 5
 

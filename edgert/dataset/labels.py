@@ -16,7 +16,7 @@ from edgert.array_file import array_of
 from edgert.errors import ConfigError, cause, nearest
 from edgert.runtime import Segmentation
 from edgert.runtime.frame import U8
-from edgert.stages.source.files import SUFFIXES
+from edgert.stages.source.stills import SUFFIXES, read_pixels
 from edgert.text_files import read_text
 from edgert.units import whole_number
 
@@ -153,7 +153,7 @@ def read_mask(path: Path) -> U8:
     Raises:
         ConfigError: unreadable, a color image, or indices above 255.
     """
-    mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    mask = read_pixels(path)
     if mask is None:
         raise ConfigError(f"cannot read the mask {str(path)!r}", why="it is missing, damaged or no image")
     if mask.ndim == 3:
@@ -202,11 +202,7 @@ def read_depth(path: Path) -> F32:
     """
     try:
         is_array = path.suffix.lower() == ".npy"
-        depth: Array | None = (
-            array_of(path.read_bytes(), 8 * limits.INPUT_ELEMENTS)
-            if is_array
-            else cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-        )
+        depth: Array | None = array_of(path.read_bytes(), 8 * limits.INPUT_ELEMENTS) if is_array else read_pixels(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the depth {str(path)!r}", why=cause(error)) from error
     if depth is None or depth.ndim != 2 or depth.dtype.kind not in "fu" or (not is_array and depth.dtype != np.uint16):

@@ -24,7 +24,7 @@ import yaml
 from edgert.dataset.images import fair_order, listed_files
 from edgert.dataset.labels import Array, Boxes
 from edgert.errors import ConfigError, cause, nearest
-from edgert.stages.source.files import SUFFIXES, read_image
+from edgert.stages.source.stills import SUFFIXES, read_image
 from edgert.text_files import lines_of, read_text
 from edgert.units import whole_number
 

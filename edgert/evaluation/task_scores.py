@@ -13,7 +13,7 @@ from edgert.errors import ConfigError
 from edgert.evaluation import coco_metric, score
 from edgert.runtime import Classification, DepthMap, OutputImage, Record, Text
 from edgert.stages.kinds import ByteTrackStage
-from edgert.stages.source.files import read_image
+from edgert.stages.source.stills import read_image
 
 Scores = Mapping[str, score.ImageScores]
 

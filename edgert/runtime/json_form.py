@@ -10,7 +10,8 @@ is written; ``time_ns`` is the same in nanoseconds of the epoch. ``timestamp_ns`
 ``media_s`` the position in the stream, by its own times as FFmpeg estimates them. They go on where recordings were
 joined or a clock was set, and never run backward or stand still. Where a network camera reports its own clock (RTCP),
 ``sender_time`` and ``sender_time_ns`` are when it captured the frame by that. Frames that are image files have their
-name too, ``"file": "cats/one.jpg"``, within the folder that all images of the source lie in.
+name too, ``"file": "cats/one.jpg"``, within the folder that all images of the source lie in; bytes of it that are no
+UTF-8 text are written as ``\\xe9``.
 The records, distinguished by ``type``; boxes and points are pixels of the source image, scores lie in 0–1:
 
 * ``detections``: ``objects``: [{``label``?, ``class``, ``score``, ``box``: [x1, y1, x2, y2], ``id``?,
@@ -53,7 +54,7 @@ import numpy.typing as npt
 import orjson
 
 from edgert.clock import REAL, Clock, rfc3339, time_of_day_ns
-from edgert.errors import StageError
+from edgert.errors import StageError, shown
 from edgert.runtime import records
 from edgert.runtime.records import Classification, Crops, Detections, Embedding, Keypoints, Result, Segmentation
 
@@ -91,7 +92,7 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
         "time_ns": time_ns,
         "timestamp_ns": frame.timestamp_ns,
         "media_s": round(frame.media_ns / 1e9, 6),
-        **({"file": frame.file} if frame.file else {}),
+        **({"file": shown(frame.file)} if frame.file else {}),
         **(_sent(frame.sender_ns) if frame.sender_ns is not None else {}),
         "outputs": outputs,
     }

@@ -14,7 +14,7 @@ from edgert.memory import Counter, lend
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8
 from edgert.stages.draw import Overlay
-from edgert.stages.source.files import SUFFIXES
+from edgert.stages.source.stills import SUFFIXES
 from edgert.wiring.check_report import CheckReport
 
 PHOTO_LIMIT = 16

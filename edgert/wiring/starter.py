@@ -9,7 +9,7 @@ from typing import Any
 
 from edgert.config import load_pipeline
 from edgert.config.model_section import PythonTask, value_of, verb_of
-from edgert.errors import ConfigError, cause
+from edgert.errors import ConfigError, cause, shown
 from edgert.files import replace_text
 from edgert.installation import labels_named
 from edgert.stages.decode.kinds import read_labels
@@ -44,6 +44,10 @@ def write_pipeline(text: str, path: Path, force: bool) -> None:
         replace_text(path, text)
     except OSError as error:
         raise ConfigError(f"cannot write {str(path)!r}", why=cause(error)) from error
+    except UnicodeEncodeError as error:
+        line = shown(text.splitlines()[text.count("\n", 0, error.start)]).strip()
+        fix = "rename the file or folder, or write the pipeline beside the model"
+        raise ConfigError(f"{line!r} cannot stand in a pipeline file", why="it is no UTF-8 text", fix=fix) from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
+import os
 
 import pytest
 
@@ -71,3 +73,15 @@ def test_the_cause_is_told_without_number_and_path() -> None:
     assert cause(FileNotFoundError(2, "No such file or directory", "nothere.jsonl")) == "No such file or directory"
     assert cause(OSError("the disk went away")) == "the disk went away"
     assert cause(ValueError("no UTF-8")) == "no UTF-8"
+
+
+def test_bytes_of_names_that_are_no_text_are_written_out(caplog: pytest.LogCaptureFixture) -> None:
+    name = os.fsdecode(b"/data/caf\xe9/\xc3\xa9.png")
+    assert errors.shown(name) == errors.printable(name) == r"/data/caf\xe9/é.png"
+    str(EdgertError(name, why=name)).encode()
+    errors.hide(name, "FOLDER")
+    assert errors.printable(f"no {name}, and no {errors.shown(name)}") == "no ${FOLDER}, and no ${FOLDER}"
+    log = logging.getLogger("edgert.test")
+    log.addFilter(errors.printable_record)
+    log.warning("of %s", os.fsdecode(b"\xe8.png"))
+    assert caplog.messages[-1] == r"of \xe8.png"

@@ -7,19 +7,18 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-import cv2
-
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError, nearest
 from edgert.files import exists
 from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice
-from edgert.runtime.frame import U8, Frame
+from edgert.runtime.frame import Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.decoders import Choice
 from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.packets import Tap
+from edgert.stages.source.stills import SUFFIXES, read_image
 from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, Timeline
 
 # Video files.
@@ -229,7 +228,6 @@ def _why_none(pattern: Path) -> str:
     return f"there is no folder {pattern.parent}"
 
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 DEFAULT_FPS = 30.0
 _SHOWN = 5
 
@@ -308,18 +306,3 @@ class Images:
             fix = f"check the path; folders are searched for {', '.join(sorted(SUFFIXES))}"
             raise StageError(f"no image at {pattern}", why=_why_none(pattern), where=self._where, fix=fix)
         return found
-
-
-def is_image(path: Path) -> bool:
-    """Whether a file begins as images do that can be read here. Looks at its first bytes only."""
-    return path.is_file() and bool(cv2.haveImageReader(str(path)))
-
-
-def read_image(path: Path) -> U8 | None:
-    """A (height, width, 3) uint8 BGR image turned by its EXIF; None when it cannot be read."""
-    try:
-        image: U8 | None = cv2.imread(str(path), cv2.IMREAD_COLOR)  # type: ignore[assignment]
-    except cv2.error:
-        # Larger than OpenCV's limit on pixels, or a header that lies about it.
-        return None
-    return image

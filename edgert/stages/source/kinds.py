@@ -344,7 +344,8 @@ def kind_of(source: str, directory: Path = Path()) -> str:
         return "csi"
     scheme = _SCHEME.match(source)
     if scheme is None or source.startswith("file://") or exists(absolute(source, directory)):
-        from edgert.stages.source.files import SUFFIXES, is_pattern, names_videos
+        from edgert.stages.source.files import is_pattern, names_videos
+        from edgert.stages.source.stills import SUFFIXES
 
         path = absolute(source.removeprefix("file://"), directory)
         if is_pattern(path) or (exists(path) and path.is_dir()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from edgert.board.record import board
 from edgert.compiler.build_pipeline import code_files, pipeline_text
 from edgert.compiler.build_target import BuildTarget
 from edgert.config import PipelineFile, load_pipeline
+from edgert.errors import ConfigError
 
 HOST, JETSON = BuildTarget(None), BuildTarget(board("orin-nx-16gb"), "orin-nx-16gb")
 TEXT = """\
@@ -106,3 +108,12 @@ def test_code_in_another_folder_is_packed_beside_the_pipeline_and_named_so(tmp_p
     assert code_files(file.config, tmp_path) == {"edgert_test_scene.py": b"def images(): ..."}
     text = pipeline_text(file, {}, {}, HOST)
     assert '"python:edgert_test_scene:images"' in text and "scenes/" not in text
+
+
+def test_a_name_that_is_no_text_is_refused_by_name(file: PipelineFile) -> None:
+    """YAML has no way to write such bytes, and a bundle that nobody can read is none."""
+    path = file.document.path
+    source = os.fsdecode(b"stages.cam.source=caf\xe9.mp4")
+    given = load_pipeline(path, [source], env={"WHERE": "/models", "PASSWORD": "geheim42"})
+    with pytest.raises(ConfigError, match="cannot stand in a bundle"):
+        pipeline_text(given, {"parts": "models/parts/ort.onnx"}, {}, JETSON)

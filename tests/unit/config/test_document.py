@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -237,3 +238,18 @@ def test_a_model_or_a_folder_is_no_pipeline_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read") as caught:
         read(tmp_path)
     assert (caught.value.why, caught.value.fix) == ("Is a directory", "name a YAML file")
+
+
+NO_TEXT = os.fsdecode(b"caf\xe9.mp4")
+"""A name that is no UTF-8 text, as Python has it in arguments and in the environment."""
+
+
+def test_names_that_are_no_text_may_be_given_from_outside(tmp_path: Path) -> None:
+    assert data(tmp_path, "a: 1", f"a={NO_TEXT}")["a"] == NO_TEXT
+    assert data(tmp_path, "a: 1", f"a={{b: ['é {NO_TEXT}']}}")["a"] == {"b": [f"é {NO_TEXT}"]}
+    assert data(tmp_path, "a: x/${NAME}", env={"NAME": NO_TEXT})["a"] == f"x/{NO_TEXT}"
+    text = MINIMAL.replace("source: a.mp4", "source: '${NAME}'")
+    assert text != MINIMAL
+    (tmp_path / "p.yaml").write_text(text)
+    file = load_pipeline(tmp_path / "p.yaml", env={"NAME": NO_TEXT})
+    assert NO_TEXT in [getattr(stage, "source", "") for stage in file.config.stages.values()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import struct
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from edgert.config.stages import SourceStage
+from edgert.dataset.images import open_images
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime import Result
@@ -138,3 +141,52 @@ def test_realtime_paces_by_the_clock(tmp_path: Path) -> None:
     clock = VirtualClock()
     list(images(tmp_path, clock, fps=2, loop=True, limit=5, realtime=True).frames(threading.Event()))
     assert clock.now_ns() == 2_000_000_000
+
+
+def test_a_name_that_is_no_text_is_read_and_written_as_text(tmp_path: Path) -> None:
+    """As unzipped archives and old network shares have them: OpenCV dies of such a name."""
+    write(tmp_path / "a.png", 1)
+    (tmp_path / "a.png").rename(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png"))
+    write(tmp_path / "b.png", 2)
+    (frame, other) = images(tmp_path).frames(threading.Event())
+    assert sorted((int(one.planes[0][0, 0, 0]), plain_result(Result(one, {}))["file"]) for one in (frame, other)) == [
+        (1, "caf\\xe9.png"),
+        (2, "b.png"),
+    ]
+    dataset = open_images(tmp_path)
+    assert sorted(int(dataset.frame(index).planes[0][0, 0, 0]) for index in range(2)) == [1, 2]
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_a_tiff_is_turned_by_its_tag(tmp_path: Path, turn: int) -> None:
+    """TIFF 6.0, tag 274; as Exif has it, too (CIPA DC-008, 4.6.5)."""
+    upright = np.zeros((6, 8, 3), np.uint8)
+    upright[:3, :4], upright[3:, :4], upright[:, 4:] = 50, 150, 250
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.transpose(1, 0, 2),
+        6: np.rot90(upright),
+        7: np.rot90(upright, 2).transpose(1, 0, 2),
+        8: np.rot90(upright, -1),
+    }[turn]
+    _, data = cv2.imencode(".tif", np.ascontiguousarray(stored), (cv2.IMWRITE_TIFF_COMPRESSION, 1))
+    (tmp_path / "a.tif").write_bytes(_with_tag(data.tobytes(), 274, turn))
+    (frame,) = images(tmp_path).frames(threading.Event())
+    assert (frame.width, frame.height) == (8, 6)
+    assert np.array_equal(frame.planes[0], upright)
+
+
+def _with_tag(tiff: bytes, tag: int, value: int) -> bytes:
+    """A little-endian TIFF with a tag of one short integer."""
+    (place,) = struct.unpack_from("<I", tiff, 4)
+    (count,) = struct.unpack_from("<H", tiff, place)
+    entries = [tiff[place + 2 + 12 * index :][:12] for index in range(count)]
+    entries = [entry for entry in entries if struct.unpack_from("<H", entry)[0] != tag]
+    entries.append(struct.pack("<HHIHH", tag, 3, 1, value, 0))
+    entries.sort(key=lambda entry: struct.unpack_from("<H", entry))
+    tiff += bytes(len(tiff) % 2)
+    head = tiff[:4] + struct.pack("<I", len(tiff))
+    return head + tiff[8:] + struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4)
