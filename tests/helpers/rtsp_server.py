@@ -44,6 +44,7 @@ class RtspServer:
 
     Args:
         user, password: asked for when given. auth: ``basic`` or ``digest``.
+        algorithms: of Digest, one challenge for each; MD5 is the one that it takes.
         first: index of the first unit sent on each connection.
         once: send the units once and announce that length, as a server of recordings does.
 
@@ -65,11 +66,12 @@ class RtspServer:
         user: str = "",
         password: str = "",
         auth: str = "digest",
+        algorithms: Sequence[str] = ("",),
         first: int = 0,
         once: bool = False,
     ) -> None:
         self.units, self.fps, self.first, self.once = units, fps, first, once
-        self.user, self.password, self.auth = user, password, auth
+        self.user, self.password, self.auth, self.algorithms = user, password, auth, algorithms
         self.connections = self.plays = 0
         self.is_stalled = self.is_reporting = self.is_silent = self.stays = False
         self.status = 200  # of DESCRIBE
@@ -160,10 +162,12 @@ class RtspServer:
         if method == "OPTIONS":
             return "RTSP/1.0 200 OK\r\nPublic: OPTIONS, DESCRIBE, SETUP, PLAY, TEARDOWN, GET_PARAMETER\r\n", ""
         if self.user and not self._is_allowed(method, headers.get("authorization", "")):
-            challenge = (
-                f'Digest realm="{REALM}", nonce="{NONCE}"' if self.auth == "digest" else f'Basic realm="{REALM}"'
-            )
-            return f"RTSP/1.0 401 Unauthorized\r\nWWW-Authenticate: {challenge}\r\n", ""
+            digest = f'Digest realm="{REALM}", nonce="{NONCE}"'
+            challenges = [digest + (f', algorithm="{one}"' if one else "") for one in self.algorithms]
+            if self.auth == "basic":
+                challenges = [f'Basic realm="{REALM}"']
+            lines = [f"WWW-Authenticate: {one}\r\n" for one in challenges]
+            return f"RTSP/1.0 401 Unauthorized\r\n{''.join(lines)}", ""
         if method == "DESCRIBE":
             if self.status != 200:
                 return f"RTSP/1.0 {self.status} Not Found\r\n", ""

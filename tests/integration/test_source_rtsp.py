@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import threading
 import time
 import traceback
@@ -29,6 +30,7 @@ from edgert.stages.source import live
 from edgert.stages.source.gst_decoder import DecoderRefusedError
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.rtsp import Stream
+from edgert.stages.source.rtsp_login import why_refused
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.counter import read_counter
 from tests.helpers.gst_decoder import instead_of_a_jetsons
@@ -273,6 +275,38 @@ def test_passwords_are_sent_and_never_shown(units: list[bytes], auth: str) -> No
     assert "user or password" in caught.value.why
     assert "wr0ng" not in text_of(caught.value)
     assert "rtsp://***@" in caught.value.what
+
+
+def test_of_two_digests_the_one_that_ffmpeg_has_is_taken(units: list[bytes]) -> None:
+    """In the order that RFC 7616 (3.7) asks for: the strongest first."""
+    with RtspServer(units, user="bob", password=SECRET, algorithms=("SHA-256", "MD5")) as server:
+        camera = source(server.url)
+        assert len(take(camera.frames(threading.Event()), 3)) == 3
+        camera.close()
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "said"),
+    [
+        (("SHA-256",), "Digest with SHA-256 only"),
+        (("SHA-512-256",), "Digest with SHA-512-256 only"),
+        (("MD5", "SHA-256"), "it offers Digest with MD5, Digest with SHA-256; FFmpeg tries the last"),
+    ],
+)
+def test_a_way_to_log_in_that_ffmpeg_has_not_is_named(
+    units: list[bytes], algorithms: tuple[str, ...], said: str
+) -> None:
+    server = RtspServer(units, user="bob", password=SECRET, algorithms=algorithms)
+    with server, pytest.raises(DeviceError) as caught:
+        next(iter(source(server.url, start="fail").frames(threading.Event())))
+    assert said in caught.value.why and "MD5" in caught.value.fix
+    assert SECRET not in text_of(caught.value)
+
+
+def test_a_camera_that_does_not_say_how_to_log_in_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"rtsp://bob:{SECRET}@127.0.0.1:{silent.getsockname()[1]}/live"
+        assert why_refused(url, 0.05, REAL) == why_refused("rtsp://[::1", 0.05, REAL) == ""
 
 
 def test_a_wrong_path_and_a_closed_port_say_so(units: list[bytes]) -> None:

@@ -14,8 +14,9 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.stages.source.decoders import Choice
 from edgert.stages.source.ffmpeg import Video
-from edgert.stages.source.live import LiveSource, redact
+from edgert.stages.source.live import LiveSource, LoginError, redact
 from edgert.stages.source.packets import Tap
+from edgert.stages.source.rtsp_login import why_refused
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 if TYPE_CHECKING:
@@ -104,9 +105,15 @@ class Stream(Video):
                 "analyzeduration": "2000000",  # µs; needed only when the server's SDP leaves the image size out
             }
         wait_s = config.timeout
-        super().__init__(
-            url, counter, clock, where=where, options=options, timeout_s=wait_s, live=True, watched=is_rtsp
-        )
+        try:
+            super().__init__(
+                url, counter, clock, where=where, options=options, timeout_s=wait_s, live=True, watched=is_rtsp
+            )
+        except LoginError as error:
+            why = why_refused(url, wait_s, clock) if is_rtsp else ""
+            if why:
+                error.why, error.fix = why, "let the camera offer Digest with MD5 alone, or Basic alone"
+            raise
 
         # FFmpeg guesses the length of a file that is nothing but images. Sound may last longer than images do.
         is_guessed = self._container.format.flags & _NO_TIMESTAMPS
