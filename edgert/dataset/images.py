@@ -4,6 +4,7 @@ They are decoded by the code of the pipeline's sources, so a model sees here wha
 """
 
 import hashlib
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -23,9 +24,11 @@ from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
 from edgert.stages.source.ffmpeg import Video
-from edgert.stages.source.stills import SUFFIXES, is_image, read_image
+from edgert.stages.source.stills import SUFFIXES, is_image, more_images, read_image
 from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, MediaClock, Timeline
 from edgert.text_files import lines_of
+
+log = logging.getLogger("edgert.dataset")
 
 _SHOWN = 5
 _LOOKED_AT = 1000
@@ -166,6 +169,12 @@ class FileDataset:
         wrong = [name for name, path in zip(self.names, self.paths, strict=True) if not is_image(path)]
         if wrong:
             raise _unreadable(wrong, len(self.paths), self.where)
+        several = [path for path in self.paths if more_images(path)]
+        if several:
+            more = f" and {len(several) - 1} more hold" if len(several) > 1 else " holds"
+            log.warning(
+                "%s%s several images, of which the first is read: %s", several[0], more, more_images(several[0])
+            )
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from edgert.config import PipelineFile, SourceStage
 from edgert.errors import EdgertError
+from edgert.stages.source.frame_times import usual_rate
 from edgert.stages.source.kinds import absolute, kind_of, videos_pattern
+from edgert.stages.source.stills import read_image
 
 _LIMIT_S = 2.0
 _MOST_FPS = 1000.0
@@ -74,7 +76,7 @@ def _of_video(paths: Iterable[Path]) -> Delivered | None:
                 stream = next(iter(container.streams.video), None)
                 if stream is None or stream.codec_context is None or not stream.codec_context.width:
                     continue
-                rate = float(stream.average_rate or stream.base_rate or 0)
+                rate = float(usual_rate(container, stream) or stream.base_rate or 0)
                 size = stream.codec_context.width, stream.codec_context.height
                 return Delivered(size, rate if 0 < rate <= _MOST_FPS else None, path.name)
         except (av.FFmpegError, UnicodeError):
@@ -83,10 +85,8 @@ def _of_video(paths: Iterable[Path]) -> Delivered | None:
 
 
 def _of_image(paths: Iterable[Path]) -> Delivered | None:
-    import cv2
-
     for path in paths:
-        image = cv2.imread(str(path), cv2.IMREAD_UNCHANGED) if path.is_file() else None
+        image = read_image(path) if path.is_file() else None
         if image is not None:
             return Delivered((image.shape[1], image.shape[0]), None, path.name)
     return None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from edgert.clock import Clock
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counter
-from edgert.stages.source.frame_times import BestTimes, Seams
+from edgert.stages.source.frame_times import BestTimes, Seams, usual_rate
 from edgert.stages.source.live import FinalError, LoginError, redact
 from edgert.stages.source.planes import color_of_tags, media_ns, to_image
 from edgert.stages.source.sender_clock import SenderClock
@@ -44,8 +44,8 @@ MAX_THREADS = 4
 DECODER_TIMEOUT_S = 5.0
 _MOMENT = 0.1
 """Of its time-out, a camera that was opened has for a first packet where opening has waited all of that for one."""
-_NO_TIMES, _MAY_LEAP = 0x80, 0x200
-"""AVFMT_NOTIMESTAMPS and AVFMT_TS_DISCONT of libavformat/avformat.h."""
+_MAY_LEAP = 0x200
+"""AVFMT_TS_DISCONT of libavformat/avformat.h."""
 ERRORS_IN_A_ROW = 64
 """So many damaged stretches without one packet between them are the end of the file, not a scratch in it."""
 
@@ -362,10 +362,8 @@ class Video:
         return bool(self._container.format.flags & _MAY_LEAP)
 
     def _period_ns(self) -> int:
-        """The usual distance of two frames; 0 when unknown. Where a container has no times, the average of what it has
-        says nothing, and the header of the video itself counts."""
-        is_raw = self._container.format.flags & _NO_TIMES
-        rate = (self._stream.guessed_rate if is_raw else None) or self._stream.average_rate
+        """The usual distance of two frames; 0 when unknown."""
+        rate = usual_rate(self._container, self._stream)
         return round(1e9 / rate) if rate else 0
 
     def _open(self, target: str, format: str | None, options: dict[str, str]) -> InputContainer:

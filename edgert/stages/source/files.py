@@ -1,5 +1,6 @@
 """Files on disk: a video, or several; or images, one file, a folder, or a glob."""
 
+import logging
 import os
 import re
 import threading
@@ -18,8 +19,10 @@ from edgert.runtime.stage import SourceStats
 from edgert.stages.source.decoders import Choice
 from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.packets import Tap
-from edgert.stages.source.stills import SUFFIXES, read_image
+from edgert.stages.source.stills import SUFFIXES, more_images, read_image
 from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, Timeline
+
+log = logging.getLogger("edgert.source")
 
 # Video files.
 
@@ -252,7 +255,7 @@ class Images:
         self._paths = self._found()
         self._folder = os.path.commonpath([path.parent for path in self._paths])
         self._unreadable: dict[Path, None] = {}
-        self._skipped = 0
+        self._skipped, self._is_mentioned = 0, False
         media = MediaClock(False, self._period_ns)
         self._timeline = Timeline(name, config, clock, media, fps=None, paced=bool(config.realtime))
 
@@ -276,6 +279,7 @@ class Images:
                     self._skipped += 1
                     self._unreadable[path] = None
                     continue
+                self._mention(path)
                 lease = lend(image, self._counter)
                 name = path.relative_to(self._folder).as_posix()
                 yield Image("bgr", (image,), lease, self._clock.now_ns(), file=name)
@@ -290,6 +294,12 @@ class Images:
                 )
             if not self._loop:
                 return
+
+    def _mention(self, path: Path) -> None:
+        """Warn of the first file of which not all images are read."""
+        if not self._is_mentioned and (hint := more_images(path)):
+            self._is_mentioned = True
+            log.warning("%s: %s holds several images, and the first is read: %s", self._where, path, hint)
 
     def _found(self) -> Sequence[Path]:
         pattern, files = self._pattern, matched(self._pattern)

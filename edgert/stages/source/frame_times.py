@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import av
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
 
 _BACK_S, _BACK_PERIODS = 1, 16
 """Times of decoding never lie so far behind those before, unless the clock was set: H.264 reorders 16 images."""
@@ -19,6 +21,19 @@ _LEAP_S = {True: 10, False: 30 * 3600}
 ``-dts_error_threshold``): of formats whose clock may leap, such as MPEG-TS, and of others."""
 _LEAP_PERIODS = 3
 """What takes an image every minute is no clock that leaps."""
+
+
+_NO_TIMES = 0x80
+"""AVFMT_NOTIMESTAMPS of libavformat/avformat.h."""
+
+
+def usual_rate(container: InputContainer, stream: VideoStream) -> Fraction | None:
+    """Return how many frames a second a video has, as far as its headers say.
+
+    Where a container has no times, the average of what it has says nothing, and the header of the video itself counts.
+    """
+    is_raw = container.format.flags & _NO_TIMES
+    return (stream.guessed_rate if is_raw else None) or stream.average_rate
 
 
 class Seams:

@@ -19,14 +19,7 @@ from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, PixelFormat
 from edgert.stages.source.gst_pipelines import TO_NVMM
-from edgert.stages.source.live import (
-    LONGEST_DAEMON_WAIT_S,
-    LONGEST_WAIT_S,
-    Device,
-    FinalError,
-    LiveSource,
-    redact,
-)
+from edgert.stages.source.live import LONGEST_DAEMON_WAIT_S, LONGEST_WAIT_S, Device, FinalError, LiveSource, redact
 from edgert.stages.source.nvmm import NvmmLoans
 from edgert.stages.source.planes import plane_shapes
 from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, Timeline

@@ -17,18 +17,7 @@ from edgert.memory.cuda import CudaDevice, open_device
 from edgert.memory.cuda.ipc import export
 from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.nvdec import nvdec
-from edgert.stages.source.nvdec_process import (
-    BURST,
-    END,
-    FAILED,
-    HEAD,
-    IMAGE,
-    MESSAGE_BYTES,
-    MORE,
-    NEW,
-    UNTIMED,
-    fill,
-)
+from edgert.stages.source.nvdec_process import BURST, END, FAILED, HEAD, IMAGE, MESSAGE_BYTES, MORE, NEW, UNTIMED, fill
 from edgert.stages.source.timeline import Image
 
 

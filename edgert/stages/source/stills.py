@@ -1,6 +1,8 @@
 """Image files: one way to read them, whatever their names are, upright, and without a word of OpenCV's own."""
 
+import struct
 from pathlib import Path
+from typing import BinaryIO
 
 import cv2
 import numpy as np
@@ -10,6 +12,11 @@ from edgert.runtime.frame import U8
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 _MOST_BYTES = 2**31 - 1
 """OpenCV takes no longer buffer."""
+_HEAD_BYTES = 1 << 16
+"""In which a PNG file says that it is an animation: before its first image."""
+_MOST_PAGES = 64
+_REDUCED = 1
+"""A page of TIFF that is a smaller form of another (TIFF 6.0, NewSubfileType)."""
 
 
 def is_image(path: Path) -> bool:
@@ -19,6 +26,40 @@ def is_image(path: Path) -> bool:
             return path.is_file() and bool(cv2.haveImageReader(f"/proc/self/fd/{file.fileno()}"))
     except OSError:
         return False
+
+
+def more_images(path: Path) -> str:
+    """Return what to do with the images of a file behind its first, the one that is read; empty without such."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            if head[:8] == b"\x89PNG\r\n\x1a\n" and b"acTL" in head.partition(b"IDAT")[0]:
+                return "it is played as a video where its name ends in .apng"
+            if (
+                head[8:16] == b"WEBPVP8X" and head[20] & 2
+            ):  # https://developers.google.com/speed/webp/docs/riff_container
+                return "made a .gif or .mp4, it is played as a video"
+            if head[:4] in (b"II*\0", b"MM\0*") and _pages(file, ">" if head[:1] == b"M" else "<") > 1:
+                return "save each of its pages as a file"
+    except (OSError, struct.error, IndexError):  # whoever decodes it says what is wrong
+        pass
+    return ""
+
+
+def _pages(file: BinaryIO, order: str) -> int:
+    """Count the pages of a TIFF file, at most some. Raises struct.error where it is cut off."""
+    count, place = 0, 4
+    for _ in range(_MOST_PAGES):
+        file.seek(place)
+        (begin,) = struct.unpack(f"{order}I", file.read(4))
+        if not begin:
+            break
+        file.seek(begin)
+        (length,) = struct.unpack(f"{order}H", file.read(2))
+        tags = dict(struct.iter_unpack(f"{order}H6xI", file.read(12 * length)))
+        count += not tags.get(254, 0) & _REDUCED
+        place = begin + 2 + 12 * length
+    return count
 
 
 def read_image(path: Path) -> U8 | None:

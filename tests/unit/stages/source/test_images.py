@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 import threading
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from edgert.dataset.images import open_images
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime import Result
+from edgert.runtime.frame import U8
 from edgert.runtime.json_form import plain_result
 from edgert.stages.source.files import Images
 from tests.helpers.virtual_clock import VirtualClock
@@ -190,3 +193,41 @@ def _with_tag(tiff: bytes, tag: int, value: int) -> bytes:
     tiff += bytes(len(tiff) % 2)
     head = tiff[:4] + struct.pack("<I", len(tiff))
     return head + tiff[8:] + struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "said"), [(".webp", "played as a video"), (".png", ".apng"), (".tif", "pages"), (".jpg", "")]
+)
+def test_of_a_file_with_several_images_the_first_is_read_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, said: str
+) -> None:
+    pixels = [np.full((6, 8, 3), value, np.uint8) for value in (10, 200, 90)]
+    if suffix == ".tif":
+        cv2.imwritemulti(str(tmp_path / "a.tif"), pixels)
+    elif suffix == ".jpg":
+        write(tmp_path / "a.jpg", 10)
+    else:
+        _write_animation(tmp_path / f"a{suffix}", pixels)
+    with caplog.at_level(logging.WARNING):
+        found = values(images(tmp_path, loop=True, limit=3))
+        assert abs(open_images(tmp_path).frame(0).planes[0].astype(int) - 10).max() < 4
+    assert len(found) == 3 and max(found) < 14
+    of_source = [one.getMessage() for one in caplog.records if one.name == "edgert.source"]
+    of_dataset = [one.getMessage() for one in caplog.records if one.name == "edgert.dataset"]
+    assert len(of_source) == len(of_dataset) == bool(said)
+    assert all(said in one and f"a{suffix}" in one for one in of_source + of_dataset)
+
+
+def _write_animation(path: Path, pixels: list[U8]) -> None:
+    """WebP as its container has it (RIFF), PNG as APNG has it; each image whole."""
+    stills = [cv2.imencode(path.suffix, one)[1].tobytes() for one in pixels]
+    if path.suffix == ".webp":
+        size = b"\x07\0\0\x05\0\0"  # 8x6, less one
+        frames = [b"\0" * 6 + size + b"\x64\0\0\0" + still[12:] for still in stills]
+        chunks = [(b"VP8X", b"\x02\0\0\0" + size), (b"ANIM", bytes(6)), *((b"ANMF", one) for one in frames)]
+        body = b"WEBP" + b"".join(kind + struct.pack("<I", len(data)) + data for kind, data in chunks)
+        path.write_bytes(b"RIFF" + struct.pack("<I", len(body)) + body)
+        return
+    data = struct.pack(">II", 1, 0)
+    chunk = struct.pack(">I", 8) + b"acTL" + data + struct.pack(">I", zlib.crc32(b"acTL" + data))
+    path.write_bytes(stills[0][:33] + chunk + stills[0][33:])
