@@ -43,7 +43,7 @@ direction of text let it read as another: https://trojansource.codes."""
 
 
 def shown(name: str) -> str:
-    """Return a file's name as text: bytes that are no UTF-8 (PEP 383 makes surrogates of them) become ``\\xe9``."""
+    """Return a file's name as text: a byte that is no UTF-8 (PEP 383: a surrogate) becomes x and two hex digits."""
     return re.sub(r"[\ud800-\udfff]", lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", name)
 
 
