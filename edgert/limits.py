@@ -116,8 +116,8 @@ TABLE = (
     ("answer of a webhook, its headers included", f"{ANSWER_BYTES >> 10} KiB", "no more of it is of interest"),
     ("time of a webhook's request and answer", f"{EXCHANGE_S:g} s", "what waits behind it is held up"),
     (
-        "message that a broker sends us",
-        f"{PACKET_BYTES >> 20} MiB",
+        "message that a broker sends us; from Kafka",
+        f"{PACKET_BYTES >> 20} MiB; {16 * PACKET_BYTES >> 20} MiB",
         "its length is announced, and waited for in memory",
     ),
 )
