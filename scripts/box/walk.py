@@ -77,7 +77,7 @@ def _filmed(one: Identity) -> tuple[Step, ...]:
     pair = r"(?s)UnregisterResource: ([1-9]\d*)\n.*EGLRegisterImage: \1\n"
     way = ("by\\s+device\\s+address", "EGLRegisterImage: 0\n") if by_address else (r"by\s+EGL\s+image", pair)
     gone = "error: CSI camera {} gives no images"
-    read = ("4 of 4 frames", r"0\.00 copies \(0 B\) per frame", *way, r"\b4 out/csi\.jsonl", '"label":')
+    read = ("4 of 4 frames", r"0\.00 host copies \(0 B\) per frame", *way, r"\b4 out/csi\.jsonl", '"label":')
     shown = "&& wc -l out/csi.jsonl && head -c 300 out/csi.jsonl"
     fails = Step(
         "EGL that refuses the images, as under ssh -X",
