@@ -12,7 +12,6 @@ from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import measured_tables
 import typer
 import yaml
 from pydantic import BaseModel
@@ -31,6 +30,7 @@ from edgert.graph.dla_rewrites import REWRITES
 from edgert.installation import labels_names
 from edgert.runtime import json_form as plain_data
 from edgert.wiring.known import Measured, families, measured
+from tools import measured_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 MEASURED = DOCS.parent / "tests/bench/measured"

@@ -30,13 +30,13 @@ from edgert.placement.cost.coefficients import sisters as load_sisters
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from scripts.fitting import sisters, together
-from scripts.fitting.chip import Chip, bar, by_board, kind_of, rank_correlation
-from scripts.fitting.main import SOCS, fit_all
-from scripts.fitting.parts import Fit, contention_error, fit_gpu, fit_sparse, sparse_gains
-from scripts.fitting.published import Design, Timing, published
-from scripts.fitting.solve import Trial
-from scripts.networks.table import is_transformer, network_of
+from tools.fitting import sisters, together
+from tools.fitting.chip import Chip, bar, by_board, kind_of, rank_correlation
+from tools.fitting.main import SOCS, fit_all
+from tools.fitting.parts import Fit, contention_error, fit_gpu, fit_sparse, sparse_gains
+from tools.fitting.published import Design, Timing, published
+from tools.fitting.solve import Trial
+from tools.networks.table import is_transformer, network_of
 
 ERROR_BAR, RANK_BAR, TOTAL_BAR = 0.25, 0.9, 0.15
 MEDIAN_BAR, MOST_BAR, INT8_BAR, FAMILY_BAR, TRANSFORMER_BAR, TOGETHER_BAR = 0.07, 0.20, 0.30, 0.35, 0.25, 0.20

@@ -19,8 +19,8 @@ import report
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.benchmark.measure import Figure
-from scripts.fitting.decisions import KINDS, Decision, decisions, options_of, timed
-from scripts.fitting.main import fit_all
+from tools.fitting.decisions import KINDS, Decision, decisions, options_of, timed
+from tools.fitting.main import fit_all
 
 RIGHT_BAR = 0.95
 

@@ -23,7 +23,7 @@ from edgert.board.record import Board, boards
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from scripts.fitting.power import Fitted, fit_all, ratio_errors
+from tools.fitting.power import Fitted, fit_all, ratio_errors
 
 IDLE_BAR, MEDIAN_BAR, P90_BAR = 0.15, 0.15, 0.4
 HELD = 0.85, 0.95

@@ -2,7 +2,7 @@
 
     python tests/bench/bench_zoo.py FOLDER [--photo IMAGE] [--json FILE]
 
-FOLDER is what scripts/zoo_exports.py filled, in an environment of its own; that script says what is right for each. A
+FOLDER is what tools/zoo_exports.py filled, in an environment of its own; that script says what is right for each. A
 model that nothing here reads is right where ``new`` refuses it. What is kept, tests/bench/measured/zoo.json, is a table
 of docs/benchmarks.md.
 """
@@ -50,7 +50,7 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
         if not right:
             print(f"       {found or 'refused'}{' (sure)' if sure else ''} for {known['task'] or 'nothing'}: {why}")
     if not rows:
-        sys.exit(f"no export in {options.folder}: scripts/zoo_exports.py makes them")
+        sys.exit(f"no export in {options.folder}: tools/zoo_exports.py makes them")
     yield Figure("right", sum(right for right, _ in rows) / len(rows), "", RIGHT, "higher", len(rows))
     wrong = sum(sure and not right for right, sure in rows)
     yield Figure("wrong, and sure of it", wrong, "models", 0, "lower", len(rows))

@@ -1,6 +1,6 @@
 """Models with real weights: how their makers' code feeds and reads each, and images that show what it knows.
 
-Those of the evaluation data, the demo's own, and those that packages of others ship: scripts/zoo fills a folder with
+Those of the evaluation data, the demo's own, and those that packages of others ship: tools/zoo fills a folder with
 the latter, which ``EDGERT_EXPORTS`` names.
 """
 
@@ -19,9 +19,9 @@ import numpy as np
 from edgert import Detections, Pipeline
 from edgert.stages.crop import upright
 from pipelines.conveyor import Conveyor
-from scripts.cut_embedder import write_parts
 from tests.helpers.evaluation_data import FOLDER as DATA
 from tests.helpers.evaluation_data import frame
+from tools.cut_embedder import write_parts
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (DATA / "models", ROOT / "pipelines" / "assets", Path(os.environ.get("EDGERT_EXPORTS", "exports")))

@@ -1,4 +1,4 @@
-"""The names that each version of TensorRT's Python binding has: ``tests/data/trt_api``, by scripts/trt_api.py."""
+"""The names that each version of TensorRT's Python binding has: ``tests/data/trt_api``, by tools/trt_api.py."""
 
 from __future__ import annotations
 

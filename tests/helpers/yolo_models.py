@@ -1,4 +1,4 @@
-"""The drawn networks of scripts/networks as models that run: random weights, and what the drawings leave out."""
+"""The drawn networks of tools/networks as models that run: random weights, and what the drawings leave out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from edgert.graph import Graph, Model, Node, from_proto, write
-from scripts.networks.yolo import yolo11, yolov8
+from tools.networks.yolo import yolo11, yolov8
 
 
 def model(name: str, size_px: int = 640) -> Model:

@@ -1,4 +1,4 @@
-"""``scripts/board-in-a-box``: edgert's way from clone to results on emulated boards, and what ends it early."""
+"""``tools/board-in-a-box``: edgert's way from clone to results on emulated boards, and what ends it early."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 
 from edgert.board.detect import detect
 from edgert.errors import DeviceError
-from scripts.box import identity, main, system, ubuntu
-from scripts.box.box import INSIDE, TIMED_OUT, Box, Step, judge, outcome
-from scripts.box.walk import log, steps
 from tests.helpers.command import ROOT
+from tools.box import identity, main, system, ubuntu
+from tools.box.box import INSIDE, TIMED_OUT, Box, Step, judge, outcome
+from tools.box.walk import log, steps
 
 pytestmark = pytest.mark.box
 ORIN = identity.IDENTITIES["orin-nx-16gb"]
@@ -36,7 +36,7 @@ def test_from_clone_to_results(name: str, tmp_path: Path) -> None:
             ubuntu.control_groups()
     except DeviceError as error:
         pytest.skip(str(error))
-    command = [str(ROOT / "scripts/board-in-a-box"), name, "--log", str(tmp_path / "log.md")]
+    command = [str(ROOT / "tools/board-in-a-box"), name, "--log", str(tmp_path / "log.md")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=7000)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     text = (tmp_path / "log.md").read_text()
@@ -60,7 +60,7 @@ def test_who_is_not_root_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(DeviceError, match="a box needs root") as caught:
         system.check(tmp_path)
-    assert caught.value.fix == "sudo scripts/board-in-a-box"
+    assert caught.value.fix == "sudo tools/board-in-a-box"
 
 
 def test_a_missing_program_is_told_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

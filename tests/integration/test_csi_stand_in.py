@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.box import identity, jetpack
 from tests.helpers.command import ROOT
+from tools.box import identity, jetpack
 
 gi = pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi")
 _HEADERS = ["pkg-config", "--exists", "gstreamer-video-1.0"]

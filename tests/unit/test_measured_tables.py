@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers.command import ROOT
+from tools import measured_tables
 
 
 @pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of the scripts."""
-    monkeypatch.setattr(sys, "path", [str(ROOT / "scripts"), *sys.path])
-    return importlib.import_module("measured_tables")
+def tables() -> Any:
+    return measured_tables
 
 
 def write(folder: Path, name: str, gpu: str, figures: dict[str, tuple[float, dict[str, float]]]) -> None:

@@ -1,4 +1,4 @@
-"""The numbers of the cost formulas: one file per chip in ``configs/costs``, written by ``scripts/fit_costs``.
+"""The numbers of the cost formulas: one file per chip in ``configs/costs``, written by ``tools/fit_costs``.
 
 They were fitted to published speeds alone; each file names the rows, how far off the formulas are
 on networks that were left out, and which numbers nobody has measured.

@@ -26,7 +26,7 @@ def _the_folder_of_this_session_comes_back(monkeypatch: pytest.MonkeyPatch) -> o
 
 def sources() -> list[Path]:
     """Return every Python file and script of the repository but this one and the door."""
-    folders = ("tests", "scripts", "pipelines", "edgert", "dla")
+    folders = ("tests", "scripts", "tools", "pipelines", "edgert", "dla")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
     return [path for path in files if path.suffix in ("", ".py") and path not in (DOOR, Path(__file__).resolve())]
 

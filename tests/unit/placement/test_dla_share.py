@@ -15,10 +15,10 @@ from edgert.graph.dla_node import dla_nodes
 from edgert.graph.dla_rewrites import fit_model, prove, ready
 from edgert.graph.model import Array
 from edgert.placement.dla_share import compare, survey, target_of
-from scripts.networks.yolo import yolov8
 from tests.helpers import yolo_models
 from tests.unit.graph.dla_rewrites.proving import feeds, run
 from tests.unit.graph.graphs import make, node, weights
+from tools.networks.yolo import yolov8
 
 ORIN = Target(2, "10.3", "int8")
 TYPED = Target(2, "11.4.1", "int8")

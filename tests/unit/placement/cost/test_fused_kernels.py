@@ -11,8 +11,8 @@ import pytest
 from edgert.errors import ModelError
 from edgert.graph import Graph, Node, TensorSpec
 from edgert.placement.cost.work import PRODUCT, Work, units
-from scripts.networks.builder import Builder
-from scripts.networks.table import build
+from tools.networks.builder import Builder
+from tools.networks.table import build
 
 
 def ops(graph: Graph, work: Work) -> list[str]:

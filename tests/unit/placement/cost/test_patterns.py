@@ -8,7 +8,7 @@ import pytest
 
 from edgert.graph import Graph, Node
 from edgert.placement.cost.work import units
-from scripts.networks.transformer import Transformer, bert, swin, vit
+from tools.networks.transformer import Transformer, bert, swin, vit
 
 
 def kinds(graph: Graph) -> Counter[str]:

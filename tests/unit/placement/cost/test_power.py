@@ -9,7 +9,7 @@ import pytest
 from edgert.board.record import Board, board, boards
 from edgert.errors import ConfigError
 from edgert.placement.cost import power as watts
-from scripts.fitting import power as fitting
+from tools.fitting import power as fitting
 
 
 def drawn(name: str, mode: str) -> watts.Power:

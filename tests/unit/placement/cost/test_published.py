@@ -8,12 +8,12 @@ import pytest
 from edgert.board.record import board
 from edgert.placement.cost.coefficients import RELATIONS, coefficients, sisters
 from edgert.placement.cost.work import units
-from scripts.fitting.parts import GPU_START, contention_error
-from scripts.fitting.published import Design, Timing, timings
-from scripts.fitting.sisters import corrected, pairs, weight
-from scripts.fitting.solve import HIGHEST, Trial, fit
-from scripts.fitting.together import predict_fps, rates
-from scripts.networks.table import PUBLISHED, Published, build, known
+from tools.fitting.parts import GPU_START, contention_error
+from tools.fitting.published import Design, Timing, timings
+from tools.fitting.sisters import corrected, pairs, weight
+from tools.fitting.solve import HIGHEST, Trial, fit
+from tools.fitting.together import predict_fps, rates
+from tools.networks.table import PUBLISHED, Published, build, known
 
 LARGEST_ERROR = {
     "yolov9t": 0.07,  # the makers count after fusing; ours is the published layer table

@@ -13,8 +13,8 @@ from edgert.graph import Graph
 from edgert.placement.cost.coefficients import DlaCost, GpuCost
 from edgert.placement.cost.formulas import Speed, dla_bytes, dla_seconds, dla_speed, gpu_bytes, gpu_seconds, gpu_speed
 from edgert.placement.cost.work import Table, table, units
-from scripts.networks.builder import Builder
-from scripts.networks.transformer import Transformer
+from tools.networks.builder import Builder
+from tools.networks.transformer import Transformer
 
 GPU = GpuCost(
     dense_fp32=0.5, dense_fp16=0.5, dense_int8=0.25, half_depth=0, half_tile=0, int8_depth=0, int8_tile=0,

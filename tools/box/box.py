@@ -1,0 +1,151 @@
+"""A box: a root file system with an identity, and what is typed in it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from edgert.errors import DeviceError
+from tools.box.identity import BARE
+
+INSIDE = Path(__file__).with_name("inside.sh")
+HOME, VENV = "/root/edgert", "/root/edgert/.venv"
+TIMED_OUT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that is typed on the board.
+
+    Attributes:
+        title: what it is for.
+        command: for its shell, in the clone.
+        expects: pattern → what it means; each must be in what was printed.
+        code: the exit code.
+        proc: the folder of /proc that is seen first.
+        variables: of the environment.
+        timeout_s: after which it has failed.
+        at: where it is typed: in the ``box``; ``here``, on this machine, in the repository, where ``board`` is the
+            box's name for ssh; or in a box that is ``booted`` for it.
+    """
+
+    title: str
+    command: str
+    expects: Sequence[str] = ()
+    code: int = 0
+    proc: str = BARE
+    variables: tuple[tuple[str, str], ...] = ()
+    timeout_s: float = 1800.0
+    at: Literal["box", "here", "booted"] = "box"
+
+    @property
+    def typed(self) -> str:
+        """The command with its variables."""
+        return " ".join([*(f"{name}={value}" for name, value in self.variables), self.command])
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a step went: what was typed, the exit code, seconds, what was printed, and what is wrong with it."""
+
+    title: str
+    command: str
+    code: int
+    seconds: float
+    printed: str
+    wrong: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A root file system with an identity, and what all share: its base and the wheels."""
+
+    folder: Path
+    base: Path
+    wheels: Path
+
+    @property
+    def upper(self) -> Path:
+        """What is different from the base."""
+        return self.folder / "upper"
+
+    def command(self, words: Sequence[str], proc: str = BARE, variables: Mapping[str, str] | None = None) -> list[str]:
+        """The command line that runs words in the box; all mounts and processes of it end with it."""
+        environment = {
+            "HOME": "/root",
+            "PATH": f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "LANG": "C.UTF-8",
+            "QEMU_LD_PREFIX": proc,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": "/wheels",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_NO_COMPILE": "1",  # Python compiles what it imports; an emulator takes minutes for all
+            "PIP_ROOT_USER_ACTION": "ignore",
+            "NO_COLOR": "1",
+            "COLUMNS": "120",
+            **(variables or {}),
+        }
+        pairs = [f"{name}={value}" for name, value in environment.items()]
+        space = ["setpriv", "--pdeathsig", "KILL"]  # or it would go on in the box when this process is killed
+        space += ["unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--propagation", "private"]
+        return [*space, str(INSIDE), *map(str, (self.base, self.folder, self.wheels)), "env", "-i", *pairs, *words]
+
+    def do(self, step: Step) -> Done:
+        """Goes one step."""
+        words = ["sh", "-c", f"cd {HOME} 2>/dev/null; {step.command}"]
+        with self.alone():
+            return outcome(step, self.command(words, step.proc, dict(step.variables)))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Raises DeviceError where another process is in this box: two overlays may not share one upper folder."""
+        lock = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(lock)
+            raise DeviceError(
+                f"{self.folder.name} is in use", why="another process runs in it", fix="wait for it, or end it"
+            ) from error
+        try:
+            yield
+        finally:
+            os.close(lock)
+
+
+def outcome(step: Step, words: Sequence[str], **settings: Any) -> Done:
+    """Runs the words of a step and judges what came of it."""
+    started = time.monotonic()
+    try:
+        done = subprocess.run(
+            words,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=step.timeout_s,
+            **settings,
+        )
+        code, printed = done.returncode, done.stdout.decode(errors="replace")
+    except subprocess.TimeoutExpired as error:
+        code, printed = TIMED_OUT, (error.stdout or b"").decode(errors="replace")
+    seconds = round(time.monotonic() - started, 1)
+    return Done(step.title, step.typed, code, seconds, printed, judge(step, code, printed))
+
+
+def judge(step: Step, code: int, printed: str) -> str:
+    """What is wrong with the outcome of a step; empty where nothing is."""
+    if code == TIMED_OUT:
+        return f"not done after {step.timeout_s:.0f} s"
+    if code != step.code:
+        return f"exit code {code} instead of {step.code}"
+    missing = [pattern for pattern in step.expects if not re.search(pattern, printed)]
+    return f"nothing printed matches {missing[0]!r}" if missing else ""

@@ -1,0 +1,120 @@
+"""Which of the product's files are entered by one job: how much a reader has to follow.
+
+    python tools/entered_files.py int8      the demo's model is calibrated and made INT8
+    python tools/entered_files.py frame     one frame of a video goes through the demo's model to a JSON lines file
+
+Prints the files, from the repository's root, in which a function ran; code that runs at import is not counted. The
+product is the one that Python imports: set PYTHONPATH to measure another tree.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+
+import dla
+import edgert
+
+ROOT = Path(edgert.__file__).parents[1]
+PRODUCT = tuple(f"{Path(str(package.__file__)).parent}/" for package in (edgert, dla))
+MODEL = ROOT / "pipelines" / "assets" / "parts.onnx"
+IMAGES = 16
+_WARM, _FRAMES = 20, 60
+
+_PIPELINE = """
+schema: 1
+name: trace
+models:
+  parts: {{onnx: {model}, task: {{detect: yolox}}, input: {{resize: letterbox, std: 255}}}}
+stages:
+  video: {{source: {folder}/video.avi}}
+  find: {{infer: parts, from: video}}
+  events: {{sink: jsonl, from: find, path: {folder}/out.jsonl}}
+"""
+
+
+class Calls:
+    """Counts calls of the product's functions by file, in all threads that start while it is open.
+
+    Args:
+        wanted: looks at each call's file and function, and answers whether calls count from here on.
+    """
+
+    def __init__(self, wanted: Callable[[str, str], bool] = lambda file, function: True) -> None:
+        self.files: Counter[str] = Counter()
+        self._wanted = wanted
+
+    def __enter__(self) -> Calls:
+        threading.setprofile(self._seen)
+        sys.setprofile(self._seen)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+    def _seen(self, frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(PRODUCT) and code.co_name != "<module>":
+            file = Path(code.co_filename).relative_to(ROOT).as_posix()
+            if self._wanted(file, code.co_name):
+                self.files[file] += 1
+
+
+def int8() -> set[str]:
+    """The files that calibrating and quantizing the model of a section enters."""
+    from edgert.config import EmbedTask, ModelConfig
+    from edgert.config.pipeline_file import parse_input
+    from edgert.dataset import open_images
+    from edgert.quantization.calibrated import calibrate_section
+    from edgert.quantization.int8_model import quantize_section
+
+    section = ModelConfig(onnx=MODEL, task=EmbedTask(embed="none"), input=parse_input("letterbox rgb std=255"))
+    random = np.random.default_rng(0)
+    images = open_images([random.integers(0, 256, (480, 640, 3), dtype=np.uint8) for _ in range(IMAGES)])
+
+    def quantize() -> None:
+        quantize_section(section, calibrate_section(section, target="ort", images=images), judged=False)
+
+    quantize()  # imports what it needs
+    with Calls() as calls:
+        quantize()
+    return set(calls.files)
+
+
+def frame() -> set[str]:
+    """The files that every frame enters, once the pipeline runs."""
+    done = Counter[str]()
+
+    def wanted(file: str, function: str) -> bool:
+        if file.startswith("edgert/stages/sink/") and function == "process":
+            done["frames"] += 1
+        return _WARM <= done["frames"] < _WARM + _FRAMES
+
+    with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+        _write_video(Path(folder) / "video.avi")
+        (Path(folder) / "trace.yaml").write_text(_PIPELINE.format(model=MODEL, folder=folder), encoding="utf-8")
+        with Calls(wanted) as calls, edgert.Pipeline(Path(folder) / "trace.yaml") as pipeline:
+            pipeline.run()
+    return {file for file, count in calls.files.items() if count >= _FRAMES / 2}
+
+
+def _write_video(path: Path) -> None:
+    import cv2
+
+    random = np.random.default_rng(0)
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 30, (640, 480))
+    for _ in range(_WARM + 2 * _FRAMES):
+        writer.write(np.full((480, 640, 3), random.integers(0, 256, 3), np.uint8))
+    writer.release()
+
+
+if __name__ == "__main__":
+    print("\n".join(sorted({"int8": int8, "frame": frame}[sys.argv[1]]())))

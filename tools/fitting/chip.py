@@ -1,0 +1,169 @@
+"""All coefficients of one chip, what was assumed among them, and its file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import yaml
+from scipy.stats import spearmanr
+
+from edgert.board.record import board
+from edgert.placement.cost.coefficients import (
+    Accuracy,
+    Coefficients,
+    ContentionCost,
+    GpuCost,
+    Sisters,
+    TransitionCost,
+)
+from edgert.placement.cost.formulas import PRECISIONS, ran
+from tools.fitting.parts import Fit, fit_dla, fit_gpu, fit_sparse
+from tools.fitting.published import published
+from tools.fitting.solve import Trial
+
+_ENOUGH = 12  # rows of a chip, accelerator and precision that a bar of its own needs
+_RANKED = 8  # rows a board must have for the order of its predictions to mean something
+_HEAD = (
+    "# Written by tools/fit_costs from configs/costs/published.yaml; what the keys mean: docs/costs.md.\n"
+    "# The accuracies are of networks that the fit had not seen.\n"
+)
+_NO_CROSSING = "fitted on AGX Xavier; nothing is published for this chip"
+_NO_CONTENTION = "fitted on AGX Xavier, as shares of the bandwidth; nothing is published for this chip"
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A fitted chip; ``gpu`` and ``dla`` hold the trials behind its accuracies."""
+
+    coefficients: Coefficients
+    gpu: Fit
+    dla: Fit | None
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Of both, each network left out."""
+        return [*self.gpu.trials, *(self.dla.trials if self.dla else ())]
+
+
+def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | None, like: Chip | None) -> Chip:
+    """Fits one chip.
+
+    Args:
+        transition: of an AGX Xavier; None while that is being fitted.
+        like: the chip with the most rows; None: that is this one.
+    """
+    gpu = fit_gpu(soc, like.gpu if like else None)
+    dla = fit_dla(soc, like.coefficients.dla if like else None) if soc in ("tegra194", "tegra234") else None
+    gpu_cost, dla_cost = gpu.solution.cost, dla.solution.cost if dla else None
+    assert isinstance(gpu_cost, GpuCost) and not isinstance(dla_cost, GpuCost)
+    if dla_cost is not None and board(published()["sparse"]["board"]).soc == soc:
+        dla_cost = fit_sparse(dla_cost)
+    rows = [*gpu.rows, *(dla.rows if dla else ())]
+    found = Coefficients(
+        soc=soc,
+        gpu=gpu_cost,
+        dla=dla_cost,
+        transition=transition or TransitionCost(to_dla_us=0, from_dla_us=0),
+        contention=contention,
+        assumed=_assumed(soc, gpu, dla),
+        sources=tuple(dict.fromkeys(row.source for row in rows)),
+    )
+    return Chip(found, gpu, dla)
+
+
+def accuracy(trials: Mapping[str, Sequence[Trial]]) -> dict[str, dict[str, dict[str, Accuracy]]]:
+    """Chip → accelerator → precision → how far off.
+
+    A bar is that of a chip's own rows of this precision where they are enough, else of all its precisions that have
+    too few, else of this precision on all chips, else of everything on such accelerators.
+
+    Args:
+        trials: chip → those of its GPU and its DLA; single layers do not count. A chip without any gets bars too.
+    """
+    every = [trial for own in trials.values() for trial in own if trial.row.part is None]
+    found: dict[str, dict[str, dict[str, Accuracy]]] = {soc: {} for soc in trials}
+    for kind in ("gpu", "dla"):
+        alike = [trial for trial in every if kind_of(trial)[0] == kind]
+        for soc in trials:
+            here = [trial for trial in alike if trial.row.board.soc == soc]
+            for precision in PRECISIONS if kind == "gpu" else PRECISIONS[1:]:
+                own = [trial for trial in here if kind_of(trial)[1] == precision]
+                counts = Counter(kind_of(trial)[1] for trial in here)
+                few = [trial for trial in here if counts[kind_of(trial)[1]] < _ENOUGH]
+                same = [trial for trial in alike if kind_of(trial)[1] == precision]
+                shown = next((some for some in (own, few, same) if len(some) >= _ENOUGH), alike)
+                found[soc].setdefault(kind, {})[precision] = _accuracy(own, shown)
+    return found
+
+
+def kind_of(trial: Trial) -> tuple[str, str]:
+    """Accelerator and precision that a time was taken in."""
+    kind = trial.row.accelerator.rstrip("01")
+    return kind, trial.row.precision if kind == "dla" else ran(trial.row.board, trial.row.precision)
+
+
+def _accuracy(own: Sequence[Trial], shown: Sequence[Trial]) -> Accuracy:
+    """Of a chip's own rows, with the bar of those that are enough to have one."""
+    errors = [trial.error for trial in own or shown]
+    return Accuracy(
+        rows=len(own),
+        models=len({trial.row.model for trial in own}),
+        median=round(float(np.median(errors)), 3),
+        p90=round(float(np.quantile(errors, 0.9)), 3),
+        bar=round(bar(shown) + 5e-4, 3),
+    )
+
+
+def bar(trials: Sequence[Trial]) -> float:
+    """What nine of ten of these were at most off by."""
+    return float(np.quantile([trial.off for trial in trials], 0.9, method="higher"))
+
+
+def by_board(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
+    """Trials of whole networks, by the name of their board."""
+    found: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.row.part is None:
+            found.setdefault(trial.row.board.name, []).append(trial)
+    return found
+
+
+def rank_correlation(trials: Sequence[Trial]) -> float | None:
+    """Spearman's, of predicted and published times; None below eight rows."""
+    if len(trials) < _RANKED:
+        return None
+    return float(spearmanr([trial.predicted_ms for trial in trials], [trial.row.time_ms for trial in trials])[0])
+
+
+def text(found: Coefficients | Sisters) -> str:
+    """The file of a chip, or of what measured boards tell of others."""
+    data = found.model_dump(exclude_none=True, mode="json")
+    return _HEAD + yaml.safe_dump(rounded(data), sort_keys=False, width=118, allow_unicode=True)
+
+
+def rounded(data: object) -> object:
+    """The same, with four digits in every number."""
+    if isinstance(data, dict):
+        return {key: rounded(value) for key, value in data.items()}
+    return float(f"{data:.4g}") if isinstance(data, float) else data
+
+
+def _assumed(soc: str, gpu: Fit, dla: Fit | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    seen = {row.precision for row in gpu.rows}
+    for precision in ("fp32", "fp16", "int8"):
+        if precision not in seen:
+            found[f"gpu.dense_{precision}"] = "no published row of this precision; Orin's"
+    if not any("mobilenet" in row.model or "mnasnet" in row.model or row.model[:4] == "yolo" for row in gpu.rows):
+        found["gpu.plain"] = "no published network with depthwise convolutions; Orin's"
+    if dla:
+        found["dla.curved_passes"] = "counted: a sigmoid and a product of their own write twice and read three times"
+        found["dla.sram_bytes"] = "TensorRT's default for an engine"
+        if soc == "tegra234":
+            found["dla.fp16_share"] = "NVIDIA publishes only: up to twice as slow as Xavier's"
+    if soc != "tegra194":
+        found |= {"transition": _NO_CROSSING} if dla else {"contention": _NO_CONTENTION}
+    return found

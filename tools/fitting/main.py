@@ -1,0 +1,137 @@
+"""Fits every chip, prints what came of it, writes the files."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from edgert.placement.cost.coefficients import Coefficients, DlaCost, GpuCost, Sisters
+from tools.fitting import together
+from tools.fitting.chip import Chip, accuracy, by_board, fit_chip, rank_correlation, text
+from tools.fitting.parts import Fit, contention_error, fit_contention, fit_transition
+from tools.fitting.published import PUBLISHED, Design
+from tools.fitting.sisters import fit_sisters
+from tools.fitting.solve import Trial
+
+SOCS = ("tegra234", "tegra194", "tegra264", "tegra210")
+"""Chips with published rows, the one with the most first."""
+_LIKE = {"tegra186": ("tegra210", "nothing is published for TX2 here; Jetson Nano's, which has no tensor cores either")}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; 0, or 1 where ``--check`` finds a file that differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; say which files would change")
+    is_check = parser.parse_args(arguments).check
+    chips = fit_all()
+    for chip in chips:
+        _print(chip)
+    return _keep([chip.coefficients for chip in chips], sisters_of(chips), is_check=is_check)
+
+
+def fit_all() -> list[Chip]:
+    """Every chip with published rows, the one with the most first."""
+    contention = fit_contention()
+    print(f"contention: {contention}, mean error {contention_error(contention.ceiling, contention.floor):.1%}")
+    chips: list[Chip] = []
+    for soc in SOCS:
+        chips.append(fit_chip(soc, contention, None, chips[0] if chips else None))
+    transition = fit_transition(next(chip.coefficients.gpu for chip in chips if chip.coefficients.soc == "tegra194"))
+    trials = {chip.coefficients.soc: chip.trials for chip in chips}
+    bars = accuracy({**trials, **{soc: [] for soc in _LIKE}})
+    made = []
+    for chip in chips:
+        own, soc = bars[chip.coefficients.soc], chip.coefficients.soc
+        known = {"gpu": own["gpu"]} | ({"dla": own["dla"]} if chip.dla else {})
+        shares = contention
+        if chip.coefficients.dla is not None and soc not in together.CLOSELY:
+            shares = together.fit_shares(together.rates(soc), chip.coefficients.gpu, chip.coefficients.dla, contention)
+        made.append(
+            replace(
+                chip,
+                coefficients=chip.coefficients.model_copy(
+                    update={"transition": transition, "accuracy": known, "contention": shares}
+                ),
+            )
+        )
+    return made
+
+
+def sisters_of(chips: Sequence[Chip]) -> Sisters:
+    """What measured boards tell of others."""
+    return fit_sisters({chip.coefficients.soc: chip.trials for chip in chips})
+
+
+def _keep(found: Sequence[Coefficients], sisters: Sisters, *, is_check: bool) -> int:
+    texts = {item.soc: text(item) for item in (*found, *_borrowed(found))} | {"sisters": text(sisters)}
+    changed = [soc for soc, new in texts.items() if _differs(_file(soc), new)]
+    for soc in changed:
+        print(f"{_file(soc).name}: {'differs' if is_check else 'written'}")
+        if not is_check:
+            _file(soc).write_text(texts[soc], encoding="utf-8")
+    return int(is_check and bool(changed))
+
+
+def _borrowed(found: Sequence[Coefficients]) -> Iterator[Coefficients]:
+    """Chips without a published row, with the coefficients of the most similar one and no accuracy."""
+    for soc, (like, why) in _LIKE.items():
+        base = next(item for item in found if item.soc == like)
+        unseen = {
+            kind: {name: one.model_copy(update={"rows": 0, "models": 0}) for name, one in own.items()}
+            for kind, own in base.accuracy.items()
+        }
+        yield base.model_copy(update={"soc": soc, "accuracy": unseen, "assumed": {**base.assumed, "gpu": why}})
+
+
+def _file(soc: str) -> Path:
+    return PUBLISHED.with_name(f"{soc}.yaml")
+
+
+def _differs(path: Path, new: str) -> bool:
+    return not path.is_file() or path.read_text(encoding="utf-8") != new
+
+
+def _print(chip: Chip) -> None:
+    print(
+        f"\n{chip.coefficients.soc}: published and predicted milliseconds, by a fit that left the network out, ratio;"
+    )
+    print("  the last ratio is of the fit to all rows")
+    for fit in filter(None, (chip.gpu, chip.dla)):
+        kind = "dla" if isinstance(fit.solution.cost, DlaCost) else "gpu"
+        seen = dict(zip(map(id, fit.rows), _in_sample(fit), strict=True))
+        for trial in fit.trials:
+            _print_trial(trial, seen[id(trial.row)])
+        for board, trials in by_board(fit.trials).items():
+            _print_board(board, kind, trials)
+    for key, value in chip.coefficients.model_dump(exclude={"sources"}).items():
+        print(f"  {key}: {value}")
+
+
+def _in_sample(fit: Fit) -> list[float]:
+    share = fit.solution.cost.fp16_share if not isinstance(fit.solution.cost, GpuCost) else 1.0
+    found: list[float] = Design(fit.rows, share).predict_ms(fit.solution.cost, fit.solution.call_us).tolist()
+    return found
+
+
+def _print_trial(trial: Trial, seen_ms: float) -> None:
+    row = trial.row
+    part = "" if row.part is None else f" layer {row.part}"
+    print(
+        f"  {row.board.name:20} {row.mode.name:15} {row.model + part:26} {row.size:5} {row.precision} b{row.batch:<3}"
+        f"{row.accelerator:5}{row.time_ms:9.3f}{trial.predicted_ms:9.3f}  x{trial.predicted_ms / row.time_ms:.2f}"
+        f"  x{seen_ms / row.time_ms:.2f}"
+    )
+
+
+def _print_board(board: str, kind: str, trials: Sequence[Trial]) -> None:
+    errors = [trial.error for trial in trials]
+    rank = rank_correlation(trials)
+    models = len({trial.row.model for trial in trials})
+    print(
+        f"= {board} {kind}: {len(trials)} rows, {models} networks, median error {np.median(errors):.1%}, "
+        f"p90 {np.quantile(errors, 0.9):.1%}, Spearman {'-' if rank is None else f'{rank:.3f}'}"
+    )

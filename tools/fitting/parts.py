@@ -1,0 +1,180 @@
+"""What is fitted, part by part: times of GPU and DLA, transitions, contention for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import minimize, minimize_scalar
+
+from edgert.board.record import board
+from edgert.placement.contention import Contention
+from edgert.placement.cost.coefficients import ContentionCost, DlaCost, GpuCost, TransitionCost
+from edgert.placement.cost.formulas import PRECISIONS, Reformat, dla_seconds, dla_speed, gpu_speed, ran
+from edgert.placement.cost.work import table
+from tools.fitting.published import Design, Timing, published, timings, works
+from tools.fitting.solve import Solution, Trial, fit, leave_out
+from tools.networks.table import family_of, network_of
+
+# Time of GPU and DLA, chip by chip: which coefficients are fitted, where they start, what stays assumed.
+
+GPU_START = GpuCost(
+    dense_fp32=0.95, dense_fp16=0.95, dense_int8=0.95, half_depth=250, half_tile=35, int8_depth=250, int8_tile=25,
+    attention=0.2, plain=0.25, bandwidth=0.85, curved_passes=0.2, int8_curved=1.1, launch_us=0.5,
+    launch_kcycles=4, enqueue_us=6, run_us=50,
+)  # fmt: skip
+DLA_START = DlaCost(
+    dense=0.8, half_depth=100, half_columns=20, bandwidth=0.25, plain_per_clock=32, layer_us=3, layer_kcycles=1,
+    run_us=50, sram_bytes=0, curved_passes=5, fp16_share=0.0625,
+)  # fmt: skip
+GPU_KEYS = tuple(GpuCost.model_fields)
+DLA_KEYS = (
+    "dense",
+    "half_depth",
+    "half_columns",
+    "bandwidth",
+    "plain_per_clock",
+    "layer_us",
+    "layer_kcycles",
+    "run_us",
+)
+_SRAM_BYTES = {"tegra194": 0, "tegra234": 2**20}
+"""Managed SRAM that TensorRT gives an engine by default: 1 MiB from 8.6 on, none before; Xavier's last is
+8.5. https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html"""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Coefficients, and how they do on networks, and on families of networks, that were left out.
+
+    Attributes:
+        trials, by_family: predictions of rows without their network, and without its family.
+        left: network → coefficients that have not seen it.
+        left_family: the same of families.
+    """
+
+    rows: list[Timing]
+    solution: Solution
+    trials: list[Trial]
+    by_family: list[Trial]
+    left: dict[str, GpuCost | DlaCost]
+    left_family: dict[str, GpuCost | DlaCost]
+
+    def without(self, model: str) -> GpuCost | DlaCost:
+        """Coefficients of all networks but this one."""
+        return self.left.get(network_of(model), self.solution.cost)
+
+
+def fit_gpu(soc: str, like: Fit | None) -> Fit:
+    """The GPU of one chip, drawn to that of the one with the most rows; precisions without a row are as there."""
+    rows = timings(soc, "gpu")
+    unseen = set(PRECISIONS) - {ran(row.board, row.precision) for row in rows}
+    keys = [key for key in GPU_KEYS if unseen.isdisjoint(key.split("_"))]
+    if like is None:
+        return _fit(rows, GPU_START, keys, {}, {})
+    return _fit(rows, like.solution.cost, keys, like.left, like.left_family)
+
+
+def fit_dla(soc: str, like: DlaCost | None) -> Fit:
+    """The DLA of one chip; ``like`` is that of another, where a chip with few rows starts, but for its shares."""
+    shares = {"dense": DLA_START.dense, "bandwidth": DLA_START.bandwidth, "sram_bytes": _SRAM_BYTES[soc],
+              "sparse_speedup": 1.0}  # fmt: skip
+    return _fit(timings(soc, "dla0"), (like or DLA_START).model_copy(update=shares), DLA_KEYS, {}, {})
+
+
+def _fit(
+    rows: list[Timing],
+    start: GpuCost | DlaCost,
+    keys: Sequence[str],
+    without: Mapping[str, GpuCost | DlaCost],
+    without_family: Mapping[str, GpuCost | DlaCost],
+) -> Fit:
+    """``without``, ``without_family``: where to start instead when that is left out, so that it is seen nowhere."""
+    share = _fp16_share(start)
+    trials, found = leave_out(rows, lambda name: without.get(name, start), keys, share, network_of)
+    by_family, families = leave_out(rows, lambda name: without_family.get(name, start), keys, share, family_of)
+    return Fit(rows, fit(Design(rows, share), start, keys), trials, by_family, found, families)
+
+
+def _fp16_share(cost: GpuCost | DlaCost) -> float:
+    return cost.fp16_share if isinstance(cost, DlaCost) else 1.0
+
+
+# What two zeros in four weights save on a DLA, from the same networks with dense and with such weights.
+
+
+def sparse_gains(dla: DlaCost, model: str = "") -> dict[tuple[str, str], tuple[float, float]]:
+    """Network and mode → predicted and published time of dense over sparse weights.
+
+    Args:
+        model: of this network alone; empty: of all.
+    """
+    data = published()["sparse"]
+    record, found = board(data["board"]), {}
+    for name, size, mode, dense, sparse in data["rows"]:
+        speed = dla_speed(record, record.mode(mode), "int8", 0, dla.fp16_share)
+        assert speed is not None
+        columns = table(works(name, size))
+        before, after = (
+            dla_seconds(one, speed, dla) for one in (columns, replace(columns, is_sparse=columns.is_dense))
+        )
+        if model in ("", name):
+            found[name, mode] = float(before.sum() / after.sum()), sparse / dense
+    return found
+
+
+def fit_sparse(dla: DlaCost, but: str = "") -> DlaCost:
+    """The same with the speedup that the published gains show best; ``but`` is a network that is left out."""
+
+    def error(speedup: float) -> float:
+        gains = sparse_gains(dla.model_copy(update={"sparse_speedup": speedup}))
+        return sum(abs(np.log(made / real)) for (name, _), (made, real) in gains.items() if name != but)
+
+    found = minimize_scalar(error, bounds=(1.0, 2.0), method="bounded")
+    return dla.model_copy(update={"sparse_speedup": float(found.x)})
+
+
+# What a transition costs, from HaX-CoNN's GoogleNet whose result was forced out after single layers.
+
+_HALF_BYTES = 2
+_ELEMENTS = {  # Caffe layer → elements of its result; the inception modules of GoogleNet in order
+    10: 192 * 28 * 28, 24: 256 * 28 * 28, 38: 480 * 28 * 28, 53: 512 * 14 * 14, 67: 512 * 14 * 14, 81: 512 * 14 * 14,
+    95: 528 * 14 * 14, 110: 832 * 14 * 14, 124: 832 * 7 * 7,
+}  # fmt: skip
+
+
+def fit_transition(gpu: GpuCost) -> TransitionCost:
+    """Of an AGX Xavier at full clocks: the medians of what the reformat kernel does not explain."""
+    record = board("agx-xavier-32gb")
+    reformat = Reformat.on(gpu_speed(record, record.mode("MAXN"), "fp16"), gpu)
+    measured = published()["transitions"]
+    rest_us = {
+        name: [1e3 * (ms - reformat.time_ms(_ELEMENTS[layer] * _HALF_BYTES)) for layer, ms in measured[name]]
+        for name in ("gpu", "dla")
+    }
+    to_dla, from_dla = (max(float(np.median(rest_us[name])), 0.0) for name in ("gpu", "dla"))
+    return TransitionCost(to_dla_us=to_dla, from_dla_us=from_dla)
+
+
+# Ceiling and floor of the bandwidth that is left beside others, from the matrix of PCCS.
+
+
+def fit_contention() -> ContentionCost:
+    """Shares of the DRAM's bandwidth with the least mean relative error."""
+    found = minimize(lambda shares: contention_error(*shares), (0.6, 0.3), method="Nelder-Mead")
+    ceiling, floor = found.x
+    return ContentionCost(ceiling=float(ceiling), floor=float(floor))
+
+
+def contention_error(ceiling: float, floor: float) -> float:
+    """Mean relative error over the matrix."""
+    data = published()["contention"]
+    full = data["bandwidth_gb_s"]
+    memory = Contention(ceiling * full, floor_bytes_s=floor * full)  # the same in any unit
+    errors = [
+        abs(own / memory.slowdown(own, other) / got - 1)
+        for own, row in zip(data["own"], data["achieved"], strict=True)
+        for other, got in zip(data["others"], row, strict=True)
+    ]
+    return float(np.mean(errors))

@@ -1,0 +1,164 @@
+"""Published rows: ``configs/costs/published.yaml`` as records, and timings as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from edgert.board.record import Board, board
+from edgert.board.sections import Mode
+from edgert.placement.cost.coefficients import DlaCost, GpuCost
+from edgert.placement.cost.formulas import Speed, dla_seconds, dla_speed, gpu_seconds, gpu_speed, gpu_waves
+from edgert.placement.cost.work import Numbers, Table, Work, table, units
+from tools.networks.table import build
+
+_CALLERS = {"Python": "torch2trt", "inference only": "ultralytics"}
+"""What a source measures → whose Python call is in its times."""
+PUBLISHED = Path(__file__).parents[2] / "configs" / "costs" / "published.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One published time.
+
+    Attributes:
+        board: as edgert knows it.
+        mode: power mode, with clocks that were set by hand.
+        model, size: network and side of its input.
+        precision, batch: as built.
+        accelerator: ``"gpu"`` or ``"dla0"``.
+        time_ms: of one run, which is one batch.
+        source: address.
+        caller: whose call around the engine was timed; empty: the engine alone.
+        recorded: whether the engine ran as a CUDA graph.
+        part: index of the one unit that was timed; None: the whole network.
+    """
+
+    board: Board
+    mode: Mode
+    model: str
+    size: int
+    precision: str
+    batch: int
+    accelerator: str
+    time_ms: float
+    source: str
+    caller: str = ""
+    recorded: bool = False
+    part: int | None = None
+
+    @property
+    def works(self) -> tuple[Work, ...]:
+        """The units that were timed."""
+        found = works(self.model, self.size)
+        return found if self.part is None else (found[self.part],)
+
+
+@cache
+def works(model: str, size: int) -> tuple[Work, ...]:
+    """Units of a network that do something, at batch 1."""
+    return tuple(work for work in units(build(model, size)) if work.kind != "view")
+
+
+@cache
+def published() -> dict[str, Any]:
+    """The whole file."""
+    data: dict[str, Any] = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
+    return data
+
+
+def timings(soc: str, accelerator: str) -> list[Timing]:
+    """Every published time of one chip on its GPU or on one DLA core, single layers included."""
+    found = [*_networks(), *_layers()]
+    return [row for row in found if row.board.soc == soc and row.accelerator == accelerator]
+
+
+def set_mode(record: Board, name: str, clocks: dict[str, float]) -> Mode:
+    """A power mode with clocks set by hand."""
+    return record.mode(name).model_copy(update={key: float(value) for key, value in clocks.items()})
+
+
+def _networks() -> Iterator[Timing]:
+    for group in published()["timings"]:
+        record = board(group["board"])
+        mode = set_mode(record, group["mode"], group.get("clocks", {}))
+        caller = next((name for measures, name in _CALLERS.items() if group["measures"].startswith(measures)), "")
+        recorded = group.get("recorded", False)
+        for model, size, precision, batch, accelerator, time_ms in group["rows"]:
+            what = (model, size, precision, batch, accelerator, time_ms)
+            yield Timing(record, mode, *what, group["source"], caller, recorded)
+
+
+def _layers() -> Iterator[Timing]:
+    group = published()["layers"]
+    record = board(group["board"])
+    mode = set_mode(record, group["mode"], group["clocks"])
+    for part, time_ms in enumerate(group["milliseconds"]):
+        yield Timing(record, mode, group["model"], 1280, "int8", 1, "dla0", time_ms, group["source"], part=part)
+
+
+# Many timings as one table, so that a set of coefficients predicts all of them in one go.
+
+
+class Design:
+    """The inputs of the formulas for these timings, all of the GPU or all of a DLA."""
+
+    def __init__(self, rows: Sequence[Timing], fp16_share: float) -> None:
+        self.rows = list(rows)
+        tables, repeats = zip(*(_distinct(table(row.works, row.batch)) for row in rows), strict=True)
+        counts = [len(item) for item in tables]
+        self._repeats = np.concatenate(repeats)
+        self._table = Table(*(np.concatenate([getattr(one, part.name) for one in tables]) for part in fields(Table)))
+        self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
+        self._speed = _joined([_speed(row, fp16_share) for row in rows], counts)
+        self._recorded = np.repeat([_recorded(row) for row in rows], counts)
+        self._runs = np.array([row.part is None for row in rows], dtype=np.float64)
+        self._waves = gpu_waves(self._table, self._speed)
+        self.callers = tuple(sorted({row.caller for row in rows} - {""}))
+        self._calls = np.array([[row.caller == name for name in self.callers] for row in rows], dtype=np.float64)
+        self.measured_ms: Numbers = np.array([row.time_ms for row in rows])
+        self.models = np.array([row.model for row in rows])
+
+    def predict_ms(self, cost: GpuCost | DlaCost, call_us: Mapping[str, float] | None = None) -> Numbers:
+        """Milliseconds of every timing; ``call_us`` is what whose call adds where one was timed."""
+        if isinstance(cost, GpuCost):
+            seconds = gpu_seconds(self._table, self._speed, cost, self._recorded, self._waves)
+        else:
+            seconds = dla_seconds(self._table, self._speed, cost)
+        sums: Numbers = np.add.reduceat(self._repeats * seconds, self._starts)
+        added = self._calls @ np.array([(call_us or {}).get(name, 0.0) for name in self.callers])
+        return np.asarray(1e3 * (sums + (self._runs * cost.run_us + added) * 1e-6))
+
+
+_CPU_MHZ = 2000.0  # what a launch without a graph is counted for; a slower processor takes longer
+
+
+def _recorded(row: Timing) -> float:
+    """1 for a CUDA graph; without one so far below that a launch takes what it does on this processor."""
+    return 1.0 if row.recorded else 1.0 - _CPU_MHZ / (row.mode.cpu_mhz or _CPU_MHZ)
+
+
+def _distinct(whole: Table) -> tuple[Table, Numbers]:
+    """The units of a network that differ, and how often each of them is there."""
+    columns = np.stack([getattr(whole, part.name) for part in fields(Table)])
+    rows, repeats = np.unique(columns, axis=1, return_counts=True)
+    return Table(*rows), repeats.astype(np.float64)
+
+
+def _speed(row: Timing, fp16_share: float) -> Speed:
+    if row.accelerator == "gpu":
+        return gpu_speed(row.board, row.mode, row.precision)  # type: ignore[arg-type]
+    speed = dla_speed(row.board, row.mode, row.precision, 0, fp16_share)  # type: ignore[arg-type]
+    assert speed is not None, f"{row.board.name} has no DLA for {row.precision}"
+    return speed
+
+
+def _joined(speeds: Sequence[Speed], counts: Sequence[int]) -> Speed:
+    columns = ([getattr(speed, column.name) for speed in speeds] for column in fields(Speed))
+    return Speed(*(np.repeat(np.array(column, dtype=np.float64), counts) for column in columns))

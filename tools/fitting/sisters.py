@@ -1,0 +1,118 @@
+"""What a time that was measured on another board, or in another power mode, shows of this one.
+
+The same network in the same precision and batch was published for several boards of a chip. Each such row is predicted
+by coefficients that never saw the network, and again with what a second board shows: its measured over its predicted
+time, to a power that is fitted without the network, too. One kind of pair is of two boards, the other of two modes of
+one board.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgert.placement.cost.coefficients import RELATIONS, Accuracy, Relation, SisterCost, Sisters
+from tools.fitting.chip import bar, kind_of
+from tools.fitting.solve import Trial
+from tools.networks.table import network_of
+
+_ENOUGH = 12  # pairs of a chip and accelerator that a bar of its own needs
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A row that was left out, and the same network on a second board or in a second mode.
+
+    Attributes:
+        relation: ``"board"`` or ``"mode"``.
+        trial: of the row.
+        log_factor: logarithm of measured over predicted time there; the median where that board has several rows.
+    """
+
+    relation: Relation
+    trial: Trial
+    log_factor: float
+
+    @property
+    def log_off(self) -> float:
+        """Of the row itself."""
+        return float(np.log(self.trial.row.time_ms / self.trial.predicted_ms))
+
+    @property
+    def kind(self) -> str:
+        """``gpu`` or ``dla``."""
+        return kind_of(self.trial)[0]
+
+    def corrected(self, weight: float) -> Trial:
+        """The row with that share of the other's factor."""
+        return Trial(self.trial.row, self.trial.predicted_ms * float(np.exp(weight * self.log_factor)))
+
+
+def pairs(trials: Sequence[Trial]) -> list[Pair]:
+    """Of whole networks, all of one chip: a row with each other board, and with its own board in other modes."""
+    alike: dict[tuple[object, ...], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        row = trial.row
+        if row.part is None:
+            alike[row.model, row.size, row.precision, row.batch, row.accelerator].append(trial)
+    return [pair for group in alike.values() for trial in group for pair in _of(trial, group)]
+
+
+def _of(trial: Trial, group: Sequence[Trial]) -> Iterator[Pair]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for other in group:
+        if (other.row.board.name, other.row.mode) != (trial.row.board.name, trial.row.mode):
+            found[other.row.board.name].append(float(np.log(other.row.time_ms / other.predicted_ms)))
+    for name, factors in found.items():
+        yield Pair("mode" if name == trial.row.board.name else "board", trial, float(np.median(factors)))
+
+
+def weight(known: Sequence[Pair]) -> float:
+    """The power of the other's factor that brings these rows nearest, every network counting the same; 0 to 1."""
+    counts = Counter(network_of(pair.trial.row.model) for pair in known)
+    share = np.array([1 / counts[network_of(pair.trial.row.model)] for pair in known])
+    own, other = (np.array([getattr(pair, name) for pair in known]) for name in ("log_off", "log_factor"))
+    return float(np.clip((share * own * other).sum() / (share * other * other).sum(), 0.0, 1.0))
+
+
+def corrected(known: Sequence[Pair]) -> list[Trial]:
+    """Each with a weight that has not seen its network."""
+    networks = [network_of(pair.trial.row.model) for pair in known]
+    weights = {
+        name: weight([pair for pair, other in zip(known, networks, strict=True) if other != name])
+        for name in set(networks)
+    }
+    return [pair.corrected(weights[name]) for pair, name in zip(known, networks, strict=True)]
+
+
+def fit_sisters(trials: Mapping[str, Sequence[Trial]]) -> Sisters:
+    """Chip → its trials; bars of chips with enough pairs, of others none: theirs stay as wide as without a profile."""
+    every = [pair for own in trials.values() for pair in pairs(own)]
+    return Sisters(**{one: _cost([pair for pair in every if pair.relation == one]) for one in RELATIONS})
+
+
+def _cost(known: Sequence[Pair]) -> SisterCost:
+    by_kind = {kind: [pair for pair in known if pair.kind == kind] for kind in ("gpu", "dla")}
+    weights = {kind: round(weight(own), 3) for kind, own in by_kind.items() if own}
+    made = {kind: corrected(own) for kind, own in by_kind.items() if own}
+    found: dict[str, dict[str, dict[str, Accuracy]]] = {}
+    for kind, trials in made.items():
+        for soc, precision in sorted({(trial.row.board.soc, kind_of(trial)[1]) for trial in trials}):
+            own = [trial for trial in trials if (trial.row.board.soc, kind_of(trial)[1]) == (soc, precision)]
+            if len(own) >= _ENOUGH:
+                found.setdefault(soc, {}).setdefault(kind, {})[precision] = _accuracy(own)
+    return SisterCost(weight=weights, accuracy=found)
+
+
+def _accuracy(own: Sequence[Trial]) -> Accuracy:
+    errors = [trial.error for trial in own]
+    return Accuracy(
+        rows=len(own),
+        models=len({trial.row.model for trial in own}),
+        median=round(float(np.median(errors)), 3),
+        p90=round(float(np.quantile(errors, 0.9)), 3),
+        bar=round(bar(own) + 5e-4, 3),
+    )

@@ -1,0 +1,114 @@
+"""Robust least squares on the logarithm of predicted over published time, drawn weakly to where each number starts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from edgert.placement.cost.coefficients import DlaCost, GpuCost
+from edgert.placement.cost.work import Numbers
+from tools.fitting.published import Design, Timing
+
+HIGHEST = {
+    **dict.fromkeys(("dense_fp32", "dense_fp16", "dense_int8", "dense", "plain", "attention"), 1.0),
+    "bandwidth": 0.93,
+}
+"""What no share can be above. Of the DRAM's rate, refreshing takes about 7 %:
+https://docs.amd.com/r/en-US/pg313-network-on-chip/LPDDR4-Refresh-Options; the most that PCCS drives an AGX Xavier to is
+127.4 of 136.5 GB/s: https://github.com/processorcentricmodel/PCCS/blob/51ffb72/model_construction/input.txt."""
+_PULL = 0.1
+"""A coefficient e times its start costs as much as a network that is off by this much."""
+_OUTLIER = 0.1
+"""Relative errors beyond this count linearly, not squared."""
+_CALL_US = 200.0
+"""Where the fit starts for what a Python call adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What was predicted for a row by coefficients that never saw its network."""
+
+    row: Timing
+    predicted_ms: float
+
+    @property
+    def error(self) -> float:
+        """Relative."""
+        return abs(self.predicted_ms / self.row.time_ms - 1)
+
+    @property
+    def off(self) -> float:
+        """By how much the larger of the two times is above the smaller: what an error bar has to hold."""
+        return max(self.predicted_ms / self.row.time_ms, self.row.time_ms / self.predicted_ms) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """Coefficients, and what Python calls added to those timings that were taken around one."""
+
+    cost: GpuCost | DlaCost
+    call_us: Mapping[str, float] = field(default_factory=dict)
+
+
+def fit(
+    design: Design, start: GpuCost | DlaCost, keys: Sequence[str], first: GpuCost | DlaCost | None = None
+) -> Solution:
+    """Coefficients for these timings; ``keys`` are fitted, the others stay. Every network counts the same.
+
+    Args:
+        start: what every number is drawn to.
+        first: where the search begins, if elsewhere.
+    """
+    counts = Counter(design.models)
+    weights = np.array([counts[model] ** -0.5 for model in design.models])
+    extra = len(design.callers)
+    prior = np.log([getattr(start, key) for key in keys] + [_CALL_US] * extra)
+    begin = np.log([getattr(first or start, key) for key in keys] + [_CALL_US] * extra)
+    highest = np.log([HIGHEST.get(key, np.inf) for key in keys] + [np.inf] * extra)
+    measured = np.log(design.measured_ms)
+
+    def solution(values: Numbers) -> Solution:
+        numbers = np.exp(values).tolist()
+        cost = start.model_copy(update=dict(zip(keys, numbers, strict=False)))
+        return Solution(cost, dict(zip(design.callers, numbers[len(keys) :], strict=True)))
+
+    def residuals(values: Numbers) -> Numbers:
+        found = solution(values)
+        errors = weights * (np.log(design.predict_ms(found.cost, found.call_us)) - measured)
+        return np.concatenate([errors, _PULL * (values - prior)])
+
+    found = least_squares(
+        residuals, np.minimum(begin, highest - 1e-3), bounds=(-np.inf, highest), loss="cauchy", f_scale=_OUTLIER,
+        max_nfev=60,
+    )  # fmt: skip
+    return solution(found.x)
+
+
+def leave_out(
+    rows: Sequence[Timing],
+    start: Callable[[str], GpuCost | DlaCost],
+    keys: Sequence[str],
+    share: float,
+    group: Callable[[str], str],
+) -> tuple[list[Trial], dict[str, GpuCost | DlaCost]]:
+    """Each group of networks predicted by a fit to all the others, and the coefficients of that fit.
+
+    Args:
+        start: group → what every number is drawn to when that is left out; predicts it where there are no others.
+        group: what a network belongs to: itself, or a family.
+    """
+    whole = fit(Design(rows, share), start(""), keys).cost
+    trials: list[Trial] = []
+    without: dict[str, GpuCost | DlaCost] = {}
+    for name in dict.fromkeys(group(row.model) for row in rows):
+        known = [row for row in rows if group(row.model) != name]
+        left = Design([row for row in rows if group(row.model) == name], share)
+        found = fit(Design(known, share), start(name), keys, whole) if known else Solution(start(name))
+        without[name] = found.cost
+        predicted = left.predict_ms(found.cost, {**dict.fromkeys(left.callers, _CALL_US), **found.call_us})
+        trials += [Trial(*pair) for pair in zip(left.rows, predicted.tolist(), strict=True)]
+    return trials, without
