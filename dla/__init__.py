@@ -1,9 +1,9 @@
-"""What NVIDIA's deep-learning accelerator (DLA) can run, and nothing else.
+"""Rules of what NVIDIA's deep-learning accelerator (DLA) can run, and nothing else.
 
-:func:`check` applies the rules to one node, :func:`check_graph` to a whole graph; :func:`int8_form` returns how a
-node runs in an INT8 build, :func:`fuses` what is computed before it is rounded; :func:`regions` grows what may run
-into few segments, each one loadable; :func:`summarize` counts. ``SOURCES`` and ``LIMITS`` name the public page that
-every rule and limit was read on.
+:func:`check` applies the rules to one node, :func:`check_graph` to a whole graph. :func:`int8_form` returns how a node
+runs in an INT8 build, and :func:`fuses` which operators compute before rounding. :func:`regions` groups nodes that may
+run into few segments, each one loadable; :func:`summarize` counts. ``SOURCES`` and ``LIMITS`` name the public page
+behind every rule and limit.
 
 Standard library only; imports nothing from edgert.
 """

@@ -21,9 +21,11 @@ class Context:
     """A graph with the verdicts of its nodes so far.
 
     Attributes:
+        nodes: each after those it reads.
         verdicts: one per node; they change while the rules are applied.
-        wiring: edges between the nodes, with folded ones looked through.
+        target: generation, release of TensorRT and precision.
         scaled: tensors with an INT8 scale, or a mapping to the scales themselves; None where not known.
+        wiring: edges between the nodes that remain; folded nodes are skipped.
     """
 
     nodes: Sequence[Node]
@@ -33,26 +35,29 @@ class Context:
     wiring: Wiring
 
     def places(self, *ops: str) -> Iterator[tuple[int, Node]]:
-        """Nodes of these operators that remain."""
+        """Yield position and node of the remaining nodes with these operators."""
         for place, node in enumerate(self.nodes):
             if node.op in ops and not self.wiring.folded[place]:
                 yield place, node
 
     def lacks_scale(self, place: int) -> bool:
-        """Whether a node that might run on the DLA has a tensor without INT8 scale."""
+        """Return whether a node that might run on the DLA has a tensor without INT8 scale."""
         if self.scaled is None or self.wiring.folded[place] or self.verdicts[place].answer == "no":
             return False
         return any(tensor.name not in self.scaled for tensor in data_tensors(self.nodes[place]))
 
     def scales(self, names: Sequence[str]) -> set[float]:
-        """The different INT8 scales of tensors, as far as they are known and matter."""
+        """Return the different INT8 scales of tensors, as far as they are known and matter."""
         known = self.scaled if self.target.is_int8 and isinstance(self.scaled, Mapping) else {}
         return {float(known[name]) for name in names if name in known}
 
 
 @dataclass(frozen=True, slots=True)
 class ContextRule:
-    """As :class:`~dla.rule.Rule`; ``test`` yields the place of a node and the verdict on it."""
+    """Rule about a node and its neighbors, as :class:`~dla.rule.Rule`.
+
+    ``test`` yields the position of a node and the verdict on it.
+    """
 
     name: str
     source: str
@@ -61,18 +66,18 @@ class ContextRule:
 
 
 def beside(context: Context) -> Found:
-    """A Reshape does not touch a Slice or Concat."""
+    """Refuse a Reshape directly before or behind a Slice, Split or Concat."""
     wiring = context.wiring
     for place, _ in context.places("Reshape"):
         touching = (*wiring.before[place], *wiring.after[place])
         joint = next((context.nodes[other] for other in touching if context.nodes[other].op in _JOINTS), None)
         if joint is not None:
-            reason = f"it stands directly beside {joint.op} {joint.name}, which the DLA refuses"
+            reason = f"it is directly before or behind {joint.op} {joint.name}, which the DLA refuses"
             yield place, Verdict("no", "context.reshape", reason, "move the reshape out of the network")
 
 
 def comparison(context: Context) -> Found:
-    """A comparison is followed by a cast, and by nothing else."""
+    """Require a comparison to be followed by a cast, and by nothing else."""
     for place, _ in context.places(*COMPARISONS):
         readers = context.wiring.after[place]
         casts = [reader for reader in readers if context.nodes[reader].op == "Cast"]
@@ -80,11 +85,11 @@ def comparison(context: Context) -> Found:
             reason = "its result must be cast to FP16 or INT8 immediately"
             yield place, Verdict("no", "context.comparison", reason, "put a Cast to float behind it")
         elif len(readers) > 1:
-            yield place, Verdict("verify", "context.comparison", "more than its cast reads the result")
+            yield place, Verdict("verify", "context.comparison", "nodes other than its cast read the result")
 
 
 def cast(context: Context) -> Found:
-    """A cast goes where the comparison before it goes."""
+    """Place a cast where the comparison before it runs."""
     for place, node in context.places("Cast"):
         sources = context.wiring.before[place]
         if any(context.nodes[one].op in COMPARISONS and context.verdicts[one].answer != "no" for one in sources):
@@ -93,16 +98,16 @@ def cast(context: Context) -> Found:
 
 
 def one_scale(context: Context) -> Found:
-    """In INT8, what a Concat or pooling reads and writes has one scale."""
+    """Require one scale in INT8 for everything that a Concat or pooling reads and writes."""
     for place, node in context.places(*_ONE_RANGE):
         scales = context.scales([tensor.name for tensor in data_tensors(node)])
         if len(scales) > 1:
-            reason = f"what it reads and writes must have one scale, these have {len(scales)}"
+            reason = f"its inputs and outputs must have one scale, but have {len(scales)}"
             yield place, Verdict("no", "context.scale", reason, _SHARE_FIX)
 
 
 def like_scales(context: Context) -> Found:
-    """In INT8, the operands of a sum or product should have one scale."""
+    """Question operands of a sum or product that have different INT8 scales."""
     for place, node in context.places(*_LIKE_RANGES):
         if len(context.scales([tensor.name for tensor in data_inputs(node)])) > 1:
             reason = "its operands have two scales; the larger is used for both"
@@ -110,7 +115,7 @@ def like_scales(context: Context) -> Found:
 
 
 def degraded(context: Context) -> Found:
-    """In a typed network, one tensor without a scale takes its whole region out of INT8."""
+    """Question INT8 for a whole region of a typed network if one of its tensors lacks a scale."""
     if not (context.target.is_typed and context.target.is_int8):
         return
     lacking = [place for place in range(len(context.nodes)) if context.lacks_scale(place)]
@@ -120,7 +125,7 @@ def degraded(context: Context) -> Found:
 
 
 def _region_of(context: Context, places: Sequence[int]) -> list[int]:
-    """Nodes that would run on the DLA and hang together with one of these; without these themselves."""
+    """Return the nodes that would run on the DLA and are connected to one of these; without these themselves."""
     reached, waiting = set(places), list(places)
     while waiting:
         place = waiting.pop()
@@ -143,4 +148,4 @@ CONTEXT = (
     _rule("operands", HEADER, like_scales),
     _rule("region", TYPED, degraded),
 )
-"""All of them, in the order in which they are applied."""
+"""All context rules, in the order in which they are applied."""

@@ -1,4 +1,4 @@
-"""Every numeric limit, with the public page it stands on."""
+"""Table of every numeric limit, with the public page that states it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ PAGES: Mapping[str, str] = MappingProxyType(
         "super-gradients#1760": ISSUE_SCALE,
     }
 )
-"""What docs/dla.md calls each page → its address."""
+"""Addresses of the pages, by their names in docs/dla.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,34 +77,36 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "softmax.approximate": Limit(1, 1024, HEADER),
     }
 )
-"""Rule → what it allows."""
+"""Allowed range by rule."""
 
 DECONV_LONG = (64, 96, 128)
-"""Lengths that one side of a deconvolution's kernel and stride may have where the other is 1; NvInfer.h."""
+"""Further lengths of one side of a deconvolution's kernel and stride where the other side is 1; NvInfer.h."""
 LRN_WINDOWS = (3, 5, 7, 9)
 """Windows of a local response normalization; the guide's table of layers."""
 CBUF_SURE = 13
-"""Banks up to which a convolution is sure to fit: one of 16, which the formula allows, was refused on Orin by
-TensorRT 8.5.2 (https://github.com/NVIDIA/TensorRT/issues/3499)."""
+"""Most banks with which a convolution is sure to fit.
+
+The formula allows 16, but TensorRT 8.5.2 refused a convolution with 16 on Orin
+(https://github.com/NVIDIA/TensorRT/issues/3499)."""
 LOCAL_BYTES = 2**30
-"""What all inner tensors of a loadable must stay below: the local DRAM pool's default,
+"""Bytes that all inner tensors of a loadable must stay below: the local DRAM pool's default,
 https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/inference-library/dla-memory-pools.html."""
 GLOBAL_BYTES = 2**29
-"""What all weights of a loadable must stay below: the global DRAM pool's default; the same page."""
+"""Bytes that all weights of a loadable must stay below: the global DRAM pool's default; the same page."""
 
 
-# The convolution buffer: 16 banks of 256 entries that one kernel and a slice of its input must fit in together.
+# The convolution buffer has 16 banks of 256 entries. One kernel and a slice of its input must fit into it together.
 
 _BANK_BYTES = 32768
 _BANK_ENTRIES = 256
-_LINE_BYTES = 128  # a kernel is padded to these
-_ATOM_BYTES = 32  # channels of one entry's quarter
+_LINE_BYTES = 128  # a kernel is padded to a multiple of these
+_ATOM_BYTES = 32  # bytes of channels in a quarter of an entry
 
 
 def banks(channels: int, width: int, kernel: tuple[int, int], dilation_h: int = 1, *, int8: bool) -> int:
-    """Banks that a convolution needs at least.
+    """Return the least number of banks that a convolution needs.
 
-    Formula of the TensorRT 8.4 guide, https://github.com/HeKun-NVIDIA/TensorRT-Developer_Guide_in_Chinese; NVIDIA's
+    Formula of the TensorRT 8.4 guide, https://github.com/HeKun-NVIDIA/TensorRT-Developer_Guide_in_Chinese. NVIDIA's
     FAQ, https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, says that TensorRT applies such a check.
 
     Args:
@@ -122,5 +124,5 @@ def banks(channels: int, width: int, kernel: tuple[int, int], dilation_h: int = 
 
 
 def _up(value: int, unit: int) -> int:
-    """Division, rounded up."""
+    """Return the quotient, rounded up."""
     return -(-value // unit)

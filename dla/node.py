@@ -1,4 +1,4 @@
-"""What the rules see of a graph, and what they answer."""
+"""Records that the rules read and return: nodes with their tensors, and verdicts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,27 +6,27 @@ from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
-# The answer to "can the DLA do this?".
+# The answer to "can the DLA run this?".
 
 Answer = Literal["yes", "no", "verify"]
 Form = Literal["int8", "lookup", "fp16", "none"]
-"""How a node runs in an INT8 build: on integers; integers in and out, computed in FP16 by a lookup table; in FP16; or
-not on the DLA at all."""
+"""Way in which a node runs in an INT8 build: on integers; with integers in and out, but computed in FP16 by a lookup
+table; in FP16; or not on the DLA at all."""
 _FORMS: tuple[Form, ...] = ("int8", "lookup", "fp16", "none")
 FOLDED = "folded"
-"""Rule of a node that leaves no layer behind: it costs nothing, wherever its neighbors run."""
+"""Rule of a node that becomes no layer: it costs nothing, wherever its neighbors run."""
 
 SEVERITY: tuple[Answer, ...] = ("no", "verify", "yes")
-"""Answers, the one that settles it first."""
+"""Answers, the one that overrides the others first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A refusal is a normal answer, so it is a value and no exception.
+    """Answer about one node; a refusal is a normal answer, so it is a value and no exception.
 
     Attributes:
         answer: ``verify`` where public sources do not settle it and only the device can.
-        rule: which rule spoke last, ``"conv.kernel"``; the layer's name where none objected.
+        rule: the rule that decided, ``"conv.kernel"``; the layer's name where none objected.
         reason: why, in words.
         fix: what would change the answer; empty for ``yes`` and where nothing would.
         form: how the node runs in an INT8 build, if it runs on the DLA.
@@ -40,36 +40,36 @@ class Verdict:
 
     @property
     def int8_form(self) -> Form:
-        """How the node runs in an INT8 build; a doubtful node as if the device takes it."""
+        """Way in which the node runs in an INT8 build, assuming that the device accepts a doubtful node."""
         return "none" if self.answer == "no" else self.form
 
     @property
     def is_folded(self) -> bool:
-        """Whether the node is gone before anything runs."""
+        """Whether the node is removed before anything runs."""
         return self.rule == FOLDED
 
 
 def no(reason: str, fix: str = "") -> Verdict:
-    """A refusal; the caller puts the rule's name in."""
+    """Return a refusal; the caller sets the rule's name."""
     return Verdict("no", "", reason, fix)
 
 
 def verify(
-    reason: str, fix: str = "see whether the device takes it: config.can_run_on_DLA", form: Form = "int8"
+    reason: str, fix: str = "ask the builder on the device: config.can_run_on_DLA", form: Form = "int8"
 ) -> Verdict:
-    """An open question."""
+    """Return an open question."""
     return Verdict("verify", "", reason, fix, form)
 
 
 def note(reason: str, form: Form = "int8") -> Verdict:
-    """Yes, and something worth knowing."""
+    """Return a yes with a remark."""
     return Verdict("yes", "", reason, "", form)
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict of several: a refusal beats a doubt beats a yes; the reasons of all with that answer are joined.
+    """Return one verdict for several: a refusal overrides a doubt, and a doubt overrides a yes.
 
-    Its form is the one furthest from INT8.
+    The reasons of all with that answer are joined. The form is the one furthest from INT8.
 
     Args:
         verdicts: at least one.
@@ -82,7 +82,7 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def furthest(verdicts: Sequence[Verdict]) -> Form:
-    """The form furthest from INT8 of several verdicts; ``int8`` of none."""
+    """Return the form furthest from INT8 of several verdicts; ``int8`` for none."""
     return max((verdict.form for verdict in verdicts), key=_FORMS.index, default="int8")
 
 
@@ -91,13 +91,13 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor beside a node.
+    """A tensor that a node reads or writes.
 
     Attributes:
         name: in the graph.
         shape: None for an open dimension; None altogether where even the rank is unknown.
         dtype: NumPy's name, ``"float32"``.
-        is_constant: stored, or computed from what is stored before anything runs.
+        is_constant: stored, or computed from stored tensors before anything runs.
         values: of a small constant, in row-major order; None where they are many or not known.
         is_zero: whether every element of a constant is 0, however many there are; None where that is not known.
     """
@@ -123,13 +123,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One ONNX node with the tensors around it.
+    """An ONNX node with its tensors.
 
     Attributes:
         op: its operator, such as ``Conv``.
-        inputs, outputs: in the operator's order; None for one that is left out.
+        inputs: in the operator's order; None for one that is left out.
+        outputs: in the operator's order; None for one that is left out.
         attributes: name → int, float, str or bytes, or a list of them.
-        name: which no other node of the graph has.
+        name: unique in the graph.
         domain: of the operator; empty for the standard ones.
         opset: version of the standard operators, for defaults that changed.
     """
@@ -144,50 +145,50 @@ class Node:
 
 
 def given(node: Node, position: int) -> Tensor | None:
-    """The input at that place, if it is there."""
+    """Return the input at that position, or None where it is left out."""
     return node.inputs[position] if position < len(node.inputs) else None
 
 
 def data_inputs(node: Node) -> list[Tensor]:
-    """Inputs that are computed at run time."""
+    """Return the inputs that are computed at run time."""
     return [tensor for tensor in node.inputs if tensor is not None and not tensor.is_constant]
 
 
 def data_tensors(node: Node) -> list[Tensor]:
-    """Inputs and outputs that exist at run time."""
+    """Return the inputs and outputs that exist at run time."""
     return data_inputs(node) + [tensor for tensor in node.outputs if tensor is not None and not tensor.is_constant]
 
 
 def constants(node: Node) -> list[Tensor]:
-    """Stored inputs."""
+    """Return the stored inputs."""
     return [tensor for tensor in node.inputs if tensor is not None and tensor.is_constant]
 
 
 def number(node: Node, name: str, default: float) -> float:
-    """A numeric attribute."""
+    """Return a numeric attribute."""
     return float(node.attributes.get(name, default))
 
 
 def whole(node: Node, name: str, default: int) -> int:
-    """An integer attribute."""
+    """Return an integer attribute."""
     return int(node.attributes.get(name, default))
 
 
 def numbers(node: Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
-    """A list of integers."""
+    """Return a list of integers from an attribute."""
     return tuple(map(int, node.attributes.get(name, default)))
 
 
 def word(node: Node, name: str, default: str) -> str:
-    """A text attribute."""
+    """Return a text attribute."""
     value = node.attributes.get(name, default)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def integers(node: Node, name: str, position: int) -> tuple[int, ...] | None:
-    """A list that older operators have as an attribute and newer ones as an input; None if it is not known.
+    """Return a list that older operators have as an attribute and newer ones as an input; None if it is not known.
 
-    An empty list is what is left out.
+    A list that is left out comes back empty.
     """
     if name in node.attributes:
         return numbers(node, name, ())
@@ -200,22 +201,24 @@ def integers(node: Node, name: str, position: int) -> tuple[int, ...] | None:
 
 
 def axis_of(node: Node, rank: int, default: int) -> int:
-    """The axis attribute, counted from the front."""
+    """Return the axis attribute, counted from the front."""
     axis = whole(node, "axis", default)
     return axis + rank if axis < 0 else axis
 
 
-# The window that a convolution or pooling slides over an image.
+# The window that a convolution or pooling moves over an image.
 
 Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Height before width everywhere; all in pixels.
+    """Window of a convolution or pooling, height before width everywhere; all in pixels.
 
     Attributes:
-        kernel, stride, dilation: as in ONNX.
+        kernel: as in ONNX.
+        stride: as in ONNX.
+        dilation: as in ONNX.
         padding: above, left, below, right; empty where it depends on a size that is not known.
     """
 
@@ -226,13 +229,13 @@ class Window:
 
     @property
     def reach(self) -> Pair:
-        """Pixels between the window's first and last, both counted."""
+        """Pixels from the window's first to its last, both counted."""
         high, wide = (dilation * (kernel - 1) + 1 for kernel, dilation in zip(self.kernel, self.dilation, strict=True))
         return high, wide
 
 
 def window(node: Node) -> Window | None:
-    """A node's window; None where it is not two-dimensional or not known."""
+    """Return a node's window; None where it is not two-dimensional or not known."""
     weight = given(node, 1)
     stored = weight.shape[2:] if weight is not None and weight.shape is not None else ()
     kernel = node.attributes.get("kernel_shape", stored)
@@ -245,7 +248,7 @@ def window(node: Node) -> Window | None:
 
 
 def _padding(node: Node, bare: Window) -> tuple[int, ...]:
-    """Padding as it will be: what SAME stands for, and what rounding the size up adds at the end."""
+    """Return the padding that SAME stands for, and with what rounding the size up adds at the end."""
     mode, image = word(node, "auto_pad", "NOTSET"), given(node, 0)
     if mode == "VALID":
         return (0, 0, 0, 0)
@@ -264,7 +267,7 @@ def _padding(node: Node, bare: Window) -> tuple[int, ...]:
     return (*bare.padding[:2], *end)
 
 
-# Who reads whom, with nodes that leave no layer behind skipped.
+# Edges between nodes; nodes that become no layer are skipped.
 
 
 class Wiring:
@@ -272,7 +275,7 @@ class Wiring:
 
     Args:
         nodes: each after those it reads.
-        verdicts: of the nodes; folded ones are looked through.
+        verdicts: of the nodes; edges lead through folded ones.
     """
 
     def __init__(self, nodes: Sequence[Node], verdicts: Sequence[Verdict]) -> None:
@@ -285,7 +288,7 @@ class Wiring:
     @cached_property
     def before(self) -> tuple[tuple[int, ...], ...]:
         """For every node, the remaining nodes whose results it reads; nothing for a folded one."""
-        read: list[dict[int, None]] = []  # of folded ones what is looked through to
+        read: list[dict[int, None]] = []  # a folded node has the sources behind it
         for node in self.nodes:
             found: dict[int, None] = {}
             for tensor in node.inputs:
@@ -306,7 +309,7 @@ class Wiring:
 
     @cached_property
     def readers(self) -> dict[str, list[int]]:
-        """Tensor → every node that names it among its inputs, folded ones too."""
+        """Positions of every node that has a tensor among its inputs, folded ones too, by the tensor's name."""
         found: dict[str, list[int]] = {}
         for place, node in enumerate(self.nodes):
             for tensor in dict.fromkeys(filter(None, node.inputs)):

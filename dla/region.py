@@ -1,9 +1,10 @@
-"""Nodes that the DLA can run, grown into few segments; each is one loadable.
+"""Grouping of the nodes that the DLA can run into few segments; each segment is one loadable.
 
-A segment must be convex: no path may leave it and come back, or it would wait for its own result. Nodes get levels such
-that no edge goes down and every change between what may and may not run here goes up; what hangs together on one level
-is convex, for a path between two of its nodes cannot leave the level. Segments that an edge joins are then merged
-wherever no other path connects them, which keeps all of them convex and leaves none that could still be merged.
+A segment must be convex: no path may leave it and come back, or it would wait for its own result. So nodes get levels.
+No edge leads to a lower level, and every edge between a node that may run here and one that may not leads to a higher
+one. Connected nodes of one level form a convex segment, since a path between two of them cannot leave the level. Then
+segments that an edge joins are merged wherever no other path connects them. This keeps all of them convex and leaves
+none that could still be merged.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,10 +17,10 @@ from dla.rule import Target
 from dla.rules.general import batch_of
 
 MAX_LOADABLES = LIMITS["general.loadables"].high
-"""Loadables that one core holds at a time, over all engines that use it."""
+"""Most loadables that one core holds at a time, over all engines that use it."""
 
 SURE: tuple[Answer, ...] = ("yes",)
-# Orin stores operands that are no kernels in cells of 4 bytes, with the channels padded:
+# Orin stores operands other than kernels in cells of 4 bytes, with the channels padded:
 # https://github.com/NVIDIA/Deep-Learning-Accelerator-SW
 _CELL_BYTES = 4
 _CELL_CHANNELS = {"fp16": 16, "int8": 32}
@@ -29,10 +30,10 @@ _KERNELS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One segment.
+    """A segment of the graph.
 
     Attributes:
-        places: of its nodes, ascending; folded ones inside it too.
+        places: positions of its nodes, ascending; folded ones inside it too.
         inputs: tensors it reads from outside.
         outputs: tensors that are read outside, or are outputs of the graph.
         macs: multiply-adds of its nodes.
@@ -61,20 +62,20 @@ def regions(
     at_most: int | None = None,
     stranded: bool = True,
 ) -> tuple[Region, ...]:
-    """Few convex segments that hold the nodes with these answers, in graph order.
+    """Return few convex segments that hold the nodes with these answers, in graph order.
 
     Args:
         nodes: each after those it reads.
         verdicts: of the nodes.
         target: generation, release of TensorRT and precision.
-        answers: ``("yes", "verify")`` shows what there would be if every doubt turned out well.
+        answers: ``("yes", "verify")`` returns the segments if every doubt were settled with yes.
         macs: node name → multiply-adds.
         outputs: outputs of the graph that are also read inside it.
-        min_nodes: segments of fewer layers are left to the GPU: handing tensors over costs more than they save.
-        min_macs: so are segments with fewer multiply-adds.
+        min_nodes: segments of fewer layers are left to the GPU: transfers of their tensors cost more than they save.
+        min_macs: segments with fewer multiply-adds are left to the GPU, too.
         at_most: how many to keep, those with the most work; None for all.
-        stranded: whether to keep segments without weights that read only what the GPU makes, such as the slices and the
-            Softmax of an attention; without them it stays on the GPU in one piece.
+        stranded: whether to keep segments without weights that read only results of the GPU. Such are the slices and
+            the Softmax of an attention; without these segments it stays on the GPU in one piece.
     """
     wiring = Wiring(nodes, verdicts)
     keys = [_batch(node) if verdict.answer in answers and not verdict.is_folded else None
@@ -91,12 +92,12 @@ def regions(
 
 
 def _batch(node: Node) -> int:
-    """A loadable has one batch."""
+    """Return the batch size of a node's tensors; a loadable has one."""
     return max(filter(None, (batch_of(tensor.shape) for tensor in data_tensors(node))), default=1)
 
 
 def _levelled(wiring: Wiring, keys: Sequence[int | None]) -> list[list[int]]:
-    """What hangs together on one level, as lists of places."""
+    """Return the connected nodes of each level, as lists of positions."""
     levels: list[int] = []
     groups: dict[int, list[int]] = {}
     home: list[int] = []
@@ -135,7 +136,7 @@ def _merged(groups: list[list[int]], wiring: Wiring, keys: Sequence[int | None])
 
 
 def _detour(a: int, b: int, members: Mapping[int, list[int]], home: Sequence[int], wiring: Wiring) -> bool:
-    """Whether a path from group a to group b goes through something else."""
+    """Return whether a path from group a to group b leads through another group."""
     last = members[b][-1]
     waiting = [place for one in members[a] for place in wiring.after[one] if home[place] not in (a, b)]
     seen: set[int] = set()
@@ -164,7 +165,7 @@ class _Segments:
     Attributes:
         wiring: the graph.
         target: decides how large a number is.
-        outputs: tensors that leave the graph whoever else reads them.
+        outputs: tensors that leave the graph, whatever else reads them.
         macs: node name → multiply-adds.
     """
 
@@ -174,7 +175,7 @@ class _Segments:
     macs: Mapping[str, int]
 
     def split(self, places: Sequence[int]) -> list[list[int]]:
-        """The segment, or parts that each stay below both memory pools where a single node does.
+        """Return the segment, or parts that each fit both memory pools where a single node does.
 
         A part is a run of a convex segment in an order in which every node follows those it reads, so it is convex.
         """
@@ -188,11 +189,11 @@ class _Segments:
         return [part for run in runs for part in self._connected(run)]
 
     def region(self, part: Sequence[int]) -> Region:
-        """``part`` with the folded nodes between its own."""
+        """Return ``part`` as a region that includes the folded nodes between its own."""
         inside = set(part)
         waiting = [one for place in part for one in self._folded_readers(place)]
         heapify(waiting)
-        while waiting:  # in graph order, so that what a folded node reads has been looked at
+        while waiting:  # in graph order, so that the nodes that a folded node reads were handled before
             if (place := heappop(waiting)) not in inside and self._is_between(place, inside):
                 inside.add(place)
                 for one in self._folded_readers(place):
@@ -211,7 +212,7 @@ class _Segments:
         )
 
     def is_stranded(self, one: Region, placed: Collection[int]) -> bool:
-        """Whether a segment has no weights, and all it reads is made by nodes that are not ``placed`` in one."""
+        """Return whether a segment has no weights, and reads only results of nodes outside segments (``placed``)."""
         wiring = self.wiring
         if any(wiring.nodes[place].op in _KERNELS for place in one.places):
             return False
@@ -222,7 +223,7 @@ class _Segments:
         return self._weight_bytes(places) < GLOBAL_BYTES and self._inner_bytes(places) < LOCAL_BYTES
 
     def _connected(self, run: Sequence[int]) -> list[list[int]]:
-        """Parts of a run that hang together."""
+        """Return the connected parts of a run."""
         left, parts = set(run), []
         while left:
             part, waiting = [], [left.pop()]
@@ -236,7 +237,7 @@ class _Segments:
         return sorted(parts)
 
     def _weight_bytes(self, places: Sequence[int]) -> int:
-        """Stored operands, each counted once; shapes and axes (int64) become part of the layer."""
+        """Return the bytes of stored operands, each counted once; shapes and axes (int64) become part of the layer."""
         sizes = {
             tensor.name: self._stored_bytes(tensor, self.wiring.nodes[place].op in _KERNELS and position == 0)
             for place in places
@@ -246,7 +247,7 @@ class _Segments:
         return sum(sizes.values())
 
     def _stored_bytes(self, tensor: Tensor, is_kernel: bool) -> int:
-        """Factors, shifts and biases are FP16 on Xavier, padded cells on Orin."""
+        """Return the bytes of a stored operand; factors, shifts and biases are FP16 on Xavier, padded cells on Orin."""
         size, shape = tensor.size or 0, tensor.shape or ()
         if is_kernel:
             return size * self.target.element_bytes
@@ -257,7 +258,7 @@ class _Segments:
         return size // channels * -(-channels // unit) * unit * _CELL_BYTES
 
     def _inner_bytes(self, places: Sequence[int]) -> int:
-        """Tensors that are made and read inside."""
+        """Return the bytes of tensors that are computed and read inside only."""
         inside = set(places)
         stay = [tensor for name, tensor in self._made(places).items() if not self._leaves(name, inside)]
         return sum((tensor.size or 0) * self.target.element_bytes for tensor in stay)
@@ -267,7 +268,7 @@ class _Segments:
         return [one for name in names for one in self.wiring.readers.get(name, ()) if self.wiring.folded[one]]
 
     def _is_between(self, place: int, inside: set[int]) -> bool:
-        """Whether a folded node reads from inside and everyone who reads it is inside, or folded in turn."""
+        """Return whether a folded node reads from inside, and all nodes that read it are inside or folded."""
         node = self.wiring.nodes[place]
         sources = [self.wiring.producers.get(tensor.name) for tensor in data_inputs(node)]
         readers = [one for made in node.outputs if made is not None for one in self.wiring.readers.get(made.name, [])]

@@ -1,4 +1,4 @@
-"""What a node is checked against."""
+"""Target that a node is checked for, and the form of a rule."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -8,9 +8,9 @@ from typing import Literal
 from dla.limit import LIMITS
 from dla.node import Node, Verdict, no, window
 
-# Which releases of TensorRT can use a DLA.
+# Releases of TensorRT that can use a DLA.
 #
-# From NVIDIA's release notes and the DLA chapter of the TensorRT guide:
+# Sources are NVIDIA's release notes and the DLA chapter of the TensorRT guide:
 # https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/getting-started/support-matrix.html,
 # https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/api/migration/tensorrt-10x-to-11x-jetson.html,
 # https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html.
@@ -19,16 +19,16 @@ XAVIER, ORIN = 1, 2
 """Generations of the DLA."""
 
 USUAL_RELEASE = {XAVIER: "8.5.2", ORIN: "10.3.0"}
-"""TensorRT of the last JetPack for Xavier (5), and of JetPack 6."""
+"""Release of TensorRT in the last JetPack for Xavier (5), and in JetPack 6."""
 
 RULE = "release"
 _LAST_10 = (10, 7)
 _FIRST_11 = (11, 4, 1)
-_LAST_XAVIER = (8, 5)  # JetPack 5, where Xavier ends
+_LAST_XAVIER = (8, 5)  # JetPack 5, the last for Xavier
 
 
 def supported_by(tensorrt: str, generation: int) -> Verdict:
-    """Whether a TensorRT, ``"10.3.0"``, can build and run engines for a DLA of that generation.
+    """Return whether a TensorRT, ``"10.3.0"``, can build and run engines for a DLA of that generation.
 
     Raises:
         ValueError: that is no version number.
@@ -48,7 +48,7 @@ def supported_by(tensorrt: str, generation: int) -> Verdict:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """``"10.3"`` → ``(10, 3, 0)``. Raises ValueError."""
+    """Return ``(10, 3, 0)`` for ``"10.3"``; raise ValueError for any other text."""
     match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])", version)
     if match is None:
         raise ValueError(f"expected a version number like 10.3.0, got {version!r}")
@@ -61,7 +61,7 @@ PRECISIONS: tuple[Precision, ...] = ("fp16", "int8")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A DLA and who compiles for it.
+    """A DLA and the TensorRT that compiles for it.
 
     Attributes:
         generation: 1 is Xavier's, 2 is Orin's.
@@ -85,7 +85,7 @@ class Target:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Major, minor, patch."""
+        """Version as (major, minor, patch)."""
         return version_numbers(self.tensorrt)
 
     @property
@@ -100,7 +100,7 @@ class Target:
 
     @property
     def is_typed(self) -> bool:
-        """Whether the network is strongly typed: types and scales stand in the graph, and nothing is promoted."""
+        """Whether the network is strongly typed: the graph states types and scales, and the builder changes none."""
         return self.version >= (11,)
 
     @property
@@ -110,18 +110,18 @@ class Target:
 
     @property
     def release(self) -> Verdict:
-        """Whether that TensorRT knows this DLA at all."""
+        """Verdict on whether that TensorRT supports this DLA at all."""
         return supported_by(self.tensorrt, self.generation)
 
 
-# A rule: a small function with a name and the page that it was read on.
+# A rule is a small function with a name and the public page that states it.
 
 Test = Callable[[Node, Target], Verdict | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What one function objects to.
+    """A named function that may object to a node.
 
     Attributes:
         name: ``"conv.kernel"``.
@@ -136,13 +136,13 @@ class Rule:
     test: Test
 
     def __call__(self, node: Node, target: Target) -> Verdict | None:
-        """The function's verdict under this rule's name."""
+        """Return the function's verdict under this rule's name."""
         verdict = self.test(node, target)
         return None if verdict is None else replace(verdict, rule=self.name)
 
 
 def rule(name: str, source: str = "") -> Callable[[Test], Rule]:
-    """Makes a function a rule; a rule that is named like a limit has the limit's source."""
+    """Return a decorator that makes a function a rule; a rule named like a limit has the limit's source."""
 
     def made(test: Test) -> Rule:
         return Rule(name, source or LIMITS[name].source, (test.__doc__ or "").strip().splitlines()[0], test)
@@ -151,7 +151,7 @@ def rule(name: str, source: str = "") -> Callable[[Test], Rule]:
 
 
 def outside(limit: str, what: str, values: Iterable[int | None], fix: str = "") -> Verdict | None:
-    """A refusal if a value is beyond a limit; values that are not known are passed over."""
+    """Return a refusal if a value is outside a limit; unknown values are skipped."""
     allowed = LIMITS[limit]
     known = [value for value in values if value is not None]
     if all(value in allowed for value in known):
@@ -160,7 +160,7 @@ def outside(limit: str, what: str, values: Iterable[int | None], fix: str = "") 
 
 
 def within(limit: str, field: str, about: str, fix: str, what: str = "") -> Rule:
-    """A rule that a field of a node's window keeps the limit whose name the rule has."""
+    """Return a rule that keeps a field of a node's window within the limit that has the rule's name."""
 
     def test(node: Node, target: Target) -> Verdict | None:
         at = window(node)

@@ -1,4 +1,4 @@
-"""A whole graph in a few numbers."""
+"""Summary of a whole graph in a few numbers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,15 @@ from dla.region import Region
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why nodes stay off the DLA, or may.
+    """A reason why nodes do not, or may not, run on the DLA.
 
     Attributes:
         rule: that objected.
         nodes: how many it objected to.
         macs: their share of the work, 0 to 1.
         example: name of the first one.
-        reason, fix: of the first one.
+        reason: of the first one.
+        fix: of the first one.
     """
 
     rule: str
@@ -30,17 +31,21 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the verdicts of a graph come to.
+    """Counts and shares of a graph's verdicts.
 
     Attributes:
-        nodes: that have a layer; folded ones are not among them.
-        yes, verify, no: how many of them.
-        folded: nodes that are gone before anything runs.
+        nodes: number of nodes that have a layer, without folded ones.
+        yes: nodes that can run on the DLA.
+        verify: nodes that only the device can decide about.
+        no: nodes that cannot run on the DLA.
+        folded: nodes that are removed before anything runs.
         macs: multiply-adds of the graph; 0 where they are not known.
-        macs_yes, macs_verify: share of nodes with that answer, 0 to 1.
-        segments: loadables of what is sure.
-        segments_hoped: loadables if every doubt turns out well.
-        refusals, doubts: by rule, those with most work first.
+        macs_yes: share of nodes with answer yes, 0 to 1.
+        macs_verify: share of nodes with answer verify, 0 to 1.
+        segments: loadables of the nodes that are sure to run.
+        segments_hoped: loadables if every doubt were settled with yes.
+        refusals: reasons by rule, those with most work first.
+        doubts: reasons by rule, those with most work first.
     """
 
     nodes: int
@@ -64,7 +69,7 @@ def summarize(
     hoped: Sequence[Region],
     macs: Mapping[str, int],
 ) -> Summary:
-    """The numbers of one graph.
+    """Return the numbers of one graph.
 
     Args:
         nodes: each after those it reads.
@@ -100,7 +105,7 @@ def summarize(
 def _reasons(
     pairs: Sequence[tuple[Node, Verdict]], answer: str, macs: Mapping[str, int], total: int
 ) -> tuple[Reason, ...]:
-    """Grouped by rule; those about an absent operator by operator, since the fix depends on it."""
+    """Return reasons grouped by rule; absent operators are grouped by operator, since the fix depends on it."""
     groups: dict[tuple[str, str], list[tuple[Node, Verdict]]] = {}
     for node, verdict in pairs:
         if verdict.answer == answer:

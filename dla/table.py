@@ -1,4 +1,4 @@
-"""Which layer an operator becomes, the rules of that layer, and the verdicts on a node or a graph."""
+"""Table of the layer that each operator becomes and its rules, and the verdicts on a node or a graph."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from dla.rules.shape import folded
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What the DLA offers.
+    """A layer that the DLA offers.
 
     Attributes:
         name: as TensorRT calls it.
@@ -89,22 +89,22 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
         "Upsample": _RESIZE,
     }
 )
-"""ONNX operator → layer. An operator that is not here has none."""
+"""Layer by ONNX operator; an operator that is not listed has none."""
 
 _ABSENT = Layer("none", (general.domain, general.operator))
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {rule.name: rule for layer in (*LAYERS.values(), _ABSENT) for rule in layer.rules}
 )
-"""Every rule about one node, by name."""
+"""All rules about one node, by name."""
 
 
 def layer_of(op: str) -> Layer:
-    """The layer that an operator becomes; one that refuses everything for an operator without."""
+    """Return the layer that an operator becomes; for an operator without one, a layer that refuses everything."""
     return LAYERS.get(op, _ABSENT)
 
 
-# The verdicts: rules applied to one node, or to all of a graph.
+# Verdicts: the rules applied to one node, or to all of a graph.
 
 SCALE_RULE = "general.scale"
 FORM_RULE = "general.form"
@@ -113,40 +113,40 @@ SOURCES: Mapping[str, str] = MappingProxyType(
         **{name: rule.source for name, rule in RULES.items()},
         **{rule.name: rule.source for rule in CONTEXT},
         FORM_RULE: MATRIX,
-        SCALE_RULE: ISSUE_SCALE,  # the message of TensorRT where one is missing
+        SCALE_RULE: ISSUE_SCALE,  # it quotes TensorRT's message for a missing scale
     }
 )
-"""Rule → the page it was read on."""
+"""Page that states each rule, by rule."""
 ABOUT: Mapping[str, str] = MappingProxyType(
     {
         **{name: rule.about for name, rule in RULES.items()},
         **{rule.name: rule.about for rule in CONTEXT},
-        FORM_RULE: "A node reads something and makes something.",
-        SCALE_RULE: "In INT8, every tensor has a scale.",
+        FORM_RULE: "Require a node with inputs and outputs.",
+        SCALE_RULE: "Require a scale of every tensor in INT8.",
     }
 )
-"""Rule → what it says, in one sentence."""
+"""Content of each rule in one sentence, by rule."""
 
 
 def layers_of(rule: str) -> tuple[str, ...]:
-    """The layers that a rule is about, in alphabetical order; none where it is about every node or a whole graph."""
+    """Return the layers that a rule is about, in alphabetical order; none for rules about every node or a graph."""
     found = {layer.name for layer in LAYERS.values() if any(one.name == rule for one in layer.rules)}
     is_general = rule.startswith(("general.", "context."))
     return () if is_general else tuple(sorted(found))
 
 
 def check(node: Node, target: Target, scaled: Collection[str] | None = None) -> Verdict:
-    """Whether the DLA can run a node, as far as the node itself shows.
+    """Return whether the DLA can run a node, as far as the node itself shows.
 
     Args:
-        node: the node with the tensors around it.
+        node: the node with its tensors.
         target: generation, release of TensorRT and precision.
-        scaled: tensors that have an INT8 scale; None where that is not known yet, which objects to nothing.
+        scaled: tensors that have an INT8 scale; None where that is not known yet: no rule objects then.
     """
     if target.release.answer == "no":
         return target.release
     if not any(node.inputs) or not any(node.outputs[:1]):
-        return folded(node) or Verdict("no", FORM_RULE, "it reads nothing or makes nothing", "leave it to the GPU")
+        return folded(node) or Verdict("no", FORM_RULE, "it has no inputs or no outputs", "leave it to the GPU")
     found = [verdict for rule in layer_of(node.op).rules if (verdict := rule(node, target)) is not None]
     gone = folded(node)
     if gone is not None:
@@ -162,12 +162,12 @@ def check(node: Node, target: Target, scaled: Collection[str] | None = None) -> 
 
 
 def check_graph(nodes: Sequence[Node], target: Target, scaled: Collection[str] | None = None) -> tuple[Verdict, ...]:
-    """The same for every node, with the rules that need its neighbors.
+    """Return the verdicts on every node of a graph, including rules that need its neighbors.
 
     Args:
         nodes: each after those it reads.
         target: generation, release of TensorRT and precision.
-        scaled: as in :func:`check`. A mapping of tensor to scale is also asked whether scales agree where they must.
+        scaled: as in :func:`check`. A mapping of tensor to scale also lets rules check whether scales agree.
     """
     verdicts = [check(node, target, scaled) for node in nodes]
     if target.release.answer == "no":
@@ -180,7 +180,7 @@ def check_graph(nodes: Sequence[Node], target: Target, scaled: Collection[str] |
 
 
 def _joined(old: Verdict, new: Verdict) -> Verdict:
-    """A neighbor's word counts unless the node was refused anyway; a doubt behind a yes replaces it."""
+    """Return the verdict of a context rule, unless the node was refused anyway; a doubt replaces a yes."""
     if old.answer == new.answer != "yes":
         return worst([old, new])
     heard = min(old, new, key=lambda verdict: SEVERITY.index(verdict.answer))
@@ -197,26 +197,26 @@ def _missing_scale(node: Node, target: Target, scaled: Collection[str] | None) -
     return Verdict("verify", SCALE_RULE, reason, "calibrate every tensor: edgert quantize --target dla")
 
 
-# How the DLA runs nodes in an INT8 build, by the same rules.
+# The form in which the DLA runs nodes in an INT8 build, by the same rules.
 
 _SUMS: Collection[str] = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add"})
 _BEHIND: Collection[str] = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu"})
 
 
 def int8_form(node: Node, target: Target) -> Form:
-    """How a node runs in an INT8 build, as far as the node itself shows.
+    """Return how a node runs in an INT8 build, as far as the node itself shows.
 
-    A node that only the device can decide about (``verify``) has the form that it has if the device takes it.
+    A node that only the device can decide about (``verify``) has the form that it has if the device accepts it.
 
     Args:
-        node: the node with the tensors around it.
+        node: the node with its tensors.
         target: generation and release; its precision does not matter.
     """
     return check(node, _in_int8(target)).int8_form
 
 
 def int8_verdicts(nodes: Sequence[Node], target: Target) -> tuple[Verdict, ...]:
-    """The same for every node of a graph, with the rules about neighbors: verdicts, whose ``int8_form`` is how.
+    """Return verdicts for an INT8 build of a graph, including the rules about neighbors; see their ``int8_form``.
 
     Args:
         nodes: each after those it reads.
@@ -226,9 +226,9 @@ def int8_verdicts(nodes: Sequence[Node], target: Target) -> tuple[Verdict, ...]:
 
 
 def fuses(first: str, then: str) -> bool:
-    """Whether an operator works on the results of the one before it in the same kernel, before these are rounded.
+    """Return whether an operator computes in the kernel of the one before it, before results are rounded.
 
-    So does an activation behind a product or an addition, and an addition behind a product.
+    An activation behind a product or an addition does, and so does an addition behind a product.
     """
     return first in _SUMS and (then in _BEHIND or (then == "Add" and first != "Add"))
 

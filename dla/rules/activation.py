@@ -1,4 +1,4 @@
-"""Softmax and reduction to the maximum."""
+"""Rules of activations, Softmax, and reduction to the maximum."""
 
 from math import prod
 
@@ -17,27 +17,27 @@ _SINCE_TRIGONOMETRY = (8, 6, 12)
 
 @rule("activation.precision", GUIDE)
 def promoted(node: Node, target: Target) -> Verdict | None:
-    """Sigmoid and TanH are computed in FP16, whatever goes in and out."""
+    """Compute Sigmoid and TanH in FP16, whatever the types of input and output."""
     return note("it is computed in FP16 inside", "lookup") if target.is_int8 else None
 
 
 @rule("clip.ceiling")
 def clip(node: Node, target: Target) -> Verdict | None:
-    """A clip is a ReLU with a ceiling: from 0 to a number in bounds."""
+    """Require a Clip to be a ReLU with a ceiling: from 0 to a number in bounds."""
     low, high = _bound(node, "min", 1), _bound(node, "max", 2)
     if low is None or high is None:
         return no("its bounds are computed at run time", "store the bounds")
     allowed = LIMITS["clip.ceiling"]
     if low == 0 and high == float("inf"):
-        return no("it has no upper bound", "write it as Relu, which it is")
+        return no("it has no upper bound", "write it as Relu, which computes the same")
     if low == 0 and allowed.low <= high <= allowed.high:
         return None
-    return no(f"it must clip from 0 to something between {allowed}, got {low:g} to {high:g}",
-              "shift and scale what goes in and out, or leave it to the GPU")  # fmt: skip
+    return no(f"it must clip from 0 to a number in {allowed}, got {low:g} to {high:g}",
+              "shift and scale its input and output, or leave it to the GPU")  # fmt: skip
 
 
 def _bound(node: Node, name: str, position: int) -> float | None:
-    """A bound; infinite if left out, None if not known beforehand."""
+    """Return a bound; infinite if left out, None if not known beforehand."""
     if name in node.attributes:
         return float(node.attributes[name])
     tensor = given(node, position)
@@ -48,7 +48,7 @@ def _bound(node: Node, name: str, position: int) -> float | None:
 
 @rule("prelu.slope", GUIDE)
 def slope(node: Node, target: Target) -> Verdict | None:
-    """The slope is stored, with the rank of the input."""
+    """Require a stored slope with the rank of the input."""
     values, image = given(node, 1), given(node, 0)
     if values is None or not values.is_constant:
         return no("its slope is computed at run time", "store the slope")
@@ -59,15 +59,15 @@ def slope(node: Node, target: Target) -> Verdict | None:
 
 @rule("unary.abs", UNARY)
 def absolute(node: Node, target: Target) -> Verdict | None:
-    """Headers name Abs for a DLA; the operator page of 10.x has no section about one."""
+    """Question Abs: headers list it for a DLA, but the operator page of 10.x has no section about one."""
     return verify("NVIDIA's headers and operator page disagree on Abs") if target.version >= _ABS_IN_DOUBT else None
 
 
 @rule("unary.trigonometry", MATRIX)
 def trigonometry(node: Node, target: Target) -> Verdict | None:
-    """The sources disagree on Sin, Cos, Atan and Atanh; older releases have none of them."""
+    """Question Sin, Cos, Atan and Atanh, on which the sources disagree; older releases support none of them."""
     if target.version < _SINCE_TRIGONOMETRY:
-        return no(f"TensorRT {target.tensorrt} has {node.op} on no DLA", "use TensorRT 10.3 (JetPack 6)")
+        return no(f"TensorRT {target.tensorrt} supports {node.op} on no DLA", "use TensorRT 10.3 (JetPack 6)")
     return verify(f"NVIDIA's guide and operator matrix disagree on {node.op}")
 
 
@@ -78,13 +78,13 @@ _LEAVE = "leave it to post-processing on the CPU or GPU"
 
 @rule("softmax.generation", HEADER)
 def generation(node: Node, target: Target) -> Verdict | None:
-    """Orin has it, Xavier has not."""
+    """Refuse Softmax on Xavier; Orin supports it."""
     return only_half("softmax", target) if target.is_orin else no("Xavier's DLA has no softmax", _LEAVE)
 
 
 @rule("softmax.axis", HEADER)
 def axis(node: Node, target: Target) -> Verdict | None:
-    """Along channels, height or width; longer where everything else is 1, for then it is exact."""
+    """Require the axis to be channels, height or width; it may be longer where all other sizes are 1."""
     image = given(node, 0)
     if image is None or image.shape is None or image.rank != 4:
         return None
@@ -95,7 +95,7 @@ def axis(node: Node, target: Target) -> Verdict | None:
         return no("it runs along the batch", _LEAVE)
     behind = [dim for dim in image.shape[place + 1 :] if dim != 1]
     if node.opset < _ONE_AXIS and behind:
-        return no("before opset 13 a softmax runs over all axes behind its own together", _LEAVE)
+        return no("before opset 13 a softmax also runs over all axes behind its own", _LEAVE)
     length = image.shape[place]
     others = [dim for at, dim in enumerate(image.shape) if at not in (0, place)]
     if length is None or None in others:
@@ -108,7 +108,7 @@ def _length(length: int, others: int, batch: int | None, target: Target) -> Verd
     if length not in allowed:
         return no(f"its axis must be {allowed} long{'' if others == 1 else ' here'}, got {length}", _LEAVE)
     if target.version < _GENERAL_SOFTMAX and (others != 1 or batch != 1):
-        return no(f"TensorRT {target.tensorrt} has it for a batch of 1 and one axis only", _LEAVE)
+        return no(f"TensorRT {target.tensorrt} supports it for a batch of 1 and one axis only", _LEAVE)
     return None
 
 
@@ -117,15 +117,15 @@ SOFTMAX = (generation, axis)
 
 @rule("reduce.release", MATRIX)
 def release(node: Node, target: Target) -> Verdict | None:
-    """Reduction to the maximum came late, and for Orin as far as is known."""
+    """Require a release that reduces to the maximum; as far as is known only Orin supports it."""
     if target.version < SINCE:
-        return no(f"TensorRT {target.tensorrt} has {node.op} on no DLA", "use MaxPool with windows of up to 8")
-    return None if target.is_orin else verify("as far as is known only Orin reduces")
+        return no(f"TensorRT {target.tensorrt} supports {node.op} on no DLA", "use MaxPool with windows of up to 8")
+    return None if target.is_orin else verify("as far as is known only Orin supports it")
 
 
 @rule("reduce.axes", REDUCE)
 def axes(node: Node, target: Target) -> Verdict | None:
-    """Over any of channels, height and width."""
+    """Require stored axes out of channels, height and width."""
     if node.op == "GlobalMaxPool":
         return None
     image, chosen = given(node, 0), integers(node, "axes", 1)
@@ -136,7 +136,7 @@ def axes(node: Node, target: Target) -> Verdict | None:
         return no("it reduces over the batch", "reduce after the network")
     if whole(node, "keepdims", 1):
         return None
-    return verify("it drops the axes it reduces; as far as is known they must stay, as 1", "set keepdims=1")
+    return verify("it removes the axes it reduces; as far as is known they must stay, as 1", "set keepdims=1")
 
 
 REDUCTION = (release, axes)

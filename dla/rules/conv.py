@@ -1,4 +1,4 @@
-"""Convolutions, and matrix products with stored weights, which become convolutions of 1×1."""
+"""Rules of convolutions, and of matrix products with stored weights, which become convolutions of 1×1."""
 
 from dla.limit import CBUF_SURE, DECONV_LONG, GUIDE, HEADER, LIMITS, banks
 from dla.node import Node, Pair, Verdict, given, no, number, numbers, verify, whole, window
@@ -11,21 +11,21 @@ _LINEAR_FIX = "write it as a Conv with a 1×1 kernel on N×C×1×1"
 
 @rule("conv.weights", GUIDE)
 def weights(node: Node, target: Target) -> Verdict | None:
-    """The weights and the bias are stored, not computed."""
+    """Require stored weights and a stored bias."""
     stored, bias = given(node, 1), given(node, 2)
     if stored is None or not stored.is_constant:
         return no("its weights are computed at run time", "store the weights, or leave it to the GPU")
     return None if bias is None or bias.is_constant else no("its bias is computed at run time", "store the bias")
 
 
-kernel = within("conv.kernel", "kernel", "Height and width of the kernel.", "use a smaller kernel, or several in a row")
-stride = within("conv.stride", "stride", "Steps of the kernel.", "use a smaller stride, twice")
-dilation = within("conv.dilation", "dilation", "Distance between the kernel's elements.", "dilate less")
+kernel = within("conv.kernel", "kernel", "Limit the kernel's height and width.", "use several smaller kernels in a row")
+stride = within("conv.stride", "stride", "Limit the stride of the kernel.", "use a smaller stride, twice")
+dilation = within("conv.dilation", "dilation", "Limit the distance between the kernel's elements.", "dilate less")
 
 
 @rule("conv.padding")
 def padding(node: Node, target: Target) -> Verdict | None:
-    """Padding is bounded, and smaller than the kernel."""
+    """Limit the padding, and require it to be smaller than the kernel."""
     at = window(node)
     if at is None:
         return None
@@ -43,13 +43,13 @@ def padding(node: Node, target: Target) -> Verdict | None:
 
 @rule("conv.channels")
 def channels(node: Node, target: Target) -> Verdict | None:
-    """Channels read and written."""
+    """Limit the channels read and written."""
     return outside("conv.channels", "channels", _channels(node), "split the channels over two convolutions")
 
 
 @rule("conv.groups")
 def groups(node: Node, target: Target) -> Verdict | None:
-    """Groups are bounded; in INT8 their channels should be a multiple of 4, unless every channel is its own group.
+    """Limit the groups; question INT8 groups whose channels are no multiple of 4, except depthwise ones.
 
     Depthwise networks run: NVIDIA publishes SSD-MobileNet-v1 in INT8,
     https://github.com/NVIDIA/Deep-Learning-Accelerator-SW.
@@ -67,7 +67,7 @@ def groups(node: Node, target: Target) -> Verdict | None:
 
 @rule("conv.cbuf")
 def cbuf(node: Node, target: Target) -> Verdict | None:
-    """One kernel and a slice of the input fit into the convolution buffer."""
+    """Require one kernel and a slice of the input to fit into the convolution buffer."""
     at, image = window(node), given(node, 0)
     read = _channels(node)[0]
     if at is None or image is None or image.shape is None or image.rank != 4 or read is None:
@@ -81,16 +81,14 @@ def cbuf(node: Node, target: Target) -> Verdict | None:
     )
     if needed not in allowed:
         return no(f"it needs {needed} banks of the convolution buffer, which has {allowed.high}", _CBUF_FIX)
-    text = f"it needs {needed} of {allowed.high} banks of the convolution buffer: that much was refused before"
+    text = f"it needs {needed} of {allowed.high} banks of the convolution buffer: TensorRT refused as many before"
     if needed <= CBUF_SURE < literal:
-        text = (
-            f"it needs {needed} banks of the convolution buffer for one of its groups; as the formula stands, {literal}"
-        )
+        text = f"it needs {needed} banks of the convolution buffer for one of its groups; taken literally, {literal}"
     return None if literal <= CBUF_SURE else verify(text, _CBUF_FIX)
 
 
 def _channels(node: Node) -> tuple[int | None, int | None]:
-    """Channels read and written; the kernel is (written, read / groups, height, width)."""
+    """Return the channels read and written; the kernel is (written, read / groups, height, width)."""
     stored = given(node, 1)
     if stored is None or stored.shape is None or len(stored.shape) < 2:
         return None, None
@@ -103,7 +101,7 @@ CONV = (weights, kernel, stride, padding, dilation, channels, groups, cbuf)
 
 @rule("gemm.weights", GUIDE)
 def operand(node: Node, target: Target) -> Verdict | None:
-    """The second operand is stored."""
+    """Require the second operand to be stored."""
     stored = given(node, 1)
     if stored is not None and stored.is_constant:
         return None
@@ -112,32 +110,32 @@ def operand(node: Node, target: Target) -> Verdict | None:
 
 @rule("gemm.shape", GUIDE)
 def flat(node: Node, target: Target) -> Verdict | None:
-    """A row per image times a matrix is a 1×1 convolution; other forms need a transpose first."""
+    """Require a row per image times a matrix, which is a 1×1 convolution; other forms need a transpose first."""
     rows = given(node, 0)
     if rows is not None and rows.is_constant:
-        return no("its first operand is the stored one", _LINEAR_FIX)
+        return no("its first operand is stored, instead of its second", _LINEAR_FIX)
     if node.op == "Gemm" and whole(node, "transA", 0):
-        return no("it reads its input transposed", _LINEAR_FIX)
+        return no("it transposes its input", _LINEAR_FIX)
     if rows is None or rows.rank in (2, None):
         return None
-    return verify(f"a product of {rows.rank} dimensions: the sources speak of rows only", _LINEAR_FIX)
+    return verify(f"a product of {rows.rank} dimensions: the sources mention rows only", _LINEAR_FIX)
 
 
 @rule("gemm.scale", GUIDE)
 def factors(node: Node, target: Target) -> Verdict | None:
-    """Factors are 1 and the bias is stored."""
+    """Require factors of 1 and a stored bias."""
     if node.op != "Gemm":
         return None
     bias = given(node, 2)
     plain = number(node, "alpha", 1.0) == 1 and (bias is None or number(node, "beta", 1.0) == 1)
     if plain and (bias is None or bias.is_constant):
         return None
-    return verify("it has factors or a computed bias beside the product", _LINEAR_FIX)
+    return verify("it has factors or a computed bias", _LINEAR_FIX)
 
 
 @rule("gemm.channels", LIMITS["conv.channels"].source)
 def width(node: Node, target: Target) -> Verdict | None:
-    """Rows and columns of the matrix are the channels of the convolution."""
+    """Limit rows and columns of the matrix, which are the channels of the convolution."""
     stored = given(node, 1)
     matrix = () if stored is None or stored.shape is None else stored.shape[-2:]
     return outside("conv.channels", "channels", matrix, "split the matrix")
@@ -153,14 +151,14 @@ _FIX = "upsample with Resize and a Conv behind it; kernel = stride, without padd
 
 @rule("deconv.kernel")
 def deconv_kernel(node: Node, target: Target) -> Verdict | None:
-    """Kernel of up to 32, or long in one direction only; no large square."""
+    """Limit the kernel to 32, or to certain lengths in one direction; refuse large squares."""
     at = window(node)
     return None if at is None else _size("kernel", at.kernel)
 
 
 @rule("deconv.stride")
 def deconv_stride(node: Node, target: Target) -> Verdict | None:
-    """The same for the stride."""
+    """Limit the stride to 32, or to certain lengths in one direction; refuse large squares."""
     at = window(node)
     return None if at is None else _size("stride", at.stride)
 
@@ -171,38 +169,38 @@ def _size(what: str, sides: Pair) -> Verdict | None:
     far = outside(f"deconv.{what}", what, sides, _FIX)
     small, large = LIMITS["deconv.square"], LIMITS["deconv.kernel"]
     if far is None and sides[0] == sides[1] and sides[0] not in small:
-        return no(f"square {what} of {small.high + 1} to {large.high} is switched off, got {sides[0]}", _FIX)
+        return no(f"a square {what} of {small.high + 1} to {large.high} is disabled, got {sides[0]}", _FIX)
     return far
 
 
 @rule("deconv.padding", GUIDE)
 def deconv_padding(node: Node, target: Target) -> Verdict | None:
-    """There is no padding."""
+    """Require no padding."""
     at = window(node)
     if at is not None and any(at.padding):
         return no(f"padding must be 0, got {'×'.join(map(str, at.padding))}", _FIX)
     if any(numbers(node, "output_padding", ())) or "output_shape" in node.attributes:
-        return verify("the sources say nothing of output padding", _FIX)
+        return verify("the sources do not mention output padding", _FIX)
     return None
 
 
 @rule("deconv.groups", GUIDE)
 def deconv_groups(node: Node, target: Target) -> Verdict | None:
-    """There is one group."""
+    """Require a single group."""
     count = whole(node, "group", 1)
     return None if count == 1 else no(f"groups must be 1, got {count}", _FIX)
 
 
 @rule("deconv.dilation", GUIDE)
 def deconv_dilation(node: Node, target: Target) -> Verdict | None:
-    """There is no dilation."""
+    """Require no dilation."""
     at = window(node)
     return None if at is None or at.dilation == (1, 1) else no("dilation must be 1", _FIX)
 
 
 @rule("deconv.channels", HEADER)
 def deconv_channels(node: Node, target: Target) -> Verdict | None:
-    """Channels read and written; the kernel is (read, written, height, width)."""
+    """Limit the channels read and written; the kernel is (read, written, height, width)."""
     stored = given(node, 1)
     return None if stored is None else outside("deconv.channels", "channels", (stored.shape or ())[:2], _FIX)
 

@@ -1,4 +1,4 @@
-"""Operations on two tensors of one size, and on a tensor and a stored factor or shift (TensorRT's Scale)."""
+"""Rules of operations on two tensors of one size, and on a tensor and a stored factor or shift (TensorRT's Scale)."""
 
 from dla.limit import ELEMENTWISE, GUIDE, GUIDE_84, MATRIX
 from dla.node import Node, Shape, Tensor, Verdict, constants, data_inputs, no, verify, whole
@@ -14,31 +14,33 @@ _SPREAD_FIX = "make both operands the same size"
 
 @rule("elementwise.broadcast", GUIDE)
 def broadcast(node: Node, target: Target) -> Verdict | None:
-    """Computed operands have one size."""
+    """Question computed operands of different sizes."""
     shapes = [tensor.shape for tensor in data_inputs(node)]
     if len(set(shapes)) < 2 or None in shapes:
         return None
     texts = " and ".join(dict.fromkeys("×".join(map(str, shape or ())) for shape in shapes))
-    return verify(f"operands of {texts} are spread over each other, which the sources do not mention", _SPREAD_FIX)
+    return verify(f"operands of {texts} are broadcast, which the sources do not mention", _SPREAD_FIX)
 
 
 @rule("elementwise.min", MATRIX)
 def least(node: Node, target: Target) -> Verdict | None:
-    """The guide lists Min, the operator matrix calls it a wish."""
+    """Question Min, which the guide lists and the operator matrix calls a wish."""
     return verify("NVIDIA's guide lists Min, its operator matrix does not", "write it as -Max(-a, -b)")
 
 
 @rule("elementwise.constant", GUIDE)
 def extreme(node: Node, target: Target) -> Verdict | None:
-    """Max and Min of two computed tensors; a stored one would stay a Constant layer."""
+    """Require two computed tensors for Max and Min; a stored one would stay a Constant layer."""
     return (
-        verify("one operand is stored: it may stay a Constant layer, which is the GPU's") if constants(node) else None
+        verify("one operand is stored: it may stay a Constant layer, which runs on the GPU")
+        if constants(node)
+        else None
     )
 
 
 @rule("scale.form", GUIDE_84)
 def scale(node: Node, target: Target) -> Verdict | None:
-    """A stored operand has one value, one per channel, or one per element."""
+    """Require a stored operand with one value, one per channel, or one per element."""
     stored, computed = constants(node), data_inputs(node)
     if not stored or len(computed) != 1 or _is_scale(stored[0], computed[0].shape):
         return None
@@ -49,25 +51,25 @@ def scale(node: Node, target: Target) -> Verdict | None:
 
 @rule("scale.order", GUIDE_84)
 def order(node: Node, target: Target) -> Verdict | None:
-    """A stored number minus a tensor is no shift."""
+    """Question a stored number minus a tensor, which is no plain shift."""
     first = node.inputs[0]
     if first is None or not first.is_constant:
         return None
-    return verify("it subtracts from a stored operand: a factor of -1 and a shift", "write it as x·(-1) + c")
+    return verify("it subtracts from a stored operand, which is a factor of -1 and a shift", "write it as x·(-1) + c")
 
 
 @rule("elementwise.release", MATRIX)
 def release(node: Node, target: Target) -> Verdict | None:
-    """Division, powers and comparisons came late."""
+    """Require a release that supports division, powers and comparisons."""
     if target.version >= SINCE:
         return None
     fix = "multiply by the stored reciprocal" if node.op == "Div" and constants(node) else _UPGRADE
-    return no(f"TensorRT {target.tensorrt} has {node.op} on no DLA", fix)
+    return no(f"TensorRT {target.tensorrt} supports {node.op} on no DLA", fix)
 
 
 @rule("div.operands", ELEMENTWISE)
 def divided(node: Node, target: Target) -> Verdict | None:
-    """At most one operand is stored; whether it must be one value is not settled."""
+    """Question a stored operand of more than one value; the sources do not settle it."""
     stored = constants(node)
     if all(tensor.size == 1 for tensor in stored):
         return None
@@ -76,7 +78,7 @@ def divided(node: Node, target: Target) -> Verdict | None:
 
 @rule("pow.operands", ELEMENTWISE)
 def power(node: Node, target: Target) -> Verdict | None:
-    """Exactly one operand is stored: the exponent, one value."""
+    """Require exactly one stored operand: the exponent, one value."""
     exponent = node.inputs[1] if len(node.inputs) > 1 else None
     if not constants(node):
         return no("both operands are computed at run time; one must be stored", "leave it to the GPU")
@@ -89,13 +91,13 @@ def power(node: Node, target: Target) -> Verdict | None:
 
 @rule("compare.precision", GUIDE)
 def compared(node: Node, target: Target) -> Verdict | None:
-    """Comparisons are INT8 only."""
+    """Require INT8 for comparisons."""
     return None if target.is_int8 else no("comparisons run in INT8 only", "build it for INT8")
 
 
 @rule("compare.broadcast", ELEMENTWISE)
 def spread(node: Node, target: Target) -> Verdict | None:
-    """An operand may be N×C×H×W, N×C×1×1 or N×1×1×1."""
+    """Require operands of N×C×H×W, N×C×1×1 or N×1×1×1."""
     shapes = [tensor.shape for tensor in data_inputs(node) if tensor.shape is not None]
     full = max(shapes, key=lambda shape: (len(shape), tuple(dim or 0 for dim in shape)), default=())
     allowed = [full, (*full[:2], 1, 1), (full[0], 1, 1, 1)] if len(full) == 4 else [full]
@@ -106,13 +108,13 @@ def spread(node: Node, target: Target) -> Verdict | None:
 
 @rule("compare.open", ELEMENTWISE)
 def doubtful(node: Node, target: Target) -> Verdict | None:
-    """What must follow a comparison is documented in one sentence only."""
-    return verify("comparisons need a cast to FP16 or INT8 right behind, on the DLA and alone")
+    """Question comparisons: one sentence documents what must follow them."""
+    return verify("a comparison needs a cast to FP16 or INT8 right behind it, on the DLA, as its only reader")
 
 
 @rule("cast.comparison", ELEMENTWISE)
 def cast(node: Node, target: Target) -> Verdict | None:
-    """Only the cast of a comparison's result has a place on the DLA."""
+    """Refuse a cast of anything but a comparison's result."""
     source, made = node.inputs[0], node.outputs[0]
     if source is None or made is None or source.dtype != "bool" or made.dtype not in _CAST_TO:
         return no("a cast is no DLA layer", INSTEAD["Cast"])
@@ -121,7 +123,7 @@ def cast(node: Node, target: Target) -> Verdict | None:
 
 @rule("batchnorm.form", GUIDE_84)
 def normalization(node: Node, target: Target) -> Verdict | None:
-    """A batch normalization is a factor and a shift per channel when its statistics are stored."""
+    """Require stored statistics, so that a batch normalization is a factor and a shift per channel."""
     if whole(node, "training_mode", 0) or not all(tensor is None or tensor.is_constant for tensor in node.inputs[1:]):
         return no("its statistics are computed at run time", "export the model for inference")
     return None

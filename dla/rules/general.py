@@ -1,4 +1,4 @@
-"""What holds for every layer."""
+"""Rules for every layer."""
 
 from collections.abc import Mapping
 from math import prod
@@ -8,7 +8,7 @@ from dla.limit import GUIDE, LIMITS, MATRIX
 from dla.node import Node, Shape, Verdict, data_inputs, data_tensors, no, note, verify
 from dla.rule import Target, outside, rule
 
-# Operators without a DLA layer, and what to write instead.
+# Operators without a DLA layer, and their replacements.
 
 _MEAN = "write it as AveragePool with windows of up to 8, or as a Conv with stored weights of 1/(H·W)"
 _FOLD_SHAPES = "fix the shapes and fold it away: edgert does when it builds"
@@ -37,7 +37,7 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "ConstantOfShape": _FOLD_SHAPES,
         "Constant": _FOLD_SHAPES,
         "Range": _FOLD_SHAPES,
-        "Cast": "take the cast out: the builder chooses the precision",
+        "Cast": "remove the cast: the builder chooses the precision",
         "Pad": "fold it into the padding of the Conv or pooling behind it",
         "Gather": _STORED,
         "GatherElements": _STORED,
@@ -54,7 +54,7 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "CumSum": "along channels, write it as a 1×1 Conv with a stored triangle of 1",
         "GreaterOrEqual": "write it as Greater and Equal, added",
         "LessOrEqual": "write it as Less and Equal, added",
-        "Expand": "store the expanded tensor, or let the next operation spread it",
+        "Expand": "store the expanded tensor, or let the next operation broadcast it",
         "Tile": "write it as Concat of the tensor with itself",
         "LayerNormalization": "train with BatchNormalization",
         "GroupNormalization": "train with BatchNormalization: one region instead of five was twice as fast in "
@@ -69,24 +69,24 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "Softplus": "train with Relu",
         "Softsign": "train with Tanh",
         "ThresholdedRelu": "train with Relu",
-        "LogSoftmax": "take Softmax; the order of scores is the same",
+        "LogSoftmax": "use Softmax; the order of scores is the same",
         "TopK": _POST,
         "ArgMax": _POST,
         "NonMaxSuppression": _POST,
         "NonZero": _POST,
     }
 )
-"""Operator → what to do about it."""
+"""Advice by operator."""
 
 
 @rule("general.operator", MATRIX)
 def operator(node: Node, target: Target) -> Verdict | None:
-    """The operator has a layer on the DLA."""
+    """Require an operator that has a layer on the DLA."""
     return no(f"{node.op} has no DLA layer that TensorRT offers", INSTEAD.get(node.op, "leave it to the GPU"))
 
 
 COMPARISONS = ("Equal", "Greater", "Less")
-"""Their output is a truth value, for a cast behind them."""
+"""Operators with a boolean output, for a cast behind them."""
 _COMPUTED = ("float32", "float16", "int8", "unknown")
 _STATIC = "fix the shape: --shape INPUT=1x3x320x320, or export without dynamic axes"
 _INNER = 3  # dimensions that are no batch: channels, height, width
@@ -95,7 +95,7 @@ _HEAD_FIX = "leave it to the GPU, or keep the tensor as N×C×1×1 until the end
 
 @rule("general.domain", MATRIX)
 def domain(node: Node, target: Target) -> Verdict | None:
-    """Only standard operators have a DLA layer; a plugin never has."""
+    """Require a standard operator; a plugin never has a DLA layer."""
     if node.domain in ("", "ai.onnx"):
         return None
     reason = f"{node.domain}.{node.op} is outside the ONNX standard: TensorRT would need a plugin, which is GPU code"
@@ -104,7 +104,7 @@ def domain(node: Node, target: Target) -> Verdict | None:
 
 @rule("general.static", GUIDE)
 def static(node: Node, target: Target) -> Verdict | None:
-    """Every dimension is fixed; of the leading one a profile may fix it."""
+    """Require fixed dimensions; a profile may fix the leading one."""
     shapes = [(tensor.name, tensor.shape) for tensor in data_tensors(node)]
     vague = next((name for name, shape in shapes if shape is None or None in shape[1:]), None)
     if vague is not None:
@@ -117,14 +117,14 @@ def static(node: Node, target: Target) -> Verdict | None:
 
 @rule("general.batch")
 def batch(node: Node, target: Target) -> Verdict | None:
-    """All dimensions before the last three count as the batch."""
+    """Limit the batch: all dimensions before the last three count."""
     sizes = [batch_of(tensor.shape) for tensor in data_tensors(node) if tensor.shape is not None]
     return next((found for size in sizes if (found := outside("general.batch", "the batch", [size]))), None)
 
 
 @rule("general.dimension")
 def dimension(node: Node, target: Target) -> Verdict | None:
-    """Channels, height and width have a largest size."""
+    """Limit channels, height and width."""
     allowed = LIMITS["general.dimension"]
     for tensor in data_tensors(node):
         shape = tensor.shape or ()
@@ -136,7 +136,7 @@ def dimension(node: Node, target: Target) -> Verdict | None:
 
 @rule("general.type", GUIDE)
 def dtype(node: Node, target: Target) -> Verdict | None:
-    """The DLA computes in FP16 and INT8 only."""
+    """Require FP16 or INT8, the only types that the DLA computes in."""
     tensors = data_inputs(node) if node.op in COMPARISONS else data_tensors(node)
     odd = next((tensor for tensor in tensors if tensor.dtype not in _COMPUTED), None)
     if odd is None:
@@ -146,7 +146,7 @@ def dtype(node: Node, target: Target) -> Verdict | None:
 
 @rule("general.planar", GUIDE)
 def planar(node: Node, target: Target) -> Verdict | None:
-    """Layers are two-dimensional: batch, channels, height, width."""
+    """Require two-dimensional layers: batch, channels, height, width."""
     odd = next((tensor for tensor in data_tensors(node) if tensor.rank not in (4, None)), None)
     if odd is None:
         return None
@@ -154,21 +154,21 @@ def planar(node: Node, target: Target) -> Verdict | None:
 
 
 def only_half(what: str, target: Target) -> Verdict | None:
-    """What an FP16-only layer means for a build in this precision."""
+    """Return what an FP16-only layer means for a build in this precision."""
     if not target.is_int8:
         return None
     if target.is_typed:
-        reason = f"{what} runs in FP16 only, and a typed INT8 region wants one type"
+        reason = f"{what} runs in FP16 only, and a typed INT8 region needs one type"
         return verify(reason, "give it FP16 in the graph", "fp16")
     return note(f"{what} runs in FP16 inside an INT8 build", "fp16")
 
 
 def batch_of(shape: Shape | None) -> int | None:
-    """The effective batch: the product of what stands before the last three dimensions; None while it is open."""
+    """Return the effective batch: the product of the dimensions before the last three; None while it is open."""
     outer = () if not shape else shape[:-_INNER] or shape[:1]
     known = [dim for dim in outer if dim is not None]
     return prod(known) if len(known) == len(outer) and shape is not None else None
 
 
 EVERY = (domain, static, batch, dimension, dtype)
-"""Rules for every operator that has a layer."""
+"""Rules of every operator that has a layer."""

@@ -1,4 +1,4 @@
-"""Resizing by whole factors."""
+"""Rules of pooling, local response normalization, and resizing by whole factors."""
 
 from dla.limit import GUIDE_84, HEADER, LRN_WINDOWS
 from dla.node import Node, Tensor, Verdict, given, no, note, verify, whole, window, word
@@ -12,42 +12,42 @@ _LEAVE = "leave it to the GPU"
 size = within(
     "pool.window",
     "kernel",
-    "Height and width of the window.",
+    "Limit the window's height and width.",
     "write it as several smaller poolings in a row",
     what="window",
 )
-stride = within("pool.stride", "stride", "Steps of the window.", "pool twice, with smaller strides")
+stride = within("pool.stride", "stride", "Limit the stride of the window.", "pool twice, with smaller strides")
 padding = within(
     "pool.padding",
     "padding",
-    "Padding on every side, with what rounding the size up adds.",
+    "Limit the padding on every side, including what rounding the size up adds.",
     "pad less, or pad in the layer before",
 )
 
 
 @rule("pool.dilation", GUIDE_84)
 def dilation(node: Node, target: Target) -> Verdict | None:
-    """The window has no holes."""
+    """Refuse a dilated window."""
     at = window(node)
     return None if at is None or at.dilation == (1, 1) else no("a pooling window cannot be dilated", _LEAVE)
 
 
 @rule("pool.outputs", GUIDE_84)
 def outputs(node: Node, target: Target) -> Verdict | None:
-    """Only values come out, no indices."""
+    """Refuse an output of indices."""
     given_out = list(filter(None, node.outputs))
-    return None if len(given_out) < 2 else no("it also gives the indices of the largest values", _LEAVE)
+    return None if len(given_out) < 2 else no("it also returns the indices of the largest values", _LEAVE)
 
 
 @rule("pool.count", GUIDE_84)
 def count(node: Node, target: Target) -> Verdict | None:
-    """Xavier's average counts the padding."""
+    """Require Xavier's average to count the padding."""
     at = window(node)
     is_open = at is not None and any(at.padding) and not whole(node, "count_include_pad", 0)
     if target.is_orin or node.op != "AveragePool" or not is_open:
         return None
-    return no("Xavier averages with the padding counted, this one does not count it", "set count_include_pad=1 if the "
-              "network was trained so, or average without padding")  # fmt: skip
+    return no("Xavier counts the padding in the average, and this node does not", "set count_include_pad=1 if the "
+              "network was trained with it, or average without padding")  # fmt: skip
 
 
 POOL = (size, stride, padding, dilation, outputs, count)
@@ -55,7 +55,7 @@ POOL = (size, stride, padding, dilation, outputs, count)
 
 @rule("lrn.window", GUIDE_84)
 def lrn(node: Node, target: Target) -> Verdict | None:
-    """Across 3, 5, 7 or 9 channels."""
+    """Require a window of 3, 5, 7 or 9 channels."""
     across = whole(node, "size", 0)
     if across in LRN_WINDOWS:
         return note("it is computed in FP16", "fp16") if target.is_int8 else None
@@ -71,24 +71,24 @@ _FIRST_CHOICES = 11  # opset with coordinate modes
 
 @rule("resize.mode", HEADER)
 def mode(node: Node, target: Target) -> Verdict | None:
-    """Nearest or linear, each in a few of ONNX's variants."""
+    """Require nearest or linear, each in a few of ONNX's variants."""
     kind, at, rounding = _variant(node)
     if whole(node, "antialias", 0):
         return no("it smooths before it shrinks (antialias)", _MODE_FIX)
     if kind == "nearest":
         known = (at, rounding) in _NEAREST
-        return None if known else no(f"nearest with {at} and {rounding} has no form on the DLA", _MODE_FIX)
+        return None if known else no(f"the DLA does not support nearest with {at} and {rounding}", _MODE_FIX)
     if kind != "linear":
-        return no(f"{kind} has no form on the DLA", _MODE_FIX)
+        return no(f"the DLA does not support {kind}", _MODE_FIX)
     if at == "pytorch_half_pixel":
         return verify("pytorch_half_pixel differs from half_pixel for sizes of 1 only; the sources name half_pixel",
                       _MODE_FIX)  # fmt: skip
-    return None if at == "half_pixel" else no(f"linear with {at} has no form on the DLA", _MODE_FIX)
+    return None if at == "half_pixel" else no(f"the DLA does not support linear with {at}", _MODE_FIX)
 
 
 @rule("resize.scales", HEADER)
 def scales(node: Node, target: Target) -> Verdict | None:
-    """Four stored scales, whole ones, and only height and width grow."""
+    """Require four stored whole scales that enlarge height and width only."""
     stored = _scales(node)
     if stored is None or not stored.is_constant:
         return no(f"it is given sizes instead of scales{_as_factors(node)}", _SCALES_FIX)
@@ -109,7 +109,7 @@ def scales(node: Node, target: Target) -> Verdict | None:
 
 
 def _variant(node: Node) -> tuple[str, str, str]:
-    """Interpolation, how coordinates map, how they are rounded; older operators have one way only."""
+    """Return interpolation, coordinate mapping and rounding; older operators have one way only."""
     kind = {"bilinear": "linear"}.get(word(node, "mode", "nearest"), word(node, "mode", "nearest"))
     if node.op == "Upsample" or node.opset < _FIRST_CHOICES:
         return kind, "asymmetric", "floor"
@@ -118,7 +118,7 @@ def _variant(node: Node) -> tuple[str, str, str]:
 
 
 def _scales(node: Node) -> Tensor | None:
-    """The stored scales; None if there are none, or none of any length."""
+    """Return the scales; None if they are left out or empty."""
     if "scales" in node.attributes:
         values = tuple(map(float, node.attributes["scales"]))
         return Tensor("scales", (len(values),), is_constant=True, values=values)
@@ -128,13 +128,13 @@ def _scales(node: Node) -> Tensor | None:
 
 
 def _as_factors(node: Node) -> str:
-    """What the sizes come to, where both ends are known."""
+    """Return text with the factors that the sizes amount to, where both ends are known, else ``""``."""
     tensors = (given(node, 0), node.outputs[0])
     before, after = ([side for side in (tensor.shape or ())[2:] if side] if tensor else [] for tensor in tensors)
     if len(before) != 2 or len(after) != 2:
         return ""
     high, wide = (new / old for old, new in zip(before, after, strict=True))
-    return f"; these come to {high:g}×{wide:g}"
+    return f"; they amount to scales of {high:g}×{wide:g}"
 
 
 RESIZE = (mode, scales)

@@ -1,29 +1,29 @@
-"""Layers that move data: Concat, Slice, Split, Reshape, Transpose."""
+"""Rules of layers that move data: Concat, Slice, Split, Reshape, Transpose."""
 
 from dla.limit import GUIDE, HEADER, ISSUE_QDQ, SLICING, TYPED
 from dla.node import FOLDED, Node, Verdict, axis_of, data_inputs, given, integers, no, note, numbers, verify
 from dla.rule import Target, rule
 
-# Nodes that are gone before anything runs: stored results, names, scales.
+# Nodes that are removed before anything runs: stored results, names, scales.
 
 _SCALES = ("QuantizeLinear", "DequantizeLinear")
 _REQUANTIZE = "quantize the float model with edgert quantize --target dla"
 
 
 def folded(node: Node) -> Verdict | None:
-    """Yes for a node that costs nothing, with the reason; None for one that needs a layer."""
+    """Return yes and the reason for a node that costs nothing; None for one that needs a layer."""
     made = [tensor for tensor in node.outputs if tensor is not None]
     if made and all(tensor.is_constant for tensor in made):
         return Verdict("yes", FOLDED, "its result is known beforehand and stored")
     if node.op in _SCALES:
         return Verdict("yes", FOLDED, "it becomes the scale of a tensor")
     if _is_name(node):
-        return Verdict("yes", FOLDED, "it hands its input on: edgert removes it when it builds")
+        return Verdict("yes", FOLDED, "its output equals its input: edgert removes it when it builds")
     return None
 
 
 def _is_name(node: Node) -> bool:
-    """Whether the node only gives its input another name."""
+    """Return whether the node only gives its input another name."""
     if not node.inputs or not node.outputs or node.inputs[0] is None or node.outputs[0] is None:
         return False
     source, made = node.inputs[0], node.outputs[0]
@@ -48,7 +48,7 @@ def _is_name(node: Node) -> bool:
 
 @rule("scale.symmetric", ISSUE_QDQ)
 def symmetric(node: Node, target: Target) -> Verdict | None:
-    """Zero stands at zero: a calibration cache has no place for another."""
+    """Require a zero point of 0: a calibration cache cannot express another."""
     zero = given(node, 2)
     if zero is None or zero.is_zero:
         return None
@@ -61,7 +61,7 @@ def symmetric(node: Node, target: Target) -> Verdict | None:
 
 @rule("scale.tensor", TYPED)
 def per_tensor(node: Node, target: Target) -> Verdict | None:
-    """One scale per activation; one per channel only for weights, which no source has seen accepted."""
+    """Require one scale per activation; no source documents a scale per channel for weights."""
     scale, source = given(node, 1), given(node, 0)
     if scale is None or scale.size in (1, None):
         return None
@@ -81,7 +81,7 @@ _SPLIT_FIX = "compute the parts with one Conv each"
 
 @rule("concat.axis", GUIDE)
 def axis(node: Node, target: Target) -> Verdict | None:
-    """Only channels are joined."""
+    """Require a Concat of channels."""
     rank = next((tensor.rank for tensor in data_inputs(node) if tensor.rank is not None), None)
     if rank is None:
         return None
@@ -92,22 +92,22 @@ def axis(node: Node, target: Target) -> Verdict | None:
 
 @rule("concat.inputs", GUIDE)
 def joined(node: Node, target: Target) -> Verdict | None:
-    """What is joined is computed; a stored part would stay a Constant layer."""
+    """Question a stored input of a Concat, which would stay a Constant layer."""
     if all(tensor is None or not tensor.is_constant for tensor in node.inputs):
         return None
-    return verify("one of its inputs is stored: it may stay a Constant layer, which is the GPU's")
+    return verify("one of its inputs is stored: it may stay a Constant layer, which runs on the GPU")
 
 
 @rule("slice.arguments", HEADER)
 def arguments(node: Node, target: Target) -> Verdict | None:
-    """Where a slice begins and ends is stored."""
+    """Require stored limits of a slice."""
     parts = [integers(node, name, place) for place, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
     return no("its limits are computed at run time", "store them") if None in parts else None
 
 
 @rule("slice.axis", HEADER)
 def sliced(node: Node, target: Target) -> Verdict | None:
-    """Images of a batch are not taken apart."""
+    """Refuse a slice of the batch."""
     image, made = given(node, 0), node.outputs[0]
     if image is None or made is None or not image.shape or not made.shape or image.shape[0] == made.shape[0]:
         return None
@@ -116,24 +116,24 @@ def sliced(node: Node, target: Target) -> Verdict | None:
 
 @rule("slice.step", HEADER)
 def step(node: Node, target: Target) -> Verdict | None:
-    """Every element between the limits is taken."""
+    """Require a step of 1."""
     steps = integers(node, "steps", 4)
     return None if steps is None or set(steps) <= {1} else no(f"its step must be 1, got {list(steps)}", _STEP_FIX)
 
 
 @rule("slice.precision", SLICING)
 def precision(node: Node, target: Target) -> Verdict | None:
-    """FP16 is supported, and an INT8 build falls back to it; a strongly typed network has no such way out."""
+    """Run slices in FP16, as an INT8 build may; question them in a strongly typed INT8 network, which may not."""
     if not target.is_int8:
         return None
     if target.is_typed:
-        return verify("its tensors are typed INT8, and a DLA is only known to slice FP16", _SPLIT_FIX)
+        return verify("its tensors are typed INT8, and a DLA slices only FP16 as far as is known", _SPLIT_FIX)
     return note("a slice runs in FP16 inside an INT8 build", "fp16")
 
 
 @rule("split.axis", HEADER)
 def split(node: Node, target: Target) -> Verdict | None:
-    """A split is several slices; not of the batch, and at stored places."""
+    """Require stored parts, as a split is several slices, and refuse a split of the batch."""
     image = given(node, 0)
     if image is None or image.rank is None:
         return None
@@ -144,7 +144,7 @@ def split(node: Node, target: Target) -> Verdict | None:
 
 @rule("shuffle.open", GUIDE)
 def shuffle(node: Node, target: Target) -> Verdict | None:
-    """Reshape and Transpose exist; what limits them stands on no public page."""
+    """Question Reshape and Transpose, whose limits no public page states."""
     image, made = given(node, 0), node.outputs[0]
     shapes = [tensor.shape for tensor in (image, made) if tensor is not None and tensor.shape is not None]
     if any(len(shape) != 4 for shape in shapes):
@@ -152,13 +152,13 @@ def shuffle(node: Node, target: Target) -> Verdict | None:
         return verify(f"it goes from {ranks} dimensions; as far as is known both must be 4")
     moves_batch = node.op == "Transpose" and numbers(node, "perm", (3, 2, 1, 0))[:1] != (0,)
     if len({shape[0] for shape in shapes}) > 1 or moves_batch:
-        return verify("it takes the batch along; as far as is known the batch must stay where it is")
-    return verify(f"TensorRT takes a {node.op} apart and tests every piece; no public source has the rules")
+        return verify("it moves or changes the batch; as far as is known the batch must stay the first axis")
+    return verify(f"TensorRT splits a {node.op} into pieces and tests each; no public source has the rules")
 
 
 @rule("reshape.shape", GUIDE)
 def target_shape(node: Node, target: Target) -> Verdict | None:
-    """The new shape is stored."""
+    """Require a stored new shape."""
     stored = given(node, 1)
     return None if stored is None or stored.is_constant else no("its shape is computed at run time", "store it")
 

@@ -1,10 +1,12 @@
-"""The only door to the onnx package: load a model, fix its shapes, clean it, read it as a graph, count and describe it.
+"""Door to the onnx package: load a model, fix its shapes, clean it, read it as a graph, count and describe it.
 
-Importing these modules does not import onnx; the first call that needs it does. A :class:`Model` carries an ONNX
-message, a :class:`Graph` the same as plain records; neither is changed in place: every step returns a new one.
+Importing these modules does not import onnx; the first call that needs it does. A :class:`Model` holds an ONNX
+message; a :class:`Graph` holds the same as plain records. Neither is changed in place: every step returns a new one.
 
-load(file) → Model ─ with_shapes, clean, raise_opset → Model ─ read → Graph of Nodes ─ passes, rewrites → Graph
-write(Graph, like=Model) → Model; inspect(Model) → ModelSummary; count(Model) → NodeCost of every node
+- load(file) → Model; with_shapes, clean and raise_opset each make a new Model of a Model
+- read(Model) → Graph of Nodes; passes and rewrites each make a new Graph of a Graph
+- write(Graph, like=Model) → Model
+- inspect(Model) → ModelSummary; count(Model) → NodeCost of every node
 """
 
 from edgert.graph.clean import PASSES, clean

@@ -1,4 +1,4 @@
-"""A model that was made for one image, with its batch size open again."""
+"""Give a model that was exported for one image an open batch dimension again."""
 
 import math
 from collections.abc import Mapping
@@ -13,29 +13,29 @@ from edgert.graph.onnx_convert import write
 from edgert.graph.static_shape import read
 
 BATCH = "batch"
-"""What the open dimension is called."""
+"""Name of the open dimension."""
 
 _SHAPE, _SCALES, _SIZES = 1, 2, 3
 """Inputs of Reshape and of Resize (https://onnx.ai/onnx/operators/onnx__Resize.html)."""
 _FLOAT_EXACT = 2**24
-"""Float32 holds every whole number up to here."""
+"""Largest number up to which float32 holds every whole number."""
 
 
 def has_open_batch(model: Model) -> bool:
-    """Whether a first dimension of an input is open."""
+    """Return whether the first dimension of any input is open."""
     return any(spec.shape and not isinstance(spec.shape[0], int) for spec in inputs(model))
 
 
 def with_open_batch(model: Model) -> Model:
-    """The model with the first dimension open wherever inputs and outputs have 1 there.
+    """Return the model with an open first dimension wherever inputs and outputs have 1 there.
 
-    A Reshape to stored sizes takes that of the batch from the data, a Resize to stored sizes becomes one by factors,
-    and a stored row beside images in a Concat is repeated: these are what exporters, and folding at a static size,
-    leave of a batch of 1. Everything else stays, so that a node may still hold the model to one image, or mix
-    images: run it before you trust it.
+    Exporters, and constant folding at a static size, leave three traces of a batch of 1. A Reshape to stored sizes now
+    takes the batch size from the data. A Resize to stored sizes becomes one by scales. A stored row beside images in a
+    Concat is repeated. Everything else stays, so a node may still fix the batch at one image, or mix images. Run the
+    result before you trust it.
 
     Args:
-        model: clean, its inner shapes known.
+        model: a clean model whose inner shapes are known.
 
     Raises:
         ModelError: the graph is broken.
@@ -55,12 +55,12 @@ def with_open_batch(model: Model) -> Model:
 
 
 class _Batch(Builder):
-    """Nodes as they come, and the size of the batch."""
+    """Builder of the new graph, which can also compute the batch size at run time."""
 
     _rows = ""
 
     def rows(self) -> str:
-        """The tensor that holds the batch size, int64 [1]."""
+        """Return the name of the tensor that holds the batch size, int64 [1]; add its nodes on the first call."""
         if not self._rows:
             first, second = (self.constant(np.array([edge], np.int64), f"{BATCH}_{edge}") for edge in (0, 1))
             whole = self.add("Shape", [self.graph.inputs[0].name], self.name(f"{BATCH}_sizes"))
@@ -69,7 +69,7 @@ class _Batch(Builder):
 
 
 def _filled(graph: Graph, node: Node, axes: Mapping[str, int], draft: _Batch) -> Node:
-    """A Concat beside the batch, with what is the same for every image repeated."""
+    """Return a Concat whose operands of one row are repeated to the batch size; other nodes come back unchanged."""
     axis, rank = axes[node.outputs[0]], len(graph.specs[node.outputs[0]].shape)
     shapes = {name: graph.shape(name) for name in node.inputs if name not in axes}
     alike = [name for name, shape in shapes.items() if shape is not None and shape[axis] == 1]
@@ -83,7 +83,7 @@ def _filled(graph: Graph, node: Node, axes: Mapping[str, int], draft: _Batch) ->
 
 
 def batch_axes(graph: Graph) -> dict[str, int]:
-    """Tensor → the dimension that holds the batch, alone or merged with others, as far as it can be followed."""
+    """Map each tensor to the dimension that holds the batch, alone or merged with others, where it can be traced."""
     axes = {spec.name: 0 for spec in graph.inputs if spec.shape[:1] == (1,)}
     for node in graph.nodes:
         found = [name for name in node.inputs if name in axes and graph.shape(name) is not None]
@@ -95,7 +95,7 @@ def batch_axes(graph: Graph) -> dict[str, int]:
 
 
 def _moved(graph: Graph, node: Node, data: str, output: str, axes: Mapping[str, int]) -> int | None:
-    """The batch's dimension behind a node; None where it is not known."""
+    """Return the batch dimension of a node's output, or None where it is not known."""
     before, after, axis = graph.shape(data), graph.shape(output), axes[data]
     if before is None or after is None:
         return None
@@ -107,7 +107,7 @@ def _moved(graph: Graph, node: Node, data: str, output: str, axes: Mapping[str, 
         return axis if axis < taken else axis + len(after) - len(before)
     if len(before) == len(after) and node.op != "Reshape":
         return axis
-    outer = math.prod(before[:axis])  # the same numbers in the same order: as much lies outside of it
+    outer = math.prod(before[:axis])  # element order is unchanged, so the product of the outer dimensions is, too
     places = [place for place in range(len(after)) if math.prod(after[:place]) == outer]
     return next((place for place in places if after[place] == 1), places[0] if places else None)
 
@@ -117,7 +117,10 @@ def _open(spec: TensorSpec) -> TensorSpec:
 
 
 def _freed(graph: Graph, node: Node, axes: Mapping[str, int]) -> tuple[int, Array] | None:
-    """Port → what a node that keeps sizes of one image is to read there instead; later ports are left out."""
+    """Return (input index, new value) for a node with stored sizes of one image, or None.
+
+    The node's inputs behind that index are dropped.
+    """
     if node.domain or not node.inputs or node.outputs[0] not in axes:
         return None
     if node.op == "Resize":
@@ -125,11 +128,11 @@ def _freed(graph: Graph, node: Node, axes: Mapping[str, int]) -> tuple[int, Arra
     made, axis = graph.shape(node.outputs[0]), axes[node.outputs[0]]
     if node.op != "Reshape" or node.inputs[_SHAPE] not in graph.constants or made is None or 0 in made:
         return None
-    return _SHAPE, np.array([*made[:axis], -1, *made[axis + 1 :]], np.int64)  # the batch's is what remains
+    return _SHAPE, np.array([*made[:axis], -1, *made[axis + 1 :]], np.int64)  # -1: Reshape infers the batch
 
 
 def _factors(graph: Graph, node: Node) -> tuple[int, Array] | None:
-    """The sizes of a Resize as factors, where these give the same sizes."""
+    """Return the stored sizes of a Resize as scales, where these give exactly the same sizes."""
     before, after = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
     if len(node.inputs) <= _SIZES or node.inputs[_SIZES] not in graph.constants or "axes" in node.attributes:
         return None

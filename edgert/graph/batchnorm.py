@@ -1,9 +1,9 @@
-"""Passes that fold what stands beside a layer into its weights: BatchNormalization, and constants added per channel.
+"""Passes that fold BatchNormalization and constants added per channel into the weights of a neighboring layer.
 
 At inference y = (x - mean) / sqrt(var + epsilon) * gamma + beta, which is x * scale + shift per channel
-(https://onnx.ai/onnx/operators/onnx__BatchNormalization.html). Behind a Conv, ConvTranspose or Gemm it scales that
-layer's output channels; before a Conv or Gemm it scales its input channels, and the shift joins the bias, unless zeros
-are padded in between: those would have been shifted, too.
+(https://onnx.ai/onnx/operators/onnx__BatchNormalization.html). After a Conv, ConvTranspose or Gemm it scales that
+layer's output channels. Before a Conv or Gemm it scales the input channels, and the shift joins the bias. That is not
+possible where the Conv pads with zeros, because the BatchNormalization would have shifted those, too.
 """
 
 from dataclasses import dataclass, replace
@@ -16,21 +16,24 @@ from edgert.graph.fold_constants import MIN_OPSET
 from edgert.graph.ir import Node
 from edgert.graph.model import Array
 
-# The stored weights of a Conv (M, C/g, …), ConvTranspose (C, M/g, …) or Gemm: read, scaled per channel, replaced.
+# Reading, scaling per channel and replacing the weights of a Conv (M, C/g, …), ConvTranspose (C, M/g, …) or Gemm.
 
 F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """What a layer holds, in float64: ``kernel`` in the layout of its weight input, ``bias`` (output channels,)."""
+    """A layer's weights in float64: ``kernel`` in the layout of its weight input, ``bias`` (output channels,)."""
 
     kernel: F64
     bias: F64
 
 
 def _weights_of(layer: Node, draft: Draft) -> _Weights | None:
-    """A layer's stored weights, a missing bias as zeros; None if they are not stored, not float, or of an odd shape."""
+    """Return a layer's stored weights, with zeros for a missing bias.
+
+    None if they are not stored, not float, or of a shape that cannot be scaled per channel.
+    """
     if layer.op not in ("Conv", "ConvTranspose", "Gemm") or layer.domain or len(layer.inputs) < 2:
         return None
     stored = draft.value(layer.inputs[1])
@@ -46,23 +49,26 @@ def _weights_of(layer: Node, draft: Draft) -> _Weights | None:
     values = np.zeros(channels) if bias is None else bias.astype(np.float64)
     last = values.shape[-1] if values.ndim > 1 else values.size
     if last not in (1, channels) or last != values.size:
-        return None  # a Gemm's may be anything that broadcasts; only one value per channel can be scaled here
+        return None  # the bias of a Gemm may have any shape that broadcasts; only one value per channel can be scaled
     return _Weights(kernel, np.broadcast_to(values.reshape(-1), (channels,)) * layer.attributes.get("beta", 1.0))
 
 
 def _output_axis(layer: Node) -> int:
-    """The kernel's axis of output channels, 0 or 1; the other one is that of input channels."""
+    """Return the kernel's axis of output channels, 0 or 1; the other one is that of input channels."""
     turned = layer.op == "Gemm" and not layer.attributes.get("transB", 0)
     return int(layer.op == "ConvTranspose" or turned)
 
 
 def _channels(layer: Node, kernel: F64, axis: int) -> int:
-    """Channels along one of the kernel's first two axes; the second holds those of one group only."""
+    """Return the channels along one of the kernel's first two axes; the second axis holds those of one group only."""
     return int(kernel.shape[axis]) * (int(layer.attributes.get("group", 1)) if axis else 1)
 
 
 def _along(layer: Node, kernel: F64, values: F64, axis: int) -> F64:
-    """Values per channel along an axis, shaped to multiply the kernel; row m belongs to group m // (rows / groups)."""
+    """Return values per channel along an axis, shaped to multiply the kernel.
+
+    Row m belongs to group m // (rows / groups).
+    """
     if axis:
         groups = int(layer.attributes.get("group", 1))
         values = np.repeat(values.reshape(groups, -1), kernel.shape[0] // groups, axis=0)
@@ -70,10 +76,9 @@ def _along(layer: Node, kernel: F64, values: F64, axis: int) -> F64:
 
 
 def _with_weights(draft: Draft, layer: Node, kernel: F64 | None, bias: F64) -> Node | None:
-    """The layer with new weights in the type of its kernel; None, with nothing stored, when they overflow it.
+    """Return the layer with new weights in the type of its kernel; a ``kernel`` of None keeps the present one.
 
-    Args:
-        kernel: None for the one it has.
+    None, with nothing stored, when the new weights overflow that type.
     """
     stored = draft.value(layer.inputs[1])
     with np.errstate(all="ignore"):
@@ -89,7 +94,7 @@ def _with_weights(draft: Draft, layer: Node, kernel: F64 | None, bias: F64) -> N
             wanted = f"{inputs[slot]}_folded" if inputs[slot] else f"{layer.inputs[1]}_bias"
             inputs[slot] = draft.instead(layer, inputs[slot], array, wanted)
     has_factor = layer.op == "Gemm" and "beta" in layer.attributes
-    given = {**layer.attributes, "beta": 1.0} if has_factor else layer.attributes  # the new bias has it in
+    given = {**layer.attributes, "beta": 1.0} if has_factor else layer.attributes  # the new bias includes it
     return replace(layer, inputs=tuple(inputs), attributes=given)
 
 
@@ -98,7 +103,7 @@ def _with_weights(draft: Draft, layer: Node, kernel: F64 | None, bias: F64) -> N
 
 @dataclass(frozen=True, slots=True)
 class _Affine:
-    """A BatchNormalization as x * scale + shift; both (channels,)."""
+    """Scale and shift of a BatchNormalization as x * scale + shift; both (channels,)."""
 
     scale: F64
     shift: F64
@@ -122,7 +127,7 @@ def _fold_batchnorm(draft: Draft, norm: Node) -> None:
 
 
 def _affine(draft: Draft, node: Node) -> _Affine | None:
-    """The node as scale and shift; None unless it is a BatchNormalization at inference with stored parameters."""
+    """Return the scale and shift of a BatchNormalization at inference with stored parameters; None for other nodes."""
     given, opset = node.attributes, draft.graph.opset
     per_element = opset < 9 and not given.get("spatial", 1)
     training = given.get("training_mode", 0) or (opset < 7 and not given.get("is_test", 0))
@@ -136,7 +141,7 @@ def _affine(draft: Draft, node: Node) -> _Affine | None:
     with np.errstate(all="ignore"):
         scale = gamma / np.sqrt(variance + given.get("epsilon", 1e-5))
         shift = beta - mean * scale
-    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):  # a broken variance: left to the backend
+    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):  # a broken variance: the backend decides
         return None
     return _Affine(scale, shift)
 
@@ -166,8 +171,8 @@ def _folded_forward(draft: Draft, layer: Node, norm: Node, affine: _Affine) -> N
 
 FOLD_BATCHNORM = rewrite(
     "fold-batchnorm",
-    "BatchNormalization is multiplied into the weights beside it",
-    "it is a layer of its own otherwise, with its own memory traffic",
+    "BatchNormalization is folded into the weights of the layer before or after it",
+    "as a layer of its own it costs memory traffic",
     {"BatchNormalization": _fold_batchnorm},
     grows=False,
 )
@@ -202,7 +207,7 @@ def _with_added(draft: Draft, layer: Node, computed: str, stored: str) -> Node |
 FOLD_BIAS = rewrite(
     "fold-bias",
     "a constant per channel behind a layer is added to the layer's bias",
-    "it is a layer of its own otherwise",
+    "this saves a layer",
     {"Add": _fold_bias},
     grows=False,
 )

@@ -1,6 +1,6 @@
-"""A model made fit for a backend: the same results from fewer nodes.
+"""Passes that make a model ready for a backend: the same results from fewer nodes.
 
-The passes here change no arithmetic: nodes sorted, constants stored, nodes without effect or reader removed.
+They change no arithmetic: they sort nodes, store constants, and remove nodes without effect or reader.
 """
 
 import heapq
@@ -21,7 +21,7 @@ from edgert.graph.type_inference import LazySpecs
 
 
 def _sort_nodes(graph: Graph) -> Result:
-    """Among the nodes that are ready the one written first goes first."""
+    """Sort nodes so that each comes after what it reads; among ready nodes the one written first goes first."""
     needs = _needs(graph)
     if all(earlier < position for position, before in enumerate(needs) for earlier in before):
         return graph, ()
@@ -43,7 +43,7 @@ def _sort_nodes(graph: Graph) -> Result:
 
 
 def _needs(graph: Graph) -> list[set[int]]:
-    """For each node the positions of those it reads."""
+    """Return for each node the positions of the nodes that it reads."""
     places = {id(node): position for position, node in enumerate(graph.nodes)}
     makers = {name: places[id(node)] for name, node in graph.producers.items()}
     known = {spec.name for spec in graph.inputs} | graph.constants.keys()
@@ -52,7 +52,7 @@ def _needs(graph: Graph) -> list[set[int]]:
         for name in filter(None, node.inputs):
             if name not in makers and name not in known:
                 raise ModelError(
-                    f"node {node.name!r} reads {name!r}, which nothing makes",
+                    f"node {node.name!r} reads {name!r}, which nothing computes",
                     why=f"no node, input or stored tensor has that name{nearest(name, makers)}",
                     fix="export the model again",
                 )
@@ -84,7 +84,7 @@ def _store_constants(graph: Graph) -> Result:
 
 
 def constant_value(node: Node) -> Array | None:
-    """What a Constant node holds; None for other nodes, and for strings and sparse tensors."""
+    """Return the value of a Constant node; None for other nodes, and for strings and sparse tensors."""
     if node.op != "Constant" or node.domain:
         return None
     (name, value), *_ = [*node.attributes.items(), ("", None)]
@@ -105,15 +105,15 @@ def _remove_unused(graph: Graph) -> Result:
 
 
 class _Noops:
-    """One walk over a graph in order."""
+    """Walk over a graph in order that removes nodes without effect."""
 
     def __init__(self, graph: Graph) -> None:
         self.draft, self.graph, self.specs = Draft(graph, "remove-noops"), graph, LazySpecs(graph)
 
     def visit(self, node: Node) -> None:
-        """Takes a node out that does nothing, or lets it do the work of the Transpose before it."""
+        """Remove a node without effect, or merge a Transpose with the one before it."""
         if self._is_noop(node):
-            self.draft.bypass(node, node.inputs[0], f"{node.op} removed, it hands its input on")
+            self.draft.bypass(node, node.inputs[0], f"{node.op} removed, its output equals its input")
         elif node.op == "Transpose":
             self._merge(node)
 
@@ -142,7 +142,7 @@ class _Noops:
         return not training or (switch is not None and not switch.any())
 
     def _perm(self, node: Node) -> list[int] | None:
-        """The order a Transpose puts axes in; None when it is the default and the rank is not known."""
+        """Return the axis order of a Transpose; None when it is the default order and the rank is not known."""
         if "perm" in node.attributes:
             return list(node.attributes["perm"])
         spec = self.specs.get(node.inputs[0])
@@ -174,25 +174,30 @@ def _remove_noops(graph: Graph) -> Result:
 
 SORT_NODES = Pass(
     "sort-nodes",
-    "nodes are reordered, if need be, so that each comes after what it reads",
-    "runtimes want it",
+    "nodes are reordered, where needed, so that each comes after what it reads",
+    "runtimes require it",
     _sort_nodes,
 )
 REMOVE_DEAD = Pass(
-    "remove-dead", "nodes that no graph output depends on go; needs sorted nodes", "they compute nothing", _remove_dead
+    "remove-dead",
+    "nodes that no graph output depends on are removed; needs sorted nodes",
+    "they compute nothing",
+    _remove_dead,
 )
-REMOVE_UNUSED = Pass("remove-unused", "stored tensors that nothing reads go", "they only take memory", _remove_unused)
+REMOVE_UNUSED = Pass(
+    "remove-unused", "stored tensors that nothing reads are removed", "they only take memory", _remove_unused
+)
 STORE_CONSTANTS = Pass(
     "store-constants",
     "Constant nodes become stored tensors of the same name",
-    "there is nothing to run",
+    "runtimes need not run them",
     _store_constants,
 )
 REMOVE_NOOPS = Pass(
     "remove-noops",
-    "Identity, idle Dropout, Cast to the same type, Concat of one and Transposes that undo each other go; two "
-    "Transposes in a row become one",
-    "a DLA has none of them",
+    "Identity, idle Dropout, Cast to the same type, Concat of one tensor and Transposes that undo each other are "
+    "removed; two Transposes in a row become one",
+    "a DLA supports none of them",
     _remove_noops,
 )
 PASSES: tuple[Pass, ...] = (
@@ -205,23 +210,27 @@ PASSES: tuple[Pass, ...] = (
     FOLD_BIAS,
     FOLD_BATCHNORM,
 )
-"""What :func:`clean` runs, in this order; the later ones rely on the order that the first makes."""
+"""Passes of :func:`clean`, in this order; the later ones rely on the node order that the first one makes."""
 
 
 def clean(model: Model, passes: Sequence[Pass] = PASSES) -> tuple[Model, tuple[Change, ...]]:
-    """Runs passes over the model's graph, round after round, until none finds anything left to do.
+    """Run passes over the model's graph until none finds anything left to do.
 
-    Whatever the passes, functions of the file are inlined, every node gets a name of its own, and stored tensors that
-    are also listed as inputs leave that list, so that runtimes may fold them. Outputs stay the same up to rounding
-    (folded weights are computed in float64 and stored in their own type). Bodies of If, Loop and Scan are left alone.
-    Equal models give equal bytes. Fix dynamic shapes first, with :func:`~edgert.graph.static_shape.with_shapes`: then
-    more can be folded.
+    Some steps happen whatever the passes. Functions of the file are inlined, and every node gets a unique name. Stored
+    tensors that are also listed as inputs leave that list, so that runtimes may fold them. Outputs stay the same up to
+    rounding: folded weights are computed in float64 and stored in their own type. Bodies of If, Loop and Scan are left
+    alone. Equal models give equal bytes. Fix dynamic shapes first, with
+    :func:`~edgert.graph.static_shape.with_shapes`: then more can be folded.
+
+    Args:
+        model: the model; it is not changed.
+        passes: the passes to run, in this order.
 
     Returns:
         The new model (the given one when nothing changed) and every change, in order.
 
     Raises:
-        ModelError: the graph is broken: two nodes compute one tensor, one reads what nothing makes, or a cycle.
+        ModelError: the graph is broken: two nodes compute one tensor, one reads what nothing computes, or a cycle.
     """
     read, normal = to_graph(model.proto)
     try:

@@ -3,13 +3,13 @@
 What is counted, per inference at the model's static shapes:
 
 - **macs**: multiply-adds. One is one MAC, the bias is free, and operators that are no sums of products have none: the
-  convention of the papers that publish "M MACs" (MobileNet, https://arxiv.org/abs/1704.04861). Which formula an
-  operator has stands in :mod:`edgert.graph.operators`. Pooling and elementwise nodes cost traffic, not MACs.
+  convention of the papers that publish "M MACs" (MobileNet, https://arxiv.org/abs/1704.04861).
+  :mod:`edgert.graph.operators` has the formula of each operator. Pooling and elementwise nodes cost traffic, no MACs.
 - **params**: elements of the stored tensors the node reads, in the first node that reads them, so the sum counts each
   weight once. Integer tensors that hold shapes, axes or indices (int64) are no parameters.
 - **weight_bytes**: bytes of the stored tensors the node reads, shapes too, in every node that reads them.
-- **activation_bytes**: bytes of the other tensors it reads plus those it writes; 0 for nodes that only rename a buffer
-  (Reshape, Flatten, Squeeze, Unsqueeze, Identity, Dropout) or read no data (Shape, Size, Constant).
+- **activation_bytes**: bytes of the other tensors it reads plus those it writes. It is 0 for nodes that only rename a
+  buffer (Reshape, Flatten, Squeeze, Unsqueeze, Identity, Dropout) or read no data (Shape, Size, Constant).
 
 Bodies of If, Loop and Scan are not counted: how often they run is not known beforehand.
 """
@@ -27,7 +27,7 @@ from edgert.graph.operators import ACTIVATIONS, KNOWN_FROM_SHAPES, VIEWS, about,
 from edgert.graph.static_shape import types
 
 ShapeOf = Callable[[str], tuple[int, ...]]
-"""Tensor name → its static shape; may raise for a tensor that has none."""
+"""Function from a tensor's name to its static shape; may raise for a tensor that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,20 @@ class Product:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds."""
+        """Number of multiply-adds."""
         return self.rows * self.channels * self.columns * self.taps * self.groups
 
 
 def product_of(node: Node, shape_of: ShapeOf) -> Product:
-    """The matrix product inside a node; empty for one that multiplies nothing. Raises what ``shape_of`` raises, and
-    ModelError for inputs that its operator does not take."""
+    """Return the matrix product inside a node; empty for a node that multiplies nothing.
+
+    Args:
+        node: the node.
+        shape_of: returns the static shape of a tensor.
+
+    Raises:
+        ModelError: the operator does not take inputs of these shapes; whatever ``shape_of`` raises is passed on.
+    """
     info = about(node.op)
     formula = _FORMULAS.get(info.work)
     if formula is None:
@@ -76,7 +83,7 @@ def product_of(node: Node, shape_of: ShapeOf) -> Product:
 
 
 def multiply_adds(graph: Graph) -> dict[str, int]:
-    """Node name → multiply-adds; 0 where a shape is open or not known."""
+    """Return the multiply-adds of each node by its name; 0 where a shape is open or not known."""
     found = {}
     for node in graph.nodes:
         shapes = {name: graph.shape(name) for name in (*filter(None, node.inputs), *node.outputs[:1])}
@@ -86,7 +93,7 @@ def multiply_adds(graph: Graph) -> dict[str, int]:
 
 
 def _conv(node: Node, weight: int, shape_of: ShapeOf) -> Product:
-    """Weights have shape (M, C/g, k...)."""
+    """Return the product of a Conv, whose weights have shape (M, C/g, k...)."""
     batch, columns, *space = shape_of(node.outputs[0])
     _, channels, *kernel = shape_of(node.inputs[weight])
     groups = node.attributes.get("group", 1)
@@ -94,7 +101,7 @@ def _conv(node: Node, weight: int, shape_of: ShapeOf) -> Product:
 
 
 def _transposed(node: Node, weight: int, shape_of: ShapeOf) -> Product:
-    """Every input position meets a whole kernel; weights have shape (C, M/g, k...)."""
+    """Return the product of a ConvTranspose: each input position times a whole kernel of shape (C, M/g, k...)."""
     batch, channels, *space = shape_of(node.inputs[0])
     _, columns, *kernel = shape_of(node.inputs[weight])
     groups = node.attributes.get("group", 1)
@@ -108,7 +115,10 @@ def _gemm(node: Node, weight: int, shape_of: ShapeOf) -> Product:
 
 
 def _matmul(node: Node, weight: int, shape_of: ShapeOf) -> Product:
-    """A stored right operand serves every matrix of the left one, so that these are rows of one product."""
+    """Return the product of a MatMul.
+
+    A stored right operand serves every matrix of the left operand, so these count as rows of one product.
+    """
     left, right, out = (shape_of(name) for name in (node.inputs[0], node.inputs[weight], node.outputs[0]))
     columns = right[-1] if len(right) > 1 else 1
     groups = math.prod(out[:-2]) if len(right) > 2 else 1
@@ -116,7 +126,7 @@ def _matmul(node: Node, weight: int, shape_of: ShapeOf) -> Product:
 
 
 def _einsum(node: Node, _weight: int, shape_of: ShapeOf) -> Product:
-    """One multiply-add for each combination of labels of two operands; other forms count 0."""
+    """Return the product of an Einsum of two operands: one multiply-add for each combination of labels; else empty."""
     equation = node.attributes["equation"].decode("utf-8", "replace").replace(" ", "")
     given, arrow, written = equation.partition("->")
     terms = given.split(",")
@@ -134,7 +144,10 @@ def _einsum(node: Node, _weight: int, shape_of: ShapeOf) -> Product:
 
 
 def _recurrent(node: Node, weight: int, shape_of: ShapeOf) -> Product:
-    """W is (directions, gates * hidden, input), R (directions, gates * hidden, hidden); both at every step."""
+    """Return the product of an RNN, GRU or LSTM, whose two weights are used at every step.
+
+    W is (directions, gates * hidden, input), R is (directions, gates * hidden, hidden).
+    """
     steps, batch, depth = shape_of(node.inputs[0])
     directions, gates, hidden = shape_of(node.inputs[weight + 1])
     return Product(steps * batch, depth + hidden, gates, 1, directions)
@@ -151,19 +164,20 @@ _FORMULAS: dict[str, Callable[[Node, int, ShapeOf], Product]] = {
 
 
 _IN_PLACE = ACTIVATIONS | of_kind("affine")
-"""Fused into what feeds them, or computed where their input stands, if nobody else reads that."""
+"""Operators that run in the memory of their input, or fused into the node before, if nothing else reads that input."""
 _FREE = VIEWS | KNOWN_FROM_SHAPES
 
 
 def peak_bytes(graph: Graph, dtypes: Mapping[str, str] | None = None) -> int:
-    """The most that is alive at once: what a node reads and writes, and what later nodes still read.
+    """Return the peak memory of activations in bytes: what a node reads and writes, and what later nodes still read.
 
     Inputs and outputs of the graph live from beginning to end, since they are bound buffers. Stored tensors do not
-    count, nor do nodes that only rename a buffer or work in place. It is the least that any allocator that keeps the
-    order can reach, and TensorRT's and ONNX Runtime's come close; scratch space of kernels is not in it.
+    count, nor do nodes that only rename a buffer or work in place. No allocator that keeps the node order can need
+    less; TensorRT and ONNX Runtime come close. Scratch space of kernels is not included.
 
     Args:
-        dtypes: computed type → the type it is held in, as ``{"float32": "float16"}``.
+        graph: sorted, with known shapes; tensors of unknown shape count 0.
+        dtypes: maps the type of a computed tensor to the type it is held in, as ``{"float32": "float16"}``.
     """
     buffers = _buffers(graph)
     found = {name: graph.specs.get(name) for name in set(buffers.values())}
@@ -187,7 +201,7 @@ def peak_bytes(graph: Graph, dtypes: Mapping[str, str] | None = None) -> int:
 
 
 def _buffers(graph: Graph) -> dict[str, str]:
-    """Computed or fed tensor → the tensor whose memory it is in: for some nodes that of their first input."""
+    """Map each computed or fed tensor to the tensor whose memory it uses: for some nodes that of their first input."""
     found = {spec.name: spec.name for spec in graph.inputs}
     for node in graph.nodes:
         source = node.inputs[0] if node.inputs else ""
@@ -199,7 +213,7 @@ def _buffers(graph: Graph) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """One node's work; the module says how each number is counted.
+    """Cost of one node; the module's docstring says how each number is counted.
 
     Attributes:
         name: the node's name; ``Conv_12``, by position, for one without.
@@ -221,7 +235,7 @@ class NodeCost:
 
 
 def count(model: Model) -> tuple[NodeCost, ...]:
-    """The cost of every node, in graph order.
+    """Return the cost of every node, in graph order.
 
     Raises:
         ModelError: a dimension is dynamic, or a tensor's shape cannot be inferred; names it and what to do.
@@ -231,17 +245,17 @@ def count(model: Model) -> tuple[NodeCost, ...]:
 
 
 def stored_tensors(model: Model) -> dict[str, TensorSpec]:
-    """What is there before the first frame: initializers and what Constant nodes hold, by name; needs no shapes."""
+    """Return initializers and the values of Constant nodes by name; needs no shapes."""
     return _stored(to_graph(model.proto)[0])
 
 
 def parameters(stored: Mapping[str, TensorSpec]) -> int:
-    """Number of weights among stored tensors, each counted once; shapes, axes and indices (int64) are none."""
+    """Return the number of weights among stored tensors; shapes, axes and indices (int64) do not count."""
     return sum(math.prod(spec.sizes or ()) for spec in stored.values() if spec.dtype != "int64")
 
 
 class _Counter:
-    """One walk over a model in order; ``seen`` are the weights already counted."""
+    """Walk over a model in order; ``seen`` holds the weights already counted."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.graph = model, to_graph(model.proto)[0]
@@ -266,7 +280,7 @@ class _Counter:
         )
 
     def static(self, tensor: str, node: Node) -> TensorSpec:
-        """A tensor's type with a static shape. Raises ModelError."""
+        """Return a tensor's type, whose shape is static; raise ModelError where it is not."""
         spec = self.stored.get(tensor) or self.specs.get(tensor)
         if spec is not None and spec.is_static:
             return spec

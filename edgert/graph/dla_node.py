@@ -1,15 +1,18 @@
-"""A graph's nodes as the DLA's rules see them."""
+"""Conversion of a graph's nodes to the records that the DLA's rules check."""
 
 import dla
 from edgert.graph.ir import Graph, Node
 from edgert.graph.operators import about
 
 _MAX_VALUES = 64
-"""Stored tensors of up to so many elements are handed over with their values: scales, limits, shapes, no kernels."""
+"""Largest stored tensor, in elements, that is passed with its values: scales, limits and shapes, but no kernels."""
 
 
 def dla_nodes(graph: Graph) -> tuple[dla.Node, ...]:
-    """The graph's nodes in order. Results of stored tensors alone, and shapes of static ones, count as stored."""
+    """Return the graph's nodes in order, as records for the rules.
+
+    Results computed from stored tensors alone, and the shapes of static tensors, count as stored.
+    """
     known, found = set(graph.constants), []
     for node in graph.nodes:
         if _is_known(graph, node, known):
@@ -23,7 +26,7 @@ def dla_nodes(graph: Graph) -> tuple[dla.Node, ...]:
 
 
 def _is_known(graph: Graph, node: Node, known: set[str]) -> bool:
-    """Whether what a node computes is there before anything runs."""
+    """Return whether a node's results are known before anything runs."""
     kind = about(node.op).kind
     if kind == "random" or node.domain:
         return False
@@ -33,11 +36,11 @@ def _is_known(graph: Graph, node: Node, known: set[str]) -> bool:
 
 
 def dla_tensor(graph: Graph, name: str, is_known: bool) -> dla.Tensor:
-    """A tensor of the graph as the rules see it; ``is_known``: it is there before anything runs."""
+    """Return a tensor of the graph as a record for the rules; ``is_known``: its value is known before a run."""
     spec, array = graph.spec(name), graph.constants.get(name)
     dtype = spec.dtype if spec else "unknown"
     shape = tuple(dim if isinstance(dim, int) else None for dim in spec.shape) if spec and spec.ranked else None
-    if array is None or array.dtype.kind not in "fiub":  # texts and the like have no values, and are not known to be 0
+    if array is None or array.dtype.kind not in "fiub":  # strings have no numbers, and are not known to be 0
         return dla.Tensor(name, shape, dtype, is_known)
     values = tuple(map(float, array.ravel())) if array.size <= _MAX_VALUES else None
     return dla.Tensor(name, shape, dtype, is_known, values, not array.any())

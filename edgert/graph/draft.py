@@ -1,4 +1,4 @@
-"""Graphs in the making: a draft collects the edits of one walk over a graph, a builder writes one anew."""
+"""Tools for editing graphs: a draft collects the edits of one walk over a graph, a builder writes a new graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLOATS = ("float16", "float32", "float64")
 
 
 class Additions:
-    """What is new beside a graph: names of tensors and nodes that it does not have, and stored tensors."""
+    """New names of tensors and nodes, and new stored tensors, that a graph does not have yet."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -25,37 +25,37 @@ class Additions:
         self._stored: dict[tuple[str, str, bytes], str] = {}
 
     def name(self, wanted: str) -> str:
-        """A name for a tensor that no other has."""
+        """Return an unused name for a new tensor."""
         return self._names.new(wanted)
 
     def label(self, wanted: str) -> str:
-        """A name for a new node that no other has."""
+        """Return an unused name for a new node."""
         name = free_name(wanted, self._labels)
         self._labels.add(name)
         return name
 
     def constant(self, array: Array, wanted: str) -> str:
-        """Stores a tensor under a name like the wanted one; returns the name."""
+        """Store a tensor under a free name like the wanted one; return the name."""
         name = self.name(wanted)
         self.known({name: array})
         return name
 
     def store(self, array: Array, wanted: str) -> str:
-        """As :meth:`constant`, but equal tensors of one wanted name are stored once."""
+        """Store a tensor as :meth:`constant` does, but equal tensors of one wanted name only once; return the name."""
         key = (wanted, f"{array.dtype}{array.shape}", array.tobytes())
         if key not in self._stored:
             self._stored[key] = self.constant(array, wanted)
         return self._stored[key]
 
     def known(self, found: Mapping[str, Array]) -> None:
-        """Stores tensors that nodes compute now, under their own names."""
+        """Store tensors that nodes have computed so far, under their own names."""
         for name, array in found.items():
             self._constants[name] = np.array(array, order="C")
             self._constants[name].flags.writeable = False
 
 
 class Builder(Additions):
-    """A graph written anew, node after node, from the one it takes the place of.
+    """Builder of a new graph, node after node, with the inputs, outputs and stored tensors of a given one.
 
     Attributes:
         nodes: those so far, in order.
@@ -66,22 +66,22 @@ class Builder(Additions):
         self.nodes: list[Node] = []
 
     def add(self, op: str, inputs: Sequence[str], output: str, attributes: Mapping[str, Any] | None = None) -> str:
-        """Adds a node named after its output; returns the output."""
+        """Add a node named after its output; return the output."""
         label = self.label(f"{output}_{op}")
         self.nodes.append(Node(op, tuple(inputs), (output,), attributes or {}, label))
         return output
 
     def finish(self) -> Graph:
-        """The new graph."""
+        """Return the new graph."""
         constants = {**self.graph.constants, **self._constants}
         return replace(self.graph, nodes=tuple(self.nodes), constants=constants)
 
 
 class Draft(Additions):
-    """The edits of one walk over a graph; nothing happens to the graph itself.
+    """Edits of one walk over a graph; the graph itself does not change.
 
-    Rules look at the graph as it was before the walk, so a node that another rule of the same walk has already changed
-    is not theirs to touch: :meth:`is_free` tests it. What is put off that way happens in the next walk.
+    Rules look at the graph as it was before the walk. They must not touch a node that another rule of the same walk has
+    already changed; :meth:`is_free` tests this. Such a node is left for the next walk.
     """
 
     def __init__(self, graph: Graph, rule: str) -> None:
@@ -93,12 +93,12 @@ class Draft(Additions):
         self._changes: list[Change] = []
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """A tensor's shape; None unless all of it is known."""
+        """Return a tensor's shape; None unless all of it is known."""
         spec = self._specs.get(name) or self.graph.spec(name)
         return None if spec is None else spec.sizes
 
     def image(self, name: str) -> tuple[int, int, int, int] | None:
-        """The shape of a computed float tensor (N, C, H, W); None for any other, and one of no elements."""
+        """Return the shape of a computed float tensor (N, C, H, W); None for any other, or one without elements."""
         shape = self.shape(name)
         if (
             shape is None
@@ -111,64 +111,73 @@ class Draft(Additions):
         return shape[0], shape[1], shape[2], shape[3]
 
     def dtype(self, name: str) -> str:
-        """A tensor's element type by NumPy's name; ``"unknown"`` where it is not known."""
+        """Return a tensor's element type by NumPy's name; ``"unknown"`` where it is not known."""
         spec = self._specs.get(name) or self.graph.spec(name)
         return "unknown" if spec is None else spec.dtype
 
     def value(self, name: str) -> Array | None:
-        """What a stored tensor holds; None for computed ones. Read-only."""
+        """Return the values of a stored tensor, read-only; None for computed ones."""
         return self.graph.constants.get(name)
 
     def integers(self, node: Node, name: str, position: int) -> list[int] | None:
-        """A list that is an attribute in old opsets and an input in new ones; None when not given or not stored."""
+        """Return a list that is an attribute in old opsets and an input in new ones.
+
+        None when it is not given or not stored.
+        """
         if position < len(node.inputs) and node.inputs[position]:
             stored = self.value(node.inputs[position])
             return None if stored is None else [int(item) for item in stored.reshape(-1)]
         return list(node.attributes[name]) if name in node.attributes else None
 
     def is_given(self, node: Node, name: str, position: int) -> bool:
-        """Whether the node has that attribute or input, stored or not."""
+        """Return whether the node has that attribute or input, stored or not."""
         return name in node.attributes or (position < len(node.inputs) and bool(node.inputs[position]))
 
     def before(self, name: str) -> Node | None:
-        """The standard node that computes a tensor, unless this walk has changed it."""
+        """Return the standard node that computes a tensor, unless this walk has changed it."""
         node = self.graph.producers.get(name)
         return node if node is not None and not node.domain and self.is_free(node) else None
 
     def is_free(self, node: Node) -> bool:
-        """Whether this walk has left the node alone so far."""
+        """Return whether this walk has not changed the node so far."""
         return id(node) not in self._instead
 
     def instead(self, node: Node, name: str, array: Array, wanted: str) -> str:
-        """Stores a tensor in place of one that a node reads; returns its name, the same if nobody else reads it."""
+        """Store a tensor in place of one that a node reads; return its name.
+
+        The name stays the same if no other node reads it.
+        """
         if name and self.graph.is_private(name) and node.inputs.count(name) == 1:
             self.known({name: array})
             return name
         return self.constant(array, wanted)
 
     def tensor(self, wanted: str, shape: Sequence[int], dtype: str) -> str:
-        """Names a tensor that a new node will compute."""
+        """Return the name of a tensor that a new node will compute, and note its shape and type."""
         name = self._names.new(wanted)
         self._specs[name] = TensorSpec(name, tuple(shape), dtype)
         return name
 
     def put(self, node: Node, instead: Sequence[Node], detail: str) -> None:
-        """Lets these nodes take the place of one; what others read of it they compute under the same names."""
+        """Replace one node by others, which compute the tensors that other nodes read under the same names."""
         self._instead[id(node)] = tuple(instead)
         self._changes.append(Change(self._rule, node.name, detail))
 
     def replace(self, node: Node, other: Node) -> None:
-        """Lets another node take the place of one, because of a change that is reported elsewhere."""
+        """Replace one node by another, because of a change that is reported elsewhere."""
         self._instead[id(node)] = (other,)
 
     def drop(self, node: Node) -> None:
-        """Takes a node out whose output nothing reads any more, because of a change that is reported elsewhere."""
+        """Remove a node whose output nothing reads any more, because of a change that is reported elsewhere."""
         self._instead[id(node)] = ()
 
     def bypass(self, node: Node, source: str, detail: str) -> bool:
-        """Lets the readers of a node's output read ``source``; False where that cannot be, and nothing is changed.
+        """Make the readers of a node's output read ``source`` instead, and remove the node.
 
-        Where the graph gives the output to the outside, the node that computes ``source`` gets to compute it instead.
+        Where the tensor is a graph output, the node that computes ``source`` computes the output instead.
+
+        Returns:
+            False where that is not possible; nothing is changed then.
         """
         target = node.outputs[0]
         if target in self.graph.captured:
@@ -186,7 +195,10 @@ class Draft(Additions):
         return True
 
     def done(self) -> Result:
-        """The new graph, without nodes that nothing needs; the given one where nothing was changed."""
+        """Return the new graph, without nodes that nothing needs, and the changes.
+
+        It is the given graph where nothing changed.
+        """
         if not self._changes:
             return self.graph, ()
         nodes = [new for node in self.graph.nodes for new in self._instead.get(id(node), (node,))]
@@ -206,7 +218,7 @@ class Draft(Additions):
 
 
 def needed(nodes: Sequence[Node], wanted: Collection[str]) -> tuple[Node, ...]:
-    """The nodes that the wanted tensors depend on, in order."""
+    """Return the nodes that the wanted tensors depend on, in order."""
     alive, kept = set(wanted), []
     for node in reversed(nodes):
         if not alive.isdisjoint(node.outputs):
@@ -216,12 +228,12 @@ def needed(nodes: Sequence[Node], wanted: Collection[str]) -> tuple[Node, ...]:
 
 
 class Chain:
-    """Nodes in a row, each reading what the one before it computed, that take the place of one node.
+    """Nodes in a row that replace one node; each reads the result of the one before it.
 
     Args:
         draft: where they go.
-        node: whose place they take; its first output is theirs.
-        source: what the first of them reads; the node's first input by default.
+        node: the node to replace; they compute its first output.
+        source: the tensor that the first of them reads; the node's first input by default.
     """
 
     def __init__(self, draft: Draft, node: Node, source: str = "") -> None:
@@ -231,7 +243,7 @@ class Chain:
         self._dtype = draft.dtype(self.current)
 
     def then(self, op: str, shape: Sequence[int], *others: str, **given: Any) -> Chain:
-        """Appends a node that reads the current tensor and ``others`` and computes a tensor of that shape."""
+        """Append a node that reads the current tensor and ``others`` and computes a tensor of that shape."""
         target = self._draft.tensor(f"{self._node.outputs[0]}_{op.lower()}", shape, self._dtype)
         label = self._draft.label(f"{self._node.name}/{op}")
         self._nodes.append(Node(op, (self.current, *others), (target,), given, label))
@@ -239,20 +251,20 @@ class Chain:
         return self
 
     def store(self, array: Array, what: str) -> str:
-        """Stores numbers that these nodes compute with, in the element type of the chain."""
+        """Store numbers that these nodes compute with, in the element type of the chain; return their name."""
         return self.store_exact(array.astype(self._dtype), what)
 
     def store_exact(self, array: Array, what: str) -> str:
-        """Stores a tensor of these nodes in its own element type."""
+        """Store a tensor of these nodes in its own element type; return its name."""
         return self._draft.constant(array, f"{self._node.name}_{what}")
 
     def scalar(self, op: str, value: float) -> Chain:
-        """Appends an Add or Mul with one number."""
+        """Append an Add or Mul with one number."""
         shape = self._draft.shape(self.current) or ()
         return self.then(op, shape, self.store(np.array(value), op.lower()))
 
     def clip(self, low: float, high: float) -> Chain:
-        """Appends a Clip; its ends are attributes before opset 11 (https://onnx.ai/onnx/operators/onnx__Clip.html)."""
+        """Append a Clip; its ends are attributes before opset 11 (https://onnx.ai/onnx/operators/onnx__Clip.html)."""
         shape = self._draft.shape(self.current) or ()
         if self._draft.graph.opset < 11:
             return self.then("Clip", shape, min=float(low), max=float(high))
@@ -261,7 +273,7 @@ class Chain:
     def conv(
         self, shape: Sequence[int], weight: Array, bias: Array | None = None, op: str = "Conv", **given: Any
     ) -> Chain:
-        """Appends a Conv or ConvTranspose that computes a tensor of that shape, with its numbers stored."""
+        """Append a Conv or ConvTranspose that computes a tensor of that shape, with stored weights and bias."""
         stored = [self.store(weight, "weight"), *(() if bias is None else (self.store(bias, "bias"),))]
         return self.then(op, shape, *stored, kernel_shape=list(weight.shape[2:]), **given)
 
@@ -274,27 +286,27 @@ class Chain:
         pads: Sequence[int] = (0, 0, 0, 0),
         **given: Any,
     ) -> Chain:
-        """Appends a MaxPool or AveragePool that computes a tensor of that shape."""
+        """Append a MaxPool or AveragePool that computes a tensor of that shape."""
         return self.then(op, shape, kernel_shape=list(kernel), strides=list(strides), pads=list(pads), **given)
 
     def reshape(self, shape: Sequence[int]) -> Chain:
-        """Appends a Reshape, unless these nodes have computed that shape."""
+        """Append a Reshape, unless these nodes already computed that shape."""
         if self._nodes and self._draft.shape(self.current) == tuple(shape):
             return self
         return self.then("Reshape", shape, self._draft.constant(np.array(shape, np.int64), f"{self._node.name}_shape"))
 
     def end(self, detail: str) -> None:
-        """Puts the nodes in place; the last one now computes the replaced node's output."""
+        """Replace the node by the chain; the last node now computes the replaced node's output."""
         *first, last = self._nodes
         self._draft.put(self._node, [*first, replace(last, outputs=(self._node.outputs[0],))], detail)
 
 
 Rule = Callable[[Draft, Node], None]
-"""Looks at one node and puts others in its place, or does nothing."""
+"""Function that looks at one node and replaces it by others, or does nothing."""
 
 
 def rewrite(name: str, does: str, because: str, rules: Mapping[str, Rule], *, grows: bool = True) -> Pass:
-    """A pass that shows every node of certain operators to the rule for it, in order; see :class:`Pass`."""
+    """Return a pass that calls the rule for every node of certain operators, in order; see :class:`Pass`."""
 
     def apply(graph: Graph) -> Result:
         if not any(node.op in rules for node in graph.nodes):

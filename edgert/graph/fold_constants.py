@@ -1,8 +1,8 @@
-"""The pass that computes shape chains, grids and other small constants once, instead of at every frame.
+"""Pass that computes shape chains, grids and other small constants once, instead of at every frame.
 
-Single nodes are computed with NumPy: the operators that exporters build shapes and grids from, and those of the small
-networks over a stored grid that tables of position biases come from. Meanings are those
-of the ONNX operator specification (https://onnx.ai/onnx/operators/), for opset 7 and later.
+NumPy computes single nodes. They are the operators that exporters build shapes and grids from, and those of the small
+networks that compute tables of position biases from a stored grid. They follow the ONNX operator specification
+(https://onnx.ai/onnx/operators/), for opset 7 and later.
 """
 
 import math
@@ -20,16 +20,16 @@ from edgert.graph.model import Array, dtype_name, to_array
 from edgert.graph.type_inference import LazySpecs
 
 MIN_OPSET = 7
-"""Older arithmetic broadcasts by attribute."""
+"""First opset whose arithmetic broadcasts without an attribute."""
 
 
 class TooLargeError(Exception):
-    """The result would be larger than the caller allows. Raised before anything is allocated."""
+    """A result that would be larger than the caller allows; raised before anything is allocated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A node's operands; ``inputs`` holds None for an optional input that is not given."""
+    """Operands of a node; ``inputs`` holds None for an optional input that is not given."""
 
     inputs: Sequence[Array | None]
     attributes: Mapping[str, Any]
@@ -37,35 +37,35 @@ class Call:
     limit_bytes: int
 
     def array(self, position: int) -> Array:
-        """An input that must be given; KeyError otherwise."""
+        """Return an input that must be given; raise KeyError otherwise."""
         found = self.optional(position)
         if found is None:
             raise KeyError(f"input {position}")
         return found
 
     def optional(self, position: int) -> Array | None:
-        """An input that may be missing."""
+        """Return an input, or None where it is not given."""
         return self.inputs[position] if position < len(self.inputs) else None
 
     def integers(self, name: str, position: int) -> list[int] | None:
-        """A list that is an attribute in old opsets and an input in new ones; None when not given."""
+        """Return a list that is an attribute in old opsets and an input in new ones; None when not given."""
         found = self.optional(position)
         values = self.attributes.get(name) if found is None else found.reshape(-1).tolist()
         return None if values is None else [int(value) for value in values]
 
     def axes(self) -> tuple[int, ...] | None:
-        """What a reduction or Squeeze is over; None when not given."""
+        """Return the axes of a reduction or Squeeze; None when not given."""
         axes = self.integers("axes", 1)
         return None if axes is None else tuple(axes)
 
     def allow(self, shape: Sequence[int], dtype: npt.DTypeLike) -> None:
-        """Raises TooLargeError unless a result of that shape may be made."""
+        """Raise TooLargeError unless a result of that shape is small enough."""
         if math.prod(shape) * np.dtype(dtype).itemsize > self.limit_bytes:
             raise TooLargeError
 
 
 def evaluate(op: str, call: Call) -> list[Array] | None:
-    """The node's outputs; None when the operator is not known here or these operands are not.
+    """Return the node's outputs; None where the operator or these operands are not supported here.
 
     Raises:
         TooLargeError: an output would take more than ``call.limit_bytes``.
@@ -77,12 +77,12 @@ def evaluate(op: str, call: Call) -> list[Array] | None:
         with np.errstate(all="ignore"):
             made = compute(call)
     except (KeyError, ValueError, IndexError, TypeError, ArithmeticError):
-        return None  # operands the specification does not allow: left for the backend to judge
+        return None  # operands that the specification does not allow: the backend decides
     return [np.asarray(item) for item in (made if isinstance(made, list) else [made])]
 
 
 def knows(op: str) -> bool:
-    """Whether :func:`evaluate` has the operator at all."""
+    """Return whether :func:`evaluate` supports the operator at all."""
     return op in _OPERATORS
 
 
@@ -103,7 +103,7 @@ def _reduction(function: Callable[..., Array]) -> Callable[[Call], Array]:
             return data
         keep = bool(call.attributes.get("keepdims", 1))
         reduced = function(data, axis=axes or None, keepdims=keep)
-        return np.asarray(reduced, data.dtype)  # NumPy sums small integers in wider ones; modulo 2^n it is the same
+        return np.asarray(reduced, data.dtype)  # NumPy sums small integers in wider types; modulo 2^n it is equal
 
     return compute
 
@@ -165,7 +165,10 @@ def _slice(call: Call) -> Array:
 
 
 def _cut(start: int, end: int, step: int, size: int) -> slice:
-    """ONNX clamps out-of-range ends; Python would take -1 as 'from the back' where ONNX means 'before the first'."""
+    """Return ONNX's slice as Python's.
+
+    ONNX clamps out-of-range ends. Python would take -1 as "from the back" where ONNX means "before the first".
+    """
     start, end = (value + size if value < 0 else value for value in (start, end))
     if step > 0:
         return slice(min(max(start, 0), size), min(max(end, 0), size), step)
@@ -300,16 +303,16 @@ _OPERATORS: dict[str, Callable[[Call], Array | list[Array]]] = {
 
 
 TENSOR_CAP_BYTES = 2**20
-"""A folded tensor may take this much, or as much as what it was computed from: a model must not swell."""
+"""Largest folded tensor, unless its operands are larger; so the model does not grow."""
 TOTAL_CAP_BYTES = 2**24
-"""All tensors folded in one go together."""
+"""Largest sum of all tensors that one walk folds."""
 
 _UNKNOWN = -(2**62)  # stands for a dynamic dimension in the value of a Shape node; no real size is negative
 _MOVERS = ("Concat", "Gather", "Identity", "Slice", "Squeeze", "Unsqueeze")  # carry elements through unchanged
 
 
 class _Folder:
-    """One walk over a graph in order; ``known`` grows as nodes turn out constant."""
+    """Walk over a graph in order; ``known`` grows as nodes turn out constant."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -319,7 +322,7 @@ class _Folder:
         self.specs = LazySpecs(graph)
 
     def fold(self, node: Node) -> bool:
-        """Whether the node's outputs are now among the known."""
+        """Fold a node where possible; return whether its outputs are now known."""
         if node.domain or not knows(node.op) or not self.graph.output_names.isdisjoint(node.outputs):
             return False
         made = self._shape(node) if node.op in ("Shape", "Size") else self._compute(node, self._value)
@@ -363,7 +366,7 @@ class _Folder:
 
 
 def _folder(graph: Graph) -> tuple[_Folder, list[Node]]:
-    """What is known of a graph, and the nodes that compute it."""
+    """Return the known tensors of a graph, and the nodes that compute them."""
     folder = _Folder(graph)
     if graph.opset < MIN_OPSET:
         return folder, []
@@ -382,9 +385,9 @@ def _fold(graph: Graph) -> Result:
 
 
 def with_known(graph: Graph) -> Graph:
-    """The graph with everything stored that is known beforehand, whether something still reads it or not.
+    """Return the graph with every tensor stored that is known beforehand, whether something still reads it or not.
 
-    Repeats, because a folded shape lets more shapes be inferred.
+    It repeats, because a folded shape lets more shapes be inferred.
     """
     while True:
         folder, folded = _folder(graph)
@@ -398,13 +401,13 @@ def with_known(graph: Graph) -> Graph:
 
 
 def tensor_summary(array: Array) -> str:
-    """``int64[4]``."""
+    """Return type and shape as ``int64[4]``."""
     return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
 
 
 FOLD_CONSTANTS = Pass(
     "fold-constants",
     "Shape, Gather and other nodes whose result is known beforehand become stored tensors",
-    "a DLA computes no shapes, and a node that is left over cuts the graph",
+    "a DLA computes no shapes, and such a node would cut the graph",
     _fold,
 )

@@ -1,7 +1,7 @@
-"""Which nodes one kernel computes: the one that opens it, and what follows element by element.
+"""Rules of which nodes one kernel computes: the node that opens it, and elementwise nodes that follow.
 
-Three kinds of kernel differ in what they take along, and :data:`GENERATED`, :data:`INT8_TENSORRT` and
-:data:`INT8_ONNX_RUNTIME` list in what. Common to all: a node joins when nobody else needs what the kernel has so far.
+Three kinds of kernel differ in what they fuse: :data:`GENERATED`, :data:`INT8_TENSORRT` and
+:data:`INT8_ONNX_RUNTIME`. In all of them a node joins only when no other node needs the kernel's result so far.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from edgert.graph.ir import Graph, Node
 from edgert.graph.operators import ACTIVATIONS, ARITHMETIC, COMBINING, POINTWISE, about, of_kind
 
 GATE_STEPS = 4
-"""Most nodes between a tensor and what joins it with a function of itself: x · clip(x + 3, 0, 6) / 6 has three."""
+"""Most nodes of f in x · f(x); x · clip(x + 3, 0, 6) / 6 has three."""
 
 _ON_ONE = POINTWISE | of_kind("affine", "conversion")
 _ON_SEVERAL = ARITHMETIC | of_kind("logic")
@@ -20,14 +20,14 @@ _FUNCTIONS = ACTIVATIONS | ARITHMETIC
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """What a kind of kernel takes along.
+    """Nodes that a kind of kernel fuses.
 
     Attributes:
-        shortcuts: operators by which a layer's kernel joins its result with one more tensor of the same shape, once.
-        is_open_ended: any number of element-wise nodes join, before and behind the shortcut, and kernels of such nodes
-            alone take in any number of shortcuts. Otherwise one activation function does, at the end: one number to
-            one number, whatever the channel.
-        latest_adds: of two layers that could take in the same shortcut, the one that runs last does.
+        shortcuts: operators that combine a layer's result with one more tensor of the same shape, once per kernel.
+        is_open_ended: any number of elementwise nodes join, before and behind the shortcut, and kernels of such nodes
+            alone include any number of shortcuts. Otherwise one activation function joins, at the end. It maps a number
+            to a number, whatever the channel.
+        latest_adds: of two layers that could include the same shortcut, the one that runs last does.
     """
 
     shortcuts: frozenset[str]
@@ -36,19 +36,21 @@ class Fusion:
 
 
 GENERATED = Fusion(COMBINING, is_open_ended=True, latest_adds=False)
-"""Floating-point kernels, which TensorRT generates from any run of element-wise nodes
-(https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, layer fusion). The costs were
-fitted to units that give a shortcut to the first of two layers; both ways move the same elements."""
+"""Floating-point kernels, which TensorRT generates from any sequence of elementwise nodes.
+
+See https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, layer fusion. The cost model
+was fitted with shortcuts in the first of two layers; both ways move the same elements."""
 
 SHORTCUT = frozenset({"Add"})
-"""What joins a residual connection; with an INT8 form of its own, which takes an activation along."""
+"""Operators of residual connections; they have an INT8 form of their own, which includes an activation."""
 
 INT8_TENSORRT = Fusion(SHORTCUT, is_open_ended=False, latest_adds=True)
-"""INT8 layers of TensorRT, on GPU and DLA: "Residual add" and activations, in its guide to Q/DQ placement. The other
-operand has to be there, so it is the later layer's."""
+"""INT8 layers of TensorRT, on GPU and DLA: "Residual add" and activations, in its guide to Q/DQ placement.
+
+The other operand must be computed before, so the later layer includes the shortcut."""
 
 INT8_ONNX_RUNTIME = Fusion(frozenset(), is_open_ended=False, latest_adds=True)
-"""Integer kernels of ONNX Runtime add nothing on the way: QLinearAdd is one of its own."""
+"""Integer kernels of ONNX Runtime, which include no addition: QLinearAdd is a kernel of its own."""
 
 
 def kernel(
@@ -57,10 +59,13 @@ def kernel(
     fusion: Fusion,
     may_join: Callable[[Node, Sequence[Node]], bool] = lambda node, group: True,
 ) -> list[Node]:
-    """The nodes of the kernel that a node opens, in the order they join, itself first.
+    """Return the nodes of the kernel that a node opens, in the order they join, itself first.
 
     Args:
-        may_join: whether a node that could join a group is free to.
+        graph: the graph.
+        first: the node that opens the kernel.
+        fusion: the kind of kernel.
+        may_join: whether a node that fits may join the group.
     """
     group = [first]
     is_layer = bool(about(first.op).work)
@@ -78,16 +83,16 @@ def kernel(
 
 
 def activation(graph: Graph, tensor: str) -> tuple[Node, ...]:
-    """The nodes that make up the activation function applied to a tensor that nothing else reads.
+    """Return the nodes of the activation function applied to a tensor that nothing else reads.
 
-    One node (Relu), or several that together are a function of one value (x · sigmoid(x); clip(x + 3, 0, 6) · x / 6).
-    Empty when something else reads the tensor too, or what follows is no activation.
+    It is one node (Relu), or several that together are a function of one value, as x · sigmoid(x) or
+    clip(x + 3, 0, 6) · x / 6. Empty when something else reads the tensor too, or no activation follows.
     """
     return tuple(_next(graph, tensor, INT8_ONNX_RUNTIME, may_add=False))
 
 
 def _next(graph: Graph, tensor: str, fusion: Fusion, may_add: bool) -> list[Node]:
-    """Nodes that join next: they read the kernel's only result, and nobody else does."""
+    """Return the nodes that join next: they read the kernel's only result, and no other node does."""
     if tensor in graph.output_names:
         return []
     readers = graph.consumers.get(tensor, ())
@@ -100,10 +105,9 @@ def _next(graph: Graph, tensor: str, fusion: Fusion, may_add: bool) -> list[Node
 
 
 def _is_step(graph: Graph, node: Node, fusion: Fusion, *, opens: bool = False) -> bool:
-    """Whether a node is element by element on one tensor, for this kind of kernel.
+    """Return whether a node is elementwise on one tensor, for this kind of kernel.
 
-    Args:
-        opens: it is the kernel's whole activation unless the kernel is open-ended, not a part of one.
+    With ``opens`` the node must be a whole activation function, not a part of one, unless the kernel is open-ended.
     """
     if not fusion.is_open_ended:
         return _is_function(graph, node) and (not opens or node.op in ACTIVATIONS)
@@ -111,7 +115,7 @@ def _is_step(graph: Graph, node: Node, fusion: Fusion, *, opens: bool = False) -
 
 
 def _is_function(graph: Graph, node: Node) -> bool:
-    """Whether a node maps one tensor value by value, the same in every channel but for a PRelu."""
+    """Return whether a node maps one tensor value by value, the same in every channel except for a PRelu."""
     if node.domain or len(node.outputs) != 1 or node.op not in _FUNCTIONS or len(flowing(graph, node)) != 1:
         return False
     stored = [graph.constants[name] for name in node.inputs if name in graph.constants]
@@ -133,11 +137,11 @@ def _is_shortcut(graph: Graph, node: Node, tensor: str, fusion: Fusion) -> bool:
     if graph.constants.keys().isdisjoint(rival.inputs[about(rival.op).weight :][:1]):
         return True
     order = [id(node) for node in graph.nodes]
-    return order.index(id(rival)) <= order.index(id(graph.producers[tensor]))  # a later layer takes it in itself
+    return order.index(id(rival)) <= order.index(id(graph.producers[tensor]))  # a later layer includes it itself
 
 
 def _gate(graph: Graph, tensor: str, readers: Sequence[Node], fusion: Fusion) -> list[Node]:
-    """``x · f(x)`` or ``x + f(x)``: the nodes of f and what joins the two; empty where the readers are others."""
+    """Return the nodes of f and the node that combines ``x · f(x)`` or ``x + f(x)``; empty for other readers."""
     for start, end in (readers, tuple(reversed(readers))):
         if end.op not in COMBINING or len(flowing(graph, end)) != 2:
             continue
@@ -156,7 +160,7 @@ def _gate(graph: Graph, tensor: str, readers: Sequence[Node], fusion: Fusion) ->
 
 
 def _private_chain(graph: Graph, node: Node, end: Node, fusion: Fusion) -> Iterator[Node]:
-    """Element-wise nodes from this one on, each read by the next alone, up to but not including ``end``."""
+    """Yield elementwise nodes from this one on, each read by the next alone, up to but not including ``end``."""
     for _ in range(GATE_STEPS):
         if node is end or not _is_step(graph, node, fusion):
             return
@@ -167,11 +171,11 @@ def _private_chain(graph: Graph, node: Node, end: Node, fusion: Fusion) -> Itera
 
 
 def flowing(graph: Graph, node: Node) -> list[str]:
-    """Activations a node reads; index tensors and what is known beforehand are not."""
+    """Return the activations that a node reads, without index tensors and stored tensors."""
     return [name for name in node.reads if name not in graph.constants and not is_index(graph, name)]
 
 
 def is_index(graph: Graph, tensor: str) -> bool:
-    """Whether a computed tensor holds shapes, indices or truths, which no accelerator moves."""
+    """Return whether a computed tensor holds shapes, indices or booleans, which no accelerator moves."""
     spec = graph.spec(tensor)
     return spec is not None and spec.dtype in ("int64", "int32", "bool")

@@ -1,4 +1,4 @@
-"""What is in a model: everything ``edgert inspect`` prints, as plain data."""
+"""Description of a model: everything ``edgert inspect`` prints, as plain data."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 
 _NAMED = 4
 _KNOWN = ("com.microsoft", "ai.onnx.")
-"""Domains of ONNX Runtime's operators, and of the standard's other sets."""
+"""Prefixes of the domains of ONNX Runtime's operators, and of the standard's other sets."""
 
 
 def unsupported_nodes(model: messages.Model, custom: Collection[str] = ()) -> str:
-    """``"node 'a' is acme.Funny, outside the ONNX standard; node 'b' is Reluu, which opset 17 does not have"``.
+    """Return text about nodes whose operators are not supported; empty where every operator is.
 
-    Empty where every operator is a standard one, one of ONNX Runtime's, a function of the model, or registered by
-    :func:`edgert.op`. Names four nodes and counts the others.
+    Standard operators are supported, and those of ONNX Runtime, functions of the model, and operators registered by
+    :func:`edgert.op`. An example: ``"node 'a' is acme.Funny, outside the ONNX standard; node 'b' is Reluu, which opset
+    17 does not have"``. The text names four nodes and counts the others.
 
     Args:
-        custom: operators besides, ``domain::Name``, that somebody is known to register.
+        model: the model.
+        custom: further operators, ``domain::Name``, that will be registered.
     """
     local = {f"{function.domain}::{function.name}" for function in model.proto.functions} | set(custom)
     found = [
@@ -48,20 +50,23 @@ def unsupported_nodes(model: messages.Model, custom: Collection[str] = ()) -> st
 
 
 def refuse_integers(graph: Graph) -> None:
-    """Raises ModelError for a model of ConvInteger, QLinearConv and their like, of which TensorRT has none
-    (https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md); names the first and counts them."""
+    """Raise ModelError for a model of ConvInteger, QLinearConv and similar operators, which TensorRT does not support.
+
+    The error names the first and counts them. Source:
+    https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
     if found := [node for node in graph.nodes if is_integer(node.op)]:
         raise ModelError(
-            f"TensorRT has no {found[0].op}",
-            why=f"node {found[0].name!r} is one, and {len(found)} of {len(graph.nodes)} nodes compute in integers: "
+            f"TensorRT does not support {found[0].op}",
+            why=f"node {found[0].name!r} uses it, and {len(found)} of {len(graph.nodes)} nodes compute in integers: "
             "this file was quantized for ONNX Runtime",
-            fix="the float model is wanted: export it without quantization; calibrate: makes the INT8 that TensorRT "
-            "takes. Or engines: [onnxruntime], which runs this one on the processor",
+            fix="export the float model, without quantization; calibrate: makes the INT8 model that TensorRT "
+            "takes. Or set engines: [onnxruntime], which runs this file on the CPU",
         )
 
 
 def op_name(node: onnx.NodeProto) -> str:
-    """``"Conv"``; with its domain for operators outside the standard set."""
+    """Return ``"Conv"``, or with its domain for operators outside the standard set."""
     return node.op_type if messages.is_standard(node) else f"{node.domain}.{node.op_type}"
 
 
@@ -77,7 +82,7 @@ _LISTED = 6  # how many operators or dimensions a warning names before "and othe
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """A model in numbers.
+    """Figures and facts about a model.
 
     Attributes:
         path: the file.
@@ -86,9 +91,9 @@ class ModelSummary:
         ir_version: of the file format.
         opset: version of the standard operator set.
         opsets: version of every operator set that the file names; the standard one is ``""``.
-        producer: who wrote the file, ``"pytorch 1.12"``.
-        inputs: what must be fed.
-        outputs: what comes out.
+        producer: the program that wrote the file, ``"pytorch 1.12"``.
+        inputs: names, types and shapes of the inputs.
+        outputs: names, types and shapes of the outputs.
         dynamic: open input dimensions, ``"x[0] batch"``.
         nodes: number of nodes.
         ops: operator → how often, most frequent first; operators outside the standard set carry their domain.
@@ -98,8 +103,8 @@ class ModelSummary:
         activation_bytes: bytes read and written between nodes per inference; None while shapes are open.
         costs: the same numbers node by node; empty while shapes are open.
         uncounted: why there are no MACs; empty when there are.
-        quantized: ``""``, ``"qoperator"`` (QLinearConv and its like), ``"qdq"`` or ``"qoperator+qdq"``.
-        warnings: things worth knowing before running it.
+        quantized: ``""``, ``"qoperator"`` (QLinearConv and similar), ``"qdq"`` or ``"qoperator+qdq"``.
+        warnings: what to know before running it.
         metadata: key → value, as the exporter stored them.
     """
 
@@ -126,12 +131,12 @@ class ModelSummary:
     metadata: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as dicts, lists, strings and numbers, ready for :mod:`json`."""
+        """Return the summary as dicts, lists, strings and numbers, ready for :mod:`json`."""
         return asdict(replace(self, opsets=dict(self.opsets), ops=dict(self.ops), metadata=dict(self.metadata)))
 
 
 def inspect(source: str | PathLike[str] | messages.Model, shapes: Shapes | None = None) -> ModelSummary:
-    """Describes a model.
+    """Describe a model.
 
     Args:
         source: a file, or a model already loaded.
@@ -145,7 +150,7 @@ def inspect(source: str | PathLike[str] | messages.Model, shapes: Shapes | None 
     costs, uncounted = tuple[NodeCost, ...](), ""
     try:
         costs = count(model)
-    except ModelError as error:  # not knowing them is a normal answer here
+    except ModelError as error:  # unknown costs are a normal result here
         uncounted = error.why
     proto, given, stored = model.proto, inputs(model), stored_tensors(model)
     counted = not uncounted

@@ -1,6 +1,6 @@
-"""A graph as plain records: what every pass, the planner and quantization work on.
+"""Graph as plain records: what every pass, the planner and quantization work on.
 
-No ONNX message is seen here but in the attributes of a node that was read, where it is decoded when asked for.
+The attributes of a node that was read still hold its ONNX message, which is decoded on demand. Nothing else here does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Attributes(Mapping[str, Any]):
-    """Attributes of a node as it was read: decoded when first asked for, and written again as they were."""
+    """Attributes of a node as it was read: decoded on first use, and written again unchanged."""
 
     def __init__(self, node: onnx.NodeProto) -> None:
         self.message = type(node)()
@@ -42,7 +42,7 @@ class Attributes(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operation.
+    """A single operation.
 
     Attributes:
         op: operator, ``"Conv"``.
@@ -70,15 +70,16 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes and stored tensors; every node stands after those it reads.
+    """Nodes and stored tensors; every node comes after those it reads.
 
     Attributes:
         nodes: the operations.
         constants: name → stored tensor, read-only; copy before changing.
-        inputs, outputs: what is fed and what comes out, in order.
-        specs: every tensor whose type is known. It may hold names that are no longer there.
+        inputs: tensors that are fed, in order.
+        outputs: results, in order.
+        specs: every tensor whose type is known. It may hold names that no longer exist.
         opset: version of the standard operators.
-        domains: versions of other operators, by domain; 1 of those that are not here.
+        domains: versions of other operators, by domain; a domain not listed has version 1.
     """
 
     nodes: tuple[Node, ...]
@@ -91,7 +92,7 @@ class Graph:
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:
-        """Tensor → the node that computes it. Raises ModelError when two nodes compute one tensor."""
+        """Node that computes each tensor, by its name; raises ModelError when two nodes compute one tensor."""
         found: dict[str, Node] = {}
         for node in self.nodes:
             for name in filter(None, node.outputs):
@@ -105,7 +106,7 @@ class Graph:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Node, ...]]:
-        """Tensor → the nodes that read it, in order, each once."""
+        """Nodes that read each tensor, by its name; in order, each once."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in node.reads:
@@ -118,14 +119,14 @@ class Graph:
         return frozenset(spec.name for spec in self.outputs)
 
     def spec(self, name: str) -> TensorSpec | None:
-        """The type of a tensor, stored ones among them; None where it is not known."""
+        """Return the type of a tensor, stored ones included; None where it is not known."""
         array = self.constants.get(name)
         if array is not None:
             return TensorSpec(name, array.shape, array.dtype.name)
         return self.specs.get(name) or self._ends.get(name)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """A tensor's shape; None unless all of it is known."""
+        """Return a tensor's shape; None unless all of it is known."""
         spec = self.spec(name)
         return None if spec is None else spec.sizes
 
@@ -135,45 +136,48 @@ class Graph:
 
     @cached_property
     def captured(self) -> frozenset[str]:
-        """Names that the bodies of If, Loop and Scan nodes may read; whoever makes them keeps them."""
+        """Names that the bodies of If, Loop and Scan nodes may read; passes must not rename or remove them."""
         return frozenset(name for node in self.nodes for name in node.captured)
 
     @cached_property
     def custom_operators(self) -> Mapping[str, Operator]:
-        """Node name → its operator, for those that :func:`edgert.op` registered."""
+        """Operators registered by :func:`edgert.op`, by the name of the node that uses them."""
         found = {node.name: operator(node.domain, node.op) for node in self.nodes if node.domain}
         return {name: one for name, one in found.items() if one is not None}
 
     def is_private(self, name: str) -> bool:
-        """Whether one node reads the tensor, and nobody outside can see it."""
+        """Return whether exactly one node reads the tensor, and nothing outside can see it."""
         return len(self.consumers.get(name, ())) == 1 and not self.is_visible(name)
 
     def is_visible(self, name: str) -> bool:
-        """Whether someone beside the nodes' inputs knows the name: a graph output, or a body that captures it."""
+        """Return whether the tensor is a graph output, or a body captures it."""
         return name in self.output_names or name in self.captured
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Every tensor name in use; what a new one must differ from."""
+        """Every tensor name in use; a new one must differ from them."""
         own = {name for node in self.nodes for name in (*node.reads, *node.outputs)}
         return frozenset(own | set(self.constants) | {spec.name for spec in (*self.inputs, *self.outputs)})
 
 
 class Names:
-    """Hands out names that nothing in a graph has; the same requests give the same names."""
+    """Source of names that nothing in a graph has; the same requests give the same names."""
 
     def __init__(self, graph: Graph) -> None:
         self._taken = set(graph.names)
 
     def new(self, wanted: str) -> str:
-        """``wanted``, or with a number behind it."""
+        """Return ``wanted``, with a number appended if it is in use."""
         name = free_name(wanted, self._taken)
         self._taken.add(name)
         return name
 
 
 def free_name(wanted: str, taken: Container[str]) -> str:
-    """``wanted``, or with the first free number behind it: the same graph always gives the same name."""
+    """Return ``wanted``, with the first free number appended if it is in use.
+
+    The same graph always gives the same name.
+    """
     name, number = wanted, 1
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1
@@ -183,12 +187,15 @@ def free_name(wanted: str, taken: Container[str]) -> str:
 # Passes over a graph, and the one driver that runs them.
 
 MAX_ROUNDS = 64
-"""The deepest chain of rewrites in real models takes six rounds; a bound in case two passes are at odds."""
+"""Limit in case two passes undo each other; the deepest chain of rewrites in real models takes six rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing a pass did: ``rule`` is the pass's name, ``subject`` a node or tensor, ``detail`` what became of it."""
+    """A change that a pass made.
+
+    ``rule`` is the pass's name, ``subject`` a node or tensor, and ``detail`` what was done to it.
+    """
 
     rule: str
     subject: str
@@ -196,27 +203,29 @@ class Change:
 
 
 Result = tuple[Graph, tuple[Change, ...]]
-"""What a pass gives: the very graph it was given, and no change, where it does not apply."""
+"""Result of a pass: graph and changes; the given graph itself and no change where the pass does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named function from a graph to a new graph and the list of what changed. It promises that
+    """A named function from a graph to a new graph and the list of changes.
+
+    It promises that
 
     - inputs and outputs keep their names, order, types and shapes;
     - the outputs stay equal, up to rounding where weights are multiplied into each other (tests run both);
-    - every node stands after those it reads, no tensor is computed twice, and everything that is read is there;
-    - what is known of the type and shape of a tensor that stays is not lost or changed;
+    - every node comes after those it reads, no tensor is computed twice, and everything that is read exists;
+    - the known type and shape of a tensor that stays is not lost or changed;
     - no change is left out: the given graph itself comes back where, and only where, there was nothing to do.
 
     With EDGERT_CHECK_PASSES=1 in the environment, as in all tests, :func:`run` checks all of these but the second.
 
     Attributes:
-        name: to choose it by; changes are filed under it.
-        does: what becomes of which nodes; everything else stays.
-        because: what it is good for.
+        name: to choose it by; it also labels its changes.
+        does: what it does to which nodes; everything else stays.
+        because: why that helps.
         apply: graph → graph and changes.
-        grows: whether there may be more nodes afterwards; other passes only remove.
+        grows: whether it may add nodes; other passes only remove.
     """
 
     name: str
@@ -227,13 +236,13 @@ class Pass:
 
 
 def run(graph: Graph, passes: Iterable[Pass]) -> Result:
-    """Runs passes in order, round after round, until none finds anything left to do.
+    """Run passes in order, round after round, until none finds anything left to do.
 
     Returns:
         The new graph (the given one when nothing changed) and every change, in order.
 
     Raises:
-        ModelError: the graph is broken: two nodes compute one tensor, one reads what nothing makes, or a cycle.
+        ModelError: the graph is broken: two nodes compute one tensor, one reads what nothing computes, or a cycle.
     """
     chosen = tuple(passes)
     changes: list[Change] = []
@@ -251,7 +260,7 @@ def run(graph: Graph, passes: Iterable[Pass]) -> Result:
 
 
 def check(step: Pass, before: Graph, after: Graph, changes: tuple[Change, ...]) -> None:
-    """Holds a pass to what it promises. Raises RuntimeError naming the pass and the promise."""
+    """Check that a pass kept its promises; raise RuntimeError naming the pass and the broken promise."""
     broken = next(_broken(step, before, after, changes), "")
     if broken:
         raise RuntimeError(f"pass {step.name!r} {broken}")
@@ -259,20 +268,20 @@ def check(step: Pass, before: Graph, after: Graph, changes: tuple[Change, ...]) 
 
 def _broken(step: Pass, before: Graph, after: Graph, changes: tuple[Change, ...]) -> Iterator[str]:
     if (after is before) != (not changes):
-        yield "changed something and reports nothing, or the other way round"
+        yield "changed something without reporting it, or reported a change it did not make"
     if (before.inputs, before.outputs) != (after.inputs, after.outputs):
         yield "changed the inputs or outputs"
     if not step.grows and len(after.nodes) > len(before.nodes):
         yield f"added nodes ({len(before.nodes)} before, {len(after.nodes)} after)"
     if _unmade(after) and not _unmade(before):
-        yield f"left nodes that read what is not made before them: {', '.join(sorted(_unmade(after)))}"
+        yield f"left nodes that read tensors not computed before them: {', '.join(sorted(_unmade(after)))}"
     for name in after.producers.keys() & before.producers.keys() & before.specs.keys():
         if after.specs.get(name) != before.specs[name]:
             yield f"lost or changed the type of {name!r}: {before.specs[name]}, now {after.specs.get(name)}"
 
 
 def _unmade(graph: Graph) -> set[str]:
-    """What is read, or given out, before it is there."""
+    """Return the tensors that are read, or are outputs, before anything computes them."""
     known = {spec.name for spec in graph.inputs} | graph.constants.keys()
     missing: set[str] = set()
     for node in graph.nodes:

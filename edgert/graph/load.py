@@ -1,4 +1,4 @@
-"""Loading ONNX files: read, checked, and with the weights of external data files put inside."""
+"""Loading of ONNX files: they are read and checked, and the weights of external data files are put inside."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     import onnx
 
 
-# Checks of a parsed file: complete, undamaged, known to the installed onnx. Every later step relies on them.
+# Checks of a parsed file: complete, undamaged, not newer than the installed onnx. Every later step relies on them.
 
 _AGAIN = "download or export it again"
 _SHOWN = 40  # characters of a value that cannot be used
 
 
 def check_versions(proto: onnx.ModelProto, file: Path) -> None:
-    """Raises ModelError when the file is newer than the installed onnx."""
+    """Raise ModelError when the file is newer than the installed onnx."""
     import onnx
 
     known = onnx.defs.onnx_opset_version()
     opset = messages.default_opset(proto)
     installed = f"the installed onnx {onnx.__version__}"
     if proto.ir_version > onnx.IR_VERSION:
-        why = f"it has IR version {proto.ir_version}; {installed} knows up to {onnx.IR_VERSION}"
+        why = f"it has IR version {proto.ir_version}; {installed} reads up to {onnx.IR_VERSION}"
     elif opset > known:
-        why = f"it uses opset {opset}; {installed} knows up to {known}"
+        why = f"it uses opset {opset}; {installed} reads up to {known}"
     else:
         return
     fix = f"pip install --upgrade onnx, or export with opset {min(opset, known)} or lower"
@@ -49,7 +49,7 @@ def check_versions(proto: onnx.ModelProto, file: Path) -> None:
 
 
 def check_standard(model: Model) -> None:
-    """Raises ModelError where onnx's own checker, types and shapes included, finds what the standard forbids."""
+    """Raise ModelError where onnx's own checker, types and shapes included, finds what the standard forbids."""
     import onnx
 
     try:
@@ -61,7 +61,7 @@ def check_standard(model: Model) -> None:
 
 
 def check_graph(proto: onnx.ModelProto, file: Path) -> None:
-    """Raises ModelError when the graph or a part of it is missing, or a node lacks what its operator needs."""
+    """Raise ModelError when the graph or a part of it is missing, or a node lacks what its operator needs."""
     graph, missing = proto.graph, ""
     names_opset = any(item.domain in messages.DEFAULT_DOMAINS for item in proto.opset_import)
     if not proto.HasField("graph"):
@@ -83,7 +83,7 @@ def check_graph(proto: onnx.ModelProto, file: Path) -> None:
     for text in _texts(proto):
         if isinstance(text, bytes):
             raise _damaged(file, "a name in it is not text")
-        if CONTROL.search(text):  # names are printed, and a terminal obeys escape sequences
+        if CONTROL.search(text):  # names are printed, and a terminal runs escape sequences
             raise _damaged(file, f"a name in it holds control characters: {text[:60]!r}")
     made = {name for node in graph.node for name in node.output} | {item.name for item in graph.input}
     made |= messages.initializer_names(graph)
@@ -91,7 +91,7 @@ def check_graph(proto: onnx.ModelProto, file: Path) -> None:
         if output.name not in made:
             raise ModelError(
                 f"model {str(file)!r} never computes its output {output.name!r}",
-                why=f"no node makes it{nearest(output.name, made)}",
+                why=f"no node writes it{nearest(output.name, made)}",
                 fix="export the model again",
             )
     for problem in _node_problems(proto):
@@ -99,7 +99,7 @@ def check_graph(proto: onnx.ModelProto, file: Path) -> None:
 
 
 def check_tensors(proto: onnx.ModelProto, file: Path) -> None:
-    """Raises ModelError when a stored tensor has an unknown type, or more or fewer values than its shape says."""
+    """Raise ModelError when a stored tensor has an unknown type, or more or fewer values than its shape says."""
     for tensor in _tensors(proto):
         _check_rank(file, tensor.name, len(tensor.dims))
         dtype = messages.dtype_name(tensor.data_type)
@@ -111,7 +111,7 @@ def check_tensors(proto: onnx.ModelProto, file: Path) -> None:
 
 def _check_rank(file: Path, name: str, rank: int) -> None:
     if rank > limits.RANK:
-        raise _damaged(file, f"tensor {name!r} has {rank} dimensions, {limits.RANK} are the most")
+        raise _damaged(file, f"tensor {name!r} has {rank} dimensions, at most {limits.RANK} are allowed")
 
 
 def _damaged(file: Path, why: str, fix: str = _AGAIN) -> ModelError:
@@ -119,7 +119,7 @@ def _damaged(file: Path, why: str, fix: str = _AGAIN) -> ModelError:
 
 
 def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
-    """Every name; protobuf hands out bytes for what is not UTF-8."""
+    """Yield every name in the file; protobuf returns bytes for what is not UTF-8."""
     yield from (proto.producer_name, proto.producer_version, proto.domain)
     yield from (text for item in proto.metadata_props for text in (item.key, item.value))
     yield from (item.domain for item in proto.opset_import)
@@ -137,25 +137,25 @@ def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
 
 
 def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Every node, those of functions and of bodies too."""
+    """Return every node, those of functions and of bodies too."""
     return chain(*map(messages.all_nodes, (proto.graph, *proto.functions)))
 
 
 def _bodies(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """The graph, and those inside its nodes."""
+    """Yield the graph, and those inside its nodes."""
     yield proto.graph
     for node in _nodes(proto):
         yield from messages.subgraphs(node)
 
 
 def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every stored tensor, those of functions too."""
+    """Yield every stored tensor, those of functions too."""
     yield from messages.tensors(proto.graph)
     yield from (tensor for function in proto.functions for tensor in messages.node_tensors(function.node))
 
 
 def _node_problems(proto: onnx.ModelProto) -> Iterator[str]:
-    """What is wrong with nodes of the standard set; operators that onnx does not know are for the backend to judge."""
+    """Yield what is wrong with nodes of the standard set; backends judge operators that onnx does not have."""
     from onnx import defs
 
     for owner, imports in ((proto.graph, proto), *((function, function) for function in proto.functions)):
@@ -198,7 +198,7 @@ def _is_full(tensor: onnx.TensorProto, dtype: str) -> bool:
     return stored == (messages.tensor_bytes(dtype, elements) if shared else elements)
 
 
-# What a file that is not an ONNX model looks like instead, so that the error can say so.
+# Recognition of other file types, so that the error can name them.
 
 _MAGIC = (
     (0, b"\xff\xd8\xff", "a JPEG image"),
@@ -223,10 +223,10 @@ _MAGIC = (
     (8, b'{"', "a safetensors file"),
     (8, b"{}", "a safetensors file"),
 )
-"""Where bytes stand, the bytes, and what they are a sign of."""
+"""Offset, bytes, and the file type that they identify."""
 _ULTRALYTICS, _YOLOV5 = "a checkpoint of Ultralytics' YOLO", "a checkpoint of YOLOv5"
 _CHECKPOINTS = ((b"cultralytics.", _ULTRALYTICS), (b"cmodels.yolo\n", _YOLOV5))
-"""How pickles name the module of a class: the opcode GLOBAL, ``c``. PyTorch stores its pickle without compression."""
+"""Module names of classes in pickles, after the opcode GLOBAL, ``c``; PyTorch stores its pickle uncompressed."""
 _MARKUP = ((b"<!doctype html", "a web page"), (b"<html", "a web page"), (b"<?xml", "an XML file"))
 
 _FIXES = {
@@ -245,7 +245,7 @@ _DEFAULT_FIX = "give a file written by an ONNX exporter, such as torch.onnx.expo
 
 
 def looks_like(data: bytes) -> str:
-    """What a file looks like, ``"a JPEG image"``; an empty string when nothing is recognized. Nothing is unpickled."""
+    """Return what a file looks like, ``"a JPEG image"``, or ``""`` when nothing is recognized; nothing is unpickled."""
     for mark, name in _CHECKPOINTS:
         if data.startswith((b"PK\x03\x04", b"\x80")) and mark in data:
             return name
@@ -265,15 +265,20 @@ def looks_like(data: bytes) -> str:
     return "a text file" if head and all(byte >= 32 or byte in b"\t\n\r\f" for byte in head) else ""
 
 
-# Weights in files of their own.
+# Weights in external data files.
 
 _FIX = "copy the data file next to the model, or export with the weights inside"
 
 
 def embed_external_data(proto: onnx.ModelProto, file: Path, digest: hashlib._Hash) -> None:
-    """Reads external tensors into ``proto``; adds each data file's name and bytes, in order of name, to ``digest``.
+    """Read external tensors into ``proto``, and add each data file's name and bytes to ``digest``, in order of name.
 
-    Data may lie only below the model's own folder: a model from elsewhere must not read the machine's other files.
+    Data may lie only below the model's own folder: a model from a stranger must not read other files of the machine.
+
+    Args:
+        proto: the message; changed in place.
+        file: the model file.
+        digest: hash to update.
 
     Raises:
         ModelError: a data file is missing, cut short, or outside the model's folder.
@@ -295,16 +300,16 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
 
 
 def _read(file: Path, location: str) -> bytes:
-    path = PureWindowsPath(location)  # takes both / and \, and sees drive letters
+    path = PureWindowsPath(location)  # splits at both / and \, and recognizes drive letters
     if not location or "\0" in location:
         raise ModelError(f"model {str(file)!r} names no data file for a tensor", why="a bad export", fix=_FIX)
     data_file, inside = file.parent / location, file.parent.resolve()
-    real = Path(os.path.realpath(data_file))  # resolve() raises at links in a circle
+    real = Path(os.path.realpath(data_file))  # resolve() raises for circular links
     outside = ""
     if path.anchor:
         outside = "it is an absolute path"
     elif ".." in path.parts:
-        outside = "it climbs out with '..'"
+        outside = "it leaves the folder with '..'"
     elif not real.is_relative_to(inside):
         outside = f"it is a link that leads to {str(real)!r}"
     if outside:
@@ -338,7 +343,7 @@ def _embed(tensor: onnx.TensorProto, data: bytes, file: Path) -> None:
 
 
 def _number(tensor: onnx.TensorProto, key: str, text: str, file: Path) -> int:
-    """Return a number of bytes. Raises ModelError."""
+    """Return a number of bytes; raise ModelError for any other text."""
     if (number := whole_number(text)) is None:
         shown = f"{text[:_SHOWN]!r}{' ...' if len(text) > _SHOWN else ''}"
         why = f"tensor {tensor.name!r} has {key} {shown}; expected a number of bytes"
@@ -346,21 +351,21 @@ def _number(tensor: onnx.TensorProto, key: str, text: str, file: Path) -> int:
     return number
 
 
-# An ONNX file to a :class:`Model`, or the reason why not.
+# Loading one file.
 
 
 def load(path: str | PathLike[str], *, bound: bool = True) -> Model:
-    """Reads an ONNX file, with its external data, into memory. Blocks on the disk.
+    """Read an ONNX file, with its external data, into memory; blocks on the disk.
 
-    Operators that onnx does not know are let through: a backend knows better what it can run.
+    Operators that onnx does not have are accepted: the backend decides whether it can run them.
 
     Args:
         path: the file.
-        bound: whether its inputs are made what a pipeline feeds; see :mod:`edgert.graph.size_inputs`.
+        bound: whether to change its inputs to what a pipeline feeds; see :mod:`edgert.graph.size_inputs`.
 
     Raises:
-        ModelError: the file is missing, unreadable, empty, cut short, damaged or not ONNX; it has no graph or outputs;
-            its external data is missing, cut short or outside the model's folder; it is newer than the installed onnx.
+        ModelError: the file is missing, unreadable, empty, cut short, damaged or not ONNX. It has no graph or outputs.
+            Its external data is missing, cut short or outside the model's folder. It is newer than the installed onnx.
     """
     file = Path(path)
     data = read_file(file)
@@ -377,7 +382,7 @@ def load(path: str | PathLike[str], *, bound: bool = True) -> Model:
 
 
 def read_file(file: Path) -> bytes:
-    """The bytes of a regular file. Raises ModelError."""
+    """Return the bytes of a regular file; raise ModelError where it cannot be read."""
     try:
         if file.is_file():
             return file.read_bytes()
@@ -414,7 +419,7 @@ def _not_onnx(data: bytes, file: Path, detail: str) -> ModelError:
     kind = looks_like(data)
     if kind:
         why = f"it looks like {kind}, {len(data)} bytes"
-        pipeline = "edgert validate checks a pipeline file; here, name the model that it names"
+        pipeline = "give the model file that the pipeline names (edgert validate checks a pipeline file)"
         fix = _FIXES.get(kind, _DEFAULT_FIX).replace("FILE", shlex.quote(str(file)))
         if file.suffix in (".yaml", ".yml"):
             fix = pipeline

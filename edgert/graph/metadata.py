@@ -1,4 +1,4 @@
-"""What an exporter wrote into an ONNX file besides its graph: names of the classes, and key → value."""
+"""Metadata that an exporter wrote into an ONNX file beside its graph: class names, and key → value."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from edgert.errors import CONTROL
 from edgert.units import whole_number
 
 _MOST_CHARACTERS = 4_000_000
-"""Of one value that is read as a literal; more is no list of names."""
+"""Most characters of a value that is read as a literal; a longer one is no list of names."""
 _NAMES = ("names", "classes", "labels", "class_names", "model_info labels")
-"""Keys of class names: Ultralytics and YOLOv5 write ``names`` (https://docs.ultralytics.com/modes/export), Training
-Extensions ``model_info labels`` (https://github.com/open-edge-platform/model_api)."""
+"""Keys of class names.
+
+Ultralytics and YOLOv5 write ``names`` (https://docs.ultralytics.com/modes/export), Training Extensions
+``model_info labels`` (https://github.com/open-edge-platform/model_api)."""
 
 
-# Read off the file itself: a ModelProto's field 14 is metadata_props, each with a key (1) and a value (2). All else is
-# passed over by its length, so that neither onnx is imported nor weights are read (https://protobuf.dev/programming-guides/encoding,
+# Metadata is read from the file itself: a ModelProto's field 14 is metadata_props, each with a key (1) and a value (2).
+# All else is skipped by its length, so that neither onnx is imported nor weights are read
+# (https://protobuf.dev/programming-guides/encoding,
 # https://github.com/onnx/onnx/blob/main/onnx/onnx.proto).
 
 _PROPERTY, _KEY, _VALUE = 14, 1, 2
@@ -28,7 +31,7 @@ _LONGEST_VARINT = 10
 
 
 def metadata_of(path: Path) -> Mapping[str, str]:
-    """Key → value, as the exporter stored them in an ONNX file; empty for what is none, or cannot be read."""
+    """Return key → value, as the exporter stored them in an ONNX file; empty where it is no such file or unreadable."""
     found: dict[str, str] = {}
     try:
         with path.open("rb") as file:
@@ -40,14 +43,16 @@ def metadata_of(path: Path) -> Mapping[str, str]:
                         parts[part] = file.read(size)
                     if end == file.tell() and _KEY in parts:
                         found[parts[_KEY].decode(errors="replace")] = parts.get(_VALUE, b"").decode(errors="replace")
-    except OSError:  # whoever loads the model says so
+    except OSError:  # loading the model reports it
         return {}
     return found
 
 
 def _fields(file: BinaryIO, end: int) -> Iterator[tuple[int, int]]:
-    """Number and length of every field of a message that has one, the file standing at its content; then it is passed
-    over. Ends early in what is no message."""
+    """Yield number and length of every field of a message that has a length, with the file at its content.
+
+    The field is then skipped. Iteration ends early in what is no message.
+    """
     while file.tell() < end:
         tag = _varint(file)
         kind = tag & 7
@@ -79,10 +84,10 @@ def _varint(file: BinaryIO) -> int:
 
 
 def class_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of a model's classes, by number; empty where none are stored, or not one for every number from 0.
+    """Return the names of a model's classes, by number.
 
-    Read are a mapping of numbers and a list, in Python's or JSON's spelling, and words with spaces between (spaces in
-    names are then underscores).
+    Empty where none are stored, or some number from 0 has none. Three forms are read: a mapping of numbers and a list,
+    as Python or JSON literals, and words with spaces between. In the last form spaces inside names are underscores.
     """
     for key in _NAMES:
         if text := metadata.get(key, "").strip():
@@ -91,13 +96,13 @@ def class_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def characters(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """The characters of a text model, a line each as RapidOCR writes them into files; empty where none are stored."""
+    """Return the characters of a text model, one per line as RapidOCR stores them; empty where none are stored."""
     found = tuple(metadata.get("character", "").rstrip("\n").split("\n"))
     return found if all(len(one) == 1 and not CONTROL.search(one) for one in found) else ()
 
 
 def literal(text: str) -> Any:
-    """A value in Python's or JSON's spelling; the text itself where it is neither."""
+    """Return the value of a Python or JSON literal; the text itself where it is neither."""
     if len(text) > _MOST_CHARACTERS:
         return text
     for parse in (ast.literal_eval, json.loads):
@@ -127,4 +132,4 @@ def _names_of(found: Any) -> tuple[str, ...]:
     if not isinstance(found, (list, tuple)) or not all(isinstance(name, str) or _is_short(name) for name in found):
         return ()
     names = tuple(" ".join(str(name).split()) for name in found)
-    return names if all(names) and not any(map(CONTROL.search, names)) else ()  # a terminal obeys escape sequences
+    return names if all(names) and not any(map(CONTROL.search, names)) else ()  # a terminal runs escape sequences

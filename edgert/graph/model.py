@@ -1,4 +1,4 @@
-"""The record that carries an ONNX model through edgert, types of tensors, and ONNX messages as plain Python."""
+"""Record that carries an ONNX model through edgert, types of tensors, and ONNX messages as plain Python."""
 
 from __future__ import annotations
 
@@ -46,31 +46,31 @@ _BITS = dict(_TYPES.values())
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:
-    """The tensor's values. May be a read-only view of the message: copy before changing it."""
+    """Return the tensor's values; may be a read-only view of the message: copy before changing it."""
     from onnx import numpy_helper
 
     return numpy_helper.to_array(tensor)
 
 
 def from_array(array: Array, name: str) -> onnx.TensorProto:
-    """A tensor message with a copy of the values."""
+    """Return a tensor message with a copy of the values."""
     from onnx import TensorProto, numpy_helper
 
-    if array.dtype.kind in "biuf":  # in the half of the time
+    if array.dtype.kind in "biuf":  # takes half the time
         data_type = element_type(array.dtype.name)
         return TensorProto(name=name, data_type=data_type, dims=array.shape, raw_data=array.tobytes())
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """Attribute name → value: int, float, bytes, list, message or graph."""
+    """Return attribute name → value: int, float, bytes, list, message or graph."""
     from onnx import helper
 
     return {item.name: helper.get_attribute_value(item) for item in node.attribute if not item.ref_attr_name}
 
 
 def set_attribute(node: onnx.NodeProto, name: str, value: object) -> None:
-    """Sets or replaces one attribute."""
+    """Set or replace one attribute."""
     from onnx import helper
 
     kept = [item for item in node.attribute if item.name != name]
@@ -80,9 +80,10 @@ def set_attribute(node: onnx.NodeProto, name: str, value: object) -> None:
 
 @lru_cache(maxsize=64)
 def dtype_name(element_type: int) -> str:
-    """``TensorProto`` element type → NumPy dtype name, ``"float32"``; strings are ``"object"``; else ``"unknown"``.
+    """Return the NumPy dtype name of a ``TensorProto`` element type, as ``"float32"``.
 
-    Types NumPy lacks carry the name ml_dtypes gives them: ``"bfloat16"``, ``"float8_e4m3fn"``, ``"int4"``.
+    Strings are ``"object"``. Types that NumPy lacks carry the name ml_dtypes gives them: ``"bfloat16"``,
+    ``"float8_e4m3fn"``, ``"int4"``. Anything else is ``"unknown"``.
     """
     from onnx import TensorProto
 
@@ -93,7 +94,7 @@ def dtype_name(element_type: int) -> str:
 
 @lru_cache(maxsize=64)
 def element_type(dtype: str) -> int:
-    """The number that ONNX has for a type of NumPy's name; KeyError for one that it has not."""
+    """Return ONNX's number of a type with NumPy's name; raise KeyError where it has none."""
     from onnx import TensorProto
 
     numbers: dict[str, int] = {dtype_name(number): number for number in TensorProto.DataType.values()}
@@ -101,27 +102,27 @@ def element_type(dtype: str) -> int:
 
 
 def dtype_bits(dtype: str) -> int:
-    """Bits one element takes in a tensor: 32 for ``"float32"``, 4 for the packed ``"int4"``; 0 for what has no size."""
+    """Return the bits of one element in a tensor: 32 for ``"float32"``, 4 for the packed ``"int4"``; 0 if undefined."""
     return _BITS.get(dtype, 0)
 
 
 def tensor_bytes(dtype: str, elements: int) -> int:
-    """Bytes of a dense tensor, packed types rounded up to whole bytes."""
+    """Return the bytes of a dense tensor, packed types rounded up to whole bytes."""
     return math.ceil(dtype_bits(dtype) * elements / 8)
 
 
 def default_opset(proto: onnx.ModelProto | onnx.FunctionProto) -> int:
-    """The version of the standard operator set; 1 where the file names none, as the ONNX specification has it."""
+    """Return the version of the standard operator set; 1 where the file names none, as ONNX specifies."""
     return next((item.version for item in proto.opset_import if item.domain in DEFAULT_DOMAINS), 1)
 
 
 def is_standard(node: onnx.NodeProto) -> bool:
-    """Whether the node belongs to the standard operator set."""
+    """Return whether the node belongs to the standard operator set."""
     return node.domain in DEFAULT_DOMAINS
 
 
 def has_schema(op: str, opset: int) -> bool:
-    """Whether the standard operator set of that version has the operator."""
+    """Return whether the standard operator set of that version has the operator."""
     from onnx import defs
 
     try:
@@ -132,7 +133,7 @@ def has_schema(op: str, opset: int) -> bool:
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The bodies of an If, Loop or Scan."""
+    """Yield the bodies of an If, Loop or Scan."""
     for item in node.attribute:
         if item.type == item.GRAPH:
             yield item.g
@@ -141,7 +142,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph or function and of its subgraphs."""
+    """Yield the nodes of a graph or function and of its subgraphs."""
     for node in graph.node:
         yield node
         for body in subgraphs(node):
@@ -149,7 +150,7 @@ def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Node
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Every dense tensor stored in a graph, in node attributes and subgraphs too."""
+    """Yield every dense tensor stored in a graph, in node attributes and subgraphs too."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
@@ -157,7 +158,7 @@ def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def node_tensors(nodes: Any) -> Iterator[onnx.TensorProto]:
-    """Every dense tensor in the attributes of some nodes and their subgraphs."""
+    """Yield every dense tensor in the attributes of some nodes and their subgraphs."""
     for node in nodes:
         for item in node.attribute:
             if item.HasField("t"):
@@ -170,12 +171,12 @@ def node_tensors(nodes: Any) -> Iterator[onnx.TensorProto]:
 
 
 def label(node: onnx.NodeProto, position: int) -> str:
-    """The node's name, or ``Conv_12`` for one without."""
+    """Return the node's name, or ``Conv_12`` for one without."""
     return node.name or f"{node.op_type}_{position}"
 
 
 MAX_PROTO_BYTES = 2**31 - 1
-"""Protocol buffers refuse larger messages: https://protobuf.dev/programming-guides/proto-limits/."""
+"""Largest message of Protocol Buffers: https://protobuf.dev/programming-guides/proto-limits/."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,7 +186,7 @@ class Model:
     Attributes:
         proto: the ONNX message. Read it; to change a model, make a new one with a pass or :meth:`derive`.
         path: the file it came from, for messages; models derived from it have it, too.
-        known_digest: :attr:`digest`, or nothing until it is asked for.
+        known_digest: :attr:`digest`, or empty until it is first read.
     """
 
     proto: onnx.ModelProto
@@ -194,43 +195,49 @@ class Model:
 
     @property
     def digest(self) -> str:
-        """SHA-256 in hex. For a loaded model, of the file's bytes (followed, where there is external data, by each data
-        file's name and bytes); for a derived one, of ``to_bytes``, which takes as long as writing it. Equal digests
-        mean equal models. Raises ModelError above 2 GiB."""
+        """SHA-256 in hex; equal digests mean equal models.
+
+        For a loaded model it covers the file's bytes, followed by the name and bytes of each external data file. For a
+        derived one it covers ``to_bytes``, which takes as long as writing it. Raises ModelError above 2 GiB.
+        """
         if not self.known_digest:
             object.__setattr__(self, "known_digest", hashlib.sha256(to_bytes(self)).hexdigest())
         return self.known_digest
 
     def derive(self, proto: onnx.ModelProto) -> Model:
-        """A model made from this one; takes ownership of ``proto``."""
+        """Return a model made from this one; takes ownership of ``proto``."""
         return from_proto(proto, self.path)
 
     def copied_proto(self) -> onnx.ModelProto:
-        """A deep copy of the message, the caller's to change."""
+        """Return a deep copy of the message, which the caller may change."""
         copy = type(self.proto)()
         copy.CopyFrom(self.proto)
         return copy
 
 
 def from_proto(proto: onnx.ModelProto, path: str | Path = "<memory>") -> Model:
-    """A model around a message made in memory; takes ownership of it."""
+    """Return a model around a message made in memory; takes ownership of it."""
     return Model(proto, Path(path))
 
 
 def from_bytes(content: bytes, path: str | Path = "<memory>") -> Model:
-    """What :func:`to_bytes` returned, as a model again, known by those bytes."""
+    """Return the model of bytes from :func:`to_bytes`; its digest is that of these bytes."""
     import onnx
 
     return Model(onnx.ModelProto.FromString(content), Path(path), hashlib.sha256(content).hexdigest())
 
 
 def to_bytes(model: Model) -> bytes:
-    """The model as one ONNX file, weights inside; equal models give equal bytes. Raises ModelError above 2 GiB."""
+    """Return the model as one ONNX file, weights inside; equal models give equal bytes.
+
+    Raises:
+        ModelError: it is larger than 2 GiB.
+    """
     size_bytes = model.proto.ByteSize()
     if size_bytes > MAX_PROTO_BYTES:
         raise ModelError(
             f"model {str(model.path)!r} is too large for one ONNX file",
-            why=f"it takes {size_bytes} bytes with its weights inside; ONNX files end at {MAX_PROTO_BYTES}",
+            why=f"it takes {size_bytes} bytes with its weights inside; an ONNX file has at most {MAX_PROTO_BYTES}",
             fix="use a smaller model, or quantize its weights first",
         )
     data: bytes = model.proto.SerializeToString(deterministic=True)
@@ -238,14 +245,14 @@ def to_bytes(model: Model) -> bytes:
 
 
 Dim = int | str | None
-"""A known size; a named one (equal names mean equal sizes within a model); an unknown one."""
+"""Dimension: a known size, a name (equal names mean equal sizes within a model), or None for unknown."""
 
-_MEANINGLESS = ("", "None", "?", "-1")  # what exporters write for "unknown": two of them need not be equal
+_MEANINGLESS = ("", "None", "?", "-1")  # exporters write these for "unknown": two of them need not be equal
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """The type of a tensor.
+    """Name, shape and type of a tensor.
 
     Attributes:
         name: its name in the graph.
@@ -267,13 +274,13 @@ class TensorSpec:
 
     @property
     def sizes(self) -> tuple[int, ...] | None:
-        """The shape where every dimension is a known number; None otherwise."""
+        """Shape where every dimension is a known number; None otherwise."""
         known = tuple(dim for dim in self.shape if isinstance(dim, int))
         return known if self.ranked and len(known) == len(self.shape) else None
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the tensor, dense; 0 where its shape or type has no known size."""
+        """Bytes of the dense tensor; 0 where its shape or type has no known size."""
         return 0 if self.sizes is None else tensor_bytes(self.dtype, math.prod(self.sizes))
 
     def __str__(self) -> str:
@@ -282,7 +289,7 @@ class TensorSpec:
 
 
 def inputs(model: Model) -> tuple[TensorSpec, ...]:
-    """What must be fed, in order. Old models also list their weights among the inputs: those are left out.
+    """Return the inputs that must be fed, in order, without weights that old models list among them.
 
     Raises:
         ModelError: an input is no tensor (a sequence, a map), or larger than any image.
@@ -292,24 +299,24 @@ def inputs(model: Model) -> tuple[TensorSpec, ...]:
     found = tuple(_tensor_spec(item, model, "input") for item in graph.input if item.name not in weights)
     for spec in found:
         if (count := math.prod(dim for dim in spec.shape if isinstance(dim, int))) > limits.INPUT_ELEMENTS:
-            why = f"it has {count:.3g} elements, {limits.INPUT_ELEMENTS:,} at most"
-            raise ModelError(f"input {spec.name!r} is too large", why=why, where=str(model.path), fix="a smaller input")
+            why, fix = f"it has {count:.3g} elements, {limits.INPUT_ELEMENTS:,} at most", "export a smaller input"
+            raise ModelError(f"input {spec.name!r} is too large", why=why, where=str(model.path), fix=fix)
     return found
 
 
 def outputs(model: Model) -> tuple[TensorSpec, ...]:
-    """What comes out, in order. Raises ModelError when an output is no tensor (a sequence, a map)."""
+    """Return the outputs, in order; raise ModelError when one is no tensor (a sequence, a map)."""
     return tuple(_tensor_spec(item, model, "output") for item in model.proto.graph.output)
 
 
 def initializer_names(graph: onnx.GraphProto) -> frozenset[str]:
-    """Names of the stored tensors, dense and sparse."""
+    """Return the names of the stored tensors, dense and sparse."""
     dense = {item.name for item in graph.initializer}
     return frozenset(dense | {item.values.name for item in graph.sparse_initializer})
 
 
 def value_spec(value: onnx.ValueInfoProto) -> TensorSpec | None:
-    """The spec of a value; None when it is known not to be a tensor."""
+    """Return the spec of a value; None when it is known not to be a tensor."""
     kind = value.type.WhichOneof("value")
     if kind is None:
         return TensorSpec(value.name, (), "unknown", ranked=False)
@@ -330,19 +337,19 @@ def _tensor_spec(value: onnx.ValueInfoProto, model: Model, role: str) -> TensorS
         kind = (value.type.WhichOneof("value") or "value").removesuffix("_type").replace("_", " ")
         raise ModelError(
             f"{role} {value.name!r} of model {str(model.path)!r} is a {kind}, not a tensor",
-            why="edgert moves tensors only",
+            why="edgert handles tensors only",
             fix="export the model without it (for scikit-learn converters: zipmap=False)",
         )
     return spec
 
 
-# The smallest model that makes an engine go through everything: one convolution.
+# The smallest model that makes an engine run every step: one convolution.
 
-_OPSET, _IR = 13, 8  # known to every runtime that edgert supports
+_OPSET, _IR = 13, 8  # every runtime that edgert supports reads these
 
 
 def smallest() -> Model:
-    """(1, 3, 8, 8) float32 in, (1, 1, 8, 8) out."""
+    """Return a model with input (1, 3, 8, 8) float32 and output (1, 1, 8, 8)."""
     from onnx import TensorProto, helper
 
     shapes = {"x": (1, 3, 8, 8), "y": (1, 1, 8, 8)}

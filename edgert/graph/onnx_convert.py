@@ -1,7 +1,7 @@
-"""ONNX messages as plain records, and back.
+"""Conversion of ONNX messages to plain records, and back.
 
-What records have no place for ends here: functions of the file are inlined, stored tensors that are also listed as
-inputs can no longer be overridden, every node gets a name of its own.
+Records cannot express everything. Functions of the file are inlined, every node gets a unique name, and stored tensors
+that are also listed as inputs can no longer be overridden.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import onnx
 
 LIGHT_ELEMENTS = 1024
-"""Stored tensors up to this size may hold shapes and axes, which decide shapes; larger ones are weights."""
+"""Largest stored tensor that may hold shapes and axes, which decide shapes; larger ones are weights."""
 
 
 def to_graph(proto: onnx.ModelProto) -> tuple[Graph, tuple[Change, ...]]:
-    """The graph of a message, as it stands, and what was changed to make it one. Types are those that are recorded."""
+    """Return the graph of a message and the changes this took; types are those that the file records."""
     proto, changes = _inlined(proto)
     graph = proto.graph
     names, renamed = _node_names(graph.node)
@@ -46,10 +46,9 @@ def to_graph(proto: onnx.ModelProto) -> tuple[Graph, tuple[Change, ...]]:
 
 
 def to_proto(graph: Graph, *, typed: bool = False) -> onnx.ModelProto:
-    """A message of the nodes and the stored tensors they read.
+    """Return a message of the nodes and the stored tensors they read.
 
-    Args:
-        typed: record the types of inner tensors, too, as far as they are known.
+    With ``typed`` it also records the types of inner tensors, as far as they are known.
     """
     from onnx import ModelProto
 
@@ -72,12 +71,14 @@ def to_proto(graph: Graph, *, typed: bool = False) -> onnx.ModelProto:
 
 
 def write(graph: Graph, like: messages.Model, *, typed: bool = False) -> messages.Model:
-    """A model of these nodes and the stored tensors they read, with everything else (path, metadata) from ``like``.
+    """Return a model of these nodes and the stored tensors they read, with path, metadata and the rest from ``like``.
 
     Operators of other domains get version 1 of their set unless ``graph`` or ``like`` names another.
 
     Args:
-        typed: also record the types that ``like`` records of the tensors that are left; otherwise types of inner
+        graph: the nodes.
+        like: the model that the graph was made from.
+        typed: also record the types that ``like`` records of the tensors that are left. Otherwise types of inner
             tensors are inferred again when needed.
     """
     proto = to_proto(graph)
@@ -88,7 +89,7 @@ def write(graph: Graph, like: messages.Model, *, typed: bool = False) -> message
     if typed:
         made = {name for node in graph.nodes for name in node.outputs}
         body.value_info.extend(item for item in old.value_info if item.name in made)
-    proto.ir_version = max(like.proto.ir_version, 4)  # the first where a stored tensor need not be a graph input
+    proto.ir_version = max(like.proto.ir_version, 4)  # the first in which a stored tensor need not be a graph input
     known = {item.domain for item in proto.opset_import}
     proto.opset_import.extend(item for item in like.proto.opset_import if item.domain not in known | {"ai.onnx"})
     for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
@@ -99,7 +100,7 @@ def write(graph: Graph, like: messages.Model, *, typed: bool = False) -> message
 
 
 def _keep_values(values: Iterable[onnx.ValueInfoProto], old: Iterable[onnx.ValueInfoProto]) -> None:
-    """Gives inputs or outputs that are as they were everything that the file records of them."""
+    """Copy everything that the file records of unchanged inputs or outputs."""
     before = {item.name: item for item in old}
     for value in values:
         if value.name in before and messages.value_spec(before[value.name]) in (messages.value_spec(value), None):
@@ -107,7 +108,7 @@ def _keep_values(values: Iterable[onnx.ValueInfoProto], old: Iterable[onnx.Value
 
 
 def lightened(graph: Graph) -> Graph:
-    """The graph without large stored tensors, which become inputs: for shape inference, cheap at any size."""
+    """Return the graph with large stored tensors as inputs, so that shape inference is cheap at any size."""
     large = [
         messages.TensorSpec(name, array.shape, array.dtype.name)
         for name, array in graph.constants.items()
@@ -119,7 +120,7 @@ def lightened(graph: Graph) -> Graph:
 
 
 def _nodes_inlined(proto: onnx.ModelProto) -> int:
-    """Nodes of the graph once every function stands where it is called; a function that calls itself counts once."""
+    """Return the number of nodes once every function is inlined; a function that calls itself counts once."""
 
     def calls(graph: onnx.GraphProto | onnx.FunctionProto) -> Counter[tuple[str, str]]:
         return Counter((node.domain, node.op_type) for node in messages.all_nodes(graph))
@@ -129,7 +130,7 @@ def _nodes_inlined(proto: onnx.ModelProto) -> int:
 
     bodies = {(function.domain, function.name): calls(function) for function in proto.functions}
     sizes: dict[tuple[str, str], int] = {}
-    for _ in bodies:  # callees may stand behind their callers: each round settles one more depth of calls
+    for _ in bodies:  # callees may come after their callers: each round settles one more depth of calls
         before = dict(sizes)
         sizes = {call: min(size(body), limits.MODEL_NODES + 1) for call, body in bodies.items()}
         if sizes == before:
@@ -144,19 +145,17 @@ def _inlined(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Change]]:
 
     names = [f"{function.domain}::{function.name}" for function in proto.functions]
     if (count := _nodes_inlined(proto)) > limits.MODEL_NODES:
-        why = (
-            f"its functions call one another: put in place they are {count:.3g} nodes, more than {limits.MODEL_NODES:,}"
-        )
+        why = f"its functions call one another: inlined they are {count:.3g} nodes, more than {limits.MODEL_NODES:,}"
         raise ModelError("the functions of the model cannot be inlined", why=why)
     try:
         inlined = inliner.inline_local_functions(proto)
-    except (checker.ValidationError, RuntimeError) as error:  # one that calls itself, or is given too many inputs
+    except (checker.ValidationError, RuntimeError) as error:  # a function that calls itself, or gets too many inputs
         raise ModelError("the functions of the model cannot be inlined", why=str(error).splitlines()[0]) from error
     return inlined, [Change("inline-functions", name, "local function inlined") for name in names]
 
 
 def _node_names(nodes: Iterable[onnx.NodeProto]) -> tuple[list[str], list[Change]]:
-    """A name for each node, that of the file or ``Conv_12``; none twice."""
+    """Return a unique name for each node, that of the file or ``Conv_12``."""
     written = [node.name for node in nodes]
     taken = set(written)
     seen: set[str] = {""}
@@ -165,7 +164,7 @@ def _node_names(nodes: Iterable[onnx.NodeProto]) -> tuple[list[str], list[Change
         name = old
         if old in seen:
             name = free_name(old or f"{node.op_type}_{position}", taken)
-            detail = f"named; was {old!r}, which others are called too" if old else "named"
+            detail = f"named; was {old!r}, as other nodes are" if old else "named"
             changes.append(Change("name-nodes", name, detail))
             taken.add(name)
         seen.add(name)
@@ -174,7 +173,7 @@ def _node_names(nodes: Iterable[onnx.NodeProto]) -> tuple[list[str], list[Change
 
 
 def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, messages.Array]]:
-    """Stored tensors; where a name is stored twice the last one counts, as in ONNX Runtime."""
+    """Yield stored tensors; where a name is stored twice the last one counts, as in ONNX Runtime."""
     for item in graph.initializer:
         array = messages.to_array(item)
         array.flags.writeable = False
@@ -199,7 +198,7 @@ def _left_out(graph: onnx.GraphProto, constants: Mapping[str, messages.Array]) -
     made = {name for node in graph.node for name in node.output}
     for item in graph.value_info:
         if item.name not in made:
-            yield Change("forget-gone", item.name, "type of a tensor that is gone removed")
+            yield Change("forget-gone", item.name, "type of a tensor that no longer exists removed")
 
 
 def _spec(value: onnx.ValueInfoProto) -> messages.TensorSpec:
@@ -221,7 +220,10 @@ def _node(node: onnx.NodeProto, name: str, outer: set[str]) -> Node:
 
 
 def _captured(node: onnx.NodeProto) -> frozenset[str]:
-    """Names that the bodies of a node read, their own among them: a body may hide an outer name, never free one."""
+    """Return names that the bodies of a node read, including the bodies' own.
+
+    Own names do no harm: a body may hide an outer name, but never make it unused.
+    """
     names: set[str] = set()
     for graph in messages.subgraphs(node):
         names.update(item.name for item in graph.output)
@@ -247,7 +249,7 @@ def _message(node: Node) -> onnx.NodeProto:
 
 
 def _stands(node: Node, message: onnx.NodeProto) -> bool:
-    """Whether a node is as it was read."""
+    """Return whether a node is unchanged since it was read."""
     return (
         node.op == message.op_type
         and node.name == message.name
@@ -259,7 +261,7 @@ def _stands(node: Node, message: onnx.NodeProto) -> bool:
 
 @lru_cache(maxsize=4096)
 def _value(spec: messages.TensorSpec) -> onnx.ValueInfoProto:
-    """A message to copy, not to change."""
+    """Return a message to copy, not to change."""
     from onnx import ValueInfoProto, helper
 
     if spec.dtype == "unknown":

@@ -1,4 +1,4 @@
-"""Element types: what an operator takes and gives by its ONNX schema, and those of all tensors of a graph."""
+"""Element types: those of an operator's inputs and outputs by its ONNX schema, and those of all tensors of a graph."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from edgert.graph.model import DEFAULT_DOMAINS, dtype_name, element_type
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One formal input or output.
+    """A formal input or output of an operator.
 
     Attributes:
         variable: ports with the same type variable have the same type, ``"T"``; a port of one fixed type has that
@@ -25,11 +25,13 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The ports of an operator.
+    """Ports of an operator.
 
     Attributes:
-        inputs, outputs: in order.
-        repeats_input, repeats_output: whether the last one stands for any number of tensors.
+        inputs: in order.
+        outputs: in order.
+        repeats_input: whether the last input stands for any number of tensors.
+        repeats_output: whether the last output stands for any number of tensors.
     """
 
     inputs: tuple[Port, ...]
@@ -38,23 +40,23 @@ class Signature:
     repeats_output: bool
 
     def input(self, position: int) -> Port | None:
-        """The port an input is for; None for one that the operator does not have."""
+        """Return the port of an input; None for one that the operator does not have."""
         return _at(self.inputs, position, self.repeats_input)
 
     def output(self, position: int) -> Port | None:
-        """The port an output comes from; None for one that the operator does not have."""
+        """Return the port of an output; None for one that the operator does not have."""
         return _at(self.outputs, position, self.repeats_output)
 
     def is_given(self, variable: str) -> bool:
-        """Whether an input has this type variable, so that an output of it has the input's type."""
+        """Return whether an input has this type variable, so that an output of it has the input's type."""
         return any(port.variable == variable for port in self.inputs)
 
 
 @lru_cache(maxsize=512)
 def signature(op: str, opset: int, domain: str = "") -> Signature | None:
-    """The signature of an operator; None where the onnx package has no schema of it for that version.
+    """Return the signature of an operator; None where the onnx package has no schema of it for that version.
 
-    Ports without a common type (the inputs of Loop) are given a type variable each.
+    Ports without a common type (the inputs of Loop) get a type variable each.
     """
     from onnx import defs
 
@@ -77,7 +79,7 @@ def _repeats(formal: Sequence[Any]) -> bool:
 
 
 def _dtype(name: str) -> str:
-    """``"tensor(float)"`` → ``"float32"``; what is no tensor keeps its name."""
+    """Return ``"float32"`` for ``"tensor(float)"``; other types keep their name."""
     from onnx import TensorProto
 
     inner = name.removeprefix("tensor(").removesuffix(")").upper()
@@ -91,11 +93,11 @@ def _at(ports: tuple[Port, ...], position: int, repeats: bool) -> Port | None:
     return ports[-1] if repeats and ports else None
 
 
-# Element types of a graph's tensors, also of those that shape inference has not seen.
+# Element types of a graph's tensors, also of those that shape inference did not reach.
 
 
 def dtypes(graph: Graph) -> dict[str, str]:
-    """Tensor → element type by NumPy's name, as recorded or as it follows from the operators; unknown ones left out."""
+    """Return tensor → element type by NumPy's name, as recorded or as operators imply; unknown ones are left out."""
     found = {name: spec.dtype for name, spec in graph.specs.items()}
     found |= {spec.name: spec.dtype for spec in (*graph.inputs, *graph.outputs)}
     found |= {name: array.dtype.name for name, array in graph.constants.items()}
@@ -110,12 +112,12 @@ def dtypes(graph: Graph) -> dict[str, str]:
 
 
 def cast_node(source: str, target: str, dtype: str, name: str) -> Node:
-    """A node that converts a tensor to ``"float16"``, ``"int64"``, …"""
+    """Return a node that converts a tensor to ``"float16"``, ``"int64"``, …."""
     return Node("Cast", (source,), (target,), {"to": element_type(dtype)}, name)
 
 
 def _output_dtype(graph: Graph, node: Node, position: int, known: Mapping[str, str]) -> str:
-    """Empty when it does not follow from what is known."""
+    """Return the element type of an output; empty when known types do not imply it."""
     given = _attribute_dtype(node, known)
     if given:
         return given
@@ -130,7 +132,7 @@ def _output_dtype(graph: Graph, node: Node, position: int, known: Mapping[str, s
 
 
 def _attribute_dtype(node: Node, known: Mapping[str, str]) -> str:
-    """The type of an operator's output where an attribute or a default has it."""
+    """Return the type of an operator's output where an attribute or a default sets it, else ``""``."""
     for attribute in ("to", "dtype", "output_dtype"):
         if node.attributes.get(attribute):
             return dtype_name(node.attributes[attribute])

@@ -1,9 +1,9 @@
-"""What edgert knows of each operator: one table, which every part asks.
+"""Table of everything edgert knows of each operator; every part of edgert uses it.
 
-A row says what is true of an operator by its meaning in the ONNX standard
-(https://onnx.ai/onnx/operators/), whatever its attributes; where an attribute decides (a Pad with a constant, a cubic
-Resize), the row promises nothing and whoever cares looks at the node. Ask by property (:func:`about`, the sets below),
-not by name: a new operator then is one new row.
+A row says what is true of an operator by its meaning in the ONNX standard (https://onnx.ai/onnx/operators/), whatever
+its attributes. Where an attribute decides (a Pad with a constant, a cubic Resize), the row promises nothing, and the
+code must look at the node. Select operators by property (:func:`about`, the sets below), not by name: a new operator
+then is one new row.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ Kind: TypeAlias = Literal[
     "arithmetic", "logic", "join", "copy", "selection", "view", "measure", "constant", "generator", "random",
     "conversion", "quantize", "dequantize", "integer", "control", "unknown",
 ]  # fmt: skip
-"""What an operator does:
+"""Kind of work an operator does:
 
 - sums of products: ``conv``, ``product`` (of matrices), ``recurrent``
 - over a window, over axes: ``pool``, ``reduction``, ``normalization``
-- element by element on one tensor: ``affine`` (a factor and a summand per channel), ``rectifier`` (straight lines with
+- elementwise on one tensor: ``affine`` (a factor and a summand per channel), ``rectifier`` (straight lines with
   a corner or two at fixed values), ``curve`` (any other activation), ``unary`` (no activation)
-- element by element on several: ``arithmetic``, ``logic`` (comparisons, choices)
+- elementwise on several: ``arithmetic``, ``logic`` (comparisons, choices)
 - copies: ``join``, ``copy``; ``selection`` of what depends on values
 - no copy: ``view`` renames a buffer, ``measure`` reads a shape only, ``constant`` is stored, ``generator`` follows from
   shapes and numbers, ``random`` from chance
@@ -37,7 +37,7 @@ Kind: TypeAlias = Literal[
 """
 
 Values: TypeAlias = Literal["same", "some", "picked", "mean", "smaller", "new"]
-"""How the values of the (first) output relate to those of the data inputs (:func:`data_of`); each includes the next:
+"""Relation of the values of the (first) output to those of the data inputs (:func:`data_of`); each includes the next:
 
 ``same``: every one of them once; ``some``: those of one input; ``picked``: each is one of them; ``mean``: each lies
 between the least and the largest, or 0; ``smaller``: none is larger in magnitude than the largest; ``new``: no such
@@ -45,24 +45,25 @@ relation.
 """
 
 Work: TypeAlias = Literal["", "conv", "transposed", "gemm", "matmul", "einsum", "recurrent"]
-"""How multiply-adds are counted: :mod:`edgert.graph.count` has the formulas."""
+"""Formula that counts multiply-adds, in :mod:`edgert.graph.count`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorInfo:
-    """What is known of one operator.
+    """Properties of one operator.
 
     Attributes:
         kind: see :data:`Kind`.
         values: see :data:`Values`.
-        low, high: bounds of every output value, whatever goes in.
+        low: lower bound of every output value, whatever the inputs.
+        high: upper bound of every output value, whatever the inputs.
         keeps_sign: outputs are not negative where no data input is.
         is_homogeneous: f(s·x) = s·f(x) for every s > 0, over all data inputs together.
         data: which inputs hold data, not parameters: the first, all, or those after the first (a condition).
         work: see :data:`Work`.
         weight: position of the input that is a stored weight, for those with work.
         is_integer: works on integers that stand for other numbers.
-        summed_power: the power of its values that a sum is taken of on the way; None: no sum.
+        summed_power: the operator sums its values raised to this power on the way; None where it sums nothing.
         domain: ``""`` for the standard operators.
     """
 
@@ -81,17 +82,17 @@ class OperatorInfo:
 
     @property
     def is_non_negative(self) -> bool:
-        """Whether no output value is negative, whatever goes in."""
+        """Whether no output value is negative, whatever the inputs."""
         return self.low >= 0
 
     @property
     def largest(self) -> float:
-        """The largest magnitude an output value can have; infinity for no bound."""
+        """Largest magnitude an output value can have; infinity for no bound."""
         return max(abs(self.low), abs(self.high))
 
     @property
     def is_bounded(self) -> bool:
-        """Whether every output value lies within ±1, whatever goes in."""
+        """Whether every output value lies within ±1, whatever the inputs."""
         return self.largest <= 1
 
 
@@ -226,34 +227,34 @@ OPERATORS: dict[str, OperatorInfo] = {
     # Graphs inside.
     **dict.fromkeys(("If", "Loop", "Scan"), OperatorInfo("control")),
 }
-"""Operator → what is known of it; operators of other domains than the standard one say so."""
+"""Properties by operator; ``domain`` is set where it is not the standard one."""
 
 UNKNOWN = OperatorInfo("unknown")
 
 
 def about(op: str) -> OperatorInfo:
-    """What is known of an operator; :data:`UNKNOWN`, which promises nothing, for others."""
+    """Return the properties of an operator; :data:`UNKNOWN`, which promises nothing, for others."""
     return OPERATORS.get(op, UNKNOWN)
 
 
 def of_kind(*kinds: Kind) -> frozenset[str]:
-    """Names of the operators of these kinds."""
+    """Return the names of the operators of these kinds."""
     return frozenset(name for name, info in OPERATORS.items() if info.kind in kinds)
 
 
 def of_values(*values: Values) -> frozenset[str]:
-    """Names of the operators whose results relate so to what they read."""
+    """Return the names of the operators whose output values have one of these relations to their inputs."""
     return frozenset(name for name, info in OPERATORS.items() if info.values in values)
 
 
 def data_of(op: str, inputs: Sequence[str]) -> tuple[str, ...]:
-    """Those of a node's input names that hold data, not parameters (axes, bounds, a condition)."""
+    """Return those of a node's input names that hold data, not parameters (axes, bounds, a condition)."""
     role = about(op).data
     return tuple(inputs[:1] if role == "first" else inputs[1:] if role == "rest" else inputs)
 
 
 def is_integer(op: str) -> bool:
-    """Whether an operator works on integers that stand for other numbers; ``QLinear...`` of any domain do."""
+    """Return whether an operator works on integers that stand for other numbers; ``QLinear...`` of any domain do."""
     return about(op).is_integer or op.startswith("QLinear")
 
 
@@ -265,7 +266,7 @@ WEIGHTED = frozenset(
 """Floating-point layers whose second input can be a stored weight. No engine has an INT8 form of DeformConv."""
 
 VIEWS = of_kind("view")
-"""Operators whose output is their input's memory under another shape."""
+"""Operators whose output uses their input's memory with another shape."""
 
 KNOWN_FROM_SHAPES = of_kind("measure", "constant")
 """Operators that read no data."""
@@ -274,36 +275,36 @@ REORDERS = of_values("same")
 """Operators whose output holds every value of the first input once."""
 
 RESHAPES = (VIEWS & REORDERS) - {"Identity"}
-"""Operators that give a tensor another shape and leave its values in their order."""
+"""Operators that change a tensor's shape and keep its values in their order."""
 
 COPIES = of_values("same", "some")
 """Operators whose outputs hold values of their first input and nothing else. So do some Pad and Resize."""
 
 ACTIVATIONS = of_kind("rectifier", "curve")
 POINTWISE = ACTIVATIONS | of_kind("unary")
-"""Functions of each value of one tensor by itself."""
+"""Elementwise operators on one tensor."""
 
 ARITHMETIC = of_kind("arithmetic")
-"""Element by element, on several tensors."""
+"""Elementwise operators on several tensors."""
 
 SUMS = frozenset(name for name in ARITHMETIC if about(name).is_homogeneous)
-"""Arithmetic whose operands must have one scale, which the result has too: Add, Max and their like."""
+"""Arithmetic whose operands must have one scale, which the result has too, such as Add and Max."""
 
 HOMOGENEOUS = frozenset(name for name, info in OPERATORS.items() if info.is_homogeneous)
-"""f(s·x) = s·f(x) for every s > 0."""
+"""Operators with f(s·x) = s·f(x) for every s > 0."""
 
 COMBINING = SUMS | {"Mul"}
-"""Arithmetic that makes finite numbers of finite ones."""
+"""Arithmetic whose results are finite where its operands are."""
 
 MEANS = of_values("mean")
 QDQ = of_kind("quantize", "dequantize")
 
 
-# What the values of tensors can be, as it follows from the nodes that compute them.
+# Bounds on the values of tensors that follow from the nodes that compute them.
 
 
 def non_negative(graph: Graph) -> frozenset[str]:
-    """Names of the tensors, stored ones among them, that hold no negative value whatever is fed."""
+    """Return the names of the tensors, stored ones included, that never hold a negative value."""
     found = {name for name, array in graph.constants.items() if array.dtype.kind in "fiub" and bool(np.all(array >= 0))}
     for node in graph.nodes:
         if _is_non_negative(graph, node, found):
@@ -323,12 +324,12 @@ def _is_non_negative(graph: Graph, node: Node, found: set[str]) -> bool:
 
 
 def is_square(node: Node) -> bool:
-    """Whether a node multiplies a tensor by itself."""
+    """Return whether a node multiplies a tensor by itself."""
     return node.op == "Mul" and not node.domain and node.inputs[0] == node.inputs[1]
 
 
 def is_copy(graph: Graph, node: Node) -> bool:
-    """Whether every output value of a node is one of its first input's values, or 0."""
+    """Return whether every output value of a node is one of its first input's values, or 0."""
     if node.domain:
         return False
     if node.op == "Resize":
@@ -342,18 +343,18 @@ def is_copy(graph: Graph, node: Node) -> bool:
 
 
 def is_interpolation(node: Node) -> bool:
-    """Whether every output value of a node lies between two of its input's; a cubic Resize goes beyond."""
+    """Return whether every output value of a node lies between two of its input's; a cubic Resize exceeds them."""
     linear = node.op == "Resize" and attribute_text(node, "mode", "nearest") in ("linear", "nearest")
     return linear and not node.domain and _scales_are_plain(node)
 
 
 def _scales_are_plain(node: Node) -> bool:
-    """A region of interest brings in an extrapolated value."""
+    """Return whether a Resize has no region of interest, which would bring in an extrapolated value."""
     return attribute_text(node, "coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize"
 
 
 def clip_bounds(graph: Graph, node: Node) -> tuple[float, float] | None:
-    """What a Relu or Clip keeps values between; None when that is computed at run time, or the node is neither."""
+    """Return the bounds of a Relu or Clip; None when they are computed at run time, or the node is neither."""
     if node.op == "Relu":
         return 0.0, np.inf
     if node.op != "Clip":
@@ -363,7 +364,7 @@ def clip_bounds(graph: Graph, node: Node) -> tuple[float, float] | None:
 
 
 def _bound(graph: Graph, node: Node, position: int, name: str, missing: float) -> float | None:
-    """One bound of a Clip: an input, or an attribute before opset 11."""
+    """Return one bound of a Clip: an input, or an attribute before opset 11."""
     given = node.inputs[position] if position < len(node.inputs) else ""
     if not given:
         return float(node.attributes.get(name, missing))
@@ -372,6 +373,6 @@ def _bound(graph: Graph, node: Node, position: int, name: str, missing: float) -
 
 
 def attribute_text(node: Node, name: str, default: str) -> str:
-    """A string attribute."""
+    """Return a string attribute."""
     value = node.attributes.get(name, default)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,8 +1,8 @@
-"""A model in a newer version of the standard operator set, by onnx's own converter.
+"""Conversion of a model to a newer version of the standard operator set, by onnx's own converter.
 
 The converter (https://onnx.ai/onnx/repo-docs/VersionConverter.html) turns Upsample and the Resize of opset 10 into a
-Resize that samples half a pixel elsewhere, and names its result anew. Those nodes go past it, hidden behind a domain
-that it does not know, and are rewritten here.
+Resize that samples half a pixel off, and renames its result. Those nodes are therefore hidden from it in a domain that
+it does not know, and are rewritten here.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 _HIDDEN = "edgert.hidden"
 _RESIZE_OPSET = 11
-"""The first whose Resize defines where it samples; Upsample ended with 9 (https://onnx.ai/onnx/operators/)."""
+"""First opset whose Resize defines its sample positions; Upsample ended with 9 (https://onnx.ai/onnx/operators/)."""
 
 
 def opset(model: messages.Model) -> int:
-    """The version of the standard operators that the model uses."""
+    """Return the version of the standard operators that the model uses."""
     return messages.default_opset(model.proto)
 
 
 def raise_opset(model: messages.Model, wanted: int) -> messages.Model:
-    """The model with the standard operators of version ``wanted``; the model itself when it has that or a newer one.
+    """Return the model with the standard operators of version ``wanted``; the model itself when its version is as new.
 
-    It computes the same, and tensors keep their names; nodes that had to become several have names of their own for the
-    new ones. Clean the model first, so that scales of an Upsample are stored tensors.
+    It computes the same, and tensors keep their names. A node that had to become several has new names for the rest.
+    Clean the model first, so that scales of an Upsample are stored tensors.
 
     Raises:
         ModelError: it uses an operator that its own version does not have, or that has no equal in the wanted one.
@@ -81,7 +81,7 @@ def _converted(proto: onnx.ModelProto, wanted: int, model: messages.Model) -> on
 
 
 def _hide_resampling(proto: onnx.ModelProto) -> bool:
-    """Puts the nodes the converter gets wrong into a domain of their own; whether there were any."""
+    """Move the nodes that the converter gets wrong into a domain of their own; return whether there were any."""
     found = [node for node in proto.graph.node if _is_resampling(node)]
     for node in found:
         node.domain = _HIDDEN
@@ -95,7 +95,7 @@ def _is_resampling(node: onnx.NodeProto) -> bool:
 
 
 def _with_resampling(converted: onnx.ModelProto, model: messages.Model) -> messages.Model:
-    """Turns the hidden nodes into the Resize that samples as they did."""
+    """Replace the hidden nodes by a Resize that samples as they did."""
     kept = [item for item in converted.opset_import if item.domain != _HIDDEN]
     del converted.opset_import[:]
     converted.opset_import.extend(kept)
@@ -107,10 +107,10 @@ def _with_resampling(converted: onnx.ModelProto, model: messages.Model) -> messa
 
 
 def _resize(node: Node, draft: Draft, model: messages.Model) -> Node:
-    """One Upsample of opset 7 or 9, or Resize of opset 10, as a Resize of opset 11.
+    """Return a Resize of opset 11 for an Upsample of opset 7 or 9, or a Resize of opset 10.
 
-    Output pixel i lies at i / scale of the input in all of them: "asymmetric". To the nearest means the pixel before,
-    or, where Resize shrinks, the one behind, as ONNX Runtime has it (upsample.cc, "SIMPLE").
+    Output pixel i lies at i / scale of the input in all of them: "asymmetric". Nearest means the pixel before, or,
+    where Resize shrinks, the one behind, as in ONNX Runtime (upsample.cc, "SIMPLE").
     """
     is_stored = len(node.inputs) > 1
     scales = draft.value(node.inputs[1]) if is_stored else np.asarray(node.attributes["scales"], np.float32)
@@ -125,7 +125,7 @@ def _nearest(node: Node, scales: messages.Array | None, model: messages.Model) -
     if node.op == "Upsample":
         return "floor"
     if scales is None:
-        raise _unfit(model, f"node {node.name!r} (Resize) has scales that are computed")
+        raise _unfit(model, f"node {node.name!r} (Resize) computes its scales at run time")
     if (scales < 1).any() and (scales > 1).any():
         raise _unfit(model, f"node {node.name!r} (Resize) grows one axis and shrinks another")
     return "ceil" if (scales < 1).any() else "floor"

@@ -1,4 +1,4 @@
-"""Parts of a graph: the subgraph that computes some tensors, and a partition by which accelerator runs each node."""
+"""Parts of a graph: the subgraph that computes some tensors, and a partition by the accelerator that runs each node."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,11 +9,11 @@ from edgert.graph.model import TensorSpec
 
 
 def extract(graph: Graph, wanted: Iterable[str], given: Iterable[str] = ()) -> Graph:
-    """The part that computes ``wanted`` when ``given`` is fed; its other inputs are those of the graph it needs.
+    """Return the part that computes ``wanted`` when ``given`` is fed; its other inputs are the graph inputs it needs.
 
     Args:
-        wanted: tensors that become the outputs, in this order; a tensor that is also given passes through nothing and
-            is left out.
+        graph: the graph.
+        wanted: tensors that become the outputs, in this order; a tensor that is also given is left out.
         given: tensors that are fed instead of computed; those that are not needed are left out.
 
     Raises:
@@ -32,7 +32,7 @@ def extract(graph: Graph, wanted: Iterable[str], given: Iterable[str] = ()) -> G
 
 
 def _upstream(graph: Graph, names: Sequence[str], fed: Mapping[str, object]) -> tuple[set[int], set[str]]:
-    """Identities of the nodes that compute the names, and every tensor that these read from outside or each other."""
+    """Return the identities of the nodes that compute the names, and every tensor that these read."""
     starts = {spec.name for spec in graph.inputs}
     needed: set[int] = set()
     used: set[str] = set()
@@ -64,10 +64,10 @@ def _known(graph: Graph, name: str) -> TensorSpec:
     return spec
 
 
-# A graph cut where the accelerator changes: parts, in an order in which they can run one after another.
+# A graph is cut into parts where the accelerator changes, in an order in which they can run one after another.
 #
-# A part is a maximal run of nodes of one accelerator. A node whose inputs come from another one that must first hear
-# from its own starts a further part there, so that an assignment is never refused for going back and forth.
+# A part is a maximal run of nodes of one accelerator. A node may read the result of another accelerator that itself
+# reads a result of the first. Such a node starts a further part, so that going back and forth is always possible.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class Part:
     Attributes:
         accelerator: ``"cpu1"``.
         nodes: their names, in graph order.
-        inputs: tensors from outside: inputs of the network, or of parts before.
-        outputs: tensors that later parts read, or that leave the network.
+        inputs: tensors from outside: inputs of the network, or outputs of earlier parts.
+        outputs: tensors that later parts read, or that are outputs of the network.
     """
 
     accelerator: str
@@ -92,10 +92,11 @@ class Part:
 
 
 def parts(graph: Graph, accelerators: Mapping[str, str]) -> tuple[Part, ...]:
-    """The fewest parts, in an order in which each follows those it reads.
+    """Return the fewest parts, in an order in which each follows those it reads.
 
     Args:
-        accelerators: node name → who runs it, for every node.
+        graph: the graph.
+        accelerators: node name → accelerator that runs it, for every node.
     """
     wanted = list(dict.fromkeys(accelerators[node.name] for node in graph.nodes))
     runs = min((_runs(graph, accelerators, first) for first in wanted), key=len, default=[])
@@ -103,9 +104,9 @@ def parts(graph: Graph, accelerators: Mapping[str, str]) -> tuple[Part, ...]:
 
 
 def _runs(graph: Graph, accelerators: Mapping[str, str], first: str) -> list[list[Node]]:
-    """Runs of nodes: everything that can run where we are, then on to where the most waits.
+    """Return runs of nodes: all that are ready on one accelerator, then all on the one with the most ready nodes.
 
-    Taking all that is ready is never worse than leaving some: what is left would need another run.
+    Taking all that are ready is never worse than leaving some: those would need another run.
     """
     left, runs = list(graph.nodes), []
     made = {*graph.constants, *(spec.name for spec in graph.inputs)}
@@ -116,14 +117,14 @@ def _runs(graph: Graph, accelerators: Mapping[str, str], first: str) -> list[lis
             runs.append(run)
         places = dict.fromkeys(accelerators[node.name] for node in left)
         waiting = {place: len(_ready(left, accelerators, place, set(made))[0]) for place in places}
-        here = max(waiting, key=waiting.__getitem__, default=here)  # where the most nodes can run now
+        here = max(waiting, key=waiting.__getitem__, default=here)  # the accelerator with the most ready nodes
     return runs
 
 
 def _ready(
     nodes: Sequence[Node], accelerators: Mapping[str, str], here: str, made: set[str]
 ) -> tuple[list[Node], list[Node]]:
-    """The nodes that can run here now, whose outputs are then ``made``, and the others."""
+    """Return the nodes that can run on ``here`` now, and the others; add the outputs of the former to ``made``."""
     run, left = [], []
     for node in nodes:
         if accelerators[node.name] == here and made.issuperset(node.reads):

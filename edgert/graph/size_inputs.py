@@ -1,8 +1,8 @@
-"""Inputs as a pipeline feeds them: a batch of images, and nothing beside it.
+"""Inputs of a graph changed to what a pipeline feeds: a batch of images, and nothing else.
 
-Inputs that only tell a graph how large the image is are stored as constants. Detectors with their post-processing
-inside multiply boxes by such a size. Bound to the network's own, boxes are network pixels, which a pipeline brings to
-the source's as those of any other head; letterboxes and crops are then right, too.
+Inputs that only state the size of the image are stored as constants. Detectors that include their post-processing
+multiply boxes by such a size. With the network's own size as a constant, boxes are in network pixels. A pipeline scales
+these to the source as those of any other head; letterboxes and crops are then right, too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ _VALUES: Mapping[str, Callable[[int, int], tuple[float, float]]] = {
     "im_shape": lambda width, height: (height, width),
     "scale_factor": lambda width, height: (1, 1),
 }
-"""Input → its two numbers. RT-DETR, D-FINE and DEIM: ``tools/export_onnx.py`` of github.com/lyuwenyu/RT-DETR and
-github.com/Peterande/D-FINE. Others: ``deploy/EXPORT_MODEL_en.md`` of github.com/PaddlePaddle/PaddleDetection."""
-_IR_WITH_FREE_WEIGHTS = 4  # before, stored tensors had to be listed among the inputs
+"""Values of each such input, from width and height.
+
+RT-DETR, D-FINE and DEIM: ``tools/export_onnx.py`` of github.com/lyuwenyu/RT-DETR and github.com/Peterande/D-FINE.
+Others: ``deploy/EXPORT_MODEL_en.md`` of github.com/PaddlePaddle/PaddleDetection."""
+_IR_WITH_FREE_WEIGHTS = 4  # before it, stored tensors had to be listed among the inputs
 
 
 def bind_sizes(proto: onnx.ModelProto) -> None:
-    """Replaces such inputs in place, where there is one image beside them and its height and width are fixed."""
+    """Replace such inputs by constants in place, where there is one image input with fixed height and width."""
     import onnx
 
     graph = proto.graph
@@ -48,14 +50,16 @@ def bind_sizes(proto: onnx.ModelProto) -> None:
 
 
 _COLORS = 3
-_LEAST_PX = 8  # fewer are no height or width of an image
+_LEAST_PX = 8  # a smaller dimension is no height or width of an image
 _AXES_ARE_AN_INPUT = 13
-"""Operator set from which Squeeze takes its axes as an input (onnx, docs/Changelog.md)."""
+"""First opset whose Squeeze takes its axes as an input (onnx, docs/Changelog.md)."""
 
 
 def add_batch(proto: onnx.ModelProto, opset: int) -> None:
-    """Gives the only input of a graph a batch dimension of 1 in place, where it is one image in color without that, as
-    torchvision's detectors and conversions from Core ML take it."""
+    """Give the only input of a graph a batch dimension of 1 in place, where it is one color image without that.
+
+    Detectors of torchvision and conversions from Core ML take such an image.
+    """
     import onnx
 
     graph = proto.graph
@@ -88,7 +92,7 @@ def _is_image(shape: list[int]) -> bool:
 
 
 def _renamed(graph: onnx.GraphProto, before: str, after: str) -> None:
-    """Has nodes read another tensor, those of graphs inside them too."""
+    """Make nodes read another tensor, including those of inner graphs."""
     for node in graph.node:
         for place, name in enumerate(node.input):
             if name == before:
@@ -99,7 +103,7 @@ def _renamed(graph: onnx.GraphProto, before: str, after: str) -> None:
 
 
 def _shape(item: onnx.ValueInfoProto) -> list[int]:
-    """0 for what is not fixed."""
+    """Return the dimensions, with 0 for one that is not fixed."""
     return [dim.dim_value for dim in item.type.tensor_type.shape.dim]
 
 
@@ -109,7 +113,7 @@ def _is_pair(item: onnx.ValueInfoProto) -> bool:
 
 
 def _network(image: onnx.ValueInfoProto) -> tuple[int, int] | tuple[()]:
-    """Width and height; empty where they are not fixed."""
+    """Return width and height; empty where they are not fixed."""
     shape = _shape(image)
     if len(shape) != 4:
         return ()

@@ -1,4 +1,4 @@
-"""Shapes made static: for engines, profiles, and everything that must know sizes beforehand."""
+"""Functions that make shapes static: for engines, profiles, and everything that must know sizes beforehand."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ if TYPE_CHECKING:
     import onnx
 
 Shapes = Mapping[str, Sequence[int]]
-"""Input name → its dimensions, all positive."""
+"""Dimensions by input name, all positive."""
 
 
 def with_shapes(model: Model, shapes: Shapes, *, open_batch: bool = False) -> Model:
-    """The model with the named inputs fixed to these shapes, and the shapes of everything else inferred from them.
+    """Return the model with the named inputs fixed to these shapes, and all other shapes inferred from them.
 
     A dimension the model names ("batch") is fixed in every input that has a dimension of that name.
 
     Args:
-        open_batch: first dimensions that the model leaves open stay so, whatever ``shapes`` say.
+        model: the model; it is not changed.
+        shapes: input name → all its dimensions.
+        open_batch: first dimensions that the model leaves open stay open, whatever ``shapes`` say.
 
     Raises:
-        ModelError: no such input; another rank; a dimension that the model fixes to another size, or that two inputs
-            would give different sizes; shapes the graph cannot work with (a Concat that no longer fits).
+        ModelError: no such input, or another rank. The model fixes a dimension to another size, or two inputs would
+            give it different sizes. The graph cannot work with the shapes (a Concat that no longer fits).
     """
     specs = {spec.name: spec for spec in inputs(model)}
     symbols = _bind(specs, shapes, model)
@@ -47,7 +49,7 @@ def with_shapes(model: Model, shapes: Shapes, *, open_batch: bool = False) -> Mo
     for value in (*proto.graph.value_info, *proto.graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.HasField("dim_param"):
-                dim.ClearField("dim_param")  # the exporter's guess; inference must not be held to it
+                dim.ClearField("dim_param")  # the exporter's guess must not constrain inference
     graph = to_graph(proto)[0]
     _check_consistent(graph, model, shapes)
     _record(proto, graph)
@@ -56,15 +58,17 @@ def with_shapes(model: Model, shapes: Shapes, *, open_batch: bool = False) -> Mo
 
 
 def infer(model: Model) -> Model:
-    """The model with the type of every tensor recorded, as far as known. Shape chains are folded to learn more, but
-    the graph itself stays. Raises ModelError on a broken graph."""
+    """Return the model with the type of every tensor recorded, as far as it can be inferred.
+
+    Shape chains are folded to infer more, but the graph itself stays. Raises ModelError on a broken graph.
+    """
     proto = model.copied_proto()
     _record(proto, to_graph(proto)[0])
     return model.derive(proto)
 
 
 def read(model: Model) -> Graph:
-    """The model as plain records, with all types that can be inferred; clean it first, so that weights are stored.
+    """Return the model as plain records, with all types that can be inferred; clean it first to store its weights.
 
     Raises:
         ModelError: the graph is broken, or an input is no tensor.
@@ -75,12 +79,12 @@ def read(model: Model) -> Graph:
 
 
 def types(graph: Graph) -> dict[str, TensorSpec]:
-    """Tensor name → spec for every tensor of the graph whose type is known or can be inferred. Raises ModelError."""
+    """Return tensor name → spec for every tensor whose type is known or can be inferred; raise ModelError if broken."""
     return specs_of(_infer_folded(graph))
 
 
 def _bind(specs: Mapping[str, TensorSpec], shapes: Shapes, model: Model) -> dict[str, int]:
-    """Sizes of the named dimensions. Raises ModelError."""
+    """Return the sizes of the named dimensions; raise ModelError where the shapes do not fit."""
     symbols: dict[str, int] = {}
     for name, given in shapes.items():
         if name not in specs:
@@ -95,7 +99,7 @@ def _bind(specs: Mapping[str, TensorSpec], shapes: Shapes, model: Model) -> dict
 
 
 def _misfits(spec: TensorSpec, given: Sequence[int], symbols: dict[str, int]) -> Iterator[tuple[str, str]]:
-    """Why an input cannot have a shape, and what to do; adds its named dimensions to ``symbols``."""
+    """Yield why an input cannot have a shape, and what to do; add its named dimensions to ``symbols``."""
     if any(size < 1 for size in given):
         yield "every dimension must be a positive number", "give positive sizes"
     if spec.ranked and len(given) != len(spec.shape):
@@ -111,7 +115,7 @@ def _misfits(spec: TensorSpec, given: Sequence[int], symbols: dict[str, int]) ->
 
 
 def _fix(value: onnx.ValueInfoProto, sizes: Sequence[int | None]) -> None:
-    """Writes the dimensions of an input, None for what stays."""
+    """Set the dimensions of an input; None keeps one."""
     shape = value.type.tensor_type.shape
     while len(shape.dim) < len(sizes):
         shape.dim.add()
@@ -121,7 +125,7 @@ def _fix(value: onnx.ValueInfoProto, sizes: Sequence[int | None]) -> None:
 
 
 def _restore_symbols(graph: onnx.GraphProto, before: onnx.GraphProto, symbols: Mapping[str, int]) -> None:
-    """Outputs that inference left open get their old names back, or the size that the name now has."""
+    """Give outputs that inference left open their old names again, or the size that the name now has."""
     for value, old in zip(graph.output, before.output, strict=True):
         if value.type.WhichOneof("value") != "tensor_type":
             continue
@@ -135,14 +139,14 @@ def _restore_symbols(graph: onnx.GraphProto, before: onnx.GraphProto, symbols: M
 
 
 def _check_consistent(graph: Graph, model: Model, shapes: Shapes) -> None:
-    """Blames the shapes only when the model on its own is beyond reproach."""
+    """Raise ModelError for the shapes, but only when the model itself is consistent without them."""
     try:
         infer_values(graph, strict=True)
     except ModelError as error:
         try:
             infer_values(to_graph(model.proto)[0], strict=True)
         except ModelError:
-            return  # the model has contradictions or unknown operators of its own; the backend will judge
+            return  # the model itself has contradictions or unknown operators; the backend decides
         given = ", ".join(f"{name} {list(size)}" for name, size in shapes.items())
         raise ModelError(
             f"model {str(model.path)!r} does not work with {given}",
@@ -152,7 +156,7 @@ def _check_consistent(graph: Graph, model: Model, shapes: Shapes) -> None:
 
 
 def _record(proto: onnx.ModelProto, read: Graph) -> None:
-    """Writes what can be inferred into the message: types of inner tensors and shapes of outputs."""
+    """Write what can be inferred into the message: types of inner tensors and shapes of outputs."""
     inferred, graph = _infer_folded(read), proto.graph
     known = {item.name for item in (*graph.input, *graph.output)} | initializer_names(graph)
     made = [name for node in graph.node for name in node.output if name in inferred and name not in known]
@@ -165,7 +169,7 @@ def _record(proto: onnx.ModelProto, read: Graph) -> None:
 
 
 def _infer_folded(graph: Graph) -> dict[str, onnx.ValueInfoProto]:
-    """Inferred types by name. Folding keeps the names of tensors, so the types hold for the graph as it was."""
+    """Return inferred types by name; folding keeps tensor names, so the types hold for the graph as it was."""
     from onnx import helper
 
     for step in (SORT_NODES, STORE_CONSTANTS):

@@ -1,7 +1,7 @@
 """Types and shapes of the tensors inside a graph, as far as onnx can infer them.
 
-onnx has no rules for nodes of custom operators (:func:`edgert.op`), which are typed by their own rules here, and for
-some operators that are not in the standard: a standard node of the same output shape replaces each.
+onnx has no rules for nodes of custom operators (:func:`edgert.op`); their own rules type them here. Nor has it rules
+for some operators outside the standard: a standard node of the same output shape replaces each.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 def has_custom_operators(proto: onnx.ModelProto) -> bool:
-    """Whether some node is of a registered custom operator."""
+    """Return whether some node is of a registered custom operator."""
     return any(custom_operator_of(node) is not None for node in proto.graph.node)
 
 
 def custom_operator_of(node: onnx.NodeProto) -> Operator | None:
-    """The custom operator of a node; None where it is not a registered one."""
+    """Return the custom operator of a node; None where it is not a registered one."""
     return None if is_standard(node) else operator(node.domain, node.op_type)
 
 
 def for_plugins(model: Model) -> Model:
-    """The model with what TensorRT's parser looks a plugin up by: the domain as a namespace, and a version.
+    """Return the model with the attributes by which TensorRT's parser finds a plugin: namespace (domain) and version.
 
-    Both are attributes of the node, by the parser's own names:
+    Their names are the parser's own:
     https://github.com/onnx/onnx-tensorrt/blob/main/onnxOpImporters.cpp (FallbackPluginImporter).
     """
     if not has_custom_operators(model.proto):
@@ -51,10 +51,10 @@ def for_plugins(model: Model) -> Model:
 
 
 def _without_custom_nodes(graph: Graph) -> Graph:
-    """A graph that is only inferred, with what custom nodes compute typed and fed instead.
+    """Return a graph for inference only, in which the results of custom nodes are typed inputs.
 
-    One after another, as the types of later ones follow from those before; one whose inputs have no known types stays,
-    and so do those behind it. Raises ModelError for a type that the operator does not take.
+    Nodes are replaced one after another, as the types of later ones follow from those before. A node whose inputs have
+    no known types stays, and so do those behind it. Raises ModelError for a type that the operator does not take.
     """
     while graph.custom_operators:
         node = next(node for node in graph.nodes if node.name in graph.custom_operators)
@@ -74,7 +74,7 @@ def _without_custom_nodes(graph: Graph) -> Graph:
 
 
 def _results(node: Node, one: Operator, given: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """What a node computes, by its operator's rules. A size that does not follow from them yet is unknown."""
+    """Return what a node computes, by its operator's rules; a size that does not follow from them yet is unknown."""
     settings = one.settings(node.attributes, node.name)
     dtypes = one.result_dtypes([spec.dtype for spec in given], node.name)
     sizes = [spec.sizes for spec in given if spec.sizes is not None]
@@ -87,15 +87,15 @@ def _results(node: Node, one: Operator, given: Sequence[TensorSpec]) -> list[Ten
     ]
 
 
-# Shapes for operators that onnx has no rules for: each is replaced by a standard node with the same output shape.
+# An operator that onnx has no rules for is replaced by a standard node with the same output shape.
 #
-# Covers what ONNX Runtime's quantizer and optimizer write (domain ``com.microsoft``,
+# This covers what ONNX Runtime's quantizer and optimizer write (domain ``com.microsoft``,
 # https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md) and the experimental operators of
-# models from before ONNX 1.5 (ImageScaler, Crop, Affine). Replacements serve shape inference on a throw-away copy;
+# models from before ONNX 1.5 (ImageScaler, Crop, Affine). Replacements serve shape inference on a temporary copy;
 # they compute something else.
 
 _Rule = tuple[str, slice]
-"""The standard operator, and which inputs are its."""
+"""The standard operator, and the inputs to pass to it."""
 _FIRST, _OPERANDS = slice(1), slice(0, 4, 3)
 _SAME = ("Identity", _FIRST)
 _SAME_SHAPE = ("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax", "Gelu", "BiasGelu", "FastGelu", "QuickGelu")
@@ -123,13 +123,13 @@ _KEPT = {
 
 
 def _shape_equivalent(node: Node, opset: int) -> Node:
-    """A standard node of the same output shape; the node itself where it needs or has none."""
+    """Return a standard node of the same output shape; the node itself where it needs or has none."""
     table = _CONTRIB if node.domain == "com.microsoft" else {} if node.domain else _EXPERIMENTAL
     if node.op not in table or node.attributes.get("channels_last", 0):
         return node
     op, picked = table[node.op]
     given = {name: value for name, value in node.attributes.items() if name in _KEPT.get(op, ())}
-    if op == "Pad":  # by negative amounts, which are an attribute up to opset 10
+    if op == "Pad":  # a Pad by negative amounts, which are an attribute up to opset 10
         border = node.attributes.get("border")
         if not isinstance(border, list) or len(border) != 4 or "scale" in node.attributes or not 2 <= opset <= 10:
             return node
@@ -139,11 +139,11 @@ def _shape_equivalent(node: Node, opset: int) -> Node:
 
 
 def infer_values(graph: Graph, *, strict: bool = False) -> dict[str, onnx.ValueInfoProto]:
-    """Tensor name → its type, for graph inputs, outputs and everything between that could be inferred.
+    """Return tensor name → type, for graph inputs, outputs and everything between that could be inferred.
 
     Args:
-        graph: should be topologically sorted; stored tensors that are large are among the results.
-        strict: raise when two shapes contradict each other or an operator is unknown, instead of knowing less.
+        graph: should be topologically sorted; large stored tensors are among the results.
+        strict: raise when two shapes contradict each other or an operator is unknown, instead of leaving types out.
 
     Raises:
         ModelError: the graph is broken, or ``strict`` and something is wrong; ``why`` has onnx's own words.
@@ -153,12 +153,12 @@ def infer_values(graph: Graph, *, strict: bool = False) -> dict[str, onnx.ValueI
 
 
 def infer_specs(graph: Graph) -> dict[str, TensorSpec]:
-    """Tensor name → spec, as far as it can be inferred. Raises ModelError."""
+    """Return tensor name → spec, as far as it can be inferred; raise ModelError for a broken graph."""
     return specs_of(infer_values(graph))
 
 
 def specs_of(values: dict[str, onnx.ValueInfoProto]) -> dict[str, TensorSpec]:
-    """The types of those that are tensors."""
+    """Return the types of those values that are tensors."""
     specs = {name: value_spec(value) for name, value in values.items()}
     return {name: spec for name, spec in specs.items() if spec is not None}
 
@@ -175,13 +175,13 @@ def _inferred(graph: Graph, *, strict: bool = False) -> dict[str, onnx.ValueInfo
 
 
 class LazySpecs:
-    """Types of a graph's tensors as recorded, or inferred when first asked for: most graphs hold nothing that asks."""
+    """Types of a graph's tensors as recorded; others are inferred on first use, which most graphs never need."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
 
     def get(self, name: str, *, static: bool = False) -> TensorSpec | None:
-        """A tensor's type; with ``static``, a recorded one counts only where its shape is known."""
+        """Return a tensor's type; with ``static``, a recorded one counts only where its shape is known."""
         spec = self._graph.spec(name)
         is_enough = spec is not None and (spec.is_static if static else spec.ranked and spec.dtype != "unknown")
         return spec if is_enough else self._inferred.get(name)

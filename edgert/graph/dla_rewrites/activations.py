@@ -1,8 +1,9 @@
-"""Activations and arithmetic that a DLA lacks, in operators that it has.
+"""Rewrites of activations and arithmetic that a DLA lacks into operators that it supports.
 
-Pieces of straight lines are made of Relu, and Clip from 0 to 1 … 127. HardSwish(x) = x HardSigmoid(x) with alpha 1/6
-and beta 0.5; HardSigmoid(x) = max(0, min(1, alpha x + beta)) (https://onnx.ai/onnx/operators/onnx__HardSigmoid.html).
-With 1 / alpha between 1 and 127 that is alpha Clip(x + beta / alpha, 0, 1 / alpha), whose numbers stay small: 3 and 6.
+Piecewise linear functions are made of Relu, and Clip from 0 to a ceiling of 1 … 127. HardSwish(x) = x HardSigmoid(x)
+with alpha 1/6 and beta 0.5. HardSigmoid(x) = max(0, min(1, alpha x + beta))
+(https://onnx.ai/onnx/operators/onnx__HardSigmoid.html). With 1 / alpha between 1 and 127 it is
+alpha Clip(x + beta / alpha, 0, 1 / alpha), whose constants stay small: 3 and 6.
 """
 
 import math
@@ -15,8 +16,8 @@ from edgert.graph.draft import FLOATS, Chain, Draft, rewrite
 from edgert.graph.ir import Node
 
 _CEILING = LIMITS["clip.ceiling"]
-"""The upper end of a Clip on a DLA, whose lower end must be 0."""
-_USUAL_CEILING = 6.0  # of the many networks with ReLU6; a width the DLA has not is stretched to it
+"""Range of the upper end of a Clip on a DLA; the lower end must be 0."""
+_USUAL_CEILING = 6.0  # that of ReLU6, which many networks have; widths that the DLA lacks are scaled to it
 
 
 def _hard_swish(draft: Draft, node: Node) -> None:
@@ -71,7 +72,7 @@ def _from_low(chain: Chain, shape: tuple[int, ...], low: float, width: float) ->
 
 
 def _end(draft: Draft, node: Node, name: str, position: int, missing: float) -> float | None:
-    """One end of a Clip; None where it is computed. What is as large as the type allows counts as no end."""
+    """Return one end of a Clip, or None where it is computed; an end near the type's limit counts as ``missing``."""
     stored = None
     if position < len(node.inputs) and node.inputs[position]:
         stored = draft.value(node.inputs[position])
@@ -95,7 +96,7 @@ CLIP = rewrite(
 )
 
 
-# A number per channel combined with a whole image: spread over it first, so that both operands have one size.
+# A number per channel combined with a whole image is enlarged first, so that both operands have one size.
 #
 # Squeeze-and-excitation multiplies a (N, C, H, W) tensor by one of (N, C, 1, 1). Enlarging the small one by whole
 # numbers, nearest, repeats its values: the result is the same to the bit.
@@ -119,12 +120,12 @@ def _spread(draft: Draft, node: Node) -> None:
 SPREAD = rewrite(
     "spread",
     "a number per channel that is multiplied or added to an image is enlarged to its size first",
-    "whether a DLA spreads one operand over another is not known",
+    "it is not known whether a DLA broadcasts one operand over another",
     dict.fromkeys(("Add", "Max", "Mul"), _spread),
 )
 
 
-# Arithmetic that a DLA has under another name: Neg, Sub, Div and Sum as Mul and Add, slopes of the input's rank.
+# Arithmetic that a DLA supports as another operator: Neg, Sub, Div and Sum as Mul and Add, and slopes of rank 4.
 
 
 def _negate(draft: Draft, node: Node) -> None:
@@ -190,7 +191,7 @@ SUM = rewrite("sum", "Sum becomes Adds of two", "a DLA adds two tensors at a tim
 PRELU_SLOPE = rewrite(
     "prelu-slope",
     "the slope of a PRelu gets four dimensions",
-    "a DLA wants the input's",
+    "a DLA requires the rank of the input",
     {"PRelu": _raise_slope},
     grows=False,
 )

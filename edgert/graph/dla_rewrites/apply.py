@@ -1,8 +1,8 @@
-"""A network cut in pieces: the body that an accelerator can run as one, and what stays before and behind it.
+"""Division of a network into the body that an accelerator can run as one, and what runs before and after it.
 
-The front is what cannot run and waits for nothing else: an input turned from NHWC to NCHW. The body reads the model's
-inputs and the front, and no node in it waits for any other that cannot run. The tail is the rest: a detector's last
-reshapes and its box arithmetic, computed from the cut tensors.
+The front cannot run on the accelerator but waits for nothing else, such as an input transposed from NHWC to NCHW. The
+body reads the model's inputs and the front. No node in it waits for a node that cannot run. The tail is the rest: a
+detector's last reshapes and its box arithmetic, computed from the cut tensors.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,20 +19,20 @@ from edgert.graph.onnx_convert import write
 from edgert.graph.opset import raise_opset
 from edgert.graph.static_shape import read, with_shapes
 
-# The proof that a rewritten model computes what the original does: both are run, and compared.
+# A rewritten model is proved equal to the original by running both and comparing their outputs.
 
 Run = Callable[[Model, Mapping[str, Array]], Sequence[Array]]
-"""Computes a model's outputs, in order, for one set of inputs; the caller's engine."""
+"""The caller's engine: computes a model's outputs, in order, for one set of inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How far two models are apart.
+    """Difference between the outputs of two models.
 
     Attributes:
         error: the largest absolute difference between any two outputs.
         largest: the largest absolute output, to judge the error by.
-        runs: feeds that were compared.
+        runs: number of sets of inputs that were compared.
     """
 
     error: float
@@ -41,12 +41,18 @@ class Proof:
 
     @property
     def relative(self) -> float:
-        """The error as a part of the largest output; the error itself where all outputs are 0."""
+        """Error divided by the largest output; the error itself where all outputs are 0."""
         return self.error / self.largest if self.largest else self.error
 
 
 def prove(before: Model, after: Model, feeds: Iterable[Mapping[str, Array]], run: Run) -> Proof:
-    """Runs both models on the same feeds and compares all outputs. Equal infinities and equal NaNs are no difference.
+    """Run both models on the same inputs and compare all outputs; equal infinities and NaNs are no difference.
+
+    Args:
+        before: the original model.
+        after: the rewritten model.
+        feeds: sets of inputs, each a mapping from input name to array.
+        run: computes a model's outputs.
 
     Raises:
         ModelError: no feed was given; or the outputs differ in number, shape or type.
@@ -72,7 +78,7 @@ def _check(model: Model, first: Sequence[Array], second: Sequence[Array]) -> Non
         raise ModelError(
             f"the rewritten model {str(model.path)!r} gives other outputs",
             why=f"{types[0]} before, {types[1]} after",
-            fix="leave out the rewrite that does it (skip_rewrites), and report it",
+            fix="leave out the rewrite that causes it (skip_rewrites), and report it",
         )
 
 
@@ -86,20 +92,20 @@ def _distance(one: Array, other: Array) -> float:
 
 
 CanRun = Callable[[Node], bool]
-"""Whether the accelerator can run a node of the graph."""
+"""Function that returns whether the accelerator can run a node of the graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """A graph in pieces; running one after the other gives what the graph gives.
+    """A graph in pieces; running one after the other gives the results of the whole graph.
 
-    Every piece takes tensors of the pieces before it and inputs of the graph, by their names. It gives what later
+    Every piece takes tensors of the pieces before it and inputs of the graph, by their names. It returns what later
     pieces read and what is an output of the graph.
 
     Attributes:
-        front: what the body has to wait for; None where that is nothing.
+        front: what must run before the body; None where nothing must.
         body: what the accelerator runs.
-        tail: what is left; None where that is nothing.
+        tail: what runs after the body; None where nothing is left.
     """
 
     front: Graph | None
@@ -108,16 +114,16 @@ class Cut:
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """The tensors that the body hands on."""
+        """Outputs of the body."""
         return self.body.outputs
 
 
 def cut_head(graph: Graph, can_run: CanRun) -> Cut:
-    """Cuts off everything from the first nodes on that cannot run, and before the body, what stands in its way.
+    """Cut a graph where the accelerator can run no further, and separate what must run before the body.
 
     Args:
         graph: of a model; shapes of the tensors that are cut must be known.
-        can_run: asked once for each node.
+        can_run: called once for each node.
 
     Raises:
         PlacementError: no node can run, so there is no body; or a cut tensor's shape is not known.
@@ -177,28 +183,29 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
     return spec
 
 
-# Rewriting a whole model: static shapes and a current operator set first, then the rewrites.
+# A whole model gets static shapes and a current operator set first, then the rewrites.
 
 OPSET = 17
-"""Where Softmax is over one axis and a Resize defines where it samples; TensorRT has read it since 8.6."""
+"""Opset in which Softmax is over one axis and Resize defines its sample positions; TensorRT reads it since 8.6."""
 
 
 def ready(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
-    """The model as :func:`fit_model` begins with: static, clean, opset 17 or newer.
+    """Return the model in the form that :func:`fit_model` starts from: static, clean, opset 17 or newer.
 
     Args:
+        model: the model; it is not changed.
         shapes: input name → all its dimensions. A first dimension that stays open becomes 1.
 
     Raises:
         ModelError: other dimensions stay open, the shapes do not fit, or an operator has no equal in opset 17.
     """
-    fixed = static_batch(with_shapes(model, shapes or {}))  # exporters leave open what follows from static inputs
+    fixed = static_batch(with_shapes(model, shapes or {}))  # exporters leave shapes open that follow from inputs
     cleaned, _ = clean(fixed)
     return clean(raise_opset(cleaned, OPSET))[0]
 
 
 def static_batch(model: Model, size: int = 1) -> Model:
-    """The model with open first dimensions of its inputs fixed; the model itself where there are none.
+    """Return the model with open first dimensions of its inputs set to ``size``; the model itself if none is open.
 
     Raises:
         ModelError: another dimension of an input is open.
@@ -211,7 +218,7 @@ def static_batch(model: Model, size: int = 1) -> Model:
         if isinstance(spec.shape[0], int) or rest is None:
             raise ModelError(
                 f"input {spec.name!r} of model {str(model.path)!r} has open dimensions: {spec}",
-                why="a DLA runs one size only, and only the batch may be chosen here",
+                why="a DLA runs one size only, and edgert chooses a size for the batch dimension alone",
                 where=str(model.path),
                 fix="give its size (--shape, or input: {size: WIDTHxHEIGHT} in the pipeline file)",
             )
@@ -222,8 +229,9 @@ def static_batch(model: Model, size: int = 1) -> Model:
 def fit_model(
     model: Model, names: Iterable[str] | None = None, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> tuple[Model, tuple[Change, ...]]:
-    """The model in operators that a DLA has, as far as they can be found; see
-    :func:`edgert.graph.dla_rewrites.rewrites.fit`.
+    """Return the model rewritten, as far as possible, into operators that a DLA supports, and the changes.
+
+    See :func:`edgert.graph.dla_rewrites.rewrites.fit`.
 
     Raises:
         ModelError: as :func:`ready`.

@@ -1,4 +1,4 @@
-"""Work that becomes part of convolutions: padding in front of them, matrix products, and slices behind them."""
+"""Rewrites into convolutions: padding in front of them, matrix products, and slices behind them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,10 +16,10 @@ from edgert.graph.ir import Graph, Node, Pass, Result
 from edgert.graph.model import Array
 from edgert.graph.operators import POINTWISE, RESHAPES, non_negative
 
-# Padding in front of a convolution or pooling, made part of it.
+# Padding in front of a convolution or pooling becomes part of it.
 #
-# Exact where both write the same value around the image: zero for a Conv, and for an AveragePool that counts its
-# padding; minus infinity for a MaxPool, or zero where no value can be below zero.
+# This is exact where both write the same value around the image: zero for a Conv, and for an AveragePool that counts
+# its padding; minus infinity for a MaxPool, or zero where no value can be below zero.
 
 _LOWEST = -3e38  # the most negative float32 is -3.4e38
 
@@ -44,7 +44,7 @@ def _fold(draft: Draft, node: Node) -> None:
 
 
 def _pads(draft: Draft, pad: Node) -> list[int] | None:
-    """Top, left, bottom, right; None for a Pad that does anything else."""
+    """Return top, left, bottom, right; None for a Pad that does anything else."""
     pads = draft.integers(pad, "pads", 1)
     shape = draft.image(pad.inputs[0])
     if pads is None or shape is None or pad.attributes.get("mode", b"constant") != b"constant":
@@ -72,7 +72,7 @@ def _is_same_value(draft: Draft, node: Node, pad: Node, window: Window) -> bool:
 
 
 def _value(draft: Draft, pad: Node) -> float | None:
-    """What is written around the image; None where that is computed."""
+    """Return the value that a Pad writes around the image; None where it is computed."""
     if len(pad.inputs) < 3 or not pad.inputs[2]:
         return float(pad.attributes.get("value", 0.0))
     stored = draft.value(pad.inputs[2])
@@ -82,16 +82,16 @@ def _value(draft: Draft, pad: Node) -> float | None:
 PAD = rewrite(
     "pad",
     "Pad becomes the padding of the Conv, AveragePool or MaxPool behind it",
-    "a DLA has padding inside other layers only",
+    "a DLA pads inside other layers only",
     {"Conv": _fold, "AveragePool": _fold, "MaxPool": _fold},
     grows=False,
 )
 
 
-# Matrix products with stored weights as convolutions, and the layers between them kept in four dimensions.
+# Matrix products with stored weights become convolutions, so that the layers between them stay in four dimensions.
 #
 # A product with a (K, M) matrix is a convolution of a (N, K, 1, 1) tensor with M filters of one pixel. Where the (N, K)
-# operand is a (N, C, H, W) tensor laid flat, it is one of the image itself with filters of H x W pixels.
+# operand is a flattened (N, C, H, W) tensor, it is a convolution of the image itself with filters of H x W pixels.
 
 _TO_NHWC = [0, 2, 3, 1]
 
@@ -122,7 +122,10 @@ def _matmul(draft: Draft, node: Node) -> None:
 
 
 def _convolve(draft: Draft, node: Node, matrix: Array, bias: Array | None) -> None:
-    """A product of a (N, K) tensor with a (K, M) ``matrix``, plus (M,) ``bias``; both scaled by the node's factors."""
+    """Replace a product of a (N, K) tensor with a (K, M) ``matrix``, plus (M,) ``bias``, by a convolution.
+
+    Both already include the node's factors alpha and beta.
+    """
     shape = draft.shape(node.inputs[0])
     depth, filters = matrix.shape
     if shape is None or len(shape) != 2 or shape[1] != depth or draft.value(node.inputs[0]) is not None:
@@ -137,7 +140,10 @@ def _convolve(draft: Draft, node: Node, matrix: Array, bias: Array | None) -> No
 
 
 def _image_behind(draft: Draft, name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, int, int] | None]:
-    """The (N, C, H, W) tensor that a (N, K) tensor is a flat view of, and C, H, W; the tensor itself if of none."""
+    """Return the (N, C, H, W) tensor that a (N, K) tensor is a flat view of, and its C, H, W.
+
+    Where it is a view of none, return the tensor itself and None.
+    """
     view = draft.graph.producers.get(name)
     if view is None or view.op not in RESHAPES or view.domain:
         return name, None
@@ -148,7 +154,7 @@ def _image_behind(draft: Draft, name: str, shape: tuple[int, ...]) -> tuple[str,
 
 
 def _convolve_last(draft: Draft, node: Node, matrix: Array) -> None:
-    """A product over the channels of a (N, H, W, C) tensor that was (N, C, H, W) before."""
+    """Replace a product over the channels of a (N, H, W, C) tensor that was transposed from (N, C, H, W)."""
     turn = draft.before(node.inputs[0])
     if turn is None or turn.op != "Transpose" or list(turn.attributes.get("perm", [])) != _TO_NHWC:
         return
@@ -170,17 +176,17 @@ DENSE = rewrite(
 )
 
 
-# A convolution whose channels are taken apart afterwards, as one convolution for each part.
+# A convolution whose channels are sliced afterwards becomes one convolution for each slice.
 #
-# The filters are shared out, so there is as much to multiply as before, and nothing left to slice. What works on each
-# element by itself in between (the Sigmoid and Mul of SiLU in the C2f and C3k2 blocks of YOLO) is done to each part.
+# Each part gets its own filters, so the work stays the same and nothing is left to slice. Elementwise nodes in between
+# (the Sigmoid and Mul of SiLU in the C2f and C3k2 blocks of YOLO) are applied to each part.
 
 _ALONE = POINTWISE - {"PRelu"}  # whose slopes have a shape of their own
 _TOGETHER = ("Add", "Div", "Max", "Min", "Mul", "Sub")
 
 
 def _part_convolutions(graph: Graph) -> Result:
-    """Convs that only Slice and Split along the channels read become one Conv for each of their outputs."""
+    """Replace Convs that only Slice and Split along the channels read by one Conv for each of the slices."""
     draft = Draft(graph, "conv-parts")
     tracer = Tracer(draft)
     for node in graph.nodes:
@@ -194,7 +200,7 @@ def _part(draft: Draft, tracer: Tracer, conv: Node) -> None:
     names = [name for reader in readers for name in reader.outputs if name]
     ranges = {name: found for name in names if (found := _range(tracer, name)) is not None}
     in_order = sorted(ranges.values(), key=lambda item: item.start)
-    overlap = any(one.stop > two.start for one, two in pairwise(in_order))  # channels that would be computed twice
+    overlap = any(one.stop > two.start for one, two in pairwise(in_order))  # shared channels would be computed twice
     if len(ranges) < len(names) or overlap or any(draft.value(name) is None for name in conv.inputs[1:] if name):
         return
     for reader in readers:
@@ -208,12 +214,12 @@ def _part(draft: Draft, tracer: Tracer, conv: Node) -> None:
 
 
 def _until_cut(draft: Draft, conv: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """The nodes behind a Conv that work element by element, in order, and the Slices and Splits of what they make.
+    """Return the elementwise nodes behind a Conv, in order, and the Slices and Splits of their result.
 
-    No readers where anything else reads any of it.
+    Both are empty where anything else reads any of these tensors.
     """
     graph, made, between, cuts = draft.graph, [conv.outputs[0]], list[Node](), dict[int, Node]()
-    for name in made:  # which grows
+    for name in made:  # the loop below appends to it
         readers = graph.consumers.get(name, ())
         if name in graph.output_names or name in graph.captured or not readers:
             return (), ()
@@ -233,13 +239,13 @@ def _until_cut(draft: Draft, conv: Node) -> tuple[tuple[Node, ...], tuple[Node, 
 
 
 def _is_by_element(draft: Draft, node: Node) -> bool:
-    """Whether each element of what it makes follows from those at its place, and numbers that all share."""
+    """Return whether each output element depends only on the inputs at its place, and on numbers that all share."""
     shared = all(stored.size == 1 for name in node.inputs if name and (stored := draft.value(name)) is not None)
     return not node.domain and draft.is_free(node) and shared and node.op in (*_ALONE, *_TOGETHER)
 
 
 def _range(tracer: Tracer, name: str) -> range | None:
-    """The channels that a slice takes; None where it takes anything else."""
+    """Return the channels that a slice takes; None where it takes anything else."""
     move = tracer.move(name)
     found = None if move is None else gathered(move)
     if found is None or found.rows * found.columns > 1:
@@ -249,7 +255,7 @@ def _range(tracer: Tracer, name: str) -> range | None:
 
 
 def _chain(draft: Draft, nodes: Sequence[Node], last: str, target: str, chosen: range) -> Iterator[Node]:
-    """A Conv's filters for some of its channels, and what is done to them, up to ``target`` instead of ``last``."""
+    """Yield a Conv with some of its filters and the nodes behind it; they write ``target`` instead of ``last``."""
     shape, renamed = draft.shape(target) or (), {last: target}
     for node in nodes:
         name = node.outputs[0]
@@ -262,7 +268,7 @@ def _chain(draft: Draft, nodes: Sequence[Node], last: str, target: str, chosen: 
 
 
 def _conv(draft: Draft, conv: Node, chosen: range) -> Node:
-    """The filters of a Conv for some of its channels."""
+    """Return a Conv with the filters of the chosen output channels only."""
     stored = []
     for given, what in zip(conv.inputs[1:], ("weight", "bias"), strict=False):
         array = draft.value(given) if given else None
@@ -274,7 +280,7 @@ def _conv(draft: Draft, conv: Node, chosen: range) -> Node:
 CONV_PARTS = Pass(
     "conv-parts",
     "a Conv whose channels are sliced apart, at once or behind its activation, becomes one Conv for each part",
-    "a DLA slices in FP16, not in INT8, and a Reshape beside a Slice is refused",
+    "a DLA slices in FP16, not in INT8, and refuses a Reshape beside a Slice",
     _part_convolutions,
     grows=True,
 )

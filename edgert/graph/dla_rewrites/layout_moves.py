@@ -1,7 +1,7 @@
-"""Where the elements of a tensor come from, through nodes that only move them.
+"""Analysis of where the elements of a tensor come from, through nodes that only move them.
 
-Reshape, Transpose, Slice, Split, Gather and their like are run on the numbers 0, 1, 2 …: the result shows, element
-by element, what went where, however the exporter has put it.
+Reshape, Transpose, Slice, Split, Gather and similar nodes are run on the numbers 0, 1, 2 …. The result shows the
+origin of each element, however the exporter has written the move.
 """
 
 import math
@@ -19,7 +19,7 @@ from edgert.graph.model import Array
 from edgert.graph.operators import POINTWISE, RESHAPES
 
 MAX_ELEMENTS = 2**23
-"""Larger tensors are not followed: their numbers alone would take 64 MiB."""
+"""Largest tensor, in elements, that is traced: its numbers alone take 64 MiB."""
 
 MOVERS = ("Concat", "DepthToSpace", "Flatten", "Gather", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze",
           "Transpose", "Unsqueeze")  # fmt: skip
@@ -42,7 +42,7 @@ class Move:
 
 
 class Tracer:
-    """Follows tensors back to what they were made of; remembers what it found."""
+    """Analysis that traces tensors back to the tensors they were moved from; it caches what it found."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -50,7 +50,7 @@ class Tracer:
         self._origins: dict[tuple[str, str], _LIST | None] = {}
 
     def move(self, name: str) -> Move | None:
-        """Where a tensor's elements come from; None where they are computed, or the tensor is no image of one."""
+        """Return where a tensor's elements come from; None where they are computed, or a tensor is not (N, C, H, W)."""
         source = self.root(name)
         shape = self._draft.image(source)
         if source == name or shape is None or self._draft.image(name) is None or math.prod(shape) > MAX_ELEMENTS:
@@ -59,13 +59,13 @@ class Tracer:
         return None if origin is None or origin.ndim != 4 else Move(source, shape, origin)
 
     def root(self, name: str) -> str:
-        """The tensor that a tensor's elements were moved from; itself where a node computes it."""
+        """Return the tensor that a tensor's elements were moved from; the tensor itself where a node computes it."""
         if name not in self._roots:
             self._roots[name] = self._find(name)
         return self._roots[name]
 
     def is_moved(self, node: Node) -> bool:
-        """Whether the node only moves elements of one tensor."""
+        """Return whether the node only moves elements of one tensor."""
         return bool(node.outputs) and self.root(node.outputs[0]) != node.outputs[0]
 
     def _find(self, name: str) -> str:
@@ -113,7 +113,7 @@ class Tracer:
 
 
 def _to_depth(data: Array, block: int) -> Array:
-    """https://onnx.ai/onnx/operators/onnx__SpaceToDepth.html."""
+    """Return the result of a SpaceToDepth (https://onnx.ai/onnx/operators/onnx__SpaceToDepth.html)."""
     count, channels, height, width = data.shape
     tiles = data.reshape(count, channels, height // block, block, width // block, block)
     laid: Array = tiles.transpose(0, 3, 5, 1, 2, 4).reshape(count, -1, height // block, width // block)
@@ -121,7 +121,10 @@ def _to_depth(data: Array, block: int) -> Array:
 
 
 def _to_space(data: Array, block: int, columns_first: bool) -> Array:
-    """https://onnx.ai/onnx/operators/onnx__DepthToSpace.html; ``columns_first`` is its mode CRD."""
+    """Return the result of a DepthToSpace; ``columns_first`` selects its mode CRD.
+
+    See https://onnx.ai/onnx/operators/onnx__DepthToSpace.html.
+    """
     count, channels, height, width = data.shape
     if columns_first:
         tiles = data.reshape(count, -1, block, block, height, width).transpose(0, 1, 4, 2, 5, 3)
@@ -131,16 +134,16 @@ def _to_space(data: Array, block: int, columns_first: bool) -> Array:
     return laid
 
 
-# Reshapes and transposes moved behind what does not mind them, so that the layers before stay in four dimensions.
+# Reshapes and transposes move behind nodes that work in any shape, so that the layers before stay in four dimensions.
 #
-# An operation on each element by itself gives the same numbers in any shape; one with a number per channel does
-# where a (N, C, 1, 1) tensor was made (N, C). Two views in a row are one.
+# An elementwise operation gives the same numbers in any shape. One with a number per channel does so where a
+# (N, C, 1, 1) tensor was made (N, C). Two views in a row become one.
 
 _ALONE = POINTWISE - {"PRelu"}  # whose slopes have a shape of their own
 _PAIRS = ("Add", "Div", "Mul", "Sub")
 _TURNS = RESHAPES | {"Transpose"}
 _SOFTMAX_BY_AXIS = 13
-"""Before this opset Softmax is over all axes from one on: https://onnx.ai/onnx/operators/onnx__Softmax.html."""
+"""First opset whose Softmax is over one axis, not all from one on: https://onnx.ai/onnx/operators/onnx__Softmax.html."""
 
 
 def _alone(draft: Draft, node: Node) -> None:
@@ -180,7 +183,7 @@ def _softmax(draft: Draft, node: Node) -> None:
 
 
 def _view_before(draft: Draft, name: str, ops: Collection[str]) -> Node | None:
-    """The view of a computed (N, C, H, W) tensor that only one node reads."""
+    """Return the view of a computed (N, C, H, W) tensor that only one node reads, or None."""
     view = draft.before(name)
     if view is None or view.op not in ops or not draft.graph.is_private(name):
         return None
@@ -189,7 +192,7 @@ def _view_before(draft: Draft, name: str, ops: Collection[str]) -> Node | None:
 
 
 def _channels_kept(draft: Draft, view: Node) -> int | None:
-    """C where the view makes (N, C) of (N, C, 1, 1)."""
+    """Return C where the view makes (N, C) of (N, C, 1, 1), else None."""
     image, flat = draft.image(view.inputs[0]), draft.shape(view.outputs[0])
     if image is None or flat is None or image[2:] != (1, 1) or flat != image[:2]:
         return None
@@ -206,7 +209,7 @@ def _swap(draft: Draft, view: Node, node: Node, operands: tuple[str, ...], given
 
 
 def _merge(draft: Draft, node: Node) -> None:
-    """A view of a view, and a view that changes nothing."""
+    """Merge a view with the view before it, or remove a view that changes nothing."""
     shape, ends = draft.shape(node.inputs[0]), draft.shape(node.outputs[0])
     if shape is None or ends is None or draft.value(node.inputs[0]) is not None:
         return
@@ -224,7 +227,7 @@ def _merge(draft: Draft, node: Node) -> None:
 
 VIEW = rewrite(
     "view",
-    "Reshape, Flatten and Transpose move behind what does not mind them, and merge",
+    "Reshape, Flatten and Transpose move behind nodes that work in any shape, and merge",
     "a DLA works on four dimensions, and a Reshape between two layers cuts the graph",
     {**dict.fromkeys(_ALONE, _alone), **dict.fromkeys(_PAIRS, _pair), "Softmax": _softmax}
     | dict.fromkeys(RESHAPES, _merge),

@@ -1,13 +1,13 @@
-"""Poolings with large windows, and reductions of whole images, in windows that a DLA has.
+"""Rewrites of poolings with large windows, and of reductions of whole images, into windows that a DLA supports.
 
-The maximum over a window of k pixels is the maximum over windows of k1, of windows of k2, where k = k1 + k2 - 1: the
-same pixels are compared, so the result is the same to the bit. Padding counts as minus infinity and may be shared out
-among the windows as long as each gets less than its own size: a window that reaches over the edge then always holds
-the window at the edge, too, whose pixels are all those that the missing ones could have shown.
+The maximum over a window of k pixels equals the maximum over windows of k1, of windows of k2, where k = k1 + k2 - 1.
+The same pixels are compared, so the result is the same to the bit. Padding counts as minus infinity. It may be divided
+among the windows as long as each gets less than its own size. A window that reaches over the edge then always contains
+the window at the edge, which holds all pixels that the missing ones could have shown.
 
-Where the sides are products of numbers up to 8, the mean of means over tiles of equal size is the mean. Where they are
-not, a convolution per channel with all weights 1 / (H W) does it at once, up to the DLA's kernel of 32. Larger
-images are padded with zeros on all sides until they factor; what the zeros took from the mean is given back at the end.
+Where the sides are products of numbers up to 8, the mean of means over tiles of equal size is the mean. Elsewhere a
+convolution per channel with all weights 1 / (H W) computes it in one step, up to the DLA's kernel of 32. Larger images
+are padded with zeros on all sides until they factor. A final factor makes up for the zeros.
 """
 
 import math
@@ -24,17 +24,17 @@ from edgert.graph.draft import Chain, Draft, rewrite
 from edgert.graph.ir import Node
 
 MAX_WINDOW, MAX_KERNEL = LIMITS["pool.window"].high, LIMITS["conv.kernel"].high
-"""Pixels on a side of the largest window a DLA pools over, and of the largest kernel it convolves with."""
+"""Largest side, in pixels, of a pooling window and of a convolution kernel on a DLA."""
 
 Size = tuple[int, int]
-"""One number for rows, one for columns."""
+"""A number for rows and one for columns."""
 Image = tuple[int, int, int, int]
 
 
 def window_of(draft: Draft, node: Node) -> Window | None:
-    """The window of a Conv or pooling node over a (N, C, H, W) tensor of known size; None where it has none.
+    """Return the window of a Conv or pooling node over a (N, C, H, W) tensor of known size; None where it has none.
 
-    Its padding is that of full windows only, whatever ``ceil_mode`` is.
+    Its padding covers full windows only, whatever ``ceil_mode`` is.
     """
     if draft.image(node.inputs[0]) is None:
         return None
@@ -47,7 +47,7 @@ def window_of(draft: Draft, node: Node) -> Window | None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One small window along one axis."""
+    """A small window along one axis."""
 
     kernel: int = 1
     stride: int = 1
@@ -56,7 +56,7 @@ class _Step:
 
 
 def factors(size: int) -> list[int] | None:
-    """Numbers of at most MAX_WINDOW whose product is the size, largest first; None where there are none."""
+    """Return numbers of at most MAX_WINDOW whose product is the size, largest first; None where there are none."""
     found = []
     while size > MAX_WINDOW:
         divisor = next((number for number in range(MAX_WINDOW, 1, -1) if size % number == 0), None)
@@ -72,7 +72,7 @@ def _cascade(draft: Draft, node: Node) -> None:
     ends = draft.image(node.outputs[0])
     if window is None or shape is None or ends is None or any(node.outputs[1:]) or window.dilation != (1, 1):
         return
-    # the same windows when only full ones count: the padding reaches as far as the last one does
+    # with padding that reaches as far as the last window does, all windows are full and ceil_mode no longer matters
     first, last = window.padding[:2], window.padding[2:]
     reach = [(ends[2 + axis] - 1) * window.stride[axis] + window.kernel[axis] - shape[2 + axis] for axis in (0, 1)]
     window = replace(window, padding=(*first, *(max(last[axis], reach[axis] - first[axis]) for axis in (0, 1))))
@@ -96,16 +96,16 @@ def _cascade(draft: Draft, node: Node) -> None:
 
 
 def _fits(window: Window) -> bool:
-    """Whether every window holds at least one pixel of the image."""
+    """Return whether every window holds at least one pixel of the image."""
     return all(pad < size for pad, size in zip(window.padding, window.kernel * 2, strict=True))
 
 
 def _behind_sibling(draft: Draft, node: Node, window: Window) -> tuple[str, Window]:
-    """A smaller pooling of the same image to go on from, and the window over its result that is then left."""
+    """Return a smaller pooling of the same image to continue from, and the window that is left over its result."""
     best, rest = node.inputs[0], window
     for other in draft.graph.consumers.get(node.inputs[0], ()):
         if other is node:
-            return best, rest  # those further down come too late
+            return best, rest  # later poolings run after this node
         part = window_of(draft, other) if other.op == "MaxPool" and not other.domain else None
         left = None if part is None else _rest(window, part)
         if left is not None and left.kernel < rest.kernel:
@@ -114,7 +114,7 @@ def _behind_sibling(draft: Draft, node: Node, window: Window) -> tuple[str, Wind
 
 
 def _rest(window: Window, part: Window) -> Window | None:
-    """What must follow one window to make another; None where the first is no beginning of it."""
+    """Return the window that must follow ``part`` to make ``window``; None where no window does."""
     if part.stride != (1, 1) or part.dilation != (1, 1) or not _fits(part):
         return None
     rows, columns = (whole - begun for whole, begun in zip(window.kernel, part.kernel, strict=True))
@@ -124,9 +124,9 @@ def _rest(window: Window, part: Window) -> Window | None:
 
 
 def _steps(window: Window, axis: int, size: int, windows: int) -> list[_Step]:
-    """Small windows in a row that see what one large window sees along an axis.
+    """Return small windows in a row that cover what one large window covers along an axis.
 
-    Side by side where the windows do not overlap, else grown pixel by pixel.
+    They lie side by side where the windows do not overlap; otherwise each adds some pixels.
     """
     kernel, stride = window.kernel[axis], window.stride[axis]
     before, after = window.padding[axis], window.padding[axis + 2]
@@ -142,7 +142,7 @@ def _steps(window: Window, axis: int, size: int, windows: int) -> list[_Step]:
 
 
 def _padding(pad: int, grown: Sequence[int]) -> list[int]:
-    """Padding shared out among windows by what each adds to the first pixel; never more than that."""
+    """Return padding divided among windows by what each adds to the first pixel; never more than that."""
     whole, done, shares = max(1, sum(grown)), 0, []
     for part in grown:
         shares.append(pad * (done + part) // whole - pad * done // whole)
@@ -159,12 +159,12 @@ def _global(draft: Draft, node: Node) -> None:
 
 
 def _is_over_image(draft: Draft, node: Node) -> bool:
-    """Whether a global pooling or a reduction of a (N, C, H, W) tensor is over rows and columns and nothing else."""
+    """Return whether a global pooling or reduction of a (N, C, H, W) tensor is over rows and columns only."""
     return node.op.startswith("Global") or _reduced_axes(draft, node) == {2, 3}
 
 
 def _reduced_axes(draft: Draft, node: Node) -> set[int]:
-    """The axes that a reduction of a (N, C, H, W) tensor is over; none where they are not known."""
+    """Return the axes that a reduction of a (N, C, H, W) tensor is over; none where they are not known."""
     axes = draft.integers(node, "axes", 1)
     if axes is None:
         unknown = draft.is_given(node, "axes", 1) or node.attributes.get("noop_with_empty_axes", 0)
@@ -175,7 +175,7 @@ def _reduced_axes(draft: Draft, node: Node) -> set[int]:
 GLOBAL_MAX = rewrite(
     "global-max",
     "GlobalMaxPool and ReduceMax over the image become MaxPool",
-    "a DLA has them only on Orin and since TensorRT 8.6.12",
+    "a DLA supports them on Orin only, since TensorRT 8.6.12",
     {"GlobalMaxPool": _global, "ReduceMax": _global},
 )
 MAX_POOL = rewrite(
@@ -188,7 +188,7 @@ MAX_POOL = rewrite(
 # Means and sums.
 
 _Tiles = tuple[tuple[int, int], ...]
-"""(side of a tile, padding on each side) of the poolings along one axis."""
+"""Poolings along one axis, each as (side of a tile, padding on each side)."""
 
 
 def _mean(draft: Draft, node: Node) -> None:
@@ -207,7 +207,7 @@ def _mean(draft: Draft, node: Node) -> None:
 
 
 def _average(chain: Chain, shape: Image, total: int = 1) -> str:
-    """Appends the mean over rows and columns, times ``total``; returns how, in words."""
+    """Append the mean over rows and columns, times ``total``; return the method in words."""
     rows, columns = (tiles(size, pad=False) for size in shape[2:])
     if rows is not None and columns is not None:
         _pool(chain, shape, rows, columns)
@@ -221,15 +221,14 @@ def _average(chain: Chain, shape: Image, total: int = 1) -> str:
     rows, columns = (tiles(size, pad=True) or () for size in shape[2:])
     grown = _pool(chain, shape, rows, columns)
     chain.scalar("Mul", grown / (shape[2] * shape[3]) * total)
-    return f"{max(len(rows), len(columns))} AveragePool with zeros around, and their share given back"
+    return f"{max(len(rows), len(columns))} AveragePool with zeros around, and a factor that corrects for them"
 
 
 @lru_cache(maxsize=256)
 def tiles(size: int, *, pad: bool) -> _Tiles | None:
-    """Poolings that bring a side down to one pixel: as few, and as little padded, as can be.
+    """Return poolings that reduce a side to one pixel: as few, and with as little padding, as possible.
 
-    Args:
-        pad: whether zeros may be added; always possible then.
+    With ``pad`` zeros may be added, and a result always exists; without it, None where there is none.
     """
     if size <= MAX_WINDOW:
         return ((size, 0),)
@@ -244,7 +243,7 @@ def tiles(size: int, *, pad: bool) -> _Tiles | None:
 
 
 def _pool(chain: Chain, shape: Image, rows: _Tiles, columns: _Tiles) -> int:
-    """Appends the poolings; gives the number of pixels, zeros included, that the result is the mean of."""
+    """Append the poolings; return the number of pixels, zeros included, that the result is the mean of."""
     count = max(len(rows), len(columns))
     rows, columns = ((*found, *[(1, 0)] * (count - len(found))) for found in (rows, columns))
     height, width = shape[2:]
@@ -281,7 +280,7 @@ def _large_window(draft: Draft, node: Node) -> None:
 GLOBAL_MEAN = rewrite(
     "global-mean",
     "GlobalAveragePool and ReduceMean become AveragePools with windows up to 8, or a Conv per channel",
-    "a DLA has no global average, and pools over 8 pixels a side at most",
+    "a DLA does not support a global average, and pools over 8 pixels a side at most",
     {"GlobalAveragePool": _mean, "ReduceMean": _mean},
 )
 AVERAGE_POOL = rewrite(

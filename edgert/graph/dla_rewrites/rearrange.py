@@ -1,9 +1,10 @@
-"""Rearrangements as convolutions with weights of 0 and 1, which a DLA can do, and a CPU does in one go.
+"""Rewrites of rearrangements into convolutions with weights of 0 and 1: a DLA supports them, a CPU runs one pass.
 
-- channels chosen or shuffled (ShuffleNet): a 1x1 Conv;
-- blocks of pixels laid into channels (the Focus layer of YOLO, SpaceToDepth): a Conv whose stride is its kernel;
-- channels laid into blocks of pixels (DepthToSpace, pixel shuffle): a ConvTranspose whose stride is its kernel;
-- pixels left out: a MaxPool over one pixel.
+- Channels chosen or shuffled (ShuffleNet) become a 1x1 Conv.
+- Blocks of pixels moved into channels (Focus layer of YOLO, SpaceToDepth) become a Conv with stride = kernel.
+- Channels moved into blocks of pixels (DepthToSpace, pixel shuffle) become a ConvTranspose with stride = kernel.
+- Pixels left out become a MaxPool over one pixel.
+
 Each output is one input times 1, plus zeros: the result is the same to the bit.
 """
 
@@ -21,10 +22,10 @@ from edgert.graph.draft import FLOATS, Chain, Draft, rewrite
 from edgert.graph.ir import Graph, Node, Pass, Result
 from edgert.graph.model import Array
 
-# Split as one Slice for each part.
+# Split becomes one Slice for each part.
 
 _INPUTS_SINCE = 10
-"""Before this opset a Slice has its numbers as attributes: https://onnx.ai/onnx/operators/onnx__Slice.html."""
+"""First opset whose Slice has its numbers as inputs: https://onnx.ai/onnx/operators/onnx__Slice.html."""
 
 
 def _split(draft: Draft, node: Node) -> None:
@@ -44,7 +45,7 @@ def _split(draft: Draft, node: Node) -> None:
 
 
 def cut(draft: Draft, near: Node, target: str, axis: int, start: int, end: int) -> Node:
-    """A Slice of the first input of a node: elements ``start`` up to ``end`` along one axis."""
+    """Return a Slice of the first input of a node: elements ``start`` up to ``end`` along one axis."""
     label = draft.label(f"{near.name}/Slice")
     if draft.graph.opset < _INPUTS_SINCE:
         given = {"axes": [axis], "starts": [start], "ends": [end]}
@@ -57,21 +58,24 @@ def cut(draft: Draft, near: Node, target: str, axis: int, start: int, end: int) 
 SPLIT = rewrite("split", "Split becomes one Slice for each part", "a DLA has Slice only", {"Split": _split})
 
 
-# Rearrangements that have a meaning: channels chosen, blocks of pixels laid into channels, and back.
+# The rearrangements that are recognized: channels chosen, blocks of pixels moved into channels, and back.
 
 _LIST = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Pixels of blocks laid into channels, or channels into pixels of blocks that tile the output.
+    """Pixels of blocks moved into channels, or channels into pixels of blocks that tile the output.
 
     Gathered, output pixel (y, x) of channel k is input pixel (y rows + row[k], x columns + column[k]) of channel
-    channel[k]. Scattered, input channel k is laid into channel ``channel[k]``, at (row[k], column[k]) of each block.
+    channel[k]. Scattered, input channel k goes to channel ``channel[k]``, at (row[k], column[k]) of each block.
 
     Attributes:
-        rows, columns: size of a block; 1 and 1 where only channels are chosen.
-        channel, row, column: one number per channel of the side with more of them.
+        rows: height of a block; 1 where only channels are chosen.
+        columns: width of a block; 1 where only channels are chosen.
+        channel: one number per channel of the side with more of them, as row and column.
+        row: row within the block.
+        column: column within the block.
     """
 
     rows: int
@@ -82,7 +86,7 @@ class Blocks:
 
 
 def gathered(move: Move) -> Blocks | None:
-    """The move as a choice of channels and pixels; None where it is none."""
+    """Return the move as a choice of channels and pixels; None where it is not one."""
     _, channels, height, width = move.shape
     _, _, tall, wide = move.origin.shape
     if not tall or not wide or height % tall or width % wide or len(move.origin) != move.shape[0]:
@@ -99,7 +103,7 @@ def gathered(move: Move) -> Blocks | None:
 
 
 def scattered(move: Move) -> Blocks | None:
-    """The move as blocks of pixels made of channels; None where it is none, or the blocks are one pixel."""
+    """Return the move as blocks of pixels made of channels; None where it is not that, or the blocks are one pixel."""
     _, channels, height, width = move.shape
     _, planes, tall, wide = move.origin.shape
     if tall % height or wide % width or len(move.origin) != move.shape[0]:
@@ -119,20 +123,20 @@ def scattered(move: Move) -> Blocks | None:
 
 
 def _matches(move: Move, expected: _LIST) -> bool:
-    """Whether every image of the batch is rearranged in that way, and none takes pixels of another."""
+    """Return whether every image of the batch is rearranged as expected, and none takes pixels of another."""
     _, channels, height, width = move.shape
     starts = np.arange(move.shape[0])[:, None, None, None] * (channels * height * width)
     return bool(np.array_equal(move.origin, starts + expected))
 
 
 MAX_WEIGHTS = 2**22
-"""Elements of a kernel; larger rearrangements stay."""
+"""Most elements of a kernel; larger rearrangements stay as they are."""
 MAX_STRIDE = LIMITS["conv.stride"].high
 _Writer = Callable[[Draft, Node, Move], object]
 
 
 def _rearrangement(name: str, does: str, because: str, write: _Writer, *, grows: bool = True) -> Pass:
-    """A pass that shows every rearranged tensor that something computes with to the writer."""
+    """Return a pass that calls the writer for every rearranged tensor that some node computes with."""
 
     def apply(graph: Graph) -> Result:
         if not any(node.op in MOVERS and node.op != "Concat" for node in graph.nodes):
@@ -153,7 +157,7 @@ def _rearrangement(name: str, does: str, because: str, write: _Writer, *, grows:
 
 
 def _choose(draft: Draft, node: Node, move: Move) -> None:
-    """Channels, of whole images."""
+    """Replace a rearrangement that chooses channels of whole images."""
     found = gathered(move)
     if found is None or found.rows * found.columns > 1:
         return
@@ -169,7 +173,7 @@ def _choose(draft: Draft, node: Node, move: Move) -> None:
 
 
 def _fold_space(draft: Draft, node: Node, move: Move) -> None:
-    """Blocks of pixels into channels."""
+    """Replace a rearrangement of blocks of pixels into channels."""
     found = gathered(move)
     if found is None or found.rows * found.columns == 1 or max(found.rows, found.columns) > MAX_STRIDE:
         return
@@ -183,7 +187,7 @@ def _fold_space(draft: Draft, node: Node, move: Move) -> None:
 
 
 def _unfold_space(draft: Draft, node: Node, move: Move) -> None:
-    """Channels into blocks of pixels."""
+    """Replace a rearrangement of channels into blocks of pixels."""
     found = scattered(move)
     if found is not None:
         what = f"{move.shape[1]} channels into blocks of {found.rows}x{found.columns} pixels → ConvTranspose"
@@ -216,16 +220,16 @@ DEPTH_TO_SPACE = _rearrangement(
 CHANNEL_SHUFFLE = _rearrangement(
     "channel-shuffle",
     "channels put in another order (ShuffleNet) or picked out by Gather become a 1x1 Conv or a Slice",
-    "a DLA has no five-dimensional tensors, no Gather, and no Reshape beside a Slice or Concat",
+    "a DLA supports no five-dimensional tensors, no Gather, and no Reshape beside a Slice or Concat",
     _choose,
 )
 
 
-# A rearrangement written as a convolution, merged into the convolution behind it.
+# A rearrangement written as a convolution is merged into the convolution behind it.
 #
-# A Conv of k x k pixels over blocks of s x s laid into channels is one of (s k) x (s k) over the image itself, with
-# the same weights in other places and s times the stride and padding: the Focus layer of YOLO and its first Conv
-# become one.
+# A Conv of k x k pixels over blocks of s x s moved into channels equals one of (s k) x (s k) over the image itself. Its
+# weights are the same in other places; stride and padding are s times as large. So the Focus layer of YOLO and its
+# first Conv become one.
 
 
 def _merge(draft: Draft, node: Node) -> None:
@@ -247,7 +251,10 @@ def _merge(draft: Draft, node: Node) -> None:
 
 
 def _choice_before(draft: Draft, node: Node) -> tuple[str, Array | None]:
-    """What a rearrangement that only this node reads is of, and its (K, C, rows, columns) weights: one 1 per filter."""
+    """Return the source of a rearrangement that only this node reads, and its weights with a single 1 per filter.
+
+    The weights have shape (K, C, rows, columns); None where there is no such rearrangement.
+    """
     first = draft.before(node.inputs[0])
     weight = None if first is None or first.op != "Conv" else draft.value(first.inputs[1])
     if first is None or weight is None or weight.ndim != 4 or not draft.graph.is_private(node.inputs[0]):
@@ -260,7 +267,7 @@ def _choice_before(draft: Draft, node: Node) -> tuple[str, Array | None]:
 
 
 def _attributes(block: Size, window: Window) -> dict[str, Any] | None:
-    """Of the merged Conv; None where a DLA would not take it."""
+    """Return the attributes of the merged Conv; None where a DLA does not support it."""
     kernel, strides, pads = (
         [size * step for size, step in zip(sizes, block * 2, strict=False)]
         for sizes in (window.kernel, window.stride, window.padding)
@@ -272,7 +279,7 @@ def _attributes(block: Size, window: Window) -> dict[str, Any] | None:
 
 
 def _pays(draft: Draft, node: Node, choice: Array, weight: Array, ends: tuple[int, ...]) -> bool:
-    """Whether the merged Conv takes no more multiply-adds than the two."""
+    """Return whether the merged Conv takes no more multiply-adds than the two."""
     between = draft.shape(node.inputs[0]) or ()
     inputs_px, outputs_px = np.prod(between[2:]), np.prod(ends[2:])
     merged = weight.size // weight.shape[1] * choice[0].size

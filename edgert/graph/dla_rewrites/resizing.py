@@ -1,8 +1,8 @@
-"""Resizes in the few forms that a DLA has, where they take the same pixels.
+"""Rewrites of Resize into the few forms that a DLA supports, where these take the same pixels.
 
-Those are, for a (N, C, H, W) tensor: ``scales`` that are whole numbers; nearest up to 32 (asymmetric with floor, or
-half_pixel), linear up to 4 (half_pixel). A resize by one over a whole number is a pooling that leaves pixels out, or,
-linear by one half, the mean of four pixels.
+For a (N, C, H, W) tensor these have ``scales`` that are whole numbers: nearest up to 32 (asymmetric with floor, or
+half_pixel), linear up to 4 (half_pixel). A resize by one over a whole number becomes a pooling that leaves pixels out.
+A linear resize by one half becomes the mean of four pixels. Source:
 https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/dla-layer-restrictions.html.
 """
 
@@ -19,7 +19,7 @@ from edgert.graph.dla_rewrites.pooling import factors
 from edgert.graph.draft import Chain, Draft, rewrite
 from edgert.graph.ir import Node
 
-# Where a Resize samples its input, for each output pixel along one axis.
+# Sample positions of a Resize in its input, for each output pixel along one axis.
 #
 # Formulas: https://onnx.ai/onnx/operators/onnx__Resize.html.
 
@@ -33,7 +33,7 @@ _POSITIONS: Mapping[str, Callable[[Positions, int, int, float], Positions]] = {
     "align_corners": lambda at, size, target, scale: at * ((size - 1) / (target - 1)) if target > 1 else np.zeros(1),
     "tf_half_pixel_for_nn": lambda at, size, target, scale: (at + 0.5) / scale,
 }
-"""Coordinate transformation → the input coordinates of output pixels."""
+"""Input coordinates of output pixels, by coordinate transformation."""
 _ROUNDINGS: Mapping[str, Callable[[Positions], Positions]] = {
     "floor": np.floor,
     "ceil": np.ceil,
@@ -43,7 +43,7 @@ _ROUNDINGS: Mapping[str, Callable[[Positions], Positions]] = {
 
 
 def modes(given: Mapping[str, Any]) -> tuple[str, str, str]:
-    """(mode, coordinate transformation, rounding) of a Resize node."""
+    """Return (mode, coordinate transformation, rounding) of a Resize node."""
     defaults = (("mode", b"nearest"), ("coordinate_transformation_mode", b"half_pixel"),
                 ("nearest_mode", b"round_prefer_floor"))  # fmt: skip
     mode, transformation, rounding = (given.get(name, default).decode("utf-8", "replace") for name, default in defaults)
@@ -53,13 +53,13 @@ def modes(given: Mapping[str, Any]) -> tuple[str, str, str]:
 MAX_NEAREST, MAX_POOL_STRIDE = LIMITS["resize.nearest"].high, LIMITS["pool.stride"].high
 """Largest factor of one nearest resize, and of a pooling that leaves pixels out."""
 MIN_OPSET = 11
-"""Before it, no Resize defines where it samples."""
+"""First opset whose Resize defines its sample positions."""
 _ROI_OPTIONAL = 13
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Rows or columns: ``at`` is the input coordinate of each output pixel."""
+    """Rows or columns; ``at`` is the input coordinate of each output pixel."""
 
     size: int
     target: int
@@ -68,17 +68,17 @@ class _Axis:
 
     @property
     def factor(self) -> int:
-        """The whole number it grows by; 0 where it does not."""
+        """Whole number that the axis grows by; 0 where it does not."""
         return self.target // self.size if self.target % self.size == 0 else 0
 
     @property
     def divisor(self) -> int:
-        """The whole number it shrinks by; 0 where it does not."""
+        """Whole number that the axis shrinks by; 0 where it does not."""
         return self.size // self.target if self.size % self.target == 0 else 0
 
     @property
     def is_half_pixel(self) -> bool:
-        """Whether the pixels between which it takes its values are those that half_pixel takes."""
+        """Whether it samples between the same pixels as half_pixel."""
         usual = _POSITIONS["half_pixel"](np.arange(self.target, dtype=np.float64), self.size, self.target, self.factor)
         own, usual = (np.clip(at, 0, self.size - 1) for at in (self.at, usual))
         return bool(np.allclose(own, usual, atol=1e-6))
@@ -90,7 +90,7 @@ def _resize(draft: Draft, node: Node) -> None:
         return
     if not all(1 <= size <= limits.RESIZED_SIDE for size in (*shape[2:], *ends[2:])):
         return
-    policy = node.attributes.get("keep_aspect_ratio_policy", b"stretch")  # else sizes are what it must fit into
+    policy = node.attributes.get("keep_aspect_ratio_policy", b"stretch")  # other policies fit the image into the sizes
     if shape == ends or node.attributes.get("antialias", 0) or policy != b"stretch":
         return
     axes = _axes(draft, node, (shape[2], shape[3]), (ends[2], ends[3]))
@@ -117,10 +117,10 @@ def _axes(draft: Draft, node: Node, size: tuple[int, int], target: tuple[int, in
 
 
 def _scales(draft: Draft, node: Node) -> tuple[float, float] | None:
-    """Factors for rows and columns as the node gives them; None where it gives sizes."""
+    """Return the scales for rows and columns that the node states; None where it states sizes."""
     stored = draft.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     if stored is None or stored.size != 4:
-        return None  # for some axes only (opset 18): the sizes mean the same unless they were rounded
+        return None  # scales of some axes only (opset 18): the sizes mean the same unless they were rounded
     return float(stored[2]), float(stored[3])
 
 
@@ -141,7 +141,11 @@ def _nearest(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], rounding: str)
 
 
 def grow(draft: Draft, chain: Chain, by: tuple[int, int]) -> int:
-    """Appends nearest resizes by whole numbers that a DLA takes; how many, 0 where a factor cannot be reached."""
+    """Append nearest resizes by whole numbers that a DLA supports.
+
+    Returns:
+        Number of nodes appended; 0 where a factor cannot be reached.
+    """
     steps = [_factors(factor) for factor in by]
     shape = draft.image(chain.current)
     if min(map(len, steps)) == 0 or shape is None:
@@ -159,14 +163,14 @@ _PLAIN = {"mode": b"nearest", "coordinate_transformation_mode": b"asymmetric", "
 
 
 def _is_plain(draft: Draft, node: Node) -> bool:
-    """Whether a DLA takes a nearest resize by whole numbers as it is written."""
+    """Return whether a DLA supports a nearest resize by whole numbers as the node is."""
     mode, transformation, rounding = modes(node.attributes)
     allowed = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil"))
     return mode == "nearest" and (transformation, rounding) in allowed and _scales(draft, node) is not None
 
 
 def _factors(factor: int) -> list[int]:
-    """The factor in parts of at most MAX_NEAREST; none where it has a larger prime."""
+    """Return the factor in parts of at most MAX_NEAREST; empty where it has a larger prime."""
     if factor <= MAX_NEAREST:
         return [factor]
     for part in range(MAX_NEAREST, 1, -1):
@@ -177,13 +181,13 @@ def _factors(factor: int) -> list[int]:
 
 
 def _by(draft: Draft, chain: Chain, rows: float, columns: float) -> tuple[str, str]:
-    """The inputs roi, empty, and scales; both are float32 whatever the tensor is."""
+    """Return the names of the inputs roi, empty, and scales; both are float32 whatever the tensor is."""
     roi = "" if draft.graph.opset >= _ROI_OPTIONAL else chain.store_exact(np.zeros(0, np.float32), "roi")
     return roi, chain.store_exact(np.array([1, 1, rows, columns], np.float32), "scales")
 
 
 def _leave_out(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
-    """A window of one pixel that moves by several."""
+    """Replace a Resize by a pooling window of one pixel with a stride."""
     rows, columns = (factors(axis.divisor) or [] for axis in axes)
     ends = draft.image(node.outputs[0])
     if not rows or not columns or ends is None or max(axis.divisor for axis in axes) > MAX_POOL_STRIDE:
@@ -211,7 +215,7 @@ def _linear(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], transformation:
 
 RESIZE = rewrite(
     "resize",
-    "Resize gets whole scales and a mode that a DLA has; by one half it becomes a pooling",
-    "a DLA enlarges by whole numbers only, and knows a few modes",
+    "Resize gets whole scales and a mode that a DLA supports; by one half it becomes a pooling",
+    "a DLA enlarges by whole numbers only, in a few modes",
     {"Resize": _resize},
 )

@@ -1,4 +1,4 @@
-"""All rewrites that let a model onto a DLA, by name, and the function that applies them."""
+"""Table of all rewrites that let a DLA run a model, by name, and the function that applies them."""
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -42,18 +42,18 @@ _ALL = (
 )
 
 REWRITES: Mapping[str, Pass] = {rewrite.name: rewrite for rewrite in _ALL}
-"""Name → pass, in the order in which they are applied."""
+"""All passes by name, in the order in which they are applied."""
 
 
 def fit(graph: Graph, names: Iterable[str] | None = None) -> Result:
-    """Rewrites a graph, round after round, until no rewrite finds anything left to do.
+    """Rewrite a graph for a DLA, round after round, until no rewrite finds anything left to do.
 
-    The result computes the same, up to rounding where weights are multiplied into each other; inputs and outputs keep
+    The result computes the same, up to rounding where weights are multiplied into each other. Inputs and outputs keep
     their names, types and shapes. The same graph always gives the same result, names of new tensors included.
 
     Args:
         graph: of a model with static shapes; where a shape is not known nothing is rewritten.
-        names: of the rewrites to use; all of :data:`REWRITES` by default, and in its order whatever order they have.
+        names: of the rewrites to use; all of :data:`REWRITES` by default, and always in its order.
 
     Returns:
         The new graph (the given one when nothing changed) and every change, in order.
@@ -68,13 +68,14 @@ def fit(graph: Graph, names: Iterable[str] | None = None) -> Result:
 
 
 def without(skipped: Iterable[str], where: str = "") -> tuple[str, ...]:
-    """The names of all rewrites but those that globs fit, ``["max-pool", "fold-*"]``; what :func:`fit` takes.
+    """Return the names of all rewrites that no glob matches; :func:`fit` takes them.
 
     Args:
+        skipped: globs of the rewrites to leave out, as ``["max-pool", "fold-*"]``.
         where: the place of the globs, for errors.
 
     Raises:
-        PlacementError: a glob fits no rewrite.
+        PlacementError: a glob matches no rewrite.
     """
     globs = tuple(skipped)
     for glob in globs:

@@ -108,10 +108,10 @@ def _forgotten(graph: Graph) -> Graph:
     ("edit", "words"),
     [
         (_renamed, "changed the inputs or outputs"),
-        (_swapped, "read what is not made before them: a"),
+        (_swapped, "read tensors not computed before them: a"),
         (_doubled, "added nodes \\(2 before, 3 after\\)"),
         (_forgotten, "lost or changed the type of 'y'"),
-        (lambda graph: graph, "reports nothing, or the other way round"),
+        (lambda graph: graph, "without reporting it, or reported a change it did not make"),
     ],
 )
 def test_a_pass_that_breaks_a_promise_is_caught(edit: Callable[[Graph], Graph], words: str) -> None:
@@ -205,7 +205,7 @@ def test_broken_graphs_say_where() -> None:
         clean(cycle)
     assert caught.value.where == "test.onnx"
     dangling = make([node("Add", ["x", "bb"], ["b"], "sum")], {"x": [2]}, {"b": [2]})
-    with pytest.raises(ModelError, match="'sum' reads 'bb', which nothing makes") as caught:
+    with pytest.raises(ModelError, match="'sum' reads 'bb', which nothing computes") as caught:
         clean(dangling)
     assert "did you mean 'b'?" in caught.value.why
 
@@ -245,7 +245,7 @@ def test_types_of_tensors_that_are_gone_are_forgotten() -> None:
     proto.graph.value_info.extend([value("a", [2]), value("gone", [2])])
     cleaned, changes = clean(from_proto(proto), [])
     assert [item.name for item in cleaned.proto.graph.value_info] == ["a"]
-    assert Change("forget-gone", "gone", "type of a tensor that is gone removed") in changes
+    assert Change("forget-gone", "gone", "type of a tensor that no longer exists removed") in changes
 
 
 def test_every_node_gets_a_name_of_its_own() -> None:

@@ -81,9 +81,9 @@ def test_integer_operators_are_refused_by_name_for_tensorrt(tmp_path: Path) -> N
     stored = [numpy_helper.from_array(np.ones((4, 3, 3, 3), np.int8), "w")]
     graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], stored)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
-    with pytest.raises(ModelError, match="TensorRT has no DynamicQuantizeLinear") as caught:
+    with pytest.raises(ModelError, match="TensorRT does not support DynamicQuantizeLinear") as caught:
         planned(path, "orin-nx-16gb", "15W")
-    assert "float model is wanted" in caught.value.fix and "models.net" in caught.value.where
+    assert "export the float model" in caught.value.fix and "models.net" in caught.value.where
 
 
 @pytest.mark.slow
