@@ -44,23 +44,6 @@ class _Allocation:
         self._gpu.allocations.remove(self)
 
 
-class _Shared:
-    """An allocation of another process, which here is this one."""
-
-    def __init__(self, gpu: CudaDouble, handle: bytearray, flags: int) -> None:
-        gpu.check()
-        gpu.fail("ipc")
-        self._gpu, self._address = gpu, int.from_bytes(handle[:8], "little")
-        gpu.shared.append(self)
-
-    def __int__(self) -> int:
-        return self._address
-
-    def close(self) -> None:
-        self._gpu.check()
-        self._gpu.shared.remove(self)
-
-
 class _Context:
     def __init__(self, gpu: CudaDouble, ordinal: int = 0) -> None:
         self._gpu, self.ordinal, self.handle = gpu, ordinal, 0xC0DE + ordinal
@@ -168,7 +151,6 @@ class CudaDouble:
     event_flags = SimpleNamespace(DEFAULT=0, BLOCKING_SYNC=1, DISABLE_TIMING=2)
     host_alloc_flags = SimpleNamespace(DEVICEMAP=2)
     device_attribute = SimpleNamespace(INTEGRATED=18, CAN_MAP_HOST_MEMORY=19)
-    ipc_mem_flags = SimpleNamespace(LAZY_ENABLE_PEER_ACCESS=1)
     CONTEXT_BYTES = 2**20
 
     def __init__(
@@ -185,7 +167,6 @@ class CudaDouble:
         self.streams: list[_Stream] = []
         self.paused, self.detached, self.pushes, self.more_contexts = False, False, 0, 0
         self.broken: dict[str, str] = {}
-        self.shared: list[_Shared] = []
         self.mapped: dict[int, int] = {}
         """Memory of others that this GPU sees, too: address and bytes."""
         self.launches: list[tuple[Any, ...]] = []
@@ -280,18 +261,6 @@ class CudaDouble:
         self.check()
         self.fail("module")
         return _Module(self)
-
-    def mem_get_address_range(self, address: int) -> tuple[int, int]:
-        self.check()
-        found = next(one for one in self.allocations if int(one) <= address < int(one) + one.nbytes)
-        return int(found), found.nbytes
-
-    def mem_get_ipc_handle(self, address: int) -> bytearray:
-        self.check()
-        return bytearray(address.to_bytes(64, "little"))
-
-    def IPCMemoryHandle(self, handle: bytearray, flags: int) -> _Shared:
-        return _Shared(self, handle, flags)
 
     def _inside(self, address: int, nbytes: int) -> int:
         for start, length in (*((int(one), one.nbytes) for one in self.allocations), *self.mapped.items()):

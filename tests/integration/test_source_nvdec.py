@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import gc
 import json
-import socket
 import sys
 import threading
 from collections import deque
@@ -25,8 +23,6 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, StreamLease
 from edgert.runtime.frame import Color, Frame
 from edgert.stages.source import nvdec as door
-from edgert.stages.source import nvdec_process, nvdec_server
-from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.files import VideoFile
 from edgert.stages.source.kinds import source_for
 from tests.helpers.clips import h264_units, trimmed, write_clip
@@ -41,8 +37,6 @@ API = json.loads((Path(__file__).parents[1] / "data/nvdec/api.json").read_text(e
 
 class Rig:
     """Stand-ins for a GPU and its decoder."""
-
-    is_elsewhere = False
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpu = CudaDouble()
@@ -62,44 +56,9 @@ class Rig:
         source.close()
 
 
-class ProcessDouble:
-    """A process for NVDEC, which is a thread of this one."""
-
-    def __init__(self, rig: Rig) -> None:
-        self._rig, self.threads = rig, list[threading.Thread]()
-
-    def read(self, path: str, where: str) -> socket.socket:
-        mine, theirs = socket.socketpair()
-        device = CudaDevice(self._rig.gpu, 0, Counter())
-
-        def opened() -> Video:
-            video = Video(path, Counter(), REAL, where=where)
-            video.decode_on(device)
-            return video
-
-        served = nvdec_server.Served(device, theirs, opened)
-        self.threads.append(threading.Thread(target=served.serve, daemon=True))
-        self.threads[-1].start()
-        return mine
-
-
-@pytest.fixture(params=["here", "elsewhere"])
-def rig(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """With a decoder of this process, and with one of another."""
-    made = Rig(monkeypatch)
-    process = ProcessDouble(made)
-    if request.param == "elsewhere":
-        made.is_elsewhere = made.device.is_one_of_several = True
-        monkeypatch.setattr(nvdec_process, "process_for", lambda device: process)
-    yield made
-    for thread in process.threads:
-        for _ in range(100):  # a pass does nothing while another thread is in one
-            gc.collect()
-            thread.join(0.1)
-            if not thread.is_alive():
-                break
-        assert not thread.is_alive()
-    assert not made.gpu.shared
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+    return Rig(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +128,8 @@ def test_a_surface_goes_back_when_its_lease_has_ended_and_the_gpu_has_read_it(ri
     rig.gpu.run_all()
     for frame in frames:
         frame.lease.release()
-    assert rig.is_elsewhere or not decoder.locked  # else they go back with the next packets, or the decoder
-    assert decoder.made < (28 if rig.is_elsewhere else 12)  # surfaces are used again: 40 frames
+    assert not decoder.locked
+    assert decoder.made < 12  # surfaces are used again: 40 frames
 
 
 def test_frames_outlive_the_file(rig: Rig, clip: Path) -> None:
@@ -180,7 +139,7 @@ def test_frames_outlive_the_file(rig: Rig, clip: Path) -> None:
     held = len(decoder.locked)
     for frame in frames:
         frame.lease.release()
-    assert rig.is_elsewhere or held - len(decoder.locked) == 5
+    assert held - len(decoder.locked) == 5
 
 
 def test_a_loop_goes_on_with_a_new_decoder(rig: Rig, clip: Path) -> None:
@@ -202,7 +161,7 @@ def test_the_decoder_works_in_our_context_and_on_our_stream(rig: Rig, clip: Path
     frame = next(rig.frames(clip))
     options = rig.package.decoders[0].options
     assert options["cudacontext"] == rig.device.context_handle and options["usedevicememory"] is True
-    assert rig.is_elsewhere or options["cudastream"] == cast("Any", frame.planes[0]).stream.handle
+    assert options["cudastream"] == cast("Any", frame.planes[0]).stream.handle
     assert options["latency"] == 0
 
 

@@ -19,7 +19,7 @@ from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counter
 from edgert.stages.source.frame_times import BestTimes, Seams, usual_rate
 from edgert.stages.source.live import FinalError, LoginError, redact
-from edgert.stages.source.planes import color_of_tags, media_ns, to_image
+from edgert.stages.source.planes import media_ns, to_image
 from edgert.stages.source.sender_clock import SenderClock
 from edgert.stages.source.timeline import Image
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from edgert.memory.cuda import CudaDevice
     from edgert.stages.source.gst_decoder import GstDecoder
     from edgert.stages.source.nvdec import Nvdec
-    from edgert.stages.source.nvdec_process import RemoteFile
     from edgert.stages.source.packets import Tap
 
 log = logging.getLogger("edgert.source")
@@ -122,7 +121,7 @@ class Video:
         self.target, self.where, self._watched = redact(target), where, watched
         self._counter, self._clock, self._live, self._timeout_s = counter, clock, live, timeout_s
         self.asked_ns: int | None = None
-        self._hardware: Nvdec | RemoteFile | GstDecoder | None = None
+        self._hardware: Nvdec | GstDecoder | None = None
         self._refuse: Callable[[str], None] | None = None
         self._failed: Callable[[str, int], None] | None = None
         self._asked = target, format, dict(options or {})
@@ -233,9 +232,6 @@ class Video:
         parts = self._stream, device, self._counter, self._clock
         low_latency = self._live and not self._stream.codec_context.has_b_frames
         if device is not None and is_nvdec(self._stream, device):
-            self._hardware = self._elsewhere(device)
-            if self._hardware is not None:
-                return
             self._hardware = Nvdec(
                 self._stream,
                 device,
@@ -253,26 +249,6 @@ class Video:
                 if refuse is None:
                     raise
                 refuse(error.why)
-
-    def _elsewhere(self, device: CudaDevice) -> RemoteFile | None:
-        """What decodes it in a process of its own; None where this one does. Recorders want its packets here."""
-        from edgert.stages.source.nvdec import is_apart
-
-        if self._live or not is_apart(device) or (self.tap is not None and self.tap.is_heard):
-            return None
-        from edgert.stages.source.nvdec_process import RemoteFile, process_for
-
-        try:
-            way = process_for(device).read(self._asked[0], self.where)
-        except (DeviceError, OSError) as error:
-            log.warning("%s: decoded in this process: %s", self.where, error)
-            return None
-        context = self._stream.codec_context
-        color = color_of_tags(context.colorspace, context.color_range, str(context.pix_fmt))
-        return RemoteFile(device, way, self._counter, self._clock, color, self._counted)
-
-    def _counted(self, packets: int, skipped: int) -> None:
-        self.packets, self.skipped = packets, skipped
 
     def count(self) -> int:
         """How many images there are, from reading every packet and decoding none; the video is then at its end."""

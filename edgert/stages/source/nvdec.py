@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import heapq
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edgert.source")
 
-PROCESSES = "EDGERT_NVDEC"
-"""Names a variable: ``process`` or ``thread``, where decoders work whatever the number of GPUs."""
 CODECS = {"h264": ("H264", "h264_mp4toannexb"), "hevc": ("HEVC", "hevc_mp4toannexb")}
 """FFmpeg's codec → NVDEC's, and the filter that makes its packets what NVDEC reads: units with start codes."""
 _NEXT = {"h264": bytes.fromhex("00000001 09f0 00000001")}
@@ -108,13 +105,6 @@ def missing() -> str:
     except DeviceError as error:
         return f"{error.what} ({error.why}): {error.fix}"
     return ""
-
-
-def is_apart(device: CudaDevice) -> bool:
-    """Whether files are decoded on this GPU by a process of its own: where this process works on several GPUs, unless
-    ``EDGERT_NVDEC`` says otherwise. Integrated GPUs share no memory between processes as others do."""
-    asked = os.environ.get(PROCESSES, "")
-    return not device.traits.integrated and (asked == "process" or (device.is_one_of_several and asked != "thread"))
 
 
 class StartCodes:

@@ -202,11 +202,6 @@ class Tap:
         self._shift_ns: int | None = None
         self._stretches = deque[tuple[int, int]](maxlen=64)  # since when, and what is added to the stream's own time
 
-    @property
-    def is_heard(self) -> bool:
-        """Whether somebody listens."""
-        return bool(self._inboxes)
-
     def listen(self, limit_bytes: int, wake: threading.Event) -> Inbox:
         """From now on, packets come there; see :class:`Inbox`."""
         inbox = Inbox(limit_bytes, self.waits, wake)
