@@ -105,12 +105,12 @@ class Pipeline:
         loaded = load_pipeline(file, overrides)
         rtx = loaded.config.engines[:1] in ((), (TENSORRT,))
         with ExitStack() as gpu:
-            gpu.enter_context(gpu_started(loaded.config.likely_gpu, rtx=rtx))
+            gpu.enter_context(gpu_started(loaded.config.likely_on_gpu, rtx=rtx))
             with making_what_stays():  # as whatever imports this module
                 if loaded.config.begins_with_ort_cuda:  # whose libraries take longest
                     from edgert.backend.ort import ahead, cuda
 
-                    gpu.enter_context(ahead.libraries_ahead(loaded.config.likely_gpu or 0, cuda.smallest_session))
+                    gpu.enter_context(ahead.libraries_ahead(0, cuda.smallest_session))
                 from edgert.assemble import HERE, with_default_engines
 
             found, chosen = with_default_engines(loaded)
@@ -423,21 +423,19 @@ class Pipeline:
         live = self._assembly.live
         with self._tapping:
             self._refuse_called("listened to")
-            nodes = self._assembly.listen(stage, tap, 1 if live else _TAP_QUEUE, "oldest" if live else "never")
+            node = self._assembly.listen(stage, tap, 1 if live else _TAP_QUEUE, "oldest" if live else "never")
             self._taps.append(tap)
             self._assembly.settle(self._taps)
         self._runner.listen(tap.inlet)
         self.start()
-        for node, channel in zip(nodes, tap.inlet.channels, strict=True):
-            if not self._runner.is_working(node):
-                channel.close()
-        return Results(tap, stage, timeout, self._runner, partial(self._leave_tap, nodes, tap))
+        if not self._runner.is_working(node):
+            tap.inlet.channels[0].close()
+        return Results(tap, stage, timeout, self._runner, partial(self._leave_tap, node, tap))
 
-    def _leave_tap(self, nodes: Sequence[Node], tap: Node) -> None:
-        """Undoes what :meth:`results` did."""
+    def _leave_tap(self, node: Node, tap: Node) -> None:
+        """Undo what :meth:`results` did."""
         with self._tapping:
-            for node in nodes:
-                disconnect(node, tap)
+            disconnect(node, tap)
             self._taps = [other for other in self._taps if other is not tap]
             self._assembly.settle(self._taps)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgert.assemble import assemble, gpus
+from edgert.assemble import assemble
 from edgert.board import detect
 from edgert.board.devices import CSI_INSTEAD, why_no_csi, why_no_mjpeg
 from edgert.board.record import board as board_of
@@ -30,20 +30,18 @@ class Validation:
         stages: number of its stages.
         models: number of the models that they run.
         read_code: whether it names code of the user's own, which was read and not run.
-        gpus: which stream goes to which GPU of this machine; empty where they have no choice.
         notes: what to know about sources on the board that it was checked for; whether they work is not known.
     """
 
     stages: int
     models: int
     read_code: bool
-    gpus: str = ""
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         counts = f"{self.stages} stages, {self.models} model{'' if self.models == 1 else 's'}"
         read = "code of your own was read, not run" if self.read_code else ""
-        return "; ".join(filter(None, (counts, read, self.gpus)))
+        return "; ".join(filter(None, (counts, read)))
 
 
 def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | None = None) -> Validation:
@@ -70,9 +68,8 @@ def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | No
         found[section][name] = _replaced(found[section][name], inner)
     assembly = assemble(replace(file, config=file.config.model_copy(update=found)), backend_name="null")
     assembly.close()
-    numbers, has_code = gpus.gpus_of(file), bool(file.config.code or file.config.ops)
-    streams = gpus.in_words(gpus.streams_on(file, numbers)) if numbers != gpus.FIRST else ""
-    return Validation(len(file.config.stages), len(assembly.engines), has_code, streams, notes)
+    has_code = bool(file.config.code or file.config.ops)
+    return Validation(len(file.config.stages), len(assembly.engines), has_code, notes)
 
 
 def _board_notes(file: PipelineFile, name: str | None) -> Iterator[str]:

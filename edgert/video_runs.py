@@ -153,9 +153,8 @@ class VideoRuns:
             self._error = self._error or error
             self.stop()
         finally:
-            for engines in (environment.kept or {}).values():
-                for engine in engines.values():
-                    engine.close()
+            for engine in (environment.kept or {}).values():
+                engine.close()
             ended.set()
 
     def _next(self) -> Video | None:

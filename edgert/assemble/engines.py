@@ -5,25 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from edgert.assemble.default_engines import leaves_engine
-from edgert.backend import Backend, Engine, backend
+from edgert.backend import Engine, backend
 from edgert.backend.chain import Chain, Skipped, why_not
 from edgert.board import HOST, detect
-from edgert.board.devices import cuda_driver
 from edgert.board.host import core_accelerators
 from edgert.config import InferStage, ModelConfig, PipelineFile
 from edgert.config.engine_choice import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.engine import build_engine, default_profile
-from edgert.errors import ConfigError, DeviceError, PlacementError
+from edgert.errors import ConfigError, PlacementError
 from edgert.files import FileStore, cache_folder
 from edgert.graph import Graph, Model, clean, load, read, with_shapes
-from edgert.kinds import BACKENDS
-from edgert.memory.cuda import CudaDevice, open_device
 from edgert.placement.cutting import Part, accelerators_of, assign, check_accelerators, partition, weights_of
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 
@@ -89,7 +85,6 @@ class ChainEngines:
         strict: an engine that would be skipped is an error.
         bar: moved while TensorRT compiles.
         trt: compiles and opens TensorRT's engines; that of this machine by default.
-        gpu: the number of the GPU that they are on.
     """
 
     in_bundle = False
@@ -101,10 +96,9 @@ class ChainEngines:
         strict: bool,
         bar: Bar | None,
         trt: TrtBackend | None = None,
-        gpu: int = 0,
     ) -> None:
-        self._model, self._bar, self._gpu, self._title = model, bar, gpu, ""
-        tensorrt = self._tensorrt = _tensorrt(bar, gpu, trt)  # what looks at engines holds this, and not all of it
+        self._model = model
+        tensorrt = self._tensorrt = _tensorrt(bar, trt)  # what looks at engines holds this, and not all of it
         machine, name, chosen = detect(), file.document.path.name, file.passed_over is not None
         self._passed_over = [Skipped(engine, why) for engine, why in (file.passed_over or {}).items()]
 
@@ -121,17 +115,6 @@ class ChainEngines:
             log.log(logging.INFO if chosen and not skipped.model else logging.WARNING, "%s", skipped)
 
         self.chain = Chain(file.config.engines, reason, strict=strict, report=report, where=file.where("engines"))
-
-    @property
-    def is_on_gpu(self) -> bool:
-        """Whether the first engine that can run here is on a GPU. Raises BuildError as :meth:`Chain.unable`."""
-        return self.chain.engines[len(self.chain.unable())] in (TENSORRT, ORT_CUDA)
-
-    def on(self, gpu: int) -> ChainEngines:
-        """The same on another GPU."""
-        other = copy(self)
-        other._gpu, other._title, other._tensorrt = gpu, f" on GPU {gpu}", _tensorrt(self._bar, gpu)
-        return other
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """See :class:`Engines`."""
@@ -173,7 +156,7 @@ class ChainEngines:
                 unused.pop_all()
             return found
 
-        choice = chain.first(" and ".join(models) + self._title, made)
+        choice = chain.first(" and ".join(models), made)
         info = replace(choice, skipped=(*self._passed_over, *choice.skipped)).info
         for engine in choice.compiled.values():
             engine.info = {**engine.info, **info}
@@ -181,18 +164,9 @@ class ChainEngines:
 
     def _made(self, engine: str, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         if engine == TENSORRT:
-            if kinds := other_kind(self._gpu):
-                raise DeviceError(
-                    "TensorRT compiles for GPU 0", why=kinds, fix="gpus: those of one kind, the first too"
-                )
             return self._on_tensorrt(name, config, threads, batch)
-        return build_engine(self._model(name, config, "ort"), config, threads, batch, by=self._by(engine))
-
-    def _by(self, engine: str) -> Backend:
-        """ONNX Runtime on this GPU, or on the processor."""
-        if engine != ORT_CUDA:
-            return backend("ort")
-        return BACKENDS.get(ORT_CUDA)(open_device(self._gpu)) if self._gpu else backend(ORT_CUDA)
+        by = backend(ORT_CUDA if engine == ORT_CUDA else "ort")
+        return build_engine(self._model(name, config, "ort"), config, threads, batch, by=by)
 
     def _on_tensorrt(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """In FP16 where the precision is left open: of a model that is converted, or by a flag where it has several
@@ -206,8 +180,8 @@ class ChainEngines:
         return build_engine(model, config, threads, batch, by=self._tensorrt(), precision=precision)
 
 
-def _tensorrt(bar: Bar | None, gpu: int, given: TrtBackend | None = None) -> Callable[[], TrtBackend]:
-    """TensorRT's backend on a GPU, made when it is first asked for: loading its modules takes time."""
+def _tensorrt(bar: Bar | None, given: TrtBackend | None = None) -> Callable[[], TrtBackend]:
+    """TensorRT's backend, made when it is first asked for: loading its modules takes time."""
 
     @cache
     def made() -> TrtBackend:
@@ -217,23 +191,9 @@ def _tensorrt(bar: Bar | None, gpu: int, given: TrtBackend | None = None) -> Cal
 
         moved = bar or (lambda what, done, total: None)
         listener = Listener(step=lambda title, done, total: moved(f"compiling {title}", done, total))
-        return TrtBackend(listener=listener, device=_opens(gpu))
+        return TrtBackend(listener=listener)
 
     return made
-
-
-def other_kind(gpu: int) -> str:
-    """In which way a GPU is of another kind than the first, whose engines it so cannot run; empty where it is not."""
-    driver = cuda_driver() if gpu else None
-    if driver is None or gpu >= len(driver.gpus):
-        return ""
-    kinds = [f"{one.name} of compute capability {one.compute}" for one in (driver.gpus[0], driver.gpus[gpu])]
-    return f"that is a {kinds[0]}, and GPU {gpu} is a {kinds[1]}" if kinds[0] != kinds[1] else ""
-
-
-def _opens(gpu: int) -> Callable[[], CudaDevice] | None:
-    """What opens a GPU; None for the first, which TensorRT's backend opens by itself."""
-    return (lambda: open_device(gpu)) if gpu else None
 
 
 @dataclass(frozen=True, slots=True)

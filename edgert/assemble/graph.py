@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from edgert.assemble import care, gpus
+from edgert.assemble import care
 from edgert.assemble.crops import crop_chains, crop_siblings, run_beside, run_together
 from edgert.assemble.engines import Bar, Engines, board_of
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
 from edgert.assemble.pixels import put_on_gpu, settle
 from edgert.backend import Engine
+from edgert.backend.chain import Replicated
 from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile
 from edgert.config import stages as section
@@ -61,8 +62,8 @@ class Environment:
         label: written on every result that a sink gets; empty for none.
         power: clock settings of this board that a governor may use; None: it must not change clocks.
         predicted: what a plan predicts of this board at each level of degraded models; empty without a plan.
-        kept: engines of earlier pipelines of the same file, by GPU and model, which this one takes, adds to, and leaves
-            open; None: a pipeline has its own.
+        kept: engines of earlier pipelines of the same file, by model, which this one takes, adds to, and leaves open;
+            None: a pipeline has its own.
         paced: called with all nodes of a pipeline, connected, before any thread starts: to have them work by the clock.
     """
 
@@ -72,7 +73,7 @@ class Environment:
     label: str = ""
     power: PowerSteps | None = None
     predicted: Sequence[PowerStep] = ()
-    kept: dict[int, dict[str, Engine | SegmentedEngine]] | None = None
+    kept: dict[str, Engine | SegmentedEngine] | None = None
     paced: Callable[[Sequence[Node]], object] = len
 
 
@@ -110,7 +111,7 @@ class Assembly:
             size are too small to share out, and its pool fights the engine's for cores.
         frames: where those of each source are that a model on a GPU reads, and why, for people.
         tracks: from which scores on each tracker follows objects, for people.
-        ends: the nodes that the results of each stage come from, with the sources whose frames these have.
+        ends: the node that the results of each stage come from.
         listener: what holds for functions of the program's own that are called with results.
         keeps_engines: whether they stay open when it is closed.
     """
@@ -127,7 +128,7 @@ class Assembly:
     frames: Mapping[str, str] = field(default_factory=dict)
     tracks: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, RecordCheck] = field(default_factory=dict)
-    ends: Mapping[str, Sequence[tuple[Node, frozenset[str]]]] = field(default_factory=dict)
+    ends: Mapping[str, Node] = field(default_factory=dict)
     listener: Care = STOPS
     keeps_engines: bool = False
     closed: bool = False
@@ -141,15 +142,13 @@ class Assembly:
             settle([*self.nodes, *listeners])
 
     def node(self, name: str) -> Node:
-        """The node of a stage; its first, where it has one for each GPU."""
+        """Return the first node that has this name."""
         return next(node for node in self.nodes if node.name == name)
 
-    def listen(self, stage: str, listener: Node, capacity: int, drop: Drop) -> list[Node]:
-        """Connects a listener to where the results of a stage come from: one node, or one for each GPU that it runs
-        on. Returns these."""
-        for node, streams in self.ends[stage]:
-            connect(node, listener, streams, capacity, drop)
-        return [node for node, _ in self.ends[stage]]
+    def listen(self, stage: str, listener: Node, capacity: int, drop: Drop) -> Node:
+        """Connect a listener to the node that the results of a stage come from, and return that node."""
+        connect(self.ends[stage], listener, self.streams[stage], capacity, drop)
+        return self.ends[stage]
 
     def close(self) -> None:
         """Gives inference slots and engines back, once no thread runs, and OpenCV its threads. Twice is once."""
@@ -186,29 +185,19 @@ def assemble(
     """
     board_of(file)
     is_own = backend_name is None and environment.engines is None  # whose engines are the file's
-    numbers = gpus.gpus_of(file) if is_own else gpus.FIRST
-    with _libraries_ahead(file, numbers[0]) if is_own else nullcontext():
-        first = Models(
-            file, backend_name, bar, environment.clock, environment.engines, strict, numbers[0], environment.kept
-        )
-        models, placed = {numbers[0]: first}, gpus.streams_on(file, numbers)
-        for gpu in sorted({*placed.values()} - {numbers[0]}):
-            if (more := first.on(gpu)) is not None:
-                models[gpu] = more
-        placed = {name: gpu if gpu in models else numbers[0] for name, gpu in placed.items()}
-        if len(models) > 1:
-            log.info("streams: %s", gpus.in_words(placed))
-        assembly = _Assembler(file, callbacks or {}, environment, models, placed).build()
+    with _libraries_ahead(file) if is_own else nullcontext():
+        models = Models(file, backend_name, bar, environment.clock, environment.engines, strict, environment.kept)
+        assembly = _Assembler(file, callbacks or {}, environment, models).build()
     assembly.keeps_engines = environment.kept is not None
     return assembly
 
 
-def _libraries_ahead(file: PipelineFile, gpu: int) -> AbstractContextManager[None]:
+def _libraries_ahead(file: PipelineFile) -> AbstractContextManager[None]:
     """Loads what ONNX Runtime takes long for on a GPU, where models are to run there."""
     if file.config.begins_with_ort_cuda:
         from edgert.backend.ort import ahead, cuda  # nobody else needs them
 
-        return ahead.libraries_ahead(gpu, cuda.smallest_session)
+        return ahead.libraries_ahead(0, cuda.smallest_session)
     return nullcontext()
 
 
@@ -230,34 +219,27 @@ def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool
     return queue, drop
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """What runs a stage, or its part for one GPU's streams: connected nodes, the first of which takes its input."""
-
-    streams: frozenset[str]
-    nodes: list[Node]
+def _devices_of(engine: Engine | SegmentedEngine) -> Iterator[Any]:
+    """Yield the GPU of each part of an engine that is on one."""
+    for part in [one for one, _ in engine.parts] if isinstance(engine, Replicated) else [engine]:
+        if (device := getattr(part, "device", None)) is not None:
+            yield device
 
 
 class _Assembler:
-    """The steps of one assembly, and what they share.
-
-    Args:
-        models: by the number of their GPU.
-        placed: the GPU of every source.
-    """
+    """The steps of one assembly, and what they share."""
 
     def __init__(
         self,
         file: PipelineFile,
         callbacks: Mapping[str, Callback],
         environment: Environment,
-        models: Mapping[int, Models],
-        placed: Mapping[str, int],
+        models: Models,
     ) -> None:
         self.file, self.callbacks, self.clock = file, callbacks, environment.clock
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
-        self.models, self.placed, self.label = models, placed, environment.label
+        self.models, self.label = models, environment.label
         self.hooks, self.sources = Hooks(), dict[str, Source]()
         self.live = False  # whether any source is
         self.sinks = {name for name, stage in file.config.stages.items() if isinstance(stage, section.SinkStage)}
@@ -266,111 +248,84 @@ class _Assembler:
     def build(self) -> Assembly:
         stages = self.config.stages
         streams = sources_of(stages)
-        shares: dict[str, list[_Share]] = {}
+        chains: dict[str, list[Node]] = {}
         sources_first = sorted(order(stages), key=lambda name: not isinstance(stages[name], section.SourceStage))
         for name in sources_first:
-            self.live = any(self._is_live(share.nodes[-1]) for own in shares.values() for share in own)
-            shares[name] = self._shares(name, stages[name], streams[name])
-            for node in (node for share in shares[name] for node in share.nodes):
+            self.live = any(self._is_live(nodes[-1]) for nodes in chains.values())
+            chains[name] = self._nodes(name, stages[name], streams[name])
+            for node in chains[name]:
                 node.care = care.care_of(stages[name], self.config.watchdog, self.endless)
         for names in crop_chains(stages):
-            for parts in zip(*(shares[name] for name in names), strict=False):  # of each GPU
-                if len({share.streams for share in parts}) == 1:
-                    run_together([share.nodes for share in parts])
+            run_together([chains[name] for name in names])
         for names in crop_siblings(stages):
-            for parts in zip(*(shares[name] for name in names), strict=False):
-                if len({share.streams for share in parts}) == 1:
-                    run_beside([share.nodes for share in parts], parts[0].streams, STAGE_QUEUE)
+            run_beside([chains[name] for name in names], streams[names[0]], STAGE_QUEUE)
         stand_ins = {
             name
             for name, stage in stages.items()
             if isinstance(stage, section.SourceStage) and stage.loop and stage.realtime
         }
-        fed = {share.nodes[0] for own in shares.values() for share in own if share.nodes[0].producers}
+        fed = {nodes[0] for nodes in chains.values() if nodes[0].producers}
         for name, stage in stages.items():
             for other in inputs_of(stage):
-                capacity, drop = queue_of(stages[other], stage, self._is_live(shares[other][0].nodes[-1]))
+                before, after = chains[other][-1], chains[name][0]
+                capacity, drop = queue_of(stages[other], stage, self._is_live(before))
                 if drop == "never" and other in stand_ins:
                     stand_ins.remove(other)
                     what, fix = "plays like a camera but waits for slow stages: latency then grows", "drop: oldest"
                     log.warning("stages.%s: %s; %s has it drop frames as a camera does", other, what, fix)
-                for before, after in ((before, after) for before in shares[other] for after in shares[name]):
-                    if (both := before.streams & after.streams) and after.nodes[0] not in fed:
-                        connect(before.nodes[-1], after.nodes[0], both, capacity, drop, is_part=both < before.streams)
-        everything = [node for own in shares.values() for share in own for node in share.nodes]
-        frames = dict[str, str]()
-        for gpu, models in self.models.items():
-            sources = {name: shares[name][0].nodes[0].work for name, one in self.placed.items() if one == gpu}
-            there = f"GPU {gpu}" if len(self.models) > 1 else "the GPU"
-            for device in models.devices.values():
-                device.is_one_of_several = len(self.models) > 1
-            frames |= put_on_gpu(stages, sources, models.devices, self.callbacks, there)
-        on_gpu = {name for models in self.models.values() for name in models.devices}
-        for name, reads in reads_of(stages, on_gpu).items():
+                if after not in fed:
+                    connect(before, after, streams[other], capacity, drop)
+        everything = [node for nodes in chains.values() for node in nodes]
+        models = self.models
+        frames = put_on_gpu(stages, self.sources, models.devices, self.callbacks)
+        for name, reads in reads_of(stages, models.devices).items():
             if not isinstance(stages[name], section.InferStage):
-                shares[name][0].nodes[0].reads = reads
+                chains[name][0].reads = reads
         live = all(self._is_live(node) for node in everything if isinstance(node.work, Source))
-        engines = gpus.together({gpu: models.engines for gpu, models in self.models.items()})
-        inferences = [inference for models in self.models.values() for inference in models.inferences]
-        for inference in inferences:
+        for inference in models.inferences:
             inference.is_patient = self.live  # between frames of a camera there is time to sleep
-        for counter in {device.counter for engine in engines.values() for device in gpus.devices_of(engine)}:
+        for counter in {device.counter for engine in models.engines.values() for device in _devices_of(engine)}:
             self.counter.include(counter)
         threads = set_opencv_threads(1)
         assembly = Assembly(
             everything,
             streams,
-            engines,
+            models.engines,
             self.counter,
             live,
-            inferences,
-            self._first.choice,
+            models.inferences,
+            models.choice,
             self.hooks,
             opencv_threads=threads,
             frames=frames,
             tracks=thresholds(stages, self.config.models),
-            checks=self._first.checks,
-            ends={name: [(share.nodes[-1], share.streams) for share in own] for name, own in shares.items()},
+            checks=models.checks,
+            ends={name: nodes[-1] for name, nodes in chains.items()},
             listener=Care("log" if self.endless else "stop", watchdog_s=self.config.watchdog),
         )
         assembly.settle()
         return assembly
 
-    @property
-    def _first(self) -> Models:
-        return next(iter(self.models.values()))
-
     @staticmethod
     def _is_live(node: Node) -> bool:
         return isinstance(node.work, Source) and node.work.live
 
-    def _shares(self, name: str, stage: section.StageConfig, streams: frozenset[str]) -> list[_Share]:
-        """What runs a stage: one node, or connected ones, or these for each GPU that has streams of it."""
+    def _nodes(self, name: str, stage: section.StageConfig, streams: frozenset[str]) -> list[Node]:
+        """Return what runs a stage: one node, or connected ones, the first of which takes its input."""
         where = self.file.where("stages", name)
         try:
             if not isinstance(stage, section.InferStage):
                 node = Node(name, self._make(name, stage, where))
                 if isinstance(stage, section.PythonStage) and stage.on_error == "restart":
                     node.renew = lambda: cast("Stage", self._make(name, stage, where))
-                return [_Share(streams, [node])]
-            if len(self.models) == 1 or not gpus.is_for_gpu(self.config, stage):
-                return [self._share(name, name, stage, self._first, streams)]
-            return [
-                self._share(name, gpus.share_name(name, number, gpu), stage, models, own)
-                for number, (gpu, models) in enumerate(self.models.items())
-                if (own := frozenset(one for one in streams if self.placed[one] == gpu))
-            ]
+                return [node]
+            branches = self.models.branches(name, stage, self.live)
+            care.check_goes_on(name, stage, branches, name in self.models.devices)
+            is_split = any(len(branch.stages) > 1 for branch in branches)
+            capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, self.models.choice
+            return branch_nodes(name, branches, streams, capacity, stage.every, lambda: choice.level)
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
-
-    def _share(
-        self, name: str, title: str, stage: section.InferStage, models: Models, streams: frozenset[str]
-    ) -> _Share:
-        branches = models.branches(name, stage, self.live)
-        care.check_goes_on(name, stage, branches, name in models.devices)
-        is_split = any(len(branch.stages) > 1 for branch in branches)
-        capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, models.choice
-        return _Share(streams, branch_nodes(title, branches, streams, capacity, stage.every, lambda: choice.level))
 
     def _make(self, name: str, stage: section.StageConfig, where: str) -> Source | Stage:
         if isinstance(stage, section.SourceStage):
@@ -381,7 +336,7 @@ class _Assembler:
         if isinstance(stage, section.CropStage):
             if isinstance(stage.crop, tuple):
                 return CropRegion(stage.crop)
-            self._first.check_classes(name, stage.crop)
+            self.models.check_classes(name, stage.crop)
             return CropDetections(name, stage.crop)
         function: Any = self.callbacks.get(name) if isinstance(stage, section.SinkStage) else None
         code = getattr(stage, "python", None) if isinstance(stage, section.SinkStage | section.PythonStage) else None

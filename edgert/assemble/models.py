@@ -55,8 +55,7 @@ class Models:
         clock: by which batches are held.
         engines: who compiles the models; by default the file's ``engines:``, or each section's backend.
         strict: an engine of ``engines:`` that would be skipped is an error.
-        gpu: the number of the GPU that the file's engines are on.
-        kept: engines of earlier pipelines of the file, by GPU and model, which these are added to.
+        kept: engines of earlier pipelines of the file, by model, which these are added to.
     """
 
     def __init__(
@@ -67,13 +66,11 @@ class Models:
         clock: Clock = REAL,
         engines: Engines | None = None,
         strict: bool = False,
-        gpu: int = 0,
-        kept: dict[int, dict[str, Engine | SegmentedEngine]] | None = None,
+        kept: dict[str, Engine | SegmentedEngine] | None = None,
     ) -> None:
         self.file, self.config, self.directory = file, file.config, file.document.path.parent
-        self._backend_name, self._bar, self._clock = backend_name, bar, clock
-        self._kept = kept
-        self.engines: dict[str, Engine | SegmentedEngine] = {} if kept is None else kept.setdefault(gpu, {})
+        self._backend_name, self._clock = backend_name, clock
+        self.engines: dict[str, Engine | SegmentedEngine] = {} if kept is None else kept
         self.inferences: list[GpuInference] = []
         self.devices: dict[str, CudaDevice] = {}  # of the stages that read frames there
         self._checked_inputs: set[str] = set()
@@ -82,17 +79,7 @@ class Models:
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)
         self._model = partial(_model, file, bar)  # of nothing here: who holds it does not hold engines
-        self._by = engines or (ChainEngines(file, self._model, strict, bar, gpu=gpu) if chained else None)
-
-    def on(self, gpu: int) -> "Models | None":
-        """The same models on another GPU, and degraded together with these; None where the engine that runs here is not
-        on a GPU. Raises BuildError where it would be skipped, and must not be."""
-        if not isinstance(self._by, ChainEngines) or not self._by.is_on_gpu:
-            return None
-        by, kept = self._by.on(gpu), self._kept
-        other = Models(self.file, self._backend_name, self._bar, self._clock, by, gpu=gpu, kept=kept)
-        other.choice, other.checks = self.choice, self.checks
-        return other
+        self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
 
     def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
         """What runs a stage: one branch, or several that frames are dispatched to.

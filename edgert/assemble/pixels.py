@@ -41,7 +41,6 @@ def put_on_gpu(
     sources: Mapping[str, object],
     devices: Mapping[str, CudaDevice],
     listened: Collection[str] = (),
-    there: str = "the GPU",
 ) -> dict[str, str]:
     """Has each source give its frames on the GPU where a model reads them there, and logs where they are and why.
 
@@ -51,7 +50,6 @@ def put_on_gpu(
         sources: by the name of their stage, not started yet.
         devices: of the infer stages that read frames on a GPU.
         listened: stages whose results the user's own functions get.
-        there: what the GPU is called.
 
     Returns:
         For each source whose frames a model on a GPU reads, what was logged of it.
@@ -83,7 +81,7 @@ def put_on_gpu(
             source.read_by(device)
             reason = "the program brings them, and those that it has on the GPU stay there"
         if not reason:
-            places[name] = f"on {there}" + _copies(stages, reads, readers, {name, *readers}.intersection(listened))
+            places[name] = "on the GPU" + _copies(stages, reads, readers, {name, *readers}.intersection(listened))
         elif isinstance(source, SharingSource) and device.traits.cached:  # the host reads it as fast
             if _is_read_once(stages, reads, readers) and getattr(source, "live", False) and device.traits.can_map:
                 device.frames = "mapped"  # for a single frame a copy takes longer than to read it from the host

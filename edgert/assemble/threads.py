@@ -7,7 +7,6 @@ takes them there: a hop to another thread costs the processor more than all else
 
 from collections.abc import Sequence
 
-from edgert.policy import shares_streams
 from edgert.runtime import Node, Source
 from edgert.stages.gpu.gpu_crops import Looked
 from edgert.stages.gpu.infer_gpu import SLOTS, Collect
@@ -41,7 +40,6 @@ def share_threads(nodes: Sequence[Node]) -> None:
     before_looked = [node.producers[0] for node in nodes if isinstance(node.work, Looked)]
     for node in nodes:
         if len(node.producers) != 1:
-            _share_of_several(node, live)
             continue
         (before,) = node.producers
         if isinstance(node.work, Collect) and live and not isinstance(before.work, InferBatch):
@@ -61,19 +59,6 @@ def share_threads(nodes: Sequence[Node]) -> None:
                 before.runs_in, before.lag, node.runs_in = launcher, SLOTS - 1, launcher
             elif isinstance(node.work, NullSink) or not isinstance(launcher.work, InferBatch):
                 node.runs_in = before
-
-
-def _share_of_several(node: Node, live: bool) -> None:
-    """A callback or ``sink: null`` behind models on several GPUs gets what each made of a batch as one. Who forgets
-    results holds nobody up, so that the threads that launch also wait."""
-    befores = node.producers
-    alone = all(isinstance(one.work, Collect) and len(one.outlets) == 1 for one in befores)
-    if not (befores and alone and isinstance(node.work, CallbackSink | NullSink)) or shares_streams(node.carried):
-        return
-    for channel in node.inlet.channels:
-        channel.together = True
-    for before in befores if isinstance(node.work, NullSink) and not live else ():
-        before.runs_in, before.lag = before.producers[0], SLOTS - 1
 
 
 def _gets_all_of_a_camera(node: Node) -> bool:

@@ -20,19 +20,19 @@ _RTX = "tensorrt_rtx_libs"
 
 
 @contextmanager
-def gpu_started(number: int | None, *, rtx: bool = True) -> Iterator[None]:
-    """While the block runs, a GPU's primary context is made and held, and libraries are loaded, where it is used by
-    PyCUDA.
+def gpu_started(wanted: bool, *, rtx: bool = True) -> Iterator[None]:
+    """While the block runs, the GPU's primary context is made and held, and libraries are loaded, where PyCUDA is
+    installed.
 
     Args:
-        number: of the GPU; None for none, which does nothing.
+        wanted: whether a GPU is likely to be used; else nothing is done.
         rtx: whether TensorRT-RTX may be what runs models there.
     """
-    if number is None or find_spec("pycuda") is None:
+    if not wanted or find_spec("pycuda") is None:
         yield
         return
     with ThreadPoolExecutor(2, "edgert-gpu") as pool:
-        held = pool.submit(hold_context, number)
+        held = pool.submit(hold_context)
         pool.submit(load_libraries, rtx)
         try:
             yield
@@ -40,8 +40,8 @@ def gpu_started(number: int | None, *, rtx: bool = True) -> Iterator[None]:
             held.result()()
 
 
-def hold_context(number: int, library: str = _DRIVER) -> Callable[[], object]:
-    """Makes the primary context of a GPU, unless it is there; what is returned lets go of it."""
+def hold_context(library: str = _DRIVER) -> Callable[[], object]:
+    """Make the primary context of the first GPU, unless it is there; return a function that releases it."""
     try:
         driver = ctypes.CDLL(library)
     except OSError:
@@ -49,7 +49,7 @@ def hold_context(number: int, library: str = _DRIVER) -> Callable[[], object]:
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if (
         driver.cuInit(0)
-        or driver.cuDeviceGet(ctypes.byref(device), number)
+        or driver.cuDeviceGet(ctypes.byref(device), 0)
         or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
     ):
         return lambda: None

@@ -255,9 +255,7 @@ def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to
         batch = f", batches: {engine['batch']}" if "batch" in engine else ""
         layout = f", layout: {engine['layout']}" if "layout" in engine else ""
         layout += f", {engine['fused']}" if "fused" in engine else ""
-        numbers = " and ".join(map(str, engine.get("gpus", ())))
-        gpus = f" on GPU{'s' if ' and ' in numbers else ''} {numbers}" if numbers else ""
-        screen.print(f"model {name}: {backend}{gpus}{counted}, {made}{graph}{batch}{layout}", markup=False)
+        screen.print(f"model {name}: {backend}{counted}, {made}{graph}{batch}{layout}", markup=False)
         for one in engine.get("skipped", ()):
             skipped[f"{one['engine']} skipped{f' for model {name}' if one['model'] else ''}: {one['why']}"] = None
     if skipped and file.passed_over is not None:  # nobody asked for those

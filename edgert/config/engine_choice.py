@@ -27,45 +27,18 @@ def _chain(value: object) -> object:
         raise ValueError("no engine is left to run the models; name one, or leave the key out for the usual ones")
     for name in names:
         if name not in ENGINES:
+            alone, _, number = str(name).partition(":")
+            if alone in ENGINES and number.isdigit():
+                raise ValueError(
+                    f"{name} names a GPU; write {alone}, and start edgert with CUDA_VISIBLE_DEVICES={number}"
+                )
             raise ValueError(f"no engine {name!r}{nearest(str(name), ENGINES)}; known: {', '.join(ENGINES)}")
     if len(set(names)) < len(names):
         raise ValueError(f"an engine stands twice: {', '.join(names)}")
     return tuple(names)
 
 
-_NUMBERED = re.compile(rf"({TENSORRT}|{ORT_CUDA}):([0-9]{{1,9}})")
-
-
-def without_numbers(value: object) -> tuple[object, tuple[int, ...]]:
-    """What ``engines:`` has, without the numbers of GPUs behind names, as in ``tensorrt:1``; and these numbers."""
-    names, numbers = list[object](), list[int]()
-    for one in (value,) if isinstance(value, str) else value if isinstance(value, (list, tuple)) else ():
-        found = _NUMBERED.fullmatch(one) if isinstance(one, str) else None
-        name = found[1] if found else one
-        numbers += [int(found[2])] if found else []
-        if found is None or name not in names:
-            names.append(name)
-    return (names, tuple(dict.fromkeys(numbers))) if numbers else (value, ())
-
-
-def _gpus(value: object) -> object:
-    numbers = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    if not numbers or not all(type(one) is int and one >= 0 for one in numbers):
-        raise ValueError("expected numbers of GPUs, from 0: [0, 1]")
-    if len(set(numbers)) < len(numbers):
-        raise ValueError(f"a GPU stands twice: {', '.join(map(str, numbers))}")
-    return numbers
-
-
-_NUMBERS = {"type": "integer", "minimum": 0}
-Gpus = Annotated[
-    tuple[int, ...],
-    BeforeValidator(_gpus),
-    WithJsonSchema({"anyOf": [_NUMBERS, {"type": "array", "items": _NUMBERS, "minItems": 1}]}),
-]
-"""The key ``gpus:``."""
-
-_NAMES = {"type": "string", "anyOf": [{"enum": list(ENGINES)}, {"pattern": f"^{_NUMBERED.pattern}$"}]}
+_NAMES = {"enum": list(ENGINES)}
 EngineChain = Annotated[
     tuple[EngineName, ...],
     BeforeValidator(_chain),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _SCORE, _IOU, _SIZE = "models.NAME.task.score", "models.NAME.task.iou", "models.NAME.input.size"
+_GPU = "the environment variable CUDA_VISIBLE_DEVICES (one edgert for each GPU)"
 _NAMES = "models.NAME.task.labels (a file of names, or coco); what is counted, cropped or sent is chosen by classes:"
 _PLACES = {
     **dict.fromkeys(("conf", "confidence", "conf_thres", "conf_threshold", "conf_thresh"), _SCORE),
@@ -18,7 +19,9 @@ _PLACES = {
     **dict.fromkeys(("agnostic_nms", "class_agnostic"), "models.NAME.task.agnostic"),
     **dict.fromkeys(("weights", "checkpoint", "model_path", "onnx_path"), "models.NAME.onnx"),
     **dict.fromkeys(("half", "fp16", "int8", "dtype"), "models.NAME.precision (fp32, fp16 or int8)"),
-    **dict.fromkeys(("device", "provider", "providers", "backend", "execution_provider"), "engines (and gpus)"),
+    **dict.fromkeys(("provider", "providers", "backend", "execution_provider"), "engines"),
+    "device": f"engines, or {_GPU}",
+    **dict.fromkeys(("gpus", "gpu_id", "gpu_ids", "device_id"), _GPU),
     **dict.fromkeys(("tracker", "tracking"), "a stage of its own, {track: bytetrack, from: STAGE}"),
     **dict.fromkeys(("width", "height", "frame_size"), "size (1280x720) of the stage that has source:"),
     **dict.fromkeys(("framerate", "frame_rate", "rate"), "fps of the stage that has source:"),

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from edgert.config import fields
 from edgert.config.document import Document, read
-from edgert.config.engine_choice import ORT_CUDA, TENSORRT, EngineChain, Gpus, without_numbers
+from edgert.config.engine_choice import ORT_CUDA, TENSORRT, EngineChain
 from edgert.config.fields import EXPLAINED, Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected, flattened
 from edgert.config.flow import check_flow, check_outputs, check_variants
 from edgert.config.model_section import TASK_VERBS, DetectTask, InputConfig, ModelConfig, TaskConfig
@@ -194,11 +194,6 @@ class PipelineConfig(Section):
         "what is skipped is logged. Without the key: the best that is really here, as one line says at the start; on "
         "a machine without an NVIDIA GPU, ONNX Runtime",
     )
-    gpus: Gpus | None = Field(
-        default=None,
-        description="numbers of the GPUs that engines: may use, [0, 1]; engines: [tensorrt:1] is short for tensorrt "
-        "and gpus: 1. All by default: every stream has one of them, which decodes it and runs its models",
-    )
     budgets: BudgetConfig = Field(default=BudgetConfig(), description="what the pipeline may use")
     watchdog: fields.Watchdog = Field(
         default=10.0, description="a stage that is in one call for longer is reported; see [troubles](troubles.md)"
@@ -209,22 +204,12 @@ class PipelineConfig(Section):
     models: dict[Name, ModelConfig] = Field(default_factory=dict, description="by name, for infer")
     stages: dict[Name, StageConfig] = Field(min_length=1, description="by name, for from; in any order")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _numbers_of_engines(cls, data: Any) -> Any:
-        names, numbers = without_numbers(data.get("engines") if isinstance(data, dict) else None)
-        if not numbers:
-            return data
-        if data.get("gpus") is not None:
-            raise ValueError("engines and gpus both name GPUs; write the numbers in one of them")
-        return {**data, "engines": names, "gpus": numbers}
-
     @property
-    def likely_gpu(self) -> int | None:
-        """The first GPU that its models are likely to be run on, if there is one; None where they are not."""
+    def likely_on_gpu(self) -> bool:
+        """Whether its models are likely to be run on a GPU, if there is one."""
         wanted = {self.engines[0]} if self.engines else {model.backend for model in self.models.values()}
         runs_on = {TENSORRT, ORT_CUDA} if self.engines or self.board == "host" else {TENSORRT, ORT_CUDA, "auto"}
-        return None if wanted.isdisjoint(runs_on) else (self.gpus or (0,))[0]
+        return not wanted.isdisjoint(runs_on)
 
     @property
     def begins_with_ort_cuda(self) -> bool:

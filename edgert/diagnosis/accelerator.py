@@ -32,10 +32,12 @@ def gpu(evidence: Evidence) -> Finding:
         for number, one in enumerate(gpus):
             major, _, minor = one["compute"].partition(".")
             shared = describe(Traits(one["integrated"], one["can_map"], (int(major), int(minor))))
-            title = f"{number}: " if len(gpus) > 1 else ""  # as gpus: and engines: name them
+            title = f"{number}: " if len(gpus) > 1 else ""  # as CUDA_VISIBLE_DEVICES names them
             each.append(
                 f"{title}{one['name']}, compute {one['compute']}, {format_bytes(one['memory_bytes'])}, {shared}"
             )
+        if len(gpus) > 1:
+            each.append("edgert uses 0; another by CUDA_VISIBLE_DEVICES=NUMBER")
         return Finding("NVIDIA GPU", "yes", f"{'; '.join(each)}; driver for CUDA {driver}")
     trouble = answer.error or answer.facts.get("trouble", "")
     if trouble:

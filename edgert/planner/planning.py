@@ -125,7 +125,6 @@ def plan(
     notes = dict.fromkeys(
         [
             *_without_edgert(asked, fitting),
-            *_further_gpus(file.config),
             *(f"{name}: {text}" for name, text in thresholds(file.config.stages, file.config.models).items()),
             *board_stages(file, asked[-1], asked[-1].peak_mode, profiles=shared).notes,
             *about_watts(tuple(asked)),
@@ -142,14 +141,6 @@ def plan(
 
 def _stepped(progress: Progress, title: str, before: int, total: int, done: int) -> None:
     progress(title, before + done, total)
-
-
-def _further_gpus(config: PipelineConfig) -> Iterator[str]:
-    """Where the file names GPUs that no board has."""
-    further = [number for number in config.gpus or () if number > 0]
-    if further:
-        named = " and ".join(f"GPU {number}" for number in further)
-        yield f"the file names {named}: a board has GPU 0 alone, which is planned for; leave gpus: out of a file for it"
 
 
 def _sparse(planned: Sequence[PlannedModel]) -> Iterator[str]:

@@ -15,18 +15,14 @@ from edgert.runtime.records import Result
 from edgert.runtime.stage import Gathering, Stage
 
 
-def connect(
-    producer: Node, consumer: Node, streams: frozenset[str], capacity: int, drop: Drop, *, is_part: bool = False
-) -> None:
-    """Lets ``consumer`` listen to ``producer``, also while the producer already runs.
+def connect(producer: Node, consumer: Node, streams: frozenset[str], capacity: int, drop: Drop) -> None:
+    """Let ``consumer`` listen to ``producer``, also while the producer already runs.
 
     Args:
         streams: the sources whose frames pass here.
         capacity, drop: bound of the new edge; see :class:`~edgert.runtime.channel.Channel`.
-        is_part: whether the producer passes on frames of other sources, too, which do not pass here.
     """
     channel = consumer.inlet.connect(capacity, drop)
-    channel.only = streams if is_part else None
     channel.together = isinstance(consumer.work, Gathering) and drop == "never"  # nothing is dropped by the batch
     consumer.carried.append(streams)
     if shares_streams(consumer.carried):  # parts of frames are joined one by one

@@ -91,7 +91,6 @@ class Channel(BoundedQueue[Result]):
 
     Attributes:
         is_bare: whether frames go through without their pixels, which nobody behind reads.
-        only: the sources whose frames pass; None for all.
         together: whether the consumer takes several results as one :class:`~edgert.runtime.records.Together`.
         losses: what was dropped, by stream and cause.
         work: works on a result at once, in the producer's thread, where the consumer has none, and says whether it
@@ -107,17 +106,15 @@ class Channel(BoundedQueue[Result]):
         "is_bare",
         "losses",
         "low",
-        "only",
         "together",
         "work",
     )
 
-    only: frozenset[str] | None
     work: Callable[[Result], bool] | None
 
     def __init__(self, capacity: int, drop: Drop, arrivals: Arrivals, edge: int) -> None:
         super().__init__(capacity, drop)
-        self.is_bare, self.only, self.work, self.together = False, None, None, False
+        self.is_bare, self.work, self.together = False, None, False
         self.losses: Losses = {}
         self._arrivals, self._edge, self._abandoned, self._is_awaited = arrivals, edge, False, False
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes a producer that waits for some
@@ -125,9 +122,6 @@ class Channel(BoundedQueue[Result]):
     def put(self, result: Result) -> None:
         """Takes over a result together with one hold on its lease; blocks only when full and ``drop: never``, or while
         the consumer works in this thread."""
-        if self.only is not None and result.frame.stream not in self.only:
-            result.frame.lease.release()
-            return
         if self.is_bare and not result.frame.is_let_go:
             bare = result.let_go()
             result.frame.lease.release()

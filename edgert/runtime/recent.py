@@ -216,7 +216,7 @@ def _recent(nodes: Sequence[Node], since: _Note, now: _Note) -> Recent:
             dropped[key][cause] += number
     for name, stream in came:
         for of in (stream, "") if name in ends else ():
-            taken[of][name.partition("@")[0]] += latency[name, stream].count  # find and find@1 are one
+            taken[of][name] += latency[name, stream].count
 
     def share(name: str, stream: str, **more: Any) -> Share:
         count = latency[name, stream].count if name else max(taken[stream].values(), default=0)

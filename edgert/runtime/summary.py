@@ -1,6 +1,5 @@
 """The summary of a run: counts, rates and latencies, as a record and as plain JSON."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,10 +121,7 @@ def summarize(
     sources = [node for node in nodes if isinstance(node.work, Source)]
     ends = [node for node in nodes if not node.outlets]
     frames_in = sum(node.meter.results_out for node in sources)
-    taken = Counter[str]()
-    for node in ends:
-        taken[node.name.partition("@")[0]] += 0 if node in sources else node.meter.results_in  # find and find@1 are one
-    frames_out = max(taken.values()) if any(node not in sources for node in ends) else frames_in
+    frames_out = max((node.meter.results_in for node in ends if node not in sources), default=frames_in)
     stages = {node.name: _stage(node, wall_ns) for node in nodes}
     seconds = wall_ns / 1e9
     return Summary(

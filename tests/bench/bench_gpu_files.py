@@ -5,10 +5,8 @@
 EDGERT_GPU_FILES 1080p files (8) of EDGERT_GPU_FRAMES images (2400), `decode: gpu`, one stage in batches of
 EDGERT_GPU_BATCH (8), and a sink that forgets; ResNet-50 in FP16, random weights, by EDGERT_GPU_ENGINE
 (onnxruntime-cuda). Frames per second are those of the middle of the run, when all files are under way. ``cpu_us`` is
-processor time of this process per frame, without that of processes that decode for it, the other ``*_us`` that of one
-kind of thread; waits for the decoder may spin, and count. Before, the same files are decoded with nobody behind. With
-EDGERT_GPU_COUNTS=1,2 it is done on one GPU and on two, with as many files for each, in turns: one decoder works on one
-file at a time, so the files of one GPU do not keep two busy. EDGERT_GPU_FOLDER keeps files and network for the next
+processor time of this process per frame, the other ``*_us`` that of one kind of thread; waits for the decoder may spin,
+and count. Before, the same files are decoded with nobody behind. EDGERT_GPU_FOLDER keeps files and network for the next
 time. Needs PyCUDA, PyTorch with torchvision, ONNX Runtime with CUDA, and PyNvVideoCodec; says so and passes where one
 is missing.
 """
@@ -38,7 +36,6 @@ import av
 
 import edgert
 from edgert.benchmark.measure import Figure
-from edgert.board.devices import cuda_driver
 from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.memory import Counter
@@ -51,10 +48,9 @@ from tests.helpers.clips import numbered, write_clip
 
 FILES, COUNT = int(os.environ.get("EDGERT_GPU_FILES", "8")), int(os.environ.get("EDGERT_GPU_FRAMES", "2400"))
 BATCH, ENGINE = int(os.environ.get("EDGERT_GPU_BATCH", "8")), os.environ.get("EDGERT_GPU_ENGINE", "onnxruntime-cuda")
-GPUS = tuple(int(one) for one in os.environ.get("EDGERT_GPU_COUNTS", "1").split(","))
 ROUNDS, FOLDER = int(os.environ.get("EDGERT_GPU_ROUNDS", "3")), os.environ.get("EDGERT_GPU_FOLDER", "")
 SIZE, IMAGES, SIDE = (1920, 1080), 60, 224
-BAR_FPS, BAR_TWICE = 3000, 1.8
+BAR_FPS = 3000
 _LOOK_S, _MIDDLE = 0.2, (0.15, 0.9)
 
 
@@ -69,7 +65,7 @@ def clips(folder: Path) -> list[Path]:
     """FILES names of one file, which every source opens by itself."""
     path = folder / f"long{COUNT}.mp4"
     clip = path if path.exists() else long_clip(path)
-    found = [folder / f"file{number}.mp4" for number in range(FILES * max(GPUS))]
+    found = [folder / f"file{number}.mp4" for number in range(FILES)]
     for one in found:
         one.unlink(missing_ok=True)
         one.symlink_to(clip)
@@ -95,9 +91,8 @@ def long_clip(path: Path) -> Path:
     return path
 
 
-def pipeline_text(model: Path, files: list[Path], gpus: int) -> str:
+def pipeline_text(model: Path, files: list[Path]) -> str:
     """The pipeline as a user writes it."""
-    engines = [f"{ENGINE}:0"] if gpus == 1 and _gpu_count() > 1 else [ENGINE]
     sources = [f"  cam{number}: {{source: {path}, decode: gpu, realtime: false}}" for number, path in enumerate(files)]
     names = ", ".join(f"cam{number}" for number in range(len(files)))
     batch = f", batch: {{max: {BATCH}, wait: 5ms}}" if BATCH > 1 else ""
@@ -106,7 +101,7 @@ def pipeline_text(model: Path, files: list[Path], gpus: int) -> str:
         [
             "schema: 1",
             "name: files",
-            f"engines: [{', '.join(engines)}]",
+            f"engines: [{ENGINE}]",
             "models:",
             f"  net: {{onnx: {model}, task: {{classify: softmax}}, "
             f"input: {{resize: stretch, mean: {mean}, std: {std}}}}}",
@@ -151,7 +146,7 @@ class Run:
     detail: dict[str, float]
 
 
-def run(path: Path, gpus: int) -> Run:
+def run(path: Path) -> Run:
     """One run of the pipeline file."""
     readings, decoders = list[Reading](), _decoders_busy()
     with edgert.Pipeline(path) as pipeline:
@@ -162,8 +157,8 @@ def run(path: Path, gpus: int) -> Run:
         pipeline.wait()
         summary = pipeline.summary()
     total = summary.frames_out
-    if total != gpus * FILES * COUNT:
-        raise SystemExit(f"{total} of {gpus * FILES * COUNT} frames came through")
+    if total != FILES * COUNT:
+        raise SystemExit(f"{total} of {FILES * COUNT} frames came through")
     first = next(one for one in readings if one.results >= _MIDDLE[0] * total)
     last = [one for one in readings if one.results <= _MIDDLE[1] * total][-1]
     frames = last.results - first.results
@@ -231,14 +226,9 @@ def _decoders_busy() -> Any:
     return most
 
 
-def _gpu_count() -> int:
-    driver = cuda_driver()
-    return len(driver.gpus) if driver is not None else 0
-
-
 def measure() -> Iterator[Figure]:
     """All of it."""
-    if reason := missing() or ("" if _gpu_count() >= max(GPUS) else f"{max(GPUS)} GPUs: {_gpu_count()} are here"):
+    if reason := missing():
         print(f"skipped: {reason}")
         return
     with ExitStack() as stack:
@@ -247,33 +237,20 @@ def measure() -> Iterator[Figure]:
         model, files = network(folder / "net.onnx"), clips(folder)
         size = files[0].stat().st_size
         common = {"megabit_s": size * 8 / (COUNT / 30) / 1e6, "cores": float(os.cpu_count() or 0)}
-        alone = [decoded_alone(files[:FILES]) for _ in range(ROUNDS)]
+        alone = [decoded_alone(files) for _ in range(ROUNDS)]
         fps = statistics.median(one for one, _ in alone)
         us = statistics.median(one for _, one in alone)
         yield Figure(
             f"{FILES} files decoded by one GPU, no model", fps, "fps", None, "higher", ROUNDS * FILES * COUNT,
             {**common, "cpu_us": us},
         )  # fmt: skip
-        runs: dict[int, list[Run]] = {count: [] for count in GPUS}
-        for _ in range(ROUNDS):
-            for count in GPUS:
-                text = folder / f"on{count}.yaml"
-                text.write_text(pipeline_text(model, files[: FILES * count], count), encoding="utf-8")
-                runs[count].append(run(text, count))
-    yield from figures(runs)
-
-
-def figures(runs: dict[int, list[Run]]) -> Iterator[Figure]:
-    """Of runs by their number of GPUs."""
-    fps = {count: statistics.median(one.fps for one in found) for count, found in runs.items()}
-    for count, found in runs.items():
-        detail = {key: statistics.median(one.detail.get(key, 0.0) for one in found) for key in found[0].detail}
-        n = ROUNDS * count * FILES * COUNT
-        title = f"{count * FILES} files to ResNet-50, batch {BATCH}, {count} GPU{'s' if count > 1 else ''}"
-        yield Figure(title, fps[count], "fps", BAR_FPS if count == 1 else None, "higher", n, detail)
-        yield Figure(f"{title}: processor time per frame", detail["cpu_us"], "µs", None, "lower", n)
-    if 1 in fps and 2 in fps:
-        yield Figure("two GPUs / one", fps[2] / fps[1], "x", BAR_TWICE, "higher", n)
+        text = folder / "pipeline.yaml"
+        text.write_text(pipeline_text(model, files), encoding="utf-8")
+        runs = [run(text) for _ in range(ROUNDS)]
+    detail = {key: statistics.median(one.detail.get(key, 0.0) for one in runs) for key in runs[0].detail}
+    n, title = ROUNDS * FILES * COUNT, f"{FILES} files to ResNet-50, batch {BATCH}"
+    yield Figure(title, statistics.median(one.fps for one in runs), "fps", BAR_FPS, "higher", n, detail)
+    yield Figure(f"{title}: processor time per frame", detail["cpu_us"], "µs", None, "lower", n)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import pytest
 from edgert.backend.tensorrt.library import release_of
 from edgert.config import CropConfig
 from edgert.config.document import read
-from edgert.config.engine_choice import without_numbers
 from edgert.dataset.labels import class_index
 from edgert.errors import EdgertError
 from edgert.quantization.lowering.trt_form import version_number
@@ -38,7 +37,6 @@ def test_a_strange_number_of_a_device_or_a_version_is_refused(text: str) -> None
         release_of(f"{text}.3")
     with pytest.raises(EdgertError, match="is no TensorRT version"):
         version_number(f"10.{text}.0")
-    assert without_numbers(f"tensorrt:{text}") == (f"tensorrt:{text}", ())
 
 
 @pytest.mark.parametrize("text", STRANGE)

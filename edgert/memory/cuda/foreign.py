@@ -128,5 +128,5 @@ def _check_gpu(found: int, wanted: int) -> None:
         raise DeviceError(
             f"a tensor on GPU {found}",
             why=f"the model that reads it is on GPU {wanted}, and bringing it over would be a copy",
-            fix=f"tensor.to('cuda:{wanted}') before, or gpus: {found} in the pipeline file",
+            fix=f"tensor.to('cuda:{wanted}') before, or start the program with CUDA_VISIBLE_DEVICES={found}",
         )

@@ -141,12 +141,9 @@ class Context:
         recording: held while work is recorded. The driver refuses to wait for all of a context's work meanwhile, from
             any thread.
         kind: memory that host and GPU share tensors in here; see :func:`~edgert.memory.cuda.gpu_context.memory_kind`.
-        is_one_of_several: whether this process works on other GPUs, too.
         frames: memory for frames that the host writes and the GPU reads: of :attr:`kind`, or whatever suits a pipeline.
         tensors: what the user asked for tensors of engines; see :func:`~edgert.memory.cuda.gpu_context.tensor_kind`.
     """
-
-    is_one_of_several = False
 
     def __init__(self, driver: Any, ordinal: int, counter: Counter | None = None) -> None:
         self.driver, self.ordinal, self.counter = driver, ordinal, counter or Counter()

@@ -32,17 +32,15 @@ CALLBACK, NULL = CallbackSink("end", lambda result: None), NullSink()
 ONE, BATCH = Infer("find", Anything()), InferBatch("find", Anything(), 8, 0.005, REAL)  # type: ignore[arg-type]
 
 
-def threads(first: Any, *ends: Any, live: bool = False, on_gpu: bool = True, copies: int = 1) -> list[str]:
+def threads(first: Any, *ends: Any, live: bool = False, on_gpu: bool = True) -> list[str]:
     """In whose thread the results of the GPU are waited for, and each end is worked on."""
     source = Node("cam", Numbers(live=live))
     nodes, listening = [source], [Node(f"end{n}", end) for n, end in enumerate(ends)]
-    for number in range(copies):
-        stages = (first, Collect("find")) if on_gpu else (first,)
-        share = branch_nodes(f"find@{number}" if number else "find", [Branch(stages)], CAM, 1)
-        connect(source, share[0], CAM, 1, "never")
-        for end in listening:
-            connect(share[-1], end, CAM, 1, "never")
-        nodes += share
+    chain = branch_nodes("find", [Branch((first, Collect("find")) if on_gpu else (first,))], CAM, 1)
+    connect(source, chain[0], CAM, 1, "never")
+    for end in listening:
+        connect(chain[-1], end, CAM, 1, "never")
+    nodes += chain
     share_threads([*nodes, *listening])
     assert nodes[0].runs_in is nodes[1].runs_in is None
     return [node.runs_in.name if node.runs_in else "" for node in (nodes[-1], *listening)]
@@ -72,28 +70,6 @@ def test_a_stage_that_works_beside_those_before_it_keeps_its_thread() -> None:
     assert threads(ONE, CALLBACK, on_gpu=False) == ["", ""]
     assert threads(ONE, Does()) == threads(ONE, Does(), live=True) == ["", ""]
     assert threads(ONE) == [""]  # a program may read the results, when it has time
-
-
-def test_the_results_of_several_gpus_meet_in_a_thread_of_their_own() -> None:
-    assert threads(ONE, CALLBACK, copies=2) == ["", ""]
-
-
-@pytest.mark.parametrize(
-    ("end", "live", "waiting"), [(NULL, False, "find:0"), (NULL, True, ""), (CALLBACK, False, ""), (Does(), False, "")]
-)
-def test_behind_several_gpus_a_sink_gets_batches_as_one(end: Any, live: bool, waiting: str) -> None:
-    last, nodes = Node("end", end), list[Node]()
-    for gpu in range(2):
-        streams = frozenset({f"cam{gpu}"})
-        share = branch_nodes("find", [Branch((BATCH, Collect("find")))], streams, 1)
-        source = Node(f"cam{gpu}", Numbers(f"cam{gpu}", live=live))
-        connect(source, share[0], streams, 1, "never")
-        connect(share[-1], last, streams, 1, "never")
-        nodes += [source, *share]
-    share_threads([*nodes, last])
-    assert [one.runs_in.name if one.runs_in else "" for one in last.producers] == [waiting, waiting]
-    assert [channel.together for channel in last.inlet.channels] == [not isinstance(end, Does)] * 2
-    assert last.runs_in is None
 
 
 def test_the_stage_before_a_sink_that_writes_little_does_so_where_no_camera_waits() -> None:

@@ -48,31 +48,31 @@ HELD = ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]
 
 
 def test_the_context_is_held_as_long_as_the_block_runs(driver: Driver) -> None:
-    with gpu_start.gpu_started(0):
+    with gpu_start.gpu_started(True):
         pass
     assert driver.calls == [*HELD, "cuDevicePrimaryCtxRelease_v2"]
     assert threading.current_thread().name in driver.threads and len(driver.threads) == 2
 
 
 def test_it_is_given_back_where_the_block_fails(driver: Driver) -> None:
-    with pytest.raises(ValueError, match="a model"), gpu_start.gpu_started(1):
+    with pytest.raises(ValueError, match="a model"), gpu_start.gpu_started(True):
         raise ValueError("a model")
     assert driver.calls == [*HELD, "cuDevicePrimaryCtxRelease_v2"]
 
 
 def test_what_fails_is_left_to_whoever_needs_it(driver: Driver) -> None:
     driver.code = 100
-    with gpu_start.gpu_started(0):
+    with gpu_start.gpu_started(True):
         pass
     assert driver.calls == ["cuInit"]
 
 
-@pytest.mark.parametrize(("number", "found"), [(None, object()), (0, None)])
+@pytest.mark.parametrize(("wanted", "found"), [(False, object()), (True, None)])
 def test_nothing_is_begun_for_the_processor_or_without_pycuda(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, number: int | None, found: object
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, wanted: bool, found: object
 ) -> None:
     monkeypatch.setattr(gpu_start, "find_spec", lambda name: found)
-    with gpu_start.gpu_started(number):
+    with gpu_start.gpu_started(wanted):
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("edgert-gpu")]
     assert driver.calls == []
 
@@ -97,7 +97,7 @@ def test_a_plan_of_memory_finds_it_free(driver: Driver, monkeypatch: pytest.Monk
 
 
 def test_a_machine_without_a_driver() -> None:
-    assert gpu_start.hold_context(0, "libcuda-of-nowhere.so.1")() is None
+    assert gpu_start.hold_context("libcuda-of-nowhere.so.1")() is None
 
 
 @pytest.mark.parametrize(
@@ -126,19 +126,18 @@ def test_libraries_are_loaded_where_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "backend", "gpu"),
+    ("keys", "backend", "wanted"),
     [
-        ({}, "auto", 0),
-        ({"board": "host"}, "auto", None),
-        ({}, "ort", None),
-        ({}, "onnxruntime-cuda", 0),
-        ({"board": "host"}, "tensorrt", 0),
-        ({"engines": "tensorrt"}, "auto", 0),
-        ({"engines": ["onnxruntime", "tensorrt"]}, "auto", None),
-        ({"engines": ["onnxruntime-cuda:1", "onnxruntime"]}, "auto", 1),
-        ({"engines": "tensorrt", "gpus": [2, 0]}, "auto", 2),
+        ({}, "auto", True),
+        ({"board": "host"}, "auto", False),
+        ({}, "ort", False),
+        ({}, "onnxruntime-cuda", True),
+        ({"board": "host"}, "tensorrt", True),
+        ({"engines": "tensorrt"}, "auto", True),
+        ({"engines": ["onnxruntime", "tensorrt"]}, "auto", False),
+        ({"engines": ["onnxruntime-cuda", "onnxruntime"]}, "auto", True),
     ],
 )
-def test_which_gpu_models_are_likely_to_be_run_on(keys: dict[str, Any], backend: str, gpu: int | None) -> None:
+def test_whether_models_are_likely_to_be_run_on_a_gpu(keys: dict[str, Any], backend: str, wanted: bool) -> None:
     models = {"m": {**FILE["models"]["m"], "backend": backend}}
-    assert PipelineConfig.model_validate({**FILE, **keys, "models": models}).likely_gpu == gpu
+    assert PipelineConfig.model_validate({**FILE, **keys, "models": models}).likely_on_gpu == wanted

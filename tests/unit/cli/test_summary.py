@@ -91,18 +91,6 @@ def test_engines_that_nobody_asked_for_are_one_line(tmp_path: Path, capsys: pyte
     assert "left out" not in capsys.readouterr().out
 
 
-def test_models_on_several_gpus_name_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "p.yaml").write_text(FILE)
-    engines = {
-        "parts": {"backend": "tensorrt", "version": "10.3.0", "gpus": [0, 1]},
-        "plates": {"backend": "tensorrt", "version": "10.3.0", "gpus": [1]},
-    }
-    print_summary(load_pipeline(tmp_path / "p.yaml"), summarize([], 4_000_000_000, Counts(), 1 << 20, engines))
-    shown = capsys.readouterr().out
-    assert "model parts: tensorrt 10.3.0 on GPUs 0 and 1, compiled now" in shown
-    assert "model plates: tensorrt 10.3.0 on GPU 1, compiled now" in shown
-
-
 def test_the_precision_that_auto_chose_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engines = {"parts": {"backend": "ort", "version": "1.20", "precision": "fp32"}}
     summary = summarize([], 4_000_000_000, Counts(), 1 << 20, engines)

@@ -30,10 +30,11 @@ def test_no_gpu_at_all(tmp_path: Path) -> None:
     assert (found.state, found.detail, found.fix) == ("optional", "none", "")
 
 
-def test_several_gpus_have_the_numbers_that_a_pipeline_file_names_them_by(tmp_path: Path) -> None:
+def test_several_gpus_have_the_numbers_that_choose_one_of_them(tmp_path: Path) -> None:
     one = WORKING["cuda"].facts["gpus"][0]
     found = accelerator.gpu(evidence(tmp_path, cuda=without("cuda", gpus=[one, {**one, "name": "Other"}])))
     assert found.detail.startswith(f"0: {one['name']}, ") and "; 1: Other, " in found.detail
+    assert "edgert uses 0; another by CUDA_VISIBLE_DEVICES=NUMBER" in found.detail
 
 
 def test_a_card_without_its_driver(tmp_path: Path) -> None:

@@ -228,14 +228,6 @@ def test_a_board_that_edgert_does_not_run_on_is_planned_with_a_word(tmp_path: Pa
     assert not any("does not run" in note for note in plan(pipeline(tmp_path, fps=5), mode="15W").notes)
 
 
-@pytest.mark.parametrize(
-    ("more", "named"), [("gpus: [0, 1]", True), ("engines: [tensorrt:1]", True), ("gpus: 0", False)]
-)
-def test_gpus_that_no_board_has_are_named(tmp_path: Path, more: str, named: bool) -> None:
-    made = plan(pipeline(tmp_path, more, fps=5), mode="15W")
-    assert any("the file names GPU 1: a board has GPU 0 alone" in note for note in made.notes) == named
-
-
 def test_of_many_boards_one_note_names_those_that_edgert_does_not_run_on(tmp_path: Path) -> None:
     made = plan(pipeline(tmp_path, fps=5), board="all", mode="maxn")
     assert made.smallest == "jetson-nano-4gb"

@@ -91,14 +91,6 @@ def test_cameras_are_told_apart_and_ends_are_taken_together() -> None:
     assert recent.stages["show"].streams["north"].dropped == {"queue": 4} and recent.stages["log"].dropped == {}
 
 
-def test_branches_of_one_stage_are_one() -> None:
-    nodes = [Node(name, Does()) for name in ("find", "find@1", "log")]
-    for node, count in zip(nodes, (4, 3, 5), strict=True):
-        for _ in range(count):
-            node.meter.done("cam", MS)
-    assert History(nodes, VirtualClock(SECOND), lambda: 0).recent().fps == 7
-
-
 @given(st.lists(st.integers(20_000, 50 * SECOND), min_size=1, max_size=200))
 def test_percentiles_are_right_to_3_percent(latencies_ns: list[int]) -> None:
     nodes = chain(Numbers(), Does())
