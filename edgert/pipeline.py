@@ -468,7 +468,7 @@ class Pipeline:
         engines = {name: dict(engine.info) for name, engine in assembly.engines.items()}
         wall_ns = end_ns - runner.started_ns if self._started or self._calling is not None else 0
         counts, rss = assembly.counter.read(), peak_rss_bytes()
-        budgets, footprint, over = dict[str, Any](), self._footprint, bool(runner.ended_ns)
+        budgets, footprint = dict[str, Any](), self._footprint
         if self._watch is not None:  # what was done to keep them, and memory beside its plan
             throttled = sum(node.limiter.throttled for node in assembly.nodes if node.limiter is not None)
             budgets = {"governor": asdict(self._watch.report()), "throttled": throttled}
@@ -481,7 +481,7 @@ class Pipeline:
         events = self._over_current.since_start() if self._over_current is not None else {}
         state = (assembly.nodes, wall_ns, counts, rss, engines, *about)
         left_out = {name: check.left_out for name, check in assembly.checks.items() if check.left_out}
-        return summarize(*state, recent=recent, has_ended=over, over_current=events, left_out=left_out)
+        return summarize(*state, recent=recent, over_current=events, left_out=left_out)
 
     def state(self) -> dict[str, Any]:
         """The summary as plain data and more.

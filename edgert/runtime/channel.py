@@ -11,33 +11,30 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from edgert.clock import REAL
 from edgert.policy import BoundedQueue, Drop
-from edgert.runtime.metrics import LatencyHistogram, Losses
+from edgert.runtime.metrics import Losses
 from edgert.runtime.records import Result, Together
-
-_now_ns = REAL.now_ns
 
 
 class Arrivals:
     """What has come to a consumer, on any of its edges, and who waits for whom; shared by both ends.
 
     Attributes:
-        ready: an edge that has a result, or the complement of one that was closed; and when that was announced.
+        ready: an edge that has a result, or the complement of one that was closed.
         batches: whether results are taken several at a time: who waits for room is woken when there is room for
             several, and by :meth:`give_room`, when all are taken, and not while they are.
         bell: wakes the consumer.
     """
 
     def __init__(self) -> None:
-        self.ready, self.batches = deque[tuple[int, int]](), False
+        self.ready, self.batches = deque[int](), False
         self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_awaited, self._enough = False, 1
         self._owed: list[queue.SimpleQueue[None]] = []
 
     def announce(self, edge: int, results: int = 1) -> None:
         """A producer: there is one more on an edge, of so many results; or, of its complement, no more."""
-        self.ready.append((edge, _now_ns()))
+        self.ready.append(edge)
         if len(self.ready) >= self._enough or edge < 0 or results > 1:
             self.ring()
 
@@ -58,8 +55,8 @@ class Arrivals:
         while self._owed:
             self._owed.pop().put(None)
 
-    def wait(self, timeout_s: float | None, enough: int) -> bool:
-        """The consumer: until there is something; whether it was waited for. See :meth:`Inlet.get`."""
+    def wait(self, timeout_s: float | None, enough: int) -> None:
+        """The consumer: until there is something. See :meth:`Inlet.get`."""
         ready, bell = self.ready, self.bell
         self.give_room()
         while not bell.empty():  # of somebody who rang late
@@ -69,14 +66,13 @@ class Arrivals:
             while True:
                 self._is_awaited = True
                 if len(ready) >= enough:  # since that was noted
-                    return False
+                    return
                 bell.get(timeout=timeout_s)
                 if ready:
-                    return True
+                    return
         except queue.Empty:
             if not ready:
                 raise
-            return True
         finally:
             self._is_awaited = False
 
@@ -223,15 +219,10 @@ class Channel(BoundedQueue[Result]):
 
 
 class Inlet:
-    """Everything one stage listens to. Iterating yields ``(edge, result)`` until all edges are closed.
-
-    Attributes:
-        wakeup: delay between the arrival of something that the thread waited for, and its wake-up; by this machine's
-            clock.
-    """
+    """Everything one stage listens to. Iterating yields ``(edge, result)`` until all edges are closed."""
 
     def __init__(self) -> None:
-        self.wakeup, self.arrivals = LatencyHistogram(), Arrivals()
+        self.arrivals = Arrivals()
         self._closed = 0
         self.channels: list[Channel] = []
 
@@ -262,10 +253,9 @@ class Inlet:
             enough = min(enough, *[channel.capacity for channel in self.channels])
         while self._closed < len(self.channels):
             try:
-                edge, _ = ready.popleft()
+                edge = ready.popleft()
             except IndexError:
-                if self.arrivals.wait(timeout_s, enough) and enough == 1:
-                    self.wakeup.add(_now_ns() - ready[0][1])
+                self.arrivals.wait(timeout_s, enough)
                 continue
             if edge < 0:
                 self._closed += 1
@@ -276,7 +266,7 @@ class Inlet:
     def more(self, most: int) -> list[Result]:
         """What else is there already, in order, up to those that came as one; each with one hold on its lease."""
         ready, channels, found = self.arrivals.ready, self.channels, list[Result]()
-        while len(found) < most and ready and (edge := ready[0][0]) >= 0 and not channels[edge].is_next_together():
+        while len(found) < most and ready and (edge := ready[0]) >= 0 and not channels[edge].is_next_together():
             ready.popleft()
             if (result := channels[edge].take()) is not None:
                 found.append(result)

@@ -66,7 +66,7 @@ class InPlace:
                 self._close_stages()
                 raise place.failure(error)  # noqa: B904 - it has its cause
             self._opened.insert(0, place)
-            place.node.timing.opened_ns = self._clock.now_ns()
+            place.node.was_opened = True
             if self.is_left:
                 self._close_stages()
                 raise self._late()

@@ -15,7 +15,7 @@ from edgert.memory import Counter, EndedLease
 from edgert.policy import Join, Reads, most_under_way
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Frame
-from edgert.runtime.metrics import StageMeter, Timing
+from edgert.runtime.metrics import StageMeter
 from edgert.runtime.records import Result, Together
 from edgert.runtime.recovery import OPENINGS, STOPS, Care, Recovery, note_back
 from edgert.runtime.stage import Batching, Source, Stage
@@ -33,7 +33,8 @@ class Node:
         outlets: one channel per stage that listens to this one; replaced by a new tuple when a listener joins.
         carried: per edge of ``inlet``, the streams that arrive on it.
         producers: per edge of ``inlet``, the node at its other end.
-        meter: totals of its thread; ``timing``: how they vary, from which a simulation samples.
+        meter: totals of its thread.
+        was_opened: whether its stage was ever opened.
         branch: which one of the outlets a result goes to, by number; None: to all.
         joins: whether several edges that carry one stream bring parts of the same frames, to be joined; otherwise
             each brings frames of its own.
@@ -66,7 +67,7 @@ class Node:
     carried: list[frozenset[str]] = field(default_factory=list)
     producers: list[Node] = field(default_factory=list)
     meter: StageMeter = field(default_factory=StageMeter)
-    timing: Timing = field(default_factory=Timing)
+    was_opened: bool = False
     branch: Callable[[Result], int] | None = None
     joins: bool = True
     limiter: SourceRateLimiter | None = None
@@ -86,9 +87,6 @@ class Node:
     stuck_s: float = 0.0
     opening_s: float = 0.0
     is_closing: bool = False
-
-    def __post_init__(self) -> None:
-        self.inlet.wakeup = self.timing.wakeup
 
     def reopen(self) -> None:
         """Opens its stage after a failure. Raises what that raises."""
@@ -172,11 +170,9 @@ class Station:
 
     def give(self, frame: Frame, made_ns: int, worked_ns: int) -> None:
         """Passes a source's frame on, with its hold; ``made_ns`` is when it was made, in ``worked_ns`` of work."""
-        meter, timing = self.node.meter, self.node.timing
+        meter = self.node.meter
         meter.results_in += 1
         meter.busy_ns += worked_ns
-        timing.worked(worked_ns)
-        timing.passed_on(made_ns)
         meter.done(frame.stream, made_ns - frame.timestamp_ns)
         self.hand_over(Result(frame))
         meter.results_out += 1
@@ -186,8 +182,6 @@ class Station:
         node, meter, count = self.node, self.node.meter, len(frames)
         meter.results_in += count
         meter.busy_ns += worked_ns
-        node.timing.worked(worked_ns, count)
-        node.timing.passed_on(made_ns)
         results = [Result(frame) for frame in frames]
         self._count_done(results, made_ns)
         is_one = node.branch is None and len(node.outlets) == 1 and node.outlets[0].together
@@ -212,7 +206,7 @@ class Station:
         """Has the stage work on a result, and passes on what comes of it; ends the hold on its frame. Returns whether
         anything went on."""
         node, stage, now = self.node, self._recovery.stage, self._clock.now_ns
-        meter, timing = node.meter, node.timing
+        meter = node.meter
         started, lease = now(), result.frame.lease
         node.since_ns = started or 1
         try:
@@ -226,20 +220,15 @@ class Station:
                 lease = _NONE  # nothing is held while the queue behind is full
             done = now()
             node.since_ns = 0
-            worked_ns = done - started
-            meter.busy_ns += worked_ns
-            count = result.size
-            meter.results_in += count
-            timing.worked(worked_ns, count)
+            meter.busy_ns += done - started
+            meter.results_in += result.size
             if self._is_end:
                 self._count(result, done, is_end=True)
             if out is None:
-                timing.passed_on(done)
                 return False
             if self._pass_on(out, done):
                 meter.wait_out_ns += now() - done
                 return True
-            timing.filled(worked_ns, count)
             return False
         except Exception as error:
             held = self._held()
@@ -263,7 +252,6 @@ class Station:
             out = _let_go(flushed) if node.lets_go else flushed
             done = now()
             node.meter.busy_ns += done - started
-            node.timing.worked(done - started, results=0)
             self._pass_on(out, done)
             node.meter.wait_out_ns += now() - done
         except Exception as error:
@@ -314,8 +302,6 @@ class Station:
                 self._count(result, done_ns)
             self.send(result)
         meter.results_out += count
-        if count:
-            self.node.timing.passed_on(done_ns)
         return count
 
     def _count(self, result: Result, done_ns: int, is_end: bool = False) -> None:

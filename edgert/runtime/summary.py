@@ -7,7 +7,7 @@ from typing import Any
 from edgert.clock import REAL
 from edgert.memory import Counts
 from edgert.runtime.json_form import plain
-from edgert.runtime.metrics import WINDOW_NS, LatencyHistogram, Percentiles, StageTiming, Timing
+from edgert.runtime.metrics import LatencyHistogram, Percentiles
 from edgert.runtime.node import Node
 from edgert.runtime.recent import History, Recent, losses_of
 from edgert.runtime.stage import Source, SourceStats
@@ -62,7 +62,6 @@ class Summary:
         latency_ms: from capture to the end of the last stages.
         recent: the last minute, or that before the end.
         budgets: what was done to keep them; empty for a pipeline without.
-        simulation: per stage, the jitter that a simulation of the run samples from; empty while it runs.
         copies_per_frame, bytes_copied_per_frame: copies of pixels by the host, and between host and GPU. Copies within
             a GPU's memory, such as out of a decoder's surfaces, are not counted.
         frames: where those of each source are that a model on a GPU reads, who gets copies on the host, and why.
@@ -85,7 +84,6 @@ class Summary:
     peak_rss_bytes: int
     engine: Mapping[str, Any] = field(default_factory=dict)
     budgets: Mapping[str, Any] = field(default_factory=dict)
-    simulation: Mapping[str, StageTiming] = field(default_factory=dict)
     frames: Mapping[str, str] = field(default_factory=dict)
     tracks: Mapping[str, str] = field(default_factory=dict)
     over_current: Mapping[str, int] = field(default_factory=dict)
@@ -93,7 +91,7 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, without the fields that say nothing where they are empty."""
-        optional = ("simulation", "frames", "tracks", "over_current", "left_out")
+        optional = ("frames", "tracks", "over_current", "left_out")
         values = {name: getattr(self, name) for name in self.__slots__}
         return dict(plain({name: value for name, value in values.items() if value or name not in optional}))
 
@@ -109,14 +107,12 @@ def summarize(
     tracks: Mapping[str, str] | None = None,
     *,
     recent: Recent | None = None,
-    has_ended: bool = True,
     over_current: Mapping[str, int] | None = None,
     left_out: Mapping[str, int] | None = None,
 ) -> Summary:
     """The state of a running or finished pipeline; callable at any time from any thread.
 
-    Without ``recent``, that is the whole run. The jitter takes some milliseconds per thread and is only reported of one
-    that has ended.
+    Without ``recent``, that is the whole run.
     """
     sources = [node for node in nodes if isinstance(node.work, Source)]
     ends = [node for node in nodes if not node.outlets]
@@ -143,19 +139,7 @@ def summarize(
         tracks=tracks or {},
         over_current=over_current or {},
         left_out=left_out or {},
-        simulation=_timings({node.name: node.timing for node in nodes}) if has_ended else {},
     )
-
-
-def _timings(timings: Mapping[str, Timing]) -> dict[str, StageTiming]:
-    """Of the same last minute of all threads, so that slow phases that struck several of them do so in each."""
-    spans = [span for one in timings.values() if (span := one.span_ns)]
-    if not spans:
-        return {}
-    end_ns = max(end for _, end in spans)
-    span_ns = max(min(start for start, _ in spans), end_ns - WINDOW_NS), end_ns
-    start_ns = min(one.first_ns for one in timings.values() if one.first_ns is not None)
-    return {name: one.report(span_ns, start_ns) for name, one in timings.items()}
 
 
 def _stage(node: Node, wall_ns: int) -> StageSummary:
@@ -181,6 +165,6 @@ def _stage(node: Node, wall_ns: int) -> StageSummary:
         restarts=meter.restarts,
         failing=node.failing,
         stuck_s=node.stuck_s,
-        is_open=isinstance(node.work, Source) or node.timing.opened_ns != 0,
+        is_open=isinstance(node.work, Source) or node.was_opened,
         in_call=node.since_ns != 0,
     )

@@ -11,7 +11,6 @@ from edgert.clock import Clock
 from edgert.errors import EdgertError
 from edgert.policy import join_of
 from edgert.runtime.frame import Frame
-from edgert.runtime.metrics import Lateness
 from edgert.runtime.node import Node, Station, merged
 from edgert.runtime.records import Result, Together
 from edgert.runtime.stage import Batching, BurstSource, Gathering, ServedSource, Source, Stage
@@ -29,7 +28,7 @@ class _Work:
     def open(self) -> bool:
         """Opens the stage; whether it is open now."""
         if self.succeeds(self.station.open):
-            self.node.timing.opened_ns = self._clock.now_ns()
+            self.node.was_opened = True
             return True
         self._finish()
         return False
@@ -297,7 +296,7 @@ class Worker(threading.Thread):
             self._give_bursts(source)
             return
         now, live = self._clock.now_ns, source.live
-        started, before_ns, lateness = now(), thread_time_ns(), Lateness()
+        started, before_ns = now(), thread_time_ns()
         for frame in source.frames(self.stop_event):
             if node.limiter is not None and not node.limiter.passes(self.stop_event):
                 frame.lease.release()
@@ -308,7 +307,6 @@ class Worker(threading.Thread):
             if live:  # it mostly waits for the camera: its own work is the CPU time of this thread
                 used_ns = thread_time_ns()
                 worked_ns, before_ns = min(used_ns - before_ns, worked_ns), used_ns
-                node.timing.wakeup.add(lateness.of(frame.timestamp_ns, frame.media_ns))
             meter.wait_in_ns += made - started - worked_ns
             give(frame, made, worked_ns)
             del frame

@@ -97,7 +97,7 @@ def run(
 
     def given(stop: threading.Event) -> Iterator[Frame]:
         nonlocal taken, gaps, has_ended
-        while not pipeline._assembly.node("find:0").timing.opened_ns:
+        while not pipeline._assembly.node("find:0").was_opened:
             time.sleep(0.001)  # or the first frames are dropped while the model warms up
         for frame in give(stop):
             starter.join()

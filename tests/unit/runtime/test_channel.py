@@ -113,20 +113,6 @@ def test_it_ends_when_every_edge_is_closed_not_before() -> None:
     assert take_all(inlet) == [(1, 1)]
 
 
-def test_how_late_it_goes_on_is_counted_where_it_waited() -> None:
-    inlet, _ = fed(2, "never", 1)
-    inlet.get()
-    assert inlet.wakeup.percentiles().count == 0  # it was there already
-    with pytest.raises(queue.Empty):
-        inlet.get(timeout_s=0.0)
-    assert inlet.wakeup.percentiles().count == 0  # nothing came
-    late = threading.Timer(0.02, lambda: inlet.channels[0].put(result(1)))
-    late.start()
-    inlet.get()
-    late.join()
-    assert inlet.wakeup.percentiles().count == 1
-
-
 def test_an_inlet_without_edges_is_at_its_end() -> None:
     assert Inlet().get() is None
 
