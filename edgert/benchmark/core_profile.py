@@ -15,14 +15,13 @@ from edgert.backend import Engine, EngineOptions, Session
 from edgert.backend.base import Array
 from edgert.backend.ort import OrtBackend
 from edgert.backend.ort.cpu import Kernel, kernel_times
-from edgert.benchmark.measure import Figure, Run, jitter, once, timed
+from edgert.benchmark.measure import Figure, once_ms, timed_ms
 from edgert.benchmark.overhead import hop
 from edgert.board import HOST
 from edgert.board.host import core_accelerators, cpu_name, pinned
 from edgert.errors import DeviceError
 from edgert.files import FileStore, cache_folder
 from edgert.graph import Graph, Model, clean, inputs, read
-from edgert.jitter import AT
 from edgert.placement.cost.work import Work, units
 from edgert.placement.cutting import Part, cut, partition
 from edgert.placement.profile import MAX_GAP, MeasuredTransition, Profile, ProfiledUnit, Whole, tensor_bytes
@@ -32,8 +31,6 @@ _CUTS = 4
 _ROUNDS = 6
 """On a shared machine a neighbor slows a core for seconds at a time, by half and more. The fastest of several rounds
 is that of a machine left alone, which is what a profile is about; company of our own is in all rounds alike."""
-_BUSY_RUNS = 5
-"""Times as many runs with company as alone: their jitter is part of the profile, and a p99 needs some hundred."""
 
 
 def machine_identity() -> dict[str, str]:
@@ -45,7 +42,7 @@ def machine_identity() -> dict[str, str]:
 def profile(model: Model, runs: int = 12) -> Profile:
     """Measures a model on every core this process may use.
 
-    Takes about ``runs`` × 50 times as long as one run of the model, per core.
+    Takes about ``runs`` × 25 times as long as one run of the model, per core.
 
     Args:
         runs: how many each median is of. The fastest of six medians counts.
@@ -64,10 +61,9 @@ def profile(model: Model, runs: int = 12) -> Profile:
     rounds = [{name: bench.turn(name, cores) for name in cores} for _ in range(_ROUNDS)]
     whole, found = {}, {}
     for name in cores:
-        kernels, alone_ms, busy = zip(*(one[name] for one in rounds), strict=True)
+        kernels, alone_ms, busy_ms = zip(*(one[name] for one in rounds), strict=True)
         quickest = min(kernels, key=_sum_ms)
-        busy_ms = min(statistics.median(run.cpu_ms for run in runs) for runs in busy)
-        whole[name] = Whole(min(alone_ms), busy_ms, _sum_ms(quickest), jitter(busy))
+        whole[name] = Whole(min(alone_ms), min(busy_ms), _sum_ms(quickest))
         found[name] = unit_times(works, graph, quickest, min(alone_ms))
     profiled = tuple(
         ProfiledUnit(work.name, work.nodes, {name: found[name][index] for name in cores})
@@ -86,9 +82,6 @@ def figures_of(found: Profile) -> list[Figure]:
         figures.append(Figure(f"times as long with all cores busy, {name}", whole.contention, "×", n=found.runs))
         gap = f"sum of kernels against the whole, {name}"
         figures.append(Figure(gap, whole.gap, "of the whole", MAX_GAP, n=found.runs))
-        jitter = f"p99 against the median with all cores busy, {name}"
-        p99 = whole.jitter[AT.index(0.99)]
-        figures.append(Figure(jitter, p99, "×", n=_BUSY_RUNS * found.runs))  # of one round at least
     transition = found.transition
     per_mib = {"tensor_ms": transition.tensor_ms, "ms_per_mib": transition.ms_per_mib}
     figures.append(Figure("passing a frame to the next thread", transition.hop_ms, "ms", detail=per_mib))
@@ -107,15 +100,15 @@ class _Bench:
         self._engine = _engine(model)
         self._feeds = {spec.name: array for spec, array in zip(inputs(model), _arrays(self._engine), strict=True)}
 
-    def turn(self, name: str, cores: Mapping[str, int]) -> tuple[Sequence[Kernel], float, Sequence[Run]]:
-        """Kernels, milliseconds of the whole alone, and its runs with company, one right after the other."""
+    def turn(self, name: str, cores: Mapping[str, int]) -> tuple[Sequence[Kernel], float, float]:
+        """Return kernels, and milliseconds of the whole alone and with company, measured one right after the other."""
         session = _filled(self._engine)
         with pinned(cores[name]):
             kernels = kernel_times(self._model, self._feeds, self._runs)
-            alone_ms = statistics.median(run.cpu_ms for run in timed(session.run, self._runs))
+            alone_ms = statistics.median(timed_ms(session.run, self._runs))
             with company(self._engine, [core for other, core in cores.items() if other != name]):
-                busy = timed(session.run, _BUSY_RUNS * self._runs)
-        return kernels, alone_ms, busy
+                busy_ms = statistics.median(timed_ms(session.run, self._runs))
+        return kernels, alone_ms, busy_ms
 
     def transition(self, graph: Graph, works: Sequence[Work], core: int) -> MeasuredTransition:
         """Whole models against the same cut in two, in turn; what is left over is the price of the cut."""
@@ -128,8 +121,8 @@ class _Bench:
         sessions = [_filled(engine) for engine in (self._engine, *engines)]
         with pinned(core):
             for session in sessions:
-                timed(session.run, 1)
-            rounds = [[once(session.run).cpu_ms for session in sessions] for _ in range(3 * self._runs)]
+                timed_ms(session.run, 1)
+            rounds = [[once_ms(session.run) for session in sessions] for _ in range(3 * self._runs)]
         extra_ms = statistics.median(first + second - whole for whole, first, second in rounds)
         for engine in engines:
             engine.close()

@@ -18,9 +18,9 @@ from edgert.bundle.measured_engines import MeasuredEngine, engines_of
 from edgert.compiler.finish import models_of, pipeline_of
 from edgert.config import PipelineFile
 from edgert.errors import ConfigError
-from edgert.jitter import AT
 from edgert.meters.clocks import gpu_gauges
 from edgert.planner.planned_model import PlannedModel, planned_models
+from edgert.quantiles import AT
 from edgert.simulator.board_stages import board_stages
 from edgert.simulator.recorded import read_stage_times
 
@@ -161,11 +161,9 @@ def _stages(file: PipelineFile, engine: MeasuredEngine, run: Path) -> list[share
     times = read_stage_times(run)
     results = {name: one.get("results_in", 0) for name, one in json.loads(run.read_text("utf-8"))["stages"].items()}
     found = [
-        shared_profile.Stage(
-            kind=kind, megapixels=round(megapixels, 3), ms=times.of(name).busy_ms, results=results[name]
-        )
+        shared_profile.Stage(kind=kind, megapixels=round(megapixels, 3), ms=times.of(name), results=results[name])
         for name, (kind, megapixels) in known.items()
-        if results.get(name, 0) > 0 and times.of(name).busy_ms > 0
+        if results.get(name, 0) > 0 and times.of(name) > 0
     ]
     if known and not found:
         raise ConfigError(

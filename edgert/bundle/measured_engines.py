@@ -42,7 +42,7 @@ class MeasuredEngine:
         precision: that it was built in, ``fp32``, ``fp16`` or ``int8``; empty: not known.
         frames: of a run.
         clocks: keys of a mode → MHz, where they were set below those of the mode.
-        quantiles: of runs over their median; see :mod:`edgert.jitter`. Empty: not known.
+        quantiles: of runs over their median; see :mod:`edgert.quantiles`. Empty: not known.
     """
 
     model: str

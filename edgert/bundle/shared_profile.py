@@ -21,7 +21,7 @@ from edgert.board.record import Board, board, board_names
 from edgert.board.sections import Mode, Precision
 from edgert.errors import ArtifactError, cause, nearest
 from edgert.installation import data_folder
-from edgert.jitter import AT, check_quantiles
+from edgert.quantiles import AT, check_quantiles
 
 FORMAT, SCHEMA = "edgert measured profile", 1
 LAYERS_OVER_WHOLE = (0.1, 1.5)
@@ -57,7 +57,7 @@ class Engine(_Part):
         placement: DLA core → numbers of its nodes; the others ran on the GPU.
         runs: behind the median.
         median_ms: of a run, host to host, alone on the board.
-        quantiles: of runs over their median, at :data:`edgert.jitter.AT`; empty: not measured.
+        quantiles: of runs over their median, at :data:`edgert.quantiles.AT`; empty: not measured.
         layers: in order; empty: not timed.
     """
 

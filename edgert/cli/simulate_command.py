@@ -65,7 +65,7 @@ def simulate(
     ambient: Annotated[
         float, typer.Option("--ambient", metavar="CELSIUS", help="Temperature of the air around the board.")
     ] = 25.0,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Random seed of jitter, run times and objects.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Random seed of jitter and objects.")] = 0,
     profiles: option.Profiles = None,
     report: option.Report = None,
     overrides: option.Set = None,

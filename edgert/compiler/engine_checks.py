@@ -28,7 +28,7 @@ from edgert.compiler.model_steps import distance, uniform_feeds
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, PlacementError
 from edgert.graph import Model
-from edgert.jitter import quantiles_of
+from edgert.quantiles import quantiles_of
 from edgert.steps import to_json
 
 log = logging.getLogger("edgert.build")
@@ -214,7 +214,7 @@ def time_runs(engine: TrtEngine) -> dict[str, Any]:
             session.run()
             times.append((time.perf_counter() - started) * 1e3)
     found = {"runs": _RUNS, "median_ms": statistics.median(times), "least_ms": min(times), "most_ms": max(times)}
-    return {**found, "quantiles": list(quantiles_of([times]))}
+    return {**found, "quantiles": list(quantiles_of(times))}
 
 
 def time_layers(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:

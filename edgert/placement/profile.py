@@ -15,11 +15,10 @@ from typing import Any
 from edgert.errors import ArtifactError, PlacementError, cause
 from edgert.graph import Graph
 from edgert.graph.partition import Part
-from edgert.jitter import Quantiles, check_quantiles
 from edgert.placement.contention import demand_of
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 
-SCHEMA = 1
+SCHEMA = 2
 MAX_GAP = 0.10
 """Between the sum of the kernels and the whole model, as part of the whole."""
 
@@ -32,14 +31,11 @@ class Whole:
         alone_ms: while the others are idle.
         busy_ms: while all others run the same model.
         kernels_ms: sum over the profiler's kernels, while the others are idle.
-        jitter: of the wall clock's times while all others run the same model; see :mod:`edgert.jitter`. Empty in
-            profiles of before it was kept.
     """
 
     alone_ms: float
     busy_ms: float
     kernels_ms: float
-    jitter: Quantiles = ()
 
     @property
     def gap(self) -> float:
@@ -158,10 +154,7 @@ def _profile(data: dict[str, Any]) -> Profile:
         ProfiledUnit(str(unit["name"]), tuple(map(str, unit["nodes"])), _times(unit["time_ms"]))
         for unit in data["units"]
     )
-    whole = {}
-    for name, one in data["whole"].items():
-        times = _times({key: value for key, value in one.items() if key != "jitter"})
-        whole[str(name)] = Whole(**times, jitter=check_quantiles(tuple(map(float, one.get("jitter", ())))))
+    whole = {str(name): Whole(**_times(one)) for name, one in data["whole"].items()}
     if not units or not whole or any(unit.time_ms.keys() != whole.keys() for unit in units):
         raise ValueError("units and accelerators do not fit together")
     if any(one.alone_ms == 0 for one in whole.values()):

@@ -16,7 +16,6 @@ from edgert.backend.base import Array, share_first_dimension
 from edgert.backend.ort import CustomOpEngine, OrtBackend, OrtEngine
 from edgert.errors import EdgertError, PlacementError
 from edgert.graph import Graph, Model
-from edgert.jitter import Quantiles, mean_of
 from edgert.memory import aligned_empty
 from edgert.placement.cutting import Part, cut
 
@@ -35,14 +34,11 @@ class Step:
 
     Attributes:
         accelerator: that runs it and nothing else meanwhile; None: it only takes time.
-        time_ms: alone on the board; where that jitters, the median.
+        time_ms: alone on the board.
         traffic_bytes: to and from DRAM.
         slowdown: of a core, how many times longer it takes while all other cores are busy.
         threads: cores that it runs on at once, each doing its part.
-        jitter: how its time jitters about ``time_ms``.
-        rows: parts of it that jitter each by itself, as what disturbs a run comes more often the longer it takes.
         energy_mj: drawn for it beyond what the board draws anyway, alone and at full clocks.
-        spin_ms: for how long all its threads but one keep their cores busy afterwards, waiting for the next.
     """
 
     accelerator: str | None
@@ -50,20 +46,11 @@ class Step:
     traffic_bytes: float = 0.0
     slowdown: float = 1.0
     threads: int = 1
-    jitter: Quantiles = ()
-    rows: int = 1
     energy_mj: float = 0.0
-    spin_ms: float = 0.0
-
-    @property
-    def mean_ms(self) -> float:
-        """Alone on the board, on average."""
-        return self.time_ms * mean_of(self.jitter)
 
     def times(self, factor: float) -> Step:
         """So many of it, one after the other."""
-        amounts = {name: getattr(self, name) * factor for name in _AMOUNTS}
-        return replace(self, rows=max(1, round(self.rows * factor)), **amounts)
+        return replace(self, **{name: getattr(self, name) * factor for name in _AMOUNTS})
 
 
 def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:

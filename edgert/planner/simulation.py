@@ -186,7 +186,7 @@ class Scenario:
 
     Attributes:
         seconds: length of the simulated run.
-        seed: random seed of jitter, run times and objects.
+        seed: random seed of jitter and objects.
         trace: file of the frames that a camera delivered, or that ``sink: jsonl`` wrote; None: the rate of the source.
         objects: mean number of objects on a frame without a trace; None: as many as the pipeline's crops take at most.
         jitter: standard deviation of a camera's frame times, as a fraction of the frame period.

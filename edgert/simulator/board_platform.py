@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from edgert.assemble.models import replicas_of, spinning_of, threads_of
+from edgert.assemble.models import replicas_of, threads_of
 from edgert.board.host import core_accelerators
 from edgert.board.record import Board
 from edgert.board.sections import Mode
@@ -72,49 +72,16 @@ class BoardSlots:
         return slots
 
 
-@dataclass(frozen=True, slots=True)
-class Woken:
-    """A run on two threads, of which one sleeps from run to run, in terms of a run on one.
-
-    Attributes:
-        time: that it takes.
-        busy: that cores are busy with it, all together.
-    """
-
-    time: float
-    busy: float
-
-    @property
-    def shared(self) -> float:
-        """What both threads do at once, as a part of a run on one."""
-        return min(2 * max(self.busy - self.time, 0.0), 2 * self.time)
-
-    @property
-    def serial(self) -> float:
-        """What one does while the other is not awake yet, or waits."""
-        return self.time - self.shared / 2
-
-
-_SERIAL, _WOKEN, _SPIN_MS = 0.2, Woken(1.4, 1.9), 40.0
-"""Of ONNX Runtime's threads on two cores, medians of fourteen networks, and of twelve behind a camera."""
-
-
 @dataclass(frozen=True, eq=False)
 class HostSlots:
     """Engines as ``edgert run`` sets them up here, with the times of profiles.
 
     Args:
         profiles: model → its profile.
-        serial: part of a run on one thread that further threads do not share.
-        woken: a run beside live sources, where these sleep from one run to the next.
-        spin_ms: for how long these keep their cores busy after a run, where they wait for the next without sleeping.
     """
 
     file: PipelineFile
     profiles: Mapping[str, Profile]
-    serial: float = _SERIAL
-    woken: Woken = _WOKEN
-    spin_ms: float = _SPIN_MS
 
     def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
         """See :data:`edgert.simulator.pipeline_design.Slots`. Raises PlacementError for a placement that this machine
@@ -131,42 +98,19 @@ class HostSlots:
             ]
         count = replicas_of(self.file.config, stage.infer, live)
         threads = max(1, threads_of(self.file.config, stage.infer) // count)
-        run = self._run(_step(profile, next(iter(profile.whole)), ANY_CORE), threads, self._spins(config))
-        return [InferenceSlot((run,), rows=rows)] * count
-
-    def _run(self, one: Step, threads: int, spins: bool) -> tuple[Step, ...]:
-        """What so many threads do of what one takes that long for; those that spin keep their cores busy all along."""
-        if threads == 1:
-            return (one,)
-        if spins:
-            time_ms = one.time_ms * (self.serial + (1 - self.serial) / threads)
-            return (replace(one, time_ms=time_ms, threads=threads, spin_ms=self.spin_ms),)
-        serial, shared = one.time_ms * self.woken.serial, one.time_ms * self.woken.shared / threads
-        parts = replace(one, time_ms=serial), replace(one, time_ms=shared, threads=threads)
-        return tuple(part for part in parts if part.time_ms)
-
-    def _spins(self, config: ModelConfig) -> bool:
-        return spinning_of(self.file, config) is True
-
-    def _taken_to(self, config: ModelConfig) -> str:
-        if not self._spins(config):
-            return f"take {self.woken.time:g} times as long as one, as they are woken for each run"
-        return (
-            f"share all but {self.serial:.0%} of its work, and to keep their cores busy for {self.spin_ms:g} ms after "
-            "a run"
-        )
+        one = _step(profile, next(iter(profile.whole)), ANY_CORE)
+        return [InferenceSlot(((replace(one, time_ms=one.time_ms / threads, threads=threads),),), rows=rows)] * count
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What had to be assumed."""
-        return tuple(
-            f"{name}: its profile is of one thread; several are taken to {self._taken_to(config)}"
-            for name, config in self.file.config.models.items()
-            if config.placement == "auto" and threads_of(self.file.config, name) > 1
-        ) + tuple(
-            f"{name}: its profile has no jitter, so a p99 is too low; measure its profile again (edgert bench --units)"
-            for name, profile in self.profiles.items()
-            if not all(whole.jitter for whole in profile.whole.values())
+        return (
+            "times of this machine do not vary: a p99 is that of the queues alone",
+            *(
+                f"{name}: its profile is of one thread; several are taken to share its work evenly"
+                for name, config in self.file.config.models.items()
+                if config.placement == "auto" and threads_of(self.file.config, name) > 1
+            ),
         )
 
 
@@ -186,7 +130,7 @@ def _rows(file: str, changed_ns: int) -> int | None:
 
 def _step(profile: Profile, measured: str, core: str) -> Step:
     whole = profile.whole[measured]
-    return Step(core, whole.alone_ms, slowdown=whole.contention, jitter=whole.jitter)
+    return Step(core, whole.alone_ms, slowdown=whole.contention)
 
 
 def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> InferenceSlot:
@@ -238,7 +182,7 @@ def as_asked(file: PipelineFile, limit: bool = True) -> PipelineFile:
 def saturated(design: Design, frames: Mapping[str, int]) -> Design:
     """A design whose sources give so many frames each, as fast as they are taken; none is lost."""
     sources = tuple(
-        replace(one, rate_hz=None, times_ms=(), late_ms=(), start_ms=0.0, is_ahead=True, is_live=False, limit=count)
+        replace(one, rate_hz=None, times_ms=(), is_ahead=True, is_live=False, limit=count)
         for one, count in ((source, frames[source.name]) for source in design.sources)
     )
     nodes = []

@@ -8,7 +8,6 @@ from edgert.budget.footprint import Kind
 from edgert.config import CropStage, InferStage, PipelineConfig, PipelineFile, SourceStage, StageConfig
 from edgert.config.flow import fallbacks, sources_of, stages_at, upstream
 from edgert.errors import ConfigError
-from edgert.jitter import STEADY, Jitter
 from edgert.placement.plan_record import Row
 from edgert.placement.segment_engines import Step
 from edgert.policy import Drop
@@ -128,13 +127,10 @@ class Source:
         name: of the stage, and of its stream.
         rate_hz: frames that are due per second; None: the next is made when the last is taken.
         times_ms: when the frames of a trace came, from the first; played over and over in place of ``rate_hz``.
-        start_ms: when the first is due.
         jitter: standard deviation of when a frame is due, as a part of the period.
-        late_ms: how late frames come, on top of that: quantiles at :data:`edgert.jitter.AT`; empty: never.
         is_ahead: whether a frame is made before it is due, as a file's, and not after, as a camera's.
         is_live: whether a governor has frames left out; otherwise it has them made more slowly.
         steps: what making one takes.
-        hand_over: what follows when it is passed on, before the next is made.
         limit: frames; None: no end.
         objects: how many are on each frame of the trace, or on every one: the mean of a Poisson distribution.
         most: objects on every frame where ``objects`` is None.
@@ -143,13 +139,10 @@ class Source:
     name: str
     rate_hz: float | None = None
     times_ms: tuple[float, ...] = ()
-    start_ms: float = 0.0
     jitter: float = 0.0
-    late_ms: tuple[float, ...] = ()
     is_ahead: bool = False
     is_live: bool = True
     steps: tuple[Step, ...] = ()
-    hand_over: tuple[Step, ...] = ()
     limit: int | None = None
     objects: tuple[int, ...] | float | None = None
     most: int = 0
@@ -177,8 +170,6 @@ class Task:
         rows: crops that fit in one run. A run of n rows takes n times as long as a run of one.
         batch: frames that are run together, if as many have come when the first is ready; None: each by itself.
         wait_ms: the longest that the first frame of a batch waits for others.
-        jitter: of all that is done for one result, or in one run of a batch, about the times of its steps; nothing:
-            each step jitters by itself, or not at all.
     """
 
     steps: tuple[Step, ...] = ()
@@ -189,7 +180,6 @@ class Task:
     rows: int = 1
     batch: int | None = None
     wait_ms: float = math.inf
-    jitter: Jitter = STEADY
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +193,6 @@ class Node:
         reorders: the dispatcher whose order is restored here; empty: none.
         joins: whether several inputs bring parts of the same frames.
         spread: most objects of a frame that each go on as a result of their own; None: the frame goes on.
-        wakeup_latency_ms: how late it goes on when something comes that it waited for: quantiles at
-            :data:`edgert.jitter.AT`; empty: at once.
-        startup_ms: when it is ready for its first result.
-        hand_over: what it does for every result when that is passed on, before it takes the next.
         fallbacks: tasks at further levels of degrading, the last for all beyond; empty: always the same.
         levels: of each listener that results are dispatched to, the level of degrading at which it gets any; empty:
             any.
@@ -219,9 +205,6 @@ class Node:
     reorders: str = ""
     joins: bool = True
     spread: int | None = None
-    wakeup_latency_ms: tuple[float, ...] = ()
-    startup_ms: float = 0.0
-    hand_over: tuple[Step, ...] = ()
     fallbacks: tuple[Task, ...] = ()
     levels: tuple[int, ...] = ()
 

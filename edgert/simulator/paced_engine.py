@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import cycle
-from random import Random
 from typing import Any, cast
 
 from edgert.backend import Engine, Session
@@ -34,7 +33,7 @@ class Pacer:
 
     def __init__(self, clock: BoardClock, platform: Platform) -> None:
         self.clock, self.here = clock, threading.local()
-        self._machine = Machine(clock.timeline, platform, Random(0))  # noqa: S311 - nothing varies
+        self._machine = Machine(clock.timeline, platform)
         self.thermal = self._machine.thermal
         self._next_tick()
 

@@ -3,18 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from edgert.assemble.graph import queue_of
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE
 from edgert.config import CropStage, InferStage, ModelConfig, PipelineFile, SourceStage, StageConfig
 from edgert.config.flow import inputs_of, order, variants_of
 from edgert.errors import ConfigError, nearest
-from edgert.jitter import STEADY, Jitter, Quantiles, mean_of
 from edgert.placement.segment_engines import Step
 from edgert.simulator.design import ASSUMED_HZ, Design, Edge, Node, Source, Task
 from edgert.simulator.hardware import ANY_CORE
-from edgert.simulator.recorded import StageTime, StageTimes, Trace
+from edgert.simulator.recorded import StageTimes, Trace
 from edgert.stages.source.kinds import is_live, kind_of
 
 Steps = tuple[Step, ...]
@@ -42,17 +40,12 @@ class InferenceSlot:
 
     @property
     def engine_ms(self) -> float:
-        """One run, alone, on average."""
+        """Return the milliseconds of one run, alone."""
         return sum(self.part_ms(number) for number in range(len(self.parts)))
 
     def part_ms(self, number: int) -> float:
         """What a thread does of it."""
-        return sum(step.mean_ms for step in self.parts[number])
-
-    @property
-    def jitter(self) -> Quantiles:
-        """Of times on the first part's core."""
-        return next((step.jitter for step in self.parts[0]), ())
+        return _sum_ms(self.parts[number])
 
 
 Slots = Callable[[str, InferStage, bool], Sequence[InferenceSlot]]
@@ -77,9 +70,10 @@ class Scene:
     times: StageTimes = field(default_factory=StageTimes)
     own: Mapping[str, Steps] = field(default_factory=dict)
 
-    def beside(self, name: str, measured: StageTime, core: str = ANY_CORE) -> Steps:
-        """What a stage without a model takes for a frame."""
-        return _own(measured, core) if measured.busy_ms else self.own.get(name, ())
+    def beside(self, name: str) -> Steps:
+        """Return what a stage without a model takes for a frame."""
+        measured_ms = self.times.of(name)
+        return (Step(ANY_CORE, measured_ms),) if measured_ms else self.own.get(name, ())
 
 
 def design_of(file: PipelineFile, slots: Slots, scene: Scene, fallbacks: Sequence[Slots] = ()) -> Design:
@@ -122,7 +116,6 @@ class _Designer:
         return Design(tuple(sources), tuple(nodes))
 
     def _source(self, name: str, stage: SourceStage, most: int) -> Source:
-        measured = self.scene.times.of(name)
         trace = self.scene.traces.get(name) or self.scene.traces.get("")
         is_camera = kind_of(stage.source, self.directory) in ("camera", "network", "gst")
         live = is_live(stage, self.directory)
@@ -132,13 +125,10 @@ class _Designer:
             name,
             rate_hz=rate_hz if is_paced and trace is None else None,
             times_ms=trace.times_ms if is_paced and trace is not None else (),
-            start_ms=measured.first_result_ms,
-            late_ms=measured.wakeup_latency_ms if live else (),
             jitter=self.scene.jitter if is_camera else 0.0,
             is_ahead=not is_camera,
             is_live=live,
-            steps=self.scene.beside(name, measured),
-            hand_over=_hand_over(measured),
+            steps=self.scene.beside(name),
             limit=stage.limit,
             objects=trace.objects if trace is not None else self.scene.objects,
             most=most,
@@ -155,9 +145,7 @@ class _Designer:
         if isinstance(stage, InferStage):
             return self._infers(name, stage, inputs)
         spread = stage.crop.limit if isinstance(stage, CropStage) and not isinstance(stage.crop, tuple) else None
-        measured = self.scene.times.of(name)
-        task = Task(_together(self.scene.beside(name, measured), measured.jitter), jitter=measured.jitter)
-        return [_node(name, inputs, measured, task=task, spread=spread)]
+        return [Node(name, inputs, Task(self.scene.beside(name)), spread=spread)]
 
     def _infers(self, name: str, stage: InferStage, inputs: tuple[Edge, ...]) -> list[Node]:
         """One thread, a chain of them, or a dispatcher, chains and what puts their results in order again."""
@@ -171,7 +159,7 @@ class _Designer:
             return self._chain(name, stage, slots, labels, inputs, capacity)
         label, weights = f"{name}:dispatch", tuple(slots[0].weight for _, slots in branches)
         levels = tuple(level for level, _ in branches)
-        dispatcher = _node(label, inputs, self.scene.times.of(label), weights=weights, levels=levels)
+        dispatcher = Node(label, inputs, weights=weights, levels=levels)
         nodes, ends, count = [dispatcher], [], 0
         for _, slots in branches:
             feed = (Edge(dispatcher.name, capacity, "never"),)
@@ -180,8 +168,7 @@ class _Designer:
             count += len(made)
             ends.append(Edge(made[-1].name, capacity, "never"))
             nodes += made
-        times = self.scene.times.of(name)
-        return [*nodes, _node(name, tuple(ends), times, reorders=dispatcher.name, joins=False)]
+        return [*nodes, Node(name, tuple(ends), reorders=dispatcher.name, joins=False)]
 
     def _branches(self, name: str, stage: InferStage) -> list[tuple[int, Sequence[InferenceSlot]]]:
         """The threads, or chains of them, that a stage has, each with the level at which it gets frames and its slots
@@ -212,35 +199,30 @@ class _Designer:
         times = self.scene.times
         for number, label in enumerate(labels):
             if len(labels) > 1:
-                measured = times.of(label)  # a run that was cut elsewhere has no times of this segment
+                measured_ms = times.of(label)  # a run that was cut elsewhere has no times of this segment
             else:
-                measured = times.of_stage(name) if label == name else times.of_part(label, name)
-            task = self._task(name, stage, slots[0], number, measured)
+                measured_ms = times.of_stage(name) if label == name else times.of_part(label, name)
+            task = self._task(name, stage, slots[0], number, measured_ms)
             others = tuple(_instead(task, stage, slots[0], slot, number) for slot in slots[1:])
-            core = slots[0].core(number)
-            nodes.append(_node(label, inputs, measured, core, task=task, fallbacks=others))
+            nodes.append(Node(label, inputs, task, fallbacks=others))
             inputs = (Edge(label, capacity, "never"),)
         return nodes
 
-    def _task(self, name: str, stage: InferStage, slot: InferenceSlot, number: int, measured: StageTime) -> Task:
+    def _task(self, name: str, stage: InferStage, slot: InferenceSlot, number: int, measured_ms: float) -> Task:
         crops = stage.crop.limit if stage.crop is not None else None
         tiles = stage.tiles.count if stage.tiles is not None else 0
         runs = float(tiles or (1 if crops is None else self._objects(crops)))
-        # Where results are not all the same work, the jitter of a run is that of the work as well.
-        is_even = stage.every == 1 and (stage.crop is None or not (self.scene.traces or self.scene.objects))
-        jitter = measured.jitter if is_even else STEADY
-        own = _own(measured, slot.core(0), slot.part_ms(0) * runs, jitter.quantiles or slot.jitter)
-        predicted = () if measured.busy_ms else self.scene.own.get(name, ())
-        batch, parts = _batch(stage, slot), slot.parts[number]
-        if batch is not None and measured.batch_fill_ms:
-            own, parts = _divided(own, parts, measured.batch_fill_ms)
+        own_ms = measured_ms - slot.part_ms(0) * runs
+        own: Steps = (Step(slot.core(0), own_ms),) if own_ms > 0 else ()
+        predicted = () if measured_ms else self.scene.own.get(name, ())
+        parts = slot.parts[number]
         if number == 0 and stage.parts is None:
             own = (*own, *predicted)
         elif number == 0:
             parts = (*predicted, *parts)  # for each crop
-        steps, run = _together(own if number == 0 else (), jitter), _together(parts, jitter)
         wait_ms = 1e3 * stage.batch.wait if stage.batch is not None else 0.0
-        return Task(steps, run, stage.every, crops, tiles, slot.rows, batch, wait_ms, jitter)
+        batch = _batch(stage, slot)
+        return Task(own if number == 0 else (), parts, stage.every, crops, tiles, slot.rows, batch, wait_ms)
 
     def _objects(self, most: int) -> float:
         """The mean on a frame, as far as a stage looks at them."""
@@ -250,43 +232,12 @@ class _Designer:
         return min(self.scene.objects if self.scene.objects is not None else most, most)
 
 
-def _node(name: str, inputs: tuple[Edge, ...], measured: StageTime, core: str = ANY_CORE, **how: Any) -> Node:
-    return Node(
-        name,
-        inputs,
-        wakeup_latency_ms=measured.wakeup_latency_ms,
-        startup_ms=measured.startup_ms,
-        hand_over=_hand_over(measured, core),
-        **how,
-    )
-
-
-def _hand_over(measured: StageTime, core: str = ANY_CORE) -> Steps:
-    return (Step(core, measured.hand_over_ms),) if measured.hand_over_ms else ()
-
-
-def _own(measured: StageTime, core: str, engine_ms: float = 0.0, jitter: Quantiles = ()) -> tuple[Step, ...]:
-    """What a thread does besides its model; nothing where nobody measured it. ``jitter`` is for runs without any."""
-    own_ms = measured.busy_ms - engine_ms
-    jitter = measured.jitter.quantiles if not engine_ms else jitter
-    return (Step(core, own_ms / mean_of(jitter), jitter=jitter),) if own_ms > 0 else ()
-
-
-def _divided(own: Steps, parts: Steps, batch_fill_ms: float) -> tuple[Steps, Steps]:
-    """The same time in all, so much of it before a batch is run: on a slow machine its model is slow as well."""
-    own_ms, parts_ms = _mean_ms(own), _mean_ms(parts)
-    before_ms = min(batch_fill_ms, own_ms)
-    if not before_ms or not parts_ms:
-        return own, parts
-    return _longer(own, before_ms / own_ms), _longer(parts, (parts_ms + own_ms - before_ms) / parts_ms)
-
-
 def _instead(task: Task, stage: InferStage, first: InferenceSlot, slot: InferenceSlot, number: int) -> Task:
     """A task with the runs of another slot's model, as much slower than planned as those of the first slot are; the
     rest of its work is taken to be the same."""
     planned_ms = first.part_ms(number)
-    slower = _mean_ms(task.run) * task.jitter.mean / planned_ms if planned_ms else 1.0
-    run = _together(_longer(slot.parts[number], slower), task.jitter)
+    slower = _sum_ms(task.run) / planned_ms if planned_ms else 1.0
+    run = tuple(replace(step, time_ms=step.time_ms * slower) for step in slot.parts[number])
     return replace(task, run=run, rows=slot.rows, batch=_batch(stage, slot))
 
 
@@ -294,20 +245,8 @@ def _batch(stage: InferStage, slot: InferenceSlot) -> int | None:
     return min(stage.batch.max, slot.rows) if stage.batch is not None else None
 
 
-def _mean_ms(steps: Steps) -> float:
-    return sum(step.mean_ms for step in steps)
-
-
-def _longer(steps: Steps, factor: float) -> Steps:
-    """The same work in so many times the time."""
-    return tuple(replace(step, time_ms=step.time_ms * factor) for step in steps)
-
-
-def _together(steps: Sequence[Step], jitter: Jitter) -> tuple[Step, ...]:
-    """Steps that do not jitter by themselves any more, but all alike: the mean of each is kept."""
-    if not jitter:
-        return tuple(steps)
-    return tuple(replace(step, jitter=(), time_ms=step.mean_ms / jitter.mean) for step in steps)
+def _sum_ms(steps: Steps) -> float:
+    return sum(step.time_ms for step in steps)
 
 
 def _check_traces(stages: Mapping[str, StageConfig], traces: Mapping[str, Trace]) -> None:

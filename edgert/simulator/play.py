@@ -7,13 +7,12 @@ from random import Random
 
 from edgert.budget.loop import PERIOD_S, Loop
 from edgert.budget.rules import Action, Observation, Rules
-from edgert.jitter import Quantiles
 from edgert.placement.contention import Contention
 from edgert.placement.cost.power import Power
 from edgert.placement.schedule import Accelerators, Then, Timeline, Used
 from edgert.placement.segment_engines import Step
 from edgert.simulator.design import Design
-from edgert.simulator.hardware import ANY_CORE, TICK_MS, Cooling, Cores, Sampler, ThermalModel
+from edgert.simulator.hardware import ANY_CORE, TICK_MS, Cooling, Cores, ThermalModel
 from edgert.simulator.sources import Camera, connected
 from edgert.simulator.spans import Recorder
 from edgert.simulator.statistics import Meter, Simulated
@@ -26,14 +25,11 @@ class Platform:
 
     Attributes:
         cores: of the processor, as steps name them; other accelerators need no list.
-        fetch_ms: how long a core that is idle leaves a thread waiting for another core: quantiles at
-            :data:`edgert.jitter.AT`; empty: not at all.
         contention: of accelerators for memory; None: they do not slow one another down.
         power, cooling: None: nothing is known of it.
     """
 
     cores: tuple[str, ...] = ()
-    fetch_ms: Quantiles = ()
     contention: Contention | None = None
     power: Power | None = None
     cooling: Cooling | None = None
@@ -56,25 +52,21 @@ class Governing:
 class Machine:
     """A platform at work on a timeline: its cores and accelerators, what they draw, and what heat makes of them."""
 
-    def __init__(self, timeline: Timeline, platform: Platform, rng: Random) -> None:
+    def __init__(self, timeline: Timeline, platform: Platform) -> None:
         self._time = timeline
-        self._cores = Cores(timeline, platform.cores or (ANY_CORE,), rng, platform.fetch_ms)
+        self._cores = Cores(timeline, platform.cores or (ANY_CORE,))
         self._accelerators = Accelerators(timeline, platform.contention)
         self.thermal = ThermalModel(platform.power, platform.cooling) if platform.power and platform.cooling else None
 
-    def perform(self, steps: Sequence[Step], then: Then, thread: str = "") -> None:
-        """One after the other; never at once, so that nothing goes on forever at one moment.
-
-        Args:
-            thread: who does them; empty: nobody in particular.
-        """
+    def perform(self, steps: Sequence[Step], then: Then) -> None:
+        """One after the other; never at once, so that nothing goes on forever at one moment."""
         if not steps:
             self._time.at(self._time.now_ms + LEAST_MS, then)
             return
         first, *rest = steps
-        follow = partial(self.perform, rest, then, thread) if rest else then
+        follow = partial(self.perform, rest, then) if rest else then
         if first.accelerator in self._cores:
-            self._cores.run(first, follow, thread)
+            self._cores.run(first, follow)
         else:
             self._accelerators.run(first, follow)
 
@@ -118,18 +110,17 @@ class _Simulation:
         governing: Governing | None,
         record: bool,
     ) -> None:
-        self._end_ms, self._rng = 1e3 * seconds, Random(seed)  # noqa: S311 - a simulation
+        self._end_ms, rng = 1e3 * seconds, Random(seed)  # noqa: S311 - a simulation
         self._time = Timeline()
-        self._machine = Machine(self._time, platform, self._rng)
+        self._machine = Machine(self._time, platform)
         self._thermal = self._machine.thermal
         self._recorder = Recorder(self._time, self._machine.perform, platform.cores) if record else None
-        sampler = Sampler(self._rng, self._time)
         self._threads = [
-            (BatchThread if node.task.batch else Thread)(node, self._performing(node.name), self._finished, sampler)
+            (BatchThread if node.task.batch else Thread)(node, self._performing(node.name), self._finished, self._time)
             for node in design.nodes
         ]
         self._cameras = [
-            Camera(source, self._time, Random(self._rng.random()), self._performing(source.name))  # noqa: S311
+            Camera(source, self._time, Random(rng.random()), self._performing(source.name))  # noqa: S311
             for source in design.sources
         ]
         connected(self._cameras, self._threads)
@@ -142,9 +133,9 @@ class _Simulation:
 
     def run(self) -> Simulated:
         for thread in self._threads:
-            self._time.at(thread.node.startup_ms, thread.free)
+            self._time.at(0.0, thread.free)
         for camera in self._cameras:
-            self._time.at(camera.source.start_ms, camera.start)
+            self._time.at(0.0, camera.start)
         self._time.at(TICK_MS, self._tick)
         if self._loop is not None:
             self._time.at(1e3 * PERIOD_S, self._look)
@@ -160,7 +151,7 @@ class _Simulation:
     def _performing(self, stage: str) -> Perform:
         if self._recorder is not None:
             return self._recorder.performing(stage)
-        return partial(self._machine.perform, thread=stage)
+        return self._machine.perform
 
     def _finished(self, thread: Thread, token: Token) -> None:
         if not thread.outlets:

@@ -18,7 +18,6 @@ from typing import Any
 
 from edgert import limits
 from edgert.errors import ConfigError, cause
-from edgert.jitter import STEADY, Jitter, check_quantiles, check_slow_phases
 
 _FIX = 'one object per line: {"time_s": 0.033, "objects": 4}, or what sink: jsonl wrote'
 _COUNTED = ("detections", "keypoints")
@@ -88,76 +87,40 @@ def _frame(data: Any) -> tuple[str, float, int]:
     return str(data.get("stream", "")), time_ms, objects
 
 
-# Times of stages besides their models, with their jitter, from the summary of a run.
+# Times of stages, with their models, from the summary of a run.
 
 _MEASURED_FIX = "write one: edgert run pipeline.yaml --json run.json, on that machine and at an easy rate"
 
 
 @dataclass(frozen=True, slots=True)
-class StageTime:
-    """One thread's times in a run.
-
-    Attributes:
-        busy_ms: mean per result, with its model.
-        jitter: of that, of one result after another; of each in a batch.
-        wakeup_latency_ms: how late it went on when something came that it waited for: quantiles at
-            :data:`edgert.jitter.AT`. Empty: nobody measured it.
-        batch_fill_ms: of ``busy_ms``, what it takes until a result waits for others to be passed on with.
-        hand_over_ms: what passing a result on takes it on top of that, as it wakes those that wait for it.
-        startup_ms: when it was ready, after the first result of all threads.
-        first_result_ms: when its first result went on, after that of the first of all threads.
-    """
-
-    busy_ms: float = 0.0
-    jitter: Jitter = STEADY
-    wakeup_latency_ms: tuple[float, ...] = ()
-    batch_fill_ms: float = 0.0
-    hand_over_ms: float = 0.0
-    startup_ms: float = 0.0
-    first_result_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Times of a run's stages, by the names of their threads."""
+    """Mean milliseconds per result of a run's stages, by the names of their threads."""
 
-    threads: Mapping[str, StageTime] = field(default_factory=dict)
+    threads: Mapping[str, float] = field(default_factory=dict)
 
-    def of(self, name: str) -> StageTime:
-        """A thread's; nothing where the run had none of that name."""
-        return self.threads.get(name, StageTime())
+    def of(self, name: str) -> float:
+        """Return a thread's time; 0 where the run had no thread of that name."""
+        return self.threads.get(name, 0.0)
 
-    def of_stage(self, name: str) -> StageTime:
-        """Of a stage that is one thread now; of its first branch where it had several."""
-        return self.threads.get(f"{name}:0") or self.of(name)
+    def of_stage(self, name: str) -> float:
+        """Return the time of a stage that is one thread now; that of its first branch where it had several."""
+        return self.threads.get(f"{name}:0", self.of(name))
 
-    def of_part(self, name: str, stage: str) -> StageTime:
-        """Of a branch that is one thread; where the run had other branches, of the first."""
-        return self.threads.get(name) or self.of_stage(stage)
+    def of_part(self, name: str, stage: str) -> float:
+        """Return the time of a branch that is one thread; that of the first where the run had other branches."""
+        return self.threads.get(name, self.of_stage(stage))
 
 
 def read_stage_times(path: Path) -> StageTimes:
-    """Reads a summary that ``edgert run --json`` wrote. Raises ConfigError."""
+    """Read a summary that ``edgert run --json`` wrote. Raises ConfigError."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        stages = {str(name): dict(stage) for name, stage in data["stages"].items()}
-        busy_ms = {name: float(stage["busy_ms_per_result"]) for name, stage in stages.items()}
-        timing = {str(name): dict(stage) for name, stage in data.get("simulation", {}).items()}
+        times_ms = {str(name): float(stage["busy_ms_per_result"]) for name, stage in data["stages"].items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         why = f"{type(error).__name__}: {cause(error)}"
         raise ConfigError(f"{path} is no summary of a run", why=why, fix=_MEASURED_FIX) from error
-    try:
-        return StageTimes({name: _stage_time(busy_ms[name], timing.get(name, {})) for name in stages})
-    except (ValueError, TypeError, OverflowError, AttributeError) as error:
-        raise ConfigError(f"{path} has impossible times", why=str(error), fix=_MEASURED_FIX) from error
-
-
-def _stage_time(busy_ms: float, timing: Mapping[str, Any]) -> StageTime:
-    rest = {name: float(timing.get(name) or 0.0) for name in ("batch_fill_ms", "startup_ms", "first_result_ms")}
-    for name, value in {"busy_ms_per_result": busy_ms, **rest}.items():
-        if not math.isfinite(value) or value < 0:
-            raise ValueError(f"{name} is {value}")
-    jitter = check_quantiles(tuple(map(float, timing.get("jitter", ()))))
-    slow_phases = check_slow_phases(tuple(map(float, timing.get("slow_phases", ()))))
-    wakeup_latency_ms = check_quantiles(tuple(map(float, timing.get("wakeup_latency_ms", ()))))
-    return StageTime(busy_ms, Jitter(jitter, slow_phases), wakeup_latency_ms, **rest)
+    for name, time_ms in times_ms.items():
+        if not math.isfinite(time_ms) or time_ms < 0:
+            why = f"busy_ms_per_result of {name} is {time_ms}"
+            raise ConfigError(f"{path} has impossible times", why=why, fix=_MEASURED_FIX)
+    return StageTimes(times_ms)

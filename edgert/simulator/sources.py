@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from random import Random
 
-from edgert.jitter import draw
 from edgert.placement.schedule import Timeline
 from edgert.policy import RateLimiter, ReorderBuffer, join_of, most_under_way
 from edgert.simulator.design import Source
@@ -102,14 +101,7 @@ class Camera(Sender):
         token = Token(self.source.name, self._index, born_ms, self._objects(self._index))
         self._index += 1
         self.passed += 1
-        self.send(((channel, token) for channel in self.outlets), self._passed)
-
-    def _passed(self) -> None:
-        steps, count = self.source.hand_over, len(self.outlets)
-        if steps and count:
-            self._perform(tuple(step.times(count) for step in steps), self._given)
-        else:
-            self._given()
+        self.send(((channel, token) for channel in self.outlets), self._given)
 
     def _given(self) -> None:
         self._is_busy = False
@@ -130,12 +122,11 @@ class Camera(Sender):
         if times_ms:
             rounds, place = divmod(count, len(times_ms))
             round_ms = times_ms[-1] + times_ms[-1] / max(1, len(times_ms) - 1)
-            return source.start_ms + (rounds * round_ms + times_ms[place])
+            return rounds * round_ms + times_ms[place]
         assert source.rate_hz is not None
         period_ms = 1e3 / source.rate_hz
-        late_ms = draw(source.late_ms, self._rng) if source.late_ms else 0.0
         jitter_ms = max(0.0, self._rng.gauss(0.0, source.jitter * period_ms))
-        return source.start_ms + (count * period_ms + late_ms + jitter_ms)
+        return count * period_ms + jitter_ms
 
     def _objects(self, index: int) -> int:
         objects = self.source.objects

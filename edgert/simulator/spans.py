@@ -1,6 +1,6 @@
 """One second of a simulation in full: what ran where and when, and how long queues were, from the events themselves."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -84,20 +84,17 @@ class Lane:
     spans: tuple[Span, ...]
 
 
-_PerformOf = Callable[[Sequence[Step], Then, str], None]
-
-
 class Recorder:
     """Writes down what happens, a second at a time, and keeps the one with the longest p99 after the first.
 
     Args:
         timeline: the time.
-        perform: carries out steps of a thread, which is named.
+        perform: carries out steps.
         cores: of the processor.
         most: spans, and changes of queues, that are kept of a second.
     """
 
-    def __init__(self, timeline: Timeline, perform: _PerformOf, cores: Sequence[str], most: int = MOST) -> None:
+    def __init__(self, timeline: Timeline, perform: Perform, cores: Sequence[str], most: int = MOST) -> None:
         self._time, self._carry_out, self._cores, self._most = timeline, perform, tuple(cores), most
         self._numbers = count()
         self._running: dict[int, tuple[str, Step, float]] = {}  # what was handed in and has not ended, in this order
@@ -137,16 +134,16 @@ class Recorder:
 
     def _perform(self, stage: str, steps: Sequence[Step], then: Then) -> None:
         if not steps:
-            self._carry_out((), then, stage)
+            self._carry_out((), then)
             return
         first, *rest = steps
         follow = partial(self._perform, stage, rest, then) if rest else then
         if first.accelerator is None:
-            self._carry_out((first,), follow, stage)
+            self._carry_out((first,), follow)
             return
         number = next(self._numbers)
         self._running[number] = stage, first, self._time.now_ms
-        self._carry_out((first,), partial(self._ended, number, follow), stage)
+        self._carry_out((first,), partial(self._ended, number, follow))
 
     def _ended(self, number: int, then: Then) -> None:
         stage, step, handed_in_ms = self._running.pop(number)

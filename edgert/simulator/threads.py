@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from edgert.placement.schedule import Then
+from edgert.placement.schedule import Then, Timeline
 from edgert.placement.segment_engines import Step
 from edgert.policy import Batcher, BoundedQueue, Dispatcher, Join, ReorderBuffer
 from edgert.simulator.design import Edge, Node, Task
-from edgert.simulator.hardware import Sampler
 
 LEAST_MS = 0.02
 """A thread's time for a result that costs nothing, so that nothing goes on forever at one moment."""
@@ -95,14 +94,14 @@ class Thread(Sender):
     Args:
         perform: carries out its steps.
         finished: called with every result it is done with.
-        sampler: draws how long things take.
+        timeline: when it is.
     """
 
     def __init__(
-        self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], sampler: Sampler
+        self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], timeline: Timeline
     ) -> None:
         super().__init__()
-        self.node, self.perform, self._finished, self._sampler = node, perform, finished, sampler
+        self.node, self.perform, self._finished, self._timeline = node, perform, finished, timeline
         self.inlets: list[Channel] = []
         self.ready: deque[int] = deque()
         self.join: Join[Token] | None = None
@@ -130,14 +129,7 @@ class Thread(Sender):
         return self.is_busy or bool(self.ready)
 
     def wake(self) -> None:
-        """Something came. Takes it, sooner or later, if it has nothing to do."""
-        if self.node.wakeup_latency_ms and not self.is_busy:
-            self.is_busy = True
-            self.perform((Step(None, self._sampler.of(self.node.wakeup_latency_ms)),), self.free)
-        else:
-            self._take()
-
-    def _take(self) -> None:
+        """Something came. Takes it, if it has nothing to do."""
         while not self.is_busy and self.ready:
             self.is_busy = True
             edge = self.ready.popleft()
@@ -151,7 +143,7 @@ class Thread(Sender):
 
     def work(self, token: Token) -> None:
         """Does what there is to do, and passes the result on."""
-        self.perform(self.jittered(self._steps(token)), partial(self.done, (token,)))
+        self.perform(self._steps(token), partial(self.done, (token,)))
 
     def done(self, tokens: Sequence[Token]) -> None:
         """Passes results on; then the next may come."""
@@ -165,22 +157,12 @@ class Thread(Sender):
         else:
             turns = [self.dispatcher.branch(result, result.index, self.level) for result in results]
             puts = [(self.outlets[turn], result) for turn, result in zip(turns, results, strict=True)]
-        is_more = bool(self.node.hand_over and puts)
-        self.send(puts, partial(self._handed, len(puts)) if is_more else self.free)
-
-    def _handed(self, count: int) -> None:
-        """So many results were passed on: whoever waited is awake, which has taken this thread some time."""
-        self.perform(tuple(times(self.node.hand_over, count)), self.free)
+        self.send(puts, self.free)
 
     def free(self) -> None:
         """Takes the next result, if one waits."""
         self.is_busy = False
-        self._take()
-
-    def jittered(self, steps: Sequence[Step]) -> Sequence[Step]:
-        """As long as they take this time."""
-        jitter = self.task.jitter
-        return tuple(times(steps, self._sampler.now(jitter))) if jitter and steps else steps
+        self.wake()
 
     def _results(self, token: Token) -> Iterator[Token]:
         if self.node.spread is not None:
@@ -215,12 +197,11 @@ class BatchThread(Thread):
     """Runs what has come as soon as it has nothing else to do: a thread that waits for its runs has an idle engine."""
 
     def __init__(
-        self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], sampler: Sampler
+        self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], timeline: Timeline
     ) -> None:
-        super().__init__(node, perform, finished, sampler)
+        super().__init__(node, perform, finished, timeline)
         self._batch: Batcher[Token] = Batcher(node.task.batch or 1, node.task.wait_ms, node.task.every)
         self._current = node.task
-        self._pace = 1.0
 
     def work(self, token: Token) -> None:
         """Brings the frame into the input, and runs the batch if it is due."""
@@ -230,15 +211,14 @@ class BatchThread(Thread):
             return
         if not batch.held:  # a batch is of one model, whatever is decided while it is filled
             self._current = self.task
-            self._pace = self._sampler.now(self._current.jitter)
             batch.most = self._current.batch or 1
-        is_wanted = batch.hold(token, token.index, self._sampler.timeline.now_ms) is not None
-        self.perform(tuple(times(self._current.steps, self._pace)) if is_wanted else (), self._filled)
+        is_wanted = batch.hold(token, token.index, self._timeline.now_ms) is not None
+        self.perform(self._current.steps if is_wanted else (), self._filled)
 
     def _filled(self) -> None:
-        if not self._batch.is_due(self._sampler.timeline.now_ms, idle=not self.ready):
+        if not self._batch.is_due(self._timeline.now_ms, idle=not self.ready):
             self.free()
             return
         rows = self._batch.rows
         held = tuple(token for token, _ in self._batch.take())
-        self.perform(tuple(times(self._current.run, rows * self._pace)), partial(self.done, held))
+        self.perform(tuple(times(self._current.run, rows)), partial(self.done, held))

@@ -16,8 +16,8 @@ from edgert.benchmark.core_profile import machine_identity
 from edgert.bundle.shared_profile import SharedProfile
 from edgert.cli import app
 from edgert.graph import clean, load, read
-from edgert.jitter import AT
 from edgert.placement.profile import SCHEMA
+from edgert.quantiles import AT
 
 F32, node, value = TensorProto.FLOAT, helper.make_node, helper.make_tensor_value_info
 PIPELINE = """\
@@ -220,7 +220,7 @@ def ranges() -> bytes:
 def profile() -> bytes:
     """Of the model on this machine, as ``bench --units`` writes it; its times are made up."""
     graph = read(clean(load("m.onnx"))[0])
-    whole = {"alone_ms": 1.0, "busy_ms": 1.1, "kernels_ms": 1.0, "jitter": []}
+    whole = {"alone_ms": 1.0, "busy_ms": 1.1, "kernels_ms": 1.0}
     names = ("cpu0", "cpu1")
     units = [{"name": one.name, "nodes": [one.name], "time_ms": dict.fromkeys(names, 0.1)} for one in graph.nodes]
     transition = {"hop_ms": 0.01, "tensor_ms": 0.01, "ms_per_mib": 0.1}
@@ -248,10 +248,8 @@ def shared_profile() -> bytes:
 
 def summary() -> bytes:
     """What ``run --json`` writes of stages' times."""
-    jitter = {"jitter": [1.0] * len(AT), "slow_phases": [], "wakeup_latency_ms": [0.1] * len(AT), "batch_fill_ms": 0.1}
-    times = {**jitter, "startup_ms": 1.0, "first_result_ms": 2.0}
     stages = {name: {"busy_ms_per_result": 0.2, "results_in": 9} for name in ("c", "i", "o")}
-    return json.dumps({"stages": stages, "simulation": dict.fromkeys(("c", "i", "o"), times)}).encode()
+    return json.dumps({"stages": stages}).encode()
 
 
 def trace() -> bytes:

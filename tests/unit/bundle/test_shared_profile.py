@@ -13,7 +13,7 @@ import pytest
 from edgert.bundle import shared_profile
 from edgert.bundle.shared_profile import SharedProfile, is_shared, read_shared, shipped
 from edgert.errors import ArtifactError
-from edgert.jitter import AT
+from edgert.quantiles import AT
 
 STEADY = [1.0] * len(AT)
 GOOD: dict[str, Any] = {

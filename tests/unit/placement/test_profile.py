@@ -10,7 +10,6 @@ from onnx import TensorProto, helper
 
 from edgert.errors import ArtifactError, PlacementError
 from edgert.graph import Graph, read
-from edgert.jitter import AT
 from edgert.placement.contention import MEASURED, demand_of
 from edgert.placement.cutting import partition
 from edgert.placement.profile import (
@@ -58,35 +57,10 @@ def test_a_profile_comes_back_from_json(tmp_path: Path) -> None:
     assert read_profile(path) == profile(1.5)
 
 
-def jitter_profile(jitter: Any) -> dict[str, Any]:
-    data = json.loads(json.dumps(profile().to_json()))
-    data["whole"]["cpu0"]["jitter"] = jitter
-    return dict(data)
-
-
-def test_a_profile_keeps_how_times_jitter_and_one_of_before_does_not() -> None:
-    ratios = [0.5 + at for at in AT]
-    assert from_json(jitter_profile(ratios)).whole["cpu0"].jitter == tuple(ratios)
-    older = jitter_profile([])
-    del older["whole"]["cpu0"]["jitter"]
-    assert from_json(older) == profile()
-
-
-@pytest.mark.parametrize(
-    ("jitter", "why"),
-    [
-        ([1.0, 1.1], f"{len(AT)} quantiles, not 2"),
-        ([1.5, *([1.0] * (len(AT) - 1))], "no quantiles of times"),
-        ([0.0, *([1.0] * (len(AT) - 1))], "no quantiles of times"),
-        ([*([1.0] * (len(AT) - 1)), float("inf")], "no quantiles of times"),
-        (1.0, "not iterable"),
-        (["soon"], "could not convert"),
-    ],
-)
-def test_a_jitter_that_cannot_be_is_refused(jitter: Any, why: str) -> None:
+def test_a_profile_of_another_schema_is_refused() -> None:
     with pytest.raises(ArtifactError, match="no profile") as caught:
-        from_json(jitter_profile(jitter), "p.json")
-    assert why in caught.value.why and caught.value.where == "p.json"
+        from_json({**profile().to_json(), "schema": 1}, "p.json")
+    assert "its schema is not 2" in caught.value.why and "bench --units" in caught.value.fix
 
 
 def broken(**changes: Any) -> dict[str, Any]:
@@ -98,7 +72,6 @@ def broken(**changes: Any) -> dict[str, Any]:
     [
         [],
         {},
-        broken(schema=2),
         broken(units=[]),
         broken(whole={}),
         broken(transition={"hop_ms": 1}),

@@ -15,8 +15,7 @@ from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, 
 from edgert.planner import plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_text import to_json
-from edgert.planner.simulation import Scenario, Simulation, simulate
-from edgert.simulator.board_platform import _SERIAL, _SPIN_MS, _WOKEN, Woken
+from edgert.planner.simulation import Scenario, simulate
 from tests.unit.planner.test_planning import network
 
 CORES = ("cpu0", "cpu1")
@@ -119,34 +118,11 @@ def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:
     assert row.most_fps == pytest.approx(4e3 / ((3 - 1 + 1.25) * units), rel=0.01)
 
 
-def test_two_threads_share_some_of_a_run_and_may_spin_after_it(tmp_path: Path) -> None:
-    made, alone_ms = two_threads(tmp_path, ", tuning: {spinning: true}")
-    wall_ms = alone_ms * (1 + _SERIAL) / 2
-    assert made.played.latency_ms.p50 == pytest.approx(wall_ms, rel=0.02)
-    assert made.played.busy["cpu"] == pytest.approx(10 * (2 * wall_ms + _SPIN_MS) / 1e3, rel=0.02)
-    assert any("share all but 20% of its work, and to keep their cores busy for 40 ms" in note for note in made.notes)
-
-
-def test_two_threads_behind_a_camera_are_woken_for_each_run(tmp_path: Path) -> None:
-    made, alone_ms = two_threads(tmp_path, "")
-    assert made.played.latency_ms.p50 == pytest.approx(_WOKEN.time * alone_ms, rel=0.02)
-    assert made.played.busy["cpu"] == pytest.approx(10 * _WOKEN.busy * alone_ms / 1e3, rel=0.02)
-    words = f"take {_WOKEN.time:g} times as long as one, as they are woken for each run"
-    assert any(words in note for note in made.notes)
-
-
-@pytest.mark.parametrize(
-    ("woken", "serial", "shared"),
-    [(Woken(1.3, 1.6), 1.0, 0.6), (Woken(0.6, 1.0), 0.2, 0.8), (Woken(1.4, 1.1), 1.4, 0.0), (Woken(0.5, 1.2), 0, 1)],
-)
-def test_of_a_woken_run_one_thread_does_some_and_both_the_rest(woken: Woken, serial: float, shared: float) -> None:
-    assert (woken.serial, woken.shared) == pytest.approx((serial, shared))
-    assert woken.serial + woken.shared / 2 == pytest.approx(woken.time)
-
-
-def two_threads(tmp_path: Path, tuning: str) -> tuple[Simulation, float]:
-    """A model on two threads as simulated, and what its profile has for one."""
-    file = pipeline(tmp_path, f", threads: 2{tuning}")
+def test_two_threads_share_the_work_of_a_run_evenly(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, ", threads: 2")
     profile = profiled(tmp_path / "net.onnx", tmp_path / "profile.json", contention=1.0)
     alone_ms = json.loads(profile.read_text())["whole"]["cpu0"]["alone_ms"]
-    return simulate(file, board="host", profiles=[profile], scenario=Scenario(seconds=5.0)), alone_ms
+    made = simulate(file, board="host", profiles=[profile], scenario=Scenario(seconds=5.0))
+    assert made.played.latency_ms.p50 == pytest.approx(alone_ms / 2, rel=0.02)
+    assert made.played.busy["cpu"] == pytest.approx(10 * alone_ms / 1e3, rel=0.02)
+    assert any("net: its profile is of one thread; several are taken" in note for note in made.notes)

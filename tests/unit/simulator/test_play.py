@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from edgert.budget.rules import Budget, Rules, Setting
-from edgert.jitter import AT, Jitter
 from edgert.placement.contention import Contention
 from edgert.placement.cost.power import Power
 from edgert.placement.segment_engines import Step
@@ -38,29 +37,6 @@ def test_a_camera_that_the_model_keeps_up_with() -> None:
     assert played.fps == pytest.approx(30.0, rel=0.01)
     assert played.latency_ms.p50 == pytest.approx(10.0, abs=0.1) == pytest.approx(played.latency_ms.p99, abs=0.1)
     assert played.busy["gpu"] == pytest.approx(0.3, abs=0.01)
-
-
-def test_two_cameras_that_begin_together_wait_for_one_another_and_others_do_not() -> None:
-    def mean_ms(start_ms: float) -> float:
-        sources = (Source("left", 30.0), Source("right", 30.0, start_ms=start_ms))
-        node = Node("find", (Edge("left", *NEWEST), Edge("right", *NEWEST)), Task(run=gpu(10.0)), joins=False)
-        return simulate(Design(sources, (node,)), Platform(), 10.0).latency_ms.mean
-
-    assert (mean_ms(0.0), mean_ms(16.0)) == (pytest.approx(15.0, rel=0.02), pytest.approx(10.0, rel=0.02))
-
-
-def test_frames_that_come_before_a_thread_is_ready_are_lost() -> None:
-    camera = Source("camera", 100.0, limit=100)
-    node = Node("find", (Edge("camera", *NEWEST),), Task(run=gpu(2.0)), startup_ms=55.0)
-    played = simulate(Design((camera,), (node,)), Platform(), 2.0)
-    assert (played.frames_out, played.dropped) == (95, 5)  # of 0 to 50 ms the last is kept
-
-
-def test_frames_that_come_late_crowd_the_next() -> None:
-    late_ms = tuple(0.0 if at < 0.9 else 12.0 for at in AT)
-    punctual = simulate(line(9.0, Source("camera", 100.0, is_ahead=True)), Platform(), 20.0)
-    late = simulate(line(9.0, Source("camera", 100.0, late_ms=late_ms, is_ahead=True)), Platform(), 20.0)
-    assert punctual.latency_ms.p99 == pytest.approx(9.0, abs=0.2) and late.latency_ms.p99 > 14.0
 
 
 def test_a_camera_too_fast_loses_the_oldest_and_latency_stays_bounded() -> None:
@@ -182,29 +158,6 @@ def test_cores_slow_one_another_down_as_a_plan_takes_it(slowdown: float, busy: i
     assert played.latency_ms.p50 == pytest.approx(expected_ms, abs=0.1)
 
 
-SPREAD = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
-"""The slower half of the runs takes up to half as long again."""
-
-
-def jittered(rows: int = 1, seed: int = 0) -> Simulated:
-    step = Step("cpu0", 10.0, jitter=SPREAD).times(rows)
-    return simulate(line(0.0, Source("camera", 5.0), Task(run=(step,))), Platform(("cpu0",)), 400.0, seed=seed)
-
-
-def test_times_scatter_as_told_and_the_same_way_for_a_seed() -> None:
-    latency_ms = jittered().latency_ms
-    assert latency_ms.p50 == pytest.approx(10.0, rel=0.01)
-    assert latency_ms.p99 == pytest.approx(14.9, rel=0.01)
-    assert jittered() == jittered() != jittered(seed=1)
-    assert Step("cpu0", 10.0, jitter=SPREAD).mean_ms == pytest.approx(11.25)
-
-
-def test_rows_of_a_run_scatter_each_by_itself() -> None:
-    four = jittered(rows=4).latency_ms
-    assert four.p50 == pytest.approx(4 * 11.25, rel=0.02)
-    assert four.p99 < 4 * 14.0  # hardly ever are all four slow
-
-
 def test_a_trace_says_when_frames_come_and_what_is_on_them() -> None:
     source = Source("camera", times_ms=(0.0, 10.0, 100.0), objects=(0, 2, 1))
     played = simulate(line(0.0, source, Task(run=gpu(1.0), crops=8)), Platform(), 0.3)
@@ -231,20 +184,6 @@ def test_busy_cores_draw_too() -> None:
     task = Task((Step("cpu", 10.0), Step("cpu", 5.0, threads=2)))
     played = simulate(line(0.0, Source("camera", 20.0), task), platform, 20.0)
     assert played.power_w == pytest.approx(5.0 + 2.0 * 20 * (10 + 2 * 5) / 1e3, rel=0.02)
-
-
-@pytest.mark.parametrize(("spin_ms", "busy_ms"), [(0.0, 10.0), (8.0, 18.0), (400.0, 10.0 + 45.0)])
-def test_threads_that_wait_for_the_next_run_keep_their_cores_busy(spin_ms: float, busy_ms: float) -> None:
-    task = Task((Step("cpu", 5.0, threads=2, spin_ms=spin_ms),))
-    played = simulate(line(0.0, Source("camera", 20.0), task), Platform(("cpu0", "cpu1")), 20.0)
-    assert played.busy["cpu"] == pytest.approx(20 * busy_ms / 1e3, rel=0.02)
-    assert played.latency_ms.p50 == pytest.approx(5.0, rel=0.02)
-
-
-def test_threads_that_spin_slow_others_down() -> None:
-    first = Task((Step("cpu", 5.0, threads=2, spin_ms=40.0), Step("cpu0", 20.0)))
-    played = simulate(line(0.0, Source("camera", 10.0), first), Platform(("cpu0",)), 10.0)
-    assert played.latency_ms.p50 > 5.0 + 20.0 + 15.0
 
 
 def test_heat_lowers_clocks_until_the_trip_point_is_kept_and_frames_are_lost() -> None:
@@ -300,57 +239,3 @@ def test_moments_add_up() -> None:
     assert [round(one.at_s) for one in played.moments] == [1, 2, 3, 4, 5, 6, 7]
     assert sum(one.dropped for one in played.moments) == played.dropped
     assert sum(one.fps for one in played.moments) == pytest.approx(played.frames_out, abs=1)
-
-
-def test_all_that_is_done_for_a_result_scatters_alike() -> None:
-    task = Task((Step("cpu0", 4.0),), (Step("cpu0", 6.0),), jitter=Jitter(SPREAD))
-    played = simulate(line(0.0, Source("camera", 5.0), task), Platform(("cpu0",)), 400.0)
-    assert played.latency_ms.p50 == pytest.approx(10.0, rel=0.01)
-    assert played.latency_ms.p99 == pytest.approx(14.9, rel=0.01)  # two draws would hardly ever both be long
-
-
-def test_a_thread_wakes_late_where_it_waited_and_not_where_work_lay_ready() -> None:
-    late = Node("find", (Edge("camera", *NEWEST),), Task(run=gpu(10.0)), wakeup_latency_ms=(3.0,) * len(AT))
-    waited = simulate(Design((Source("camera", 20.0),), (late,)), Platform(), 10.0)
-    assert waited.latency_ms.p50 == waited.latency_ms.p99 == pytest.approx(13.0, abs=0.1)
-    overload = simulate(Design((Source("camera", 400.0),), (late,)), Platform(), 10.0)
-    assert overload.fps == pytest.approx(100.0, rel=0.01)
-
-
-def test_passing_a_result_on_takes_a_thread_some_time_after_it_went_on() -> None:
-    core = (Step("cpu0", 1.0),)
-    node = Node("find", (Edge("camera", *NEWEST),), Task((Step("cpu0", 4.0),)), hand_over=core)
-
-    def played(rate_hz: float) -> Simulated:
-        nodes = (node, Node("end", (Edge("find", *WAIT),)))
-        return simulate(Design((Source("camera", rate_hz),), nodes), Platform(("cpu0",)), 10.0)
-
-    easy, overload = played(20.0), played(1000.0)
-    assert easy.latency_ms.p50 == pytest.approx(4.0, abs=0.1) and easy.busy["cpu"] == pytest.approx(0.1, abs=0.01)
-    assert overload.fps == pytest.approx(200.0, rel=0.01)
-    last = simulate(Design((Source("camera", 1000.0),), (node,)), Platform(("cpu0",)), 10.0)
-    assert last.fps == pytest.approx(250.0, rel=0.01), "nobody listens"
-
-
-def test_a_source_that_passes_frames_on_to_two_pays_for_both() -> None:
-    clip = Source("clip", is_ahead=True, is_live=False, steps=gpu(4.0), hand_over=gpu(0.5))
-    nodes = tuple(Node(name, (Edge("clip", *WAIT),)) for name in ("one", "other"))
-    assert simulate(Design((clip,), nodes), Platform(), 10.0).fps == pytest.approx(200.0, rel=0.01)
-
-
-@pytest.mark.parametrize(("fetch_ms", "last_ms"), [(0.0, 10.5), (5.0, 13.0), (50.0, 20.0)])
-def test_an_idle_core_leaves_threads_waiting_for_as_long_as_is_known(fetch_ms: float, last_ms: float) -> None:
-    """Two long ones and a short one on two cores: when that is done, the long ones share the other core."""
-    times_ms = {"long": 10.0, "short": 1.0, "other": 10.0}
-    nodes = tuple(Node(name, (Edge("camera", *NEWEST),), Task((Step("cpu", ms),))) for name, ms in times_ms.items())
-    platform = Platform(("cpu0", "cpu1"), fetch_ms=(fetch_ms,) * len(AT) if fetch_ms else ())
-    camera = Source("camera", 10.0, limit=1)
-    assert simulate(Design((camera,), nodes), platform, 1.0).latency_ms.p99 == pytest.approx(last_ms, abs=0.1)
-
-
-def test_threads_go_on_where_they_were_and_wake_up_where_nobody_works() -> None:
-    """Even where idle cores hardly ever fetch anybody."""
-    nodes = tuple(Node(name, (Edge("camera", *NEWEST),), Task((Step("cpu", 10.0),))) for name in ("one", "other"))
-    platform = Platform(("cpu0", "cpu1"), fetch_ms=(50.0,) * len(AT))
-    played = simulate(Design((Source("camera", 20.0),), nodes), platform, 2.0)
-    assert played.latency_ms.p99 == pytest.approx(10.0, abs=0.1)

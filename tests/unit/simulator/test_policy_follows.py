@@ -18,7 +18,6 @@ from edgert.placement.segment_engines import Step
 from edgert.policy import BoundedQueue, Drop, RateLimiter
 from edgert.runtime import Frame, Inlet, SourceRateLimiter
 from edgert.simulator.design import Edge, Node, Source, Task
-from edgert.simulator.hardware import Sampler
 from edgert.simulator.sources import Camera
 from edgert.simulator.threads import BatchThread, Channel, Sender, Thread, Token
 from edgert.stages.crop import Geometry
@@ -66,7 +65,7 @@ def simulated(arrivals: Arrivals, edges: int, capacity: int, drop: Drop, service
     time, taken = Timeline(), list[int]()
     task = Task(run=(Step("gpu", service_ms),))
     node = Node("work", tuple(Edge(str(edge), capacity, drop) for edge in range(edges)), task, joins=False)
-    thread = Thread(node, performing(time), lambda _, token: taken.append(token.index), Sampler(Random(0), time))
+    thread = Thread(node, performing(time), lambda _, token: taken.append(token.index), time)
     feed(time, thread, arrivals)
     time.run(1e9)
     return taken
@@ -178,7 +177,7 @@ def batches_of(arrivals: Arrivals, most: int, wait_ms: float, fill_ms: float, ru
             found.append(tuple(token.index for token in tokens))
             super().done(tokens)
 
-    thread = Noting(node, performing(time), lambda *_: None, Sampler(Random(0), time))
+    thread = Noting(node, performing(time), lambda *_: None, time)
     feed(time, thread, arrivals)
     time.run(1e9)
     return found

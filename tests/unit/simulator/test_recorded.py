@@ -72,32 +72,20 @@ def test_times_of_stages_come_from_a_summary(tmp_path: Path) -> None:
     stages = {"find": {"busy_ms_per_result": 0.1}, "find:0": {"busy_ms_per_result": 7.0}}
     path.write_text(json.dumps({"stages": stages}), encoding="utf-8")
     times = read_stage_times(path)
-    assert times.of_stage("find").busy_ms == 7.0 and times.of_stage("paint").busy_ms == 0.0
-    assert times.of("find").busy_ms == 0.1 and times.of_part("find:1", "find").busy_ms == 7.0
+    assert times.of_stage("find") == 7.0 and times.of_stage("paint") == 0.0
+    assert times.of("find") == 0.1 and times.of_part("find:1", "find") == 7.0
 
 
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ({"stages": {"a": {"busy_ms_per_result": -1}}}, "busy_ms_per_result is -1"),
-        ({"simulation": {"a": {"jitter": [1.0, 2.0]}}}, "quantiles, not 2"),
-        ({"simulation": {"a": {"first_result_ms": -1.0}}}, "first_result_ms is -1.0"),
-        ({"simulation": {"a": {"batch_fill_ms": -0.1}}}, "batch_fill_ms is -0.1"),
-        ({"simulation": {"a": {"startup_ms": math.inf}}}, "startup_ms is inf"),
-        ({"simulation": {"a": {"slow_phases": [1.0, 0.0]}}}, "no ratios of times"),
-        ({"simulation": {"a": {"wakeup_latency_ms": [2.0] * 24 + [1.0]}}}, "no quantiles of times"),
-        ({"simulation": {"a": {"wakeup_latency_ms": ["soon"] * 25}}}, "could not convert"),
-    ],
-)
-def test_times_that_cannot_be_are_refused(tmp_path: Path, more: dict[str, object], why: str) -> None:
+@pytest.mark.parametrize("time_ms", [-1, math.inf, math.nan])
+def test_times_that_cannot_be_are_refused(tmp_path: Path, time_ms: float) -> None:
     path = tmp_path / "run.json"
-    path.write_text(json.dumps({"stages": {"a": {"busy_ms_per_result": 1.0}}, **more}), encoding="utf-8")
+    path.write_text(json.dumps({"stages": {"a": {"busy_ms_per_result": time_ms}}}), encoding="utf-8")
     with pytest.raises(ConfigError, match="has impossible times") as caught:
         read_stage_times(path)
-    assert why in caught.value.why
+    assert caught.value.why == f"busy_ms_per_result of a is {float(time_ms)}"
 
 
-@pytest.mark.parametrize("text", ["{}", "[", '{"stages": {"a": 7}}', '{"stages": {}, "simulation": {"a": 7}}'])
+@pytest.mark.parametrize("text", ["{}", "[", '{"stages": [7]}', '{"stages": {"a": 7}}', '{"stages": {"a": {}}}'])
 def test_what_is_no_summary_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.json"
     path.write_text(text, encoding="utf-8")

@@ -91,7 +91,7 @@ def test_a_short_run_is_kept_as_far_as_it_went(seconds: float) -> None:
 
 
 def test_a_run_in_which_nothing_happens_is_empty() -> None:
-    idle = replace(design(), sources=(replace(design().sources[0], start_ms=10_000.0),))
+    idle = replace(design(), sources=(replace(design().sources[0], rate_hz=None, times_ms=(10_000.0, 20_000.0)),))
     _, second = recorded(idle, 2.0)
     assert second.spans == () and lanes(second) == ()
 
