@@ -34,6 +34,7 @@ from edgert.simulator.board_stages import board_stages
 from edgert.simulator.design import levels_of, source_rates
 from edgert.simulator.paced_engine import PacedEngine, Pacer, paced_nodes
 from edgert.simulator.pipeline_design import InferenceSlot
+from edgert.stages.source.delivered import as_delivered
 from edgert.stages.source.kinds import is_live, kind_of
 
 
@@ -160,7 +161,8 @@ def emulate(
     record = find_board(board, file.document.path.parent)
     platform = platform_of(record, record.mode(row.mode), coefficients(record.soc))
     rows, watts = (row, *row.fallbacks), platform.power
-    stages = board_stages(file, record, record.mode(row.mode), profiles=shared_of(profiles))
+    looked_at, _ = as_delivered(file)  # as the plan does: sizes and rates that the file leaves out
+    stages = board_stages(looked_at, record, record.mode(row.mode), profiles=shared_of(profiles))
     slots = _slots(file, rows)
     here = _here(file, given, slots)
     outside = _outside(given)

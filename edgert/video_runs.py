@@ -89,7 +89,7 @@ class VideoRuns:
     @property
     def is_stopped(self) -> bool:
         """Whether it was stopped before all videos were played."""
-        return self._stopping.is_set()
+        return self._stopping.is_set() and len(self._results) < len(self.videos)
 
     def run(
         self, on_result: OnResult = lambda *_: None, on_begin: Callable[[int, int], object] = lambda *_: None

@@ -33,7 +33,7 @@ stages:
   film: {sink: video, from: cam, path: "FOLDER/out/{file}.mp4"}
   lines: {sink: jsonl, from: find, path: "FOLDER/out/{file}.jsonl"}
 """
-COUNT, FRAMES = 6, 8
+COUNT, FRAMES, LONG = 6, 8, 100
 
 
 @pytest.fixture
@@ -139,9 +139,9 @@ def test_an_error_that_is_no_video_s_ends_the_run(file: Path, tmp_path: Path) ->
 def test_interrupted_and_started_again_no_video_is_played_twice(
     file: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    frames = {f"clip{one}": FRAMES if one < 2 else 60 for one in range(COUNT)}
+    frames = {f"clip{one}": FRAMES if one < 2 else LONG for one in range(COUNT)}
     for one in range(2, COUNT):
-        write_clip(tmp_path / "vids" / f"clip{one}.mp4", 60)  # time enough for the signal
+        write_clip(tmp_path / "vids" / f"clip{one}.mp4", LONG)  # time enough for the signal, on a busy machine too
     slow = ["--set", "stages.cam.realtime=true"]
     process = subprocess.Popen(
         [sys.executable, "-m", "edgert", "run", "p.yaml", *slow],

@@ -88,6 +88,7 @@ def test_headers_have_names_and_regions_are_no_landmarks_twice(report: Quantizat
     assert not re.search(r"<th[^>]*></th>", text) and 'role="region"' not in text
 
 
+@pytest.mark.parametrize("report", [full_report(), hostile_report()])
 def test_page_needs_nothing_from_outside(report: QuantizationReport) -> None:
     outline = Outline(render(report))
     loading = {"src", "srcset", "data", "action", "poster", "xlink:href", "style", "background"}

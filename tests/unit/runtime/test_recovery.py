@@ -100,7 +100,10 @@ class Disk:
     def close(self) -> None: ...
 
 
-def test_what_fails_again_soon_never_worked_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_fails_again_soon_never_worked_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgert.runtime.recovery.JITTER", 0.0)  # when it is tried again is not left to chance
     clock, disk = VirtualClock(), Disk()
     node = Node("record", disk, care=Care("restart"))
     own, dog = Recovery(node, clock), Watchdog([node], (), clock)
