@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakSet
 
 from edgert.board.gpu_start import gpu_started
-from edgert.collector import making_what_stays
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import TENSORRT
 from edgert.errors import BudgetError, EdgertError, StageError, nearest, printable_record
+from edgert.gc_control import gc_paused
 from edgert.meters import peak_rss_bytes
 from edgert.meters.over_current import OverCurrent
 from edgert.policy import Drop
@@ -106,11 +106,11 @@ class Pipeline:
         rtx = loaded.config.engines[:1] in ((), (TENSORRT,))
         with ExitStack() as gpu:
             gpu.enter_context(gpu_started(loaded.config.likely_on_gpu, rtx=rtx))
-            with making_what_stays():  # as whatever imports this module
+            with gc_paused():  # as whatever imports this module
                 if loaded.config.begins_with_ort_cuda:  # whose libraries take longest
-                    from edgert.backend.ort import ahead, cuda
+                    from edgert.backend.ort import cuda, cuda_preload
 
-                    gpu.enter_context(ahead.libraries_ahead(0, cuda.smallest_session))
+                    gpu.enter_context(cuda_preload.libraries_preloaded(0, cuda.smallest_session))
                 from edgert.assemble import HERE, with_default_engines
 
             found, chosen = with_default_engines(loaded)

@@ -11,7 +11,7 @@ from edgert.assemble.graph import Assembly
 from edgert.config import PipelineFile, SinkStage, flow
 from edgert.errors import EdgertError, StageError
 from edgert.runtime import Frame, Node, Result, Runner, in_place, watchdog
-from edgert.runtime.recovery import Care
+from edgert.runtime.recovery import FailurePolicy
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.gpu.infer_gpu import SLOTS, Collect
 from edgert.stages.infer import InferBatch, Pinned
@@ -89,7 +89,7 @@ class Calling:
         for node in nodes:
             if isinstance(node.work, CallbackSink) and not node.care.at_start:
                 # Who calls gets what a function of his own raises, unless the file says otherwise.
-                node.care = Care(watchdog_s=node.care.watchdog_s)
+                node.care = FailurePolicy(watchdog_s=node.care.watchdog_s)
         waiting = [node for node in nodes if isinstance(node.work, Collect)]
         self._in_place = in_place.InPlace(nodes, runner.clock, runner.stop_event, sinks, waiting)
         self._downloader, self._runner = Downloader(), runner

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from edgert.assemble import care
+from edgert.assemble import failure_policy
 from edgert.assemble.crops import crop_chains, crop_siblings, run_beside, run_together
 from edgert.assemble.engines import Bar, Engines, board_of
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
@@ -25,7 +25,7 @@ from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Drop
 from edgert.runtime import Node, Result, Source, Stage
 from edgert.runtime.branches import branch_nodes, connect
-from edgert.runtime.recovery import STOPS, Care
+from edgert.runtime.recovery import STOPS, FailurePolicy
 from edgert.stages.context import Context, made
 from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.decode.record_check import RecordCheck
@@ -129,7 +129,7 @@ class Assembly:
     tracks: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, RecordCheck] = field(default_factory=dict)
     ends: Mapping[str, Node] = field(default_factory=dict)
-    listener: Care = STOPS
+    listener: FailurePolicy = STOPS
     keeps_engines: bool = False
     closed: bool = False
 
@@ -195,9 +195,9 @@ def assemble(
 def _libraries_ahead(file: PipelineFile) -> AbstractContextManager[None]:
     """Loads what ONNX Runtime takes long for on a GPU, where models are to run there."""
     if file.config.begins_with_ort_cuda:
-        from edgert.backend.ort import ahead, cuda  # nobody else needs them
+        from edgert.backend.ort import cuda, cuda_preload  # nobody else needs them
 
-        return ahead.libraries_ahead(0, cuda.smallest_session)
+        return cuda_preload.libraries_preloaded(0, cuda.smallest_session)
     return nullcontext()
 
 
@@ -243,7 +243,7 @@ class _Assembler:
         self.hooks, self.sources = Hooks(), dict[str, Source]()
         self.live = False  # whether any source is
         self.sinks = {name for name, stage in file.config.stages.items() if isinstance(stage, section.SinkStage)}
-        self.endless = care.is_endless(file.config.stages.values(), self.directory)
+        self.endless = failure_policy.is_endless(file.config.stages.values(), self.directory)
 
     def build(self) -> Assembly:
         stages = self.config.stages
@@ -254,7 +254,7 @@ class _Assembler:
             self.live = any(self._is_live(nodes[-1]) for nodes in chains.values())
             chains[name] = self._nodes(name, stages[name], streams[name])
             for node in chains[name]:
-                node.care = care.care_of(stages[name], self.config.watchdog, self.endless)
+                node.care = failure_policy.failure_policy_of(stages[name], self.config.watchdog, self.endless)
         for names in crop_chains(stages):
             run_together([chains[name] for name in names])
         for names in crop_siblings(stages):
@@ -301,7 +301,7 @@ class _Assembler:
             tracks=thresholds(stages, self.config.models),
             checks=models.checks,
             ends={name: nodes[-1] for name, nodes in chains.items()},
-            listener=Care("log" if self.endless else "stop", watchdog_s=self.config.watchdog),
+            listener=FailurePolicy("log" if self.endless else "stop", watchdog_s=self.config.watchdog),
         )
         assembly.settle()
         return assembly
@@ -320,7 +320,7 @@ class _Assembler:
                     node.renew = lambda: cast("Stage", self._make(name, stage, where))
                 return [node]
             branches = self.models.branches(name, stage, self.live)
-            care.check_goes_on(name, stage, branches, name in self.models.devices)
+            failure_policy.check_goes_on(name, stage, branches, name in self.models.devices)
             is_split = any(len(branch.stages) > 1 for branch in branches)
             capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, self.models.choice
             return branch_nodes(name, branches, streams, capacity, stage.every, lambda: choice.level)

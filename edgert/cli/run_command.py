@@ -14,8 +14,8 @@ from edgert.cli import option
 from edgert.cli.progress import build_progress, first_time_bar, on_first_call, planning_bar, stop_on_signal
 from edgert.cli.run_view import print_emulated, print_summary, show, show_memory
 from edgert.cli.terminal import is_stdout, write_json
-from edgert.collector import passing_often
 from edgert.errors import DeviceError, EdgertError
+from edgert.gc_control import gc_frequent
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def run(
         began_s = time.time()
         keep = None if json is None or is_stdout(json) else write
         try:
-            with pipe as running, stop_on_signal(running.stop, is_last=True), told_to_systemd(running), passing_often():
+            with pipe as running, stop_on_signal(running.stop, is_last=True), told_to_systemd(running), gc_frequent():
                 try:
                     show(
                         running,

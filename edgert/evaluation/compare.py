@@ -119,7 +119,7 @@ def _drops(reference: ImageScores | None, other: ImageScores, images: int) -> F6
 
 # Several versions of one model side by side: how each does, and what it loses against the first.
 
-Told = Callable[[str, int, int], object]
+OnProgress = Callable[[str, int, int], object]
 """Called with the name of a version, its images done and all images."""
 
 
@@ -156,7 +156,7 @@ def evaluate_versions(
     *,
     max_drop: float | None = None,
     threads: int | None = None,
-    progress: Told | None = None,
+    progress: OnProgress | None = None,
     stop: threading.Event | None = None,
 ) -> EvaluationResult | None:
     """Evaluates versions of a model on the same images, one after the other.

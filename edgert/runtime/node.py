@@ -17,7 +17,7 @@ from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Frame
 from edgert.runtime.metrics import StageMeter
 from edgert.runtime.records import Result, Together
-from edgert.runtime.recovery import OPENINGS, STOPS, Care, Recovery, note_back
+from edgert.runtime.recovery import OPENINGS, STOPS, FailurePolicy, Recovery, note_back
 from edgert.runtime.stage import Batching, Source, Stage
 from edgert.runtime.throttle import SourceRateLimiter
 
@@ -79,7 +79,7 @@ class Node:
     spared: float = 0.0
     context: AbstractContextManager[object] | None = None
     since_ns: int = 0
-    care: Care = STOPS
+    care: FailurePolicy = STOPS
     renew: Callable[[], Stage] | None = None
     reorders: bool = False
     failing: str = ""

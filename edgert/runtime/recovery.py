@@ -40,7 +40,7 @@ REMIND_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
+class FailurePolicy:
     """What holds for a stage that fails or hangs.
 
     Attributes:
@@ -54,7 +54,7 @@ class Care:
     watchdog_s: float = 0.0
 
 
-STOPS = Care()
+STOPS = FailurePolicy()
 """Any failure ends the pipeline."""
 
 
@@ -69,7 +69,7 @@ class Failing(Protocol):
     work: Source | Stage
     outlets: tuple[Channel, ...]
     meter: StageMeter
-    care: Care
+    care: FailurePolicy
     failing: str
     back: tuple[int, float] | None
 

@@ -14,14 +14,14 @@ from edgert.engine import one_image
 from edgert.errors import ConfigError, EdgertError, ModelError, nearest
 from edgert.graph import load
 from edgert.stages.decode.kinds import fitting_decoder, labels_of
-from edgert.wiring.against import contradictions
 from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, described, yaml_value
+from edgert.wiring.contradictions import contradictions
+from edgert.wiring.exporter_metadata import DeclaredSettings, declared_settings
 from edgert.wiring.judge import Judgment, judge, kind_of_photo, lead_of, same_answers
 from edgert.wiring.photos import read_photos
 from edgert.wiring.prior import Prior, prior_of
 from edgert.wiring.search import CLEAR, SAME, Progress, Ranking, Search, Subject, Tally, subject
 from edgert.wiring.settings import GROUPS, Setting, differs, named
-from edgert.wiring.told import Told, told_of
 from edgert.wiring.trial import in_their_unit, readings
 
 _NAMED = 4  # settings of a tie that are named
@@ -78,9 +78,9 @@ def check(
     written = Setting(config.input, config.task)
     base = Setting(config.input, tasks[0])
     model_file = load(config.onnx)
-    told = told_of(model_file)
-    prior = prior_for(found, base, told, tasks)
-    against = contradictions(told, model_file, found)
+    declared = declared_settings(model_file)
+    prior = prior_for(found, base, declared, tasks)
+    against = contradictions(declared, model_file, found)
     favored = Setting(prior.applied(base.input), base.task)
     verb = verb_of(tasks[0])
     search = Search(found, photos, verb, progress) if data is None else labeled(found, data, config, labels, progress)
@@ -102,20 +102,22 @@ def labeled(
     return LabeledSearch(found, opened, config.task, progress)
 
 
-def prior_for(found: Subject, base: Setting, told: Told, tasks: Sequence[TaskConfig] = ()) -> Prior:
+def prior_for(found: Subject, base: Setting, declared: DeclaredSettings, tasks: Sequence[TaskConfig] = ()) -> Prior:
     """What is known of a subject's input when it is read as ``base`` has it, and as other tasks would read it."""
-    others = {f"{verb_of(task)}: {value_of(task)}": prior_for(found, replace(base, task=task), told) for task in tasks}
-    return replace(_prior_for(found, base, told), others=others)
+    others = {
+        f"{verb_of(task)}: {value_of(task)}": prior_for(found, replace(base, task=task), declared) for task in tasks
+    }
+    return replace(_prior_for(found, base, declared), others=others)
 
 
-def _prior_for(found: Subject, base: Setting, told: Told) -> Prior:
+def _prior_for(found: Subject, base: Setting, declared: DeclaredSettings) -> Prior:
     if isinstance(base.task, PythonTask):
-        return Prior(told)
+        return Prior(declared)
     inputs, outputs = ([tensor.name for tensor in ends] for ends in (found.engine.inputs, found.engine.outputs))
     shapes = one_image(found.engine)
     length = prod(size or 0 for size in shapes[0]) if len(shapes) == 1 else 0
     tall = found.network[1] == 2 * found.network[0]
-    return prior_of(told, base.task, inputs, outputs, length, tall).taken(base.input, found.dtype)
+    return prior_of(declared, base.task, inputs, outputs, length, tall).taken(base.input, found.dtype)
 
 
 def _chosen(file: PipelineFile, model: str | None) -> str:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from edgert.runtime import Classification, Detections, Embedding, OutputImage, Record, Segmentation, Text
 from edgert.stages.decode.decoder import Array
+from edgert.wiring.output_consistency import image_parts, same_image_made, same_text, text_parts
 from edgert.wiring.photos import Photo, View
-from edgert.wiring.produced import image_parts, same_image_made, same_text, text_parts
 from edgert.wiring.trial import Answer
 
 F32 = npt.NDArray[np.float32]

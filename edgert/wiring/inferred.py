@@ -9,16 +9,16 @@ from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.engine import not_one_image, one_image
 from edgert.errors import ModelError
 from edgert.graph import TensorSpec, inputs, load
-from edgert.wiring.against import contradictions, integers
 from edgert.wiring.check import prior_for, rows_of, ties_of
 from edgert.wiring.check_report import Row
+from edgert.wiring.contradictions import contradictions, integers
+from edgert.wiring.exporter_metadata import DeclaredSettings, declared_settings
 from edgert.wiring.head_activation import with_activation
 from edgert.wiring.judge import judge, kind_of_photo
 from edgert.wiring.photos import read_photos
-from edgert.wiring.prior import FAMILY, Prior, named_family, told_task
+from edgert.wiring.prior import FAMILY, Prior, declared_task, named_family
 from edgert.wiring.search import Progress, Search, Subject, subject
 from edgert.wiring.settings import SCALES, Setting
-from edgert.wiring.told import Told, told_of
 from edgert.wiring.trial import guesses, in_their_unit, readings, task_of
 
 _USUAL_SIZE = 640
@@ -93,34 +93,34 @@ def infer(
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:
         raise not_one_image({one.name: [size or "?" for size in one.shape] for one in specs}, str(path))
-    (spec,), told = specs, told_of(model)
+    (spec,), declared = specs, declared_settings(model)
     height, width = spec.shape[1:3] if spec.shape[3] in (1, 3) else spec.shape[2:]
     size = None
     if not isinstance(height, int) or not isinstance(width, int):  # else the model fixes it
         family = named_family([spec.name], [one.name for one in model.proto.graph.output])
-        usual = told.size or (family.size if family else None) or (_USUAL_SIZE, _USUAL_SIZE)
+        usual = declared.size or (family.size if family else None) or (_USUAL_SIZE, _USUAL_SIZE)
         size = (width if isinstance(width, int) else usual[0], height if isinstance(height, int) else usual[1])
     gray = 1 in (spec.shape[1], spec.shape[3]) and 3 not in (spec.shape[1], spec.shape[3])
     blank = InputConfig(color="gray" if gray else "rgb").model_copy(update={"size": size})
     config = {"onnx": path.absolute(), "task": {"embed": "none"}, "input": blank}
-    found = subject(ModelConfig.model_validate(config), told.labels, str(path))
-    notes = (*contradictions(told, model, found), *integers(model))
-    if own is not None and (is_own or not _is_read(found, told)):
-        return _guessed(found, blank, told, size, spec, own(found), notes)
-    made = _guessed(found, blank, told, size, spec, task, notes)
+    found = subject(ModelConfig.model_validate(config), declared.labels, str(path))
+    notes = (*contradictions(declared, model, found), *integers(model))
+    if own is not None and (is_own or not _is_read(found, declared)):
+        return _guessed(found, blank, declared, size, spec, own(found), notes)
+    made = _guessed(found, blank, declared, size, spec, task, notes)
     ([read], is_relative) = in_their_unit([made.setting.task], found.engine, found.session, found.network)
     if is_relative:
         note = "its boxes are parts of the input, not pixels of it, by the numbers of an empty image"
         made = replace(made, setting=replace(made.setting, task=read), task_notes=(*made.task_notes, note))
     if task is None:
-        own_task = with_activation(made.setting.task, model, tuple(one_image(found.engine)), len(told.labels))
+        own_task = with_activation(made.setting.task, model, tuple(one_image(found.engine)), len(declared.labels))
         made = replace(made, setting=replace(made.setting, task=own_task))
     return _tried(made, images, progress) if images else made
 
 
-def _is_read(found: Subject, told: Told) -> bool:
+def _is_read(found: Subject, declared: DeclaredSettings) -> bool:
     try:
-        return bool(readings(None, found.engine, told.labels, found.network, told_task(told)))
+        return bool(readings(None, found.engine, declared.labels, found.network, declared_task(declared)))
     except ModelError:
         return False
 
@@ -128,15 +128,15 @@ def _is_read(found: Subject, told: Told) -> bool:
 def _guessed(
     found: Subject,
     blank: InputConfig,
-    told: Told,
+    declared: DeclaredSettings,
     size: tuple[int, int] | None,
     spec: TensorSpec,
     task: TaskConfig | None,
     warnings: tuple[str, ...],
 ) -> Inferred:
-    meant = told_task(told)
-    looks = guesses(found.engine, len(told.labels) or None, meant)
-    read = readings(task, found.engine, told.labels, found.network, meant)[0]
+    meant = declared_task(declared)
+    looks = guesses(found.engine, len(declared.labels) or None, meant)
+    read = readings(task, found.engine, declared.labels, found.network, meant)[0]
     notes: tuple[str, ...] = (f"{verb_of(read)}: {value_of(read)}, as it was given",)
     if task is None:
         reason = next(look.reason for look in looks if task_of(look) == read)
@@ -153,7 +153,7 @@ def _guessed(
     elif "std" not in usual:
         usual["mean"], usual["std"] = SCALES["ImageNet"]
     base = Setting(blank.model_copy(update=usual), read)
-    prior = prior_for(found, base, told, readings(task, found.engine, told.labels, found.network, meant))
+    prior = prior_for(found, base, declared, readings(task, found.engine, declared.labels, found.network, meant))
     sure = prior.margin >= FAMILY and {"color", "std"} <= prior.input.keys()
     weights = [look.weight for look in looks] + [0, 0]
     task_sure = task is not None or (weights[0] >= _FITS and weights[0] > weights[1] and task_of(looks[0]) == read)
@@ -165,7 +165,7 @@ def _guessed(
 
 def _tried(made: Inferred, images: Sequence[str | Path], progress: Progress | None) -> Inferred:
     photos, base, found = read_photos(images), made.setting, made.found
-    labels = made.prior.told.labels
+    labels = made.prior.declared.labels
     tasks = readings(base.task, found.engine, labels, found.network)
     tasks, _ = in_their_unit(tasks, found.engine, found.session, found.network)
     search = Search(found, photos, verb_of(base.task), progress)

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 from edgert.config import InputConfig, TaskConfig
 from edgert.config.model_section import value_of, verb_of
 from edgert.graph.metadata import literal
+from edgert.wiring.exporter_metadata import DeclaredSettings
 from edgert.wiring.families import FAMILIES, PLACED, Family
 from edgert.wiring.settings import GROUPS, Setting, crossed, differs
-from edgert.wiring.told import Told
 
 FILE, FAMILY, USUAL = 5.0, 3.0, 1.0
 """Standard errors by which photos must speak against what the model's file says, against what its family's own code
@@ -22,7 +22,7 @@ class Prior:
     """How a model is probably fed and read, and how much speaks for it.
 
     Attributes:
-        told: by its file.
+        declared: by its file.
         family: whose code is known; None where none fits.
         input: keys of ``input:`` that are known.
         margin: standard errors by which photos must speak against it.
@@ -31,7 +31,7 @@ class Prior:
         others: the same where outputs are read otherwise, by decoder, as a task writes it.
     """
 
-    told: Told = field(default_factory=Told)
+    declared: DeclaredSettings = field(default_factory=DeclaredSettings)
     family: Family | None = None
     input: Mapping[str, object] = field(default_factory=dict)
     margin: float = 0.0
@@ -55,7 +55,7 @@ class Prior:
         expected = Setting(own.applied(setting.input), setting.task)
         margins = {"placement": max(own.margin, own.placed)}
         known = sum(margins.get(group, own.margin) for group in GROUPS if differs(setting, expected, group))
-        is_denied = f"{verb_of(setting.task)}: {value_of(setting.task)}" in self.told.denied
+        is_denied = f"{verb_of(setting.task)}: {value_of(setting.task)}" in self.declared.denied
         return known + FILE * is_denied + USUAL * ("mean" not in own.input and crossed(setting.input))
 
     def taken(self, base: InputConfig, dtype: str) -> "Prior":
@@ -65,10 +65,10 @@ class Prior:
         return self if known == self.input else replace(self, input=known)
 
 
-def told_task(told: Told) -> str:
+def declared_task(declared: DeclaredSettings) -> str:
     """The decoder that the file's ``task`` means to its exporter, like ``detect: yolov8``; empty where it says none."""
-    task, is_final = told.metadata.get("task", ""), literal(told.metadata.get("end2end", "False"))
-    tables = (family.tasks for family in FAMILIES if _by_metadata(family, told))
+    task, is_final = declared.metadata.get("task", ""), literal(declared.metadata.get("end2end", "False"))
+    tables = (family.tasks for family in FAMILIES if _by_metadata(family, declared))
     decoder = next((table[task] for table in tables if task in table), "")
     return "detect: yolov10" if decoder == "detect: yolov8" and is_final is True else decoder
 
@@ -84,7 +84,12 @@ def named_family(inputs: Sequence[str], outputs: Sequence[str]) -> Family | None
 
 
 def prior_of(
-    told: Told, task: TaskConfig, inputs: Sequence[str], outputs: Sequence[str], length: int = 0, tall: bool = False
+    declared: DeclaredSettings,
+    task: TaskConfig,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    length: int = 0,
+    tall: bool = False,
 ) -> Prior:
     """What is known of a model that is read by a task.
 
@@ -93,45 +98,47 @@ def prior_of(
         length: how many numbers its one output holds for an image; 0 where there are more outputs or that is open.
         tall: whether its input is twice as high as wide, as people are.
     """
-    found = _of_family(told, task, inputs, outputs, length)
+    found = _of_family(declared, task, inputs, outputs, length)
     for family in PLACED:
         fits = _decoder(task) in family.reads and (tall or "embed: l2" not in family.reads) and _long(family, length)
-        if fits and found.margin < FAMILY and "resize" not in told.input:
+        if fits and found.margin < FAMILY and "resize" not in declared.input:
             known = {**found.input, **family.input}
             source = found.source or f"it is one of the {family.name}, placed as in {family.source}"
             return replace(found, input=known, placed=FAMILY, source=source)
     return found
 
 
-def _of_family(told: Told, task: TaskConfig, inputs: Sequence[str], outputs: Sequence[str], length: int) -> Prior:
+def _of_family(
+    declared: DeclaredSettings, task: TaskConfig, inputs: Sequence[str], outputs: Sequence[str], length: int
+) -> Prior:
     decoder, ranked = _decoder(task), list[tuple[float, bool, int, Family | None]]()
     names = " ".join(outputs).lower()
     for place, family in enumerate(FAMILIES):
-        by_file = bool(family.metadata) and _by_metadata(family, told)
+        by_file = bool(family.metadata) and _by_metadata(family, declared)
         marked = bool(family.producer or family.gives)
-        named = told.producer.startswith(family.producer) and all(part in names for part in family.gives)
+        named = declared.producer.startswith(family.producer) and all(part in names for part in family.gives)
         named = named and (not family.takes or not set(family.takes).isdisjoint(inputs)) and _long(family, length)
         own = decoder.startswith(("detect", "keypoints", "text"))  # others are outputs that anybody could have made
         if decoder in family.reads and (by_file or (named and (marked or own))):
             weight = FILE if by_file else FAMILY if not marked or family.gives else USUAL
             ranked.append((weight, bool(family.gives), -place, family))
     margin, *_, best = max(ranked, default=(0.0, False, 0, None), key=lambda one: one[:3])
-    known = {**(best.input if best else {}), **told.input}
-    if told.input:
-        return Prior(told, best, _valid(known), FILE, source=told.source)
+    known = {**(best.input if best else {}), **declared.input}
+    if declared.input:
+        return Prior(declared, best, _valid(known), FILE, source=declared.source)
     if best is None:
-        return Prior(told)
+        return Prior(declared)
     said = {FILE: "the file is one of", FAMILY: "its outputs are those of", USUAL: "its exporter is the usual one of"}
-    return Prior(told, best, known, margin, source=f"{said[margin]} {best.name}, fed as in {best.source}")
+    return Prior(declared, best, known, margin, source=f"{said[margin]} {best.name}, fed as in {best.source}")
 
 
 def _long(family: Family, length: int) -> bool:
     return not family.lengths or length in family.lengths
 
 
-def _by_metadata(family: Family, told: Told) -> bool:
+def _by_metadata(family: Family, declared: DeclaredSettings) -> bool:
     return bool(family.metadata) and all(
-        key in told.metadata and text in told.metadata[key] for key, text in family.metadata.items()
+        key in declared.metadata and text in declared.metadata[key] for key, text in family.metadata.items()
     )
 
 

@@ -137,7 +137,7 @@ def starter(
         note = f"{asked}: {stubs[0].module}.py is one to be filled in, and test_{stubs[0].module}.py tries it"
         made = replace(made, task_notes=(note,))
     listed, labels_file = _listed(made), f"{path.stem}_labels.txt"
-    usual = "" if made.prior.told.labels else _usual_list(made)
+    usual = "" if made.prior.declared.labels else _usual_list(made)
     labels = labels_file if listed else usual
     text = _text(os.path.relpath(path.absolute(), folder), path.stem, made, source, labels, is_usual=bool(usual))
     notes = (*made.task_notes, *([f"labels: {usual}, {_USUAL_LISTS[usual]}"] if usual else []), *made.input_notes)
@@ -146,8 +146,8 @@ def starter(
 
 def _listed(made: Inferred) -> tuple[str, ...]:
     """Names of classes that stand beside the model's file, where they are those of its outputs."""
-    told = made.prior.told
-    return told.labels if told.named_beside and _fit(made, told.labels) else ()
+    declared = made.prior.declared
+    return declared.labels if declared.named_beside and _fit(made, declared.labels) else ()
 
 
 def _fit(made: Inferred, labels: tuple[str, ...]) -> bool:
@@ -178,8 +178,8 @@ def _usual_list(made: Inferred) -> str:
 
 
 def _text(onnx: str, stem: str, guessed: Inferred, source: str, labels: str, *, is_usual: bool) -> str:
-    found, spec, told = guessed.found, guessed.spec, guessed.prior.told
-    named = told.labels if labels or not told.named_beside else ()
+    found, spec, declared = guessed.found, guessed.spec, guessed.prior.declared
+    named = declared.labels if labels or not declared.named_beside else ()
     width, height = found.network
     outputs = [f"{tensor.name} {list(tensor.shape)}" for tensor in found.engine.outputs]
     more = f", and {len(outputs) - _SHOWN_OUTPUTS} more" if len(outputs) > _SHOWN_OUTPUTS else ""

@@ -25,12 +25,12 @@ from edgert.wiring.prior import named_family
 from edgert.wiring.settings import variants
 
 
-def guesses(engine: Engine, label_count: int | None = None, told: str = "") -> list[Guess]:
+def guesses(engine: Engine, label_count: int | None = None, declared: str = "") -> list[Guess]:
     """What the outputs look like, from shapes and names, the likeliest first; before them what the file says they are.
 
     Args:
         label_count: names of classes that are known.
-        told: the decoder that the file's metadata mean, as a task writes it, like ``detect: yolov8``.
+        declared: the decoder that the file's metadata mean, as a task writes it, like ``detect: yolov8``.
     """
     (image,) = engine.inputs
     names = [tensor.name for tensor in engine.outputs]
@@ -50,11 +50,11 @@ def guesses(engine: Engine, label_count: int | None = None, told: str = "") -> l
         if family and str(one) == decoder
     ]
     looks = sorted([*better, *(one for one in looks if str(one) != decoder)], key=lambda one: -one.weight)
-    if not told:
+    if not declared:
         return looks
-    verb, _, decoder = told.partition(": ")
+    verb, _, decoder = declared.partition(": ")
     known = Guess(verb, decoder, "the metadata in the file name the task", _TOLD, label_count)
-    return [known, *(look for look in looks if str(look) != told)]
+    return [known, *(look for look in looks if str(look) != declared)]
 
 
 _TOLD, _NAMED = 9, 3
@@ -62,21 +62,21 @@ _TOLD, _NAMED = 9, 3
 
 
 def readings(
-    written: TaskConfig | None, engine: Engine, labels: tuple[str, ...], network: Size, told: str = ""
+    written: TaskConfig | None, engine: Engine, labels: tuple[str, ...], network: Size, declared: str = ""
 ) -> list[TaskConfig]:
     """Every way to read the outputs: the written one first, then what they look like, each with its variants.
 
     Args:
         written: of the pipeline file; None for a model nobody has described yet.
-        told: see :func:`guesses`.
+        declared: see :func:`guesses`.
 
     Raises:
         ModelError: nothing can read them; names what was tried.
     """
     if isinstance(written, PythonTask):
         return [written]
-    looks = guesses(engine, len(labels) or None, told)
-    if told and _why_not(task_of(looks[0]), engine, network) is not None:
+    looks = guesses(engine, len(labels) or None, declared)
+    if declared and _why_not(task_of(looks[0]), engine, network) is not None:
         looks = looks[1:]  # metadata that contradict the graph
     verb = verb_of(written) if written else looks[0].task if looks else None
     tasks: list[TaskConfig] = [written] if written else []

@@ -9,8 +9,8 @@ import pytest
 
 from edgert.config import load_pipeline
 from edgert.graph import load
+from edgert.wiring.exporter_metadata import declared_settings
 from edgert.wiring.settings import Setting
-from edgert.wiring.told import told_of
 from pipelines.conveyor import LABELS
 from tests.helpers.average_precision import Found, Wanted, average_precision
 from tests.helpers.demo_detector import DemoDetector, compare
@@ -66,9 +66,9 @@ def test_the_file_is_small_and_says_what_it_is() -> None:
     facts = {entry.key: entry.value for entry in model.metadata_props}
     assert facts["labels"].split(",") == list(LABELS)
     assert {"seed", "recipe", "input"} <= facts.keys()
-    parts, told = load_pipeline(ASSETS.parent / "hello.yaml").config.models["parts"], told_of(load(MODEL))
+    parts, declared = load_pipeline(ASSETS.parent / "hello.yaml").config.models["parts"], declared_settings(load(MODEL))
     fed, task = parts.input, parts.task
-    assert {"color", "mean", "std", "resize", "anchor", "pad"} == told.input.keys()
-    assert not Setting(fed.model_copy(update=dict(told.input)), task).differing(Setting(fed, task))
-    assert told.labels == LABELS
+    assert {"color", "mean", "std", "resize", "anchor", "pad"} == declared.input.keys()
+    assert not Setting(fed.model_copy(update=dict(declared.input)), task).differing(Setting(fed, task))
+    assert declared.labels == LABELS
     assert not any(node.doc_string or node.metadata_props for node in model.graph.node)

@@ -23,7 +23,7 @@ import numpy as np
 
 from edgert.backend import base
 from edgert.backend.gpu import GpuTensor, HostSides, OnHost, Refinement
-from edgert.backend.ort import ahead, cpu, cuda_model, layout, runtime
+from edgert.backend.ort import cpu, cuda_model, cuda_preload, layout, runtime
 from edgert.backend.ort.fused import Compared, Fused, OwnRun, least_us, turn
 from edgert.backend.ort.layout import Layouts
 from edgert.board.detect import is_jetson
@@ -215,7 +215,7 @@ class _Opener:
             **({} if tuning.tf32 else {"use_tf32": "0"}),  # not known to releases before 1.18, where it is on, too
             **kernels,
         }
-        ahead.wait()
+        cuda_preload.wait()
         with self._device.recording:  # it waits for all work of the GPU, which is an error while any is recorded
             return open_on_gpu(content, self._settings, provider, self._model)
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from edgert import collector
+from edgert import gc_control
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import U8, Counter
 from edgert.memory.cuda.driver import (
@@ -349,7 +349,7 @@ def _recorded(library: Any, stream: Stream, enqueue: Callable[[], None]) -> int:
     """What was put on the stream; nothing stays behind when that fails."""
     handle, graph = ctypes.c_void_p(stream.handle), ctypes.c_void_p()
     # It would free memory of the GPU that somebody left in a circle of references, which ends a recording.
-    with collector.held():
+    with gc_control.gc_held():
         call(library, "cuStreamBeginCapture_v2", handle, ctypes.c_int(_THREAD_LOCAL))
         try:
             enqueue()

@@ -13,7 +13,7 @@ from edgert.memory import Counter
 from edgert.policy import OnError
 from edgert.runtime import Node, Result, Runner, recovery, summarize
 from edgert.runtime.branches import Branch, branch_nodes
-from edgert.runtime.recovery import Care, Recovery
+from edgert.runtime.recovery import FailurePolicy, Recovery
 from edgert.runtime.watchdog import Watchdog
 from tests.helpers.stages import Does, Numbers, chain, link, result
 from tests.helpers.virtual_clock import VirtualClock
@@ -52,7 +52,7 @@ def test_others_get_every_frame_while_one_fails(on_error: OnError, at: str) -> N
     nodes = chain(source, bad) if at == "end" else chain(source, bad, Does())
     nodes.append(Node("other", other))
     link(nodes[0], nodes[-1])
-    nodes[1].care = Care(on_error)
+    nodes[1].care = FailurePolicy(on_error)
     run(nodes)
     assert other.indices == list(range(40)) and source.is_full()
     meter = nodes[1].meter
@@ -71,7 +71,7 @@ def test_one_that_is_restarted_works_again_and_says_both(caplog: pytest.LogCaptu
     source, bad = Numbers(count=400), failing(3)
 
     nodes = chain(source, Does(slowly), bad)
-    nodes[2].care = Care("restart")
+    nodes[2].care = FailurePolicy("restart")
     runner = Runner(nodes)
     runner.start()
     runner.wait(60)
@@ -105,7 +105,7 @@ def test_what_fails_again_soon_never_worked_again(
 ) -> None:
     monkeypatch.setattr("edgert.runtime.recovery.JITTER", 0.0)  # when it is tried again is not left to chance
     clock, disk = VirtualClock(), Disk()
-    node = Node("record", disk, care=Care("restart"))
+    node = Node("record", disk, care=FailurePolicy("restart"))
     own, dog = Recovery(node, clock), Watchdog([node], (), clock)
     disk.open()
     own.is_open = True
@@ -136,7 +136,7 @@ def test_what_fails_again_soon_never_worked_again(
 
 def test_a_warning_is_not_repeated_for_every_frame(caplog: pytest.LogCaptureFixture) -> None:
     nodes = chain(Numbers(count=200), failing(*range(200)))
-    nodes[1].care = Care("log")
+    nodes[1].care = FailurePolicy("log")
     run(nodes)
     assert nodes[1].meter.errors == 200 and len(caplog.records) == 1
 
@@ -146,7 +146,7 @@ def test_the_number_of_failures_is_told_again_later(
 ) -> None:
     monkeypatch.setattr(recovery, "REMIND_S", 0.0)
     nodes = chain(Numbers(count=3), failing(*range(3)))
-    nodes[1].care = Care("log")
+    nodes[1].care = FailurePolicy("log")
     run(nodes)
     assert len(caplog.records) == 3
 
@@ -154,7 +154,7 @@ def test_the_number_of_failures_is_told_again_later(
 def test_more_restarts_than_are_in_order_end_the_pipeline_where_others_listen() -> None:
     bad = failing(*range(1000))
     nodes = chain(Numbers(count=1000), Does(slowly), bad, Does())
-    nodes[2].care = Care("restart")
+    nodes[2].care = FailurePolicy("restart")
     runner = Runner(nodes)
     runner.start()
     with pytest.raises(StageError, match="KeyError"):
@@ -168,7 +168,7 @@ def test_a_sink_is_tried_again_but_rarely(monkeypatch: pytest.MonkeyPatch) -> No
         Does(slowly),
         failing(*range(1000)),
     )
-    nodes[2].care = Care("restart")
+    nodes[2].care = FailurePolicy("restart")
     runner = Runner(nodes)
     runner.start()
     runner.wait(60)
@@ -185,7 +185,7 @@ def test_what_cannot_be_opened_at_first(at_start: bool) -> None:
     nodes = chain(Numbers(count=300), Does(slowly), bad)
     nodes.append(Node("other", other))
     link(nodes[1], nodes[-1])
-    nodes[2].care = Care("restart", at_start)
+    nodes[2].care = FailurePolicy("restart", at_start)
     runner = Runner(nodes)
     runner.start()
     if not at_start:
@@ -202,7 +202,7 @@ def test_what_asks_for_an_end_gets_it(raised: type[BaseException]) -> None:
         raise raised
 
     nodes = chain(Numbers(count=10), Does(work))
-    nodes[1].care = Care("log")
+    nodes[1].care = FailurePolicy("log")
     runner = Runner(nodes)
     runner.start()
     with pytest.raises(StageError, match=raised.__name__):
@@ -214,7 +214,7 @@ def test_a_source_may_be_dropped() -> None:
     nodes = [Node("bad", bad), Node("good", good), Node("end", end)]
     link(nodes[0], nodes[2], "bad")
     link(nodes[1], nodes[2], "good")
-    nodes[0].care = Care("drop")
+    nodes[0].care = FailurePolicy("drop")
     run(nodes)
     assert len(end.seen) == 33 and bad.closed == good.closed == 1 and "lens cap on" in nodes[0].failing
 
@@ -224,7 +224,7 @@ def test_what_fails_only_when_it_is_closed_is_counted() -> None:
         raise OSError("no space left")
 
     nodes = chain(Numbers(count=5), Does(closing=closing))
-    nodes[1].care = Care("restart")
+    nodes[1].care = FailurePolicy("restart")
     run(nodes)
     assert "no space left" in nodes[1].failing and nodes[1].meter.errors == 1
 
@@ -237,7 +237,7 @@ def test_a_generator_that_fails_in_the_middle_gives_its_frames_back() -> None:
 
     source, end = Numbers(count=30), Does()
     nodes = chain(source, Does(work), end)
-    nodes[1].care = Care("log")
+    nodes[1].care = FailurePolicy("log")
     run(nodes)
     assert end.indices == list(range(30)) and nodes[1].meter.errors == 10 and source.is_full()
 
@@ -248,7 +248,7 @@ def test_frames_lost_in_one_branch_do_not_hold_up_the_others(on_error: OnError) 
     branches = [Branch((failing(4, 8, 10),)), Branch((Does(),))]
     nodes = branch_nodes("find", branches, frozenset({"cam"}), 2)
     for node in nodes:
-        node.care = Care(on_error)
+        node.care = FailurePolicy(on_error)
     everything = [Node("cam", source), *nodes, Node("end", end)]
     link(everything[0], nodes[0])
     link(nodes[-1], everything[-1])

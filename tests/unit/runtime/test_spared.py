@@ -12,7 +12,7 @@ import pytest
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counts
 from edgert.runtime import Frame, Result, Runner, summarize
-from edgert.runtime.recovery import STOPS, Care
+from edgert.runtime.recovery import STOPS, FailurePolicy
 from tests.helpers.stages import Does, Numbers, chain
 from tests.helpers.virtual_clock import VirtualClock
 
@@ -131,7 +131,7 @@ class Filmed:
         threads: that the stage worked in.
     """
 
-    def __init__(self, *, opening: Callable[[], object] = lambda: None, care: Care = STOPS) -> None:
+    def __init__(self, *, opening: Callable[[], object] = lambda: None, care: FailurePolicy = STOPS) -> None:
         self.threads, self.works = list[str](), Does(self._note, opening=opening)
         self.camera = Lens(count=None, live=True)
         _, stage = self.nodes = chain(self.camera, self.works, capacity=1, drop="oldest")
@@ -170,7 +170,7 @@ def test_a_camera_goes_on_while_a_stage_opens_and_then_works_on_its_frames() -> 
 
 def test_a_stage_that_fails_is_opened_again_in_its_own_thread() -> None:
     """A model takes long to open, and a camera's driver would be full of old frames."""
-    filmed = Filmed(care=Care("restart"))
+    filmed = Filmed(care=FailurePolicy("restart"))
     filmed.runner.start()
     until(lambda: filmed.works.opened == 1)
     filmed.film(3)

@@ -11,7 +11,7 @@ import pytest
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime import Node, Result, Runner, runner, summarize, watchdog
-from edgert.runtime.recovery import Care
+from edgert.runtime.recovery import FailurePolicy
 from edgert.runtime.worker import Worker
 from tests.helpers.stages import Does, Numbers, chain, link
 
@@ -49,7 +49,7 @@ class Hangs(Does):
         return one
 
 
-def hanging(hangs: Does, care: Care, count: int | None = None) -> tuple[Runner, list[Node], Does]:
+def hanging(hangs: Does, care: FailurePolicy, count: int | None = None) -> tuple[Runner, list[Node], Does]:
     other = Does()
     nodes = [*chain(Numbers(count=count), hangs, Does()), Node("other", other)]
     link(nodes[0], nodes[-1])
@@ -61,7 +61,7 @@ def hanging(hangs: Does, care: Care, count: int | None = None) -> tuple[Runner, 
 
 def test_a_call_that_does_not_return_is_reported_once_and_when_it_does(caplog: pytest.LogCaptureFixture) -> None:
     hangs = Hangs()
-    running, nodes, _ = hanging(hangs, Care(watchdog_s=SOON_S))
+    running, nodes, _ = hanging(hangs, FailurePolicy(watchdog_s=SOON_S))
     until(lambda: nodes[1].stuck_s > 4 * SOON_S)
     assert summarize(nodes, 1, Counter().read(), 0, {}).stages["1"].stuck_s > SOON_S
     hangs.release.set()
@@ -76,7 +76,7 @@ def test_a_call_that_does_not_return_is_reported_once_and_when_it_does(caplog: p
 def test_it_is_reported_again_after_minutes(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "REMIND_S", SOON_S)
     hangs = Hangs()
-    running, _, _ = hanging(hangs, Care(watchdog_s=SOON_S))
+    running, _, _ = hanging(hangs, FailurePolicy(watchdog_s=SOON_S))
     until(lambda: len(caplog.records) >= 3)
     hangs.release.set()
     running.shut_down()
@@ -88,7 +88,7 @@ def test_what_is_down_is_reported_again(caplog: pytest.LogCaptureFixture, monkey
     def fail(_: Result) -> None:
         raise OSError("no space left")
 
-    running, nodes, _ = hanging(Does(fail), Care("drop", watchdog_s=SOON_S))
+    running, nodes, _ = hanging(Does(fail), FailurePolicy("drop", watchdog_s=SOON_S))
     still = re.compile(r"stage '\w+' is still down, for \d+ s: OSError: no space left")
     until(lambda: sum(bool(still.match(one.getMessage())) for one in caplog.records) >= 2)
     running.shut_down()
@@ -98,7 +98,7 @@ def test_what_is_down_is_reported_again(caplog: pytest.LogCaptureFixture, monkey
 @pytest.mark.parametrize("on_error", ["drop", "log", "restart"])
 def test_others_go_on_while_one_hangs_that_they_do_not_need(on_error: str) -> None:
     hangs = Hangs()
-    running, nodes, other = hanging(hangs, Care(on_error, watchdog_s=SOON_S))  # type: ignore[arg-type]
+    running, nodes, other = hanging(hangs, FailurePolicy(on_error, watchdog_s=SOON_S))  # type: ignore[arg-type]
     until(lambda: len(other.seen) > 200)
     assert nodes[1].stuck_s and nodes[1].inlet.channels[0].dropped
     hangs.release.set()
@@ -111,7 +111,7 @@ def test_it_looks_where_the_threads_began_late(monkeypatch: pytest.MonkeyPatch) 
     begin = Worker.start
     monkeypatch.setattr(Worker, "start", lambda worker: time.sleep(0.1) or begin(worker))
     hangs = Hangs()
-    running, nodes, _ = hanging(hangs, Care(watchdog_s=SOON_S))
+    running, nodes, _ = hanging(hangs, FailurePolicy(watchdog_s=SOON_S))
     until(lambda: nodes[1].stuck_s)
     hangs.release.set()
     running.shut_down()
@@ -119,7 +119,7 @@ def test_it_looks_where_the_threads_began_late(monkeypatch: pytest.MonkeyPatch) 
 
 def test_others_wait_for_one_whose_failure_would_stop_them() -> None:
     hangs = Hangs()
-    running, nodes, other = hanging(hangs, Care(watchdog_s=SOON_S))
+    running, nodes, other = hanging(hangs, FailurePolicy(watchdog_s=SOON_S))
     until(lambda: nodes[1].stuck_s > 4 * SOON_S)
     assert len(other.seen) < 20 and not nodes[1].inlet.channels[0].dropped
     hangs.release.set()
@@ -127,7 +127,7 @@ def test_others_wait_for_one_whose_failure_would_stop_them() -> None:
 
 
 def test_an_engine_that_hangs_is_ended_and_then_has_failed() -> None:
-    running, nodes, _ = hanging(Hangs(ends=True), Care(watchdog_s=SOON_S))
+    running, nodes, _ = hanging(Hangs(ends=True), FailurePolicy(watchdog_s=SOON_S))
     with pytest.raises(StageError, match="RuntimeError: ended"):
         running.wait(30)
     assert not nodes[1].failing
@@ -136,7 +136,7 @@ def test_an_engine_that_hangs_is_ended_and_then_has_failed() -> None:
 def test_an_engine_that_hangs_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgert.runtime.recovery.FIRST_S", 0.01)
     hangs = Hangs(ends=True)
-    running, nodes, _ = hanging(hangs, Care("restart", watchdog_s=SOON_S))
+    running, nodes, _ = hanging(hangs, FailurePolicy("restart", watchdog_s=SOON_S))
     until(lambda: bool(hangs.seen) and hangs.indices[-1] > 50)
     running.shut_down()
     assert nodes[1].meter.errors == nodes[1].meter.restarts == 1
@@ -148,7 +148,7 @@ def test_a_watchdog_shorter_than_the_first_run_is_told_with_numbers(
     monkeypatch.setattr(watchdog, "FIRST_S", 30.0)
     slow = Does(lambda one: time.sleep(0.1) or one, opening=lambda: time.sleep(0.2))  # type: ignore[func-returns-value]
     nodes = chain(Numbers(count=5), slow)
-    nodes[1].care = Care(watchdog_s=SOON_S)
+    nodes[1].care = FailurePolicy(watchdog_s=SOON_S)
     one = Runner(nodes)
     one.start()
     one.wait(30)
@@ -159,7 +159,7 @@ def test_a_watchdog_shorter_than_the_first_run_is_told_with_numbers(
 
 def test_no_watchdog_reports_nothing(caplog: pytest.LogCaptureFixture) -> None:
     hangs = Hangs()
-    running, nodes, _ = hanging(hangs, Care(watchdog_s=0.0))
+    running, nodes, _ = hanging(hangs, FailurePolicy(watchdog_s=0.0))
     until(lambda: bool(nodes[1].since_ns))
     time.sleep(6 * SOON_S)
     assert not nodes[1].stuck_s and not caplog.records
@@ -172,7 +172,7 @@ def test_the_end_of_the_sources_does_not_wait_for_ever(where: str) -> None:
     hangs, release = Hangs(), threading.Event()
     if where == "close":
         hangs = Does(closing=release.wait)  # type: ignore[assignment]
-    running, _, other = hanging(hangs, Care("log", watchdog_s=SOON_S), count=8)
+    running, _, other = hanging(hangs, FailurePolicy("log", watchdog_s=SOON_S), count=8)
     began = time.monotonic()
     with pytest.raises(StageError, match="stage 1 does not end"):
         running.wait()
@@ -191,7 +191,7 @@ def test_whoever_still_writes_its_files_is_waited_for() -> None:
                 time.sleep(0.05)
 
         nodes = chain(Numbers(count=None), Does(closing=closing))
-        nodes[1].care = Care(watchdog_s=SOON_S)
+        nodes[1].care = FailurePolicy(watchdog_s=SOON_S)
         one = Runner(nodes)
         one.start()
         until(lambda: bool(nodes[1].meter.results_in))

@@ -14,7 +14,7 @@ from edgert.runtime import Batching, Frame, Node, Result
 from edgert.runtime.branches import connect
 from edgert.runtime.node import Station
 from edgert.runtime.records import Together
-from edgert.runtime.recovery import Care
+from edgert.runtime.recovery import FailurePolicy
 from edgert.runtime.worker import Worker
 from edgert.stages.crop import Geometry
 from edgert.stages.infer import InferBatch
@@ -247,7 +247,7 @@ class Failing(Rows):
 @pytest.mark.parametrize("how", ["run", "flush", "b0", "together"])
 def test_every_frame_of_a_batch_that_fails_is_lost_and_counted_once(how: str, on_error: OnError) -> None:
     inference, clock = Failing(), VirtualClock()
-    node = Node("find", InferBatch("find", inference, 3, 0.005, clock), care=Care(on_error))
+    node = Node("find", InferBatch("find", inference, 3, 0.005, clock), care=FailurePolicy(on_error))
     station = Station(node, clock)
     station.open()
     results = [of("a", 0), of("b", 0), of("c", 0)][: 2 if how == "flush" else 3]

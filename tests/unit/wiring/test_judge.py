@@ -11,14 +11,14 @@ from pydantic import TypeAdapter
 from edgert.config import InputConfig, TaskConfig
 from edgert.runtime import Detections
 from edgert.wiring.evidence import Evidence
+from edgert.wiring.exporter_metadata import DeclaredSettings
 from edgert.wiring.judge import Judgment, judge
 from edgert.wiring.prior import prior_of
 from edgert.wiring.search import Ranking, Tally
 from edgert.wiring.settings import Setting
-from edgert.wiring.told import Told
 
 YOLOX, YOLOV5 = (TypeAdapter[TaskConfig](TaskConfig).validate_python({"detect": kind}) for kind in ("yolox", "yolov5"))
-PRIORS = {f"detect: {one.detect}": prior_of(Told(), one, ["images"], ["output"]) for one in (YOLOX, YOLOV5)}  # type: ignore[union-attr]
+PRIORS = {f"detect: {one.detect}": prior_of(DeclaredSettings(), one, ["images"], ["output"]) for one in (YOLOX, YOLOV5)}  # type: ignore[union-attr]
 FED = PRIORS["detect: yolox"].applied(InputConfig())
 
 

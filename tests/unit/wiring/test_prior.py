@@ -15,11 +15,12 @@ from edgert.config import InputConfig, ModelConfig, TaskConfig, load_pipeline
 from edgert.errors import ConfigError, ModelError
 from edgert.graph import load
 from edgert.stages.decode.kinds import labels_of
+from edgert.wiring.exporter_metadata import DeclaredSettings as Declared
+from edgert.wiring.exporter_metadata import declared_settings
 from edgert.wiring.families import FAMILIES, IMAGENET_MEAN, IMAGENET_STD
-from edgert.wiring.prior import FAMILY, FILE, USUAL, named_family, prior_of, told_task
+from edgert.wiring.prior import FAMILY, FILE, USUAL, declared_task, named_family, prior_of
 from edgert.wiring.settings import Setting, differs
 from edgert.wiring.starter import starter
-from edgert.wiring.told import Told, told_of
 
 YOLO = {"author": "Ultralytics"}
 YOLOS = "Ultralytics YOLO (v8, 11, 12, 26)"
@@ -209,9 +210,9 @@ def test_files_beside_the_model_state_its_input(
 ) -> None:
     path = saved(tmp_path / "m.onnx", (1, 3, 8, 8), (1, 5))
     (tmp_path / name).write_text(text)
-    told = told_of(load(path))
-    assert told.input == expected
-    prior = prior_of(told, task(classify="auto"), ["images"], ["output0"])
+    declared = declared_settings(load(path))
+    assert declared.input == expected
+    prior = prior_of(declared, task(classify="auto"), ["images"], ["output0"])
     assert (prior.margin == FILE) == bool(expected)
 
 
@@ -231,8 +232,8 @@ def test_names_of_classes_that_stand_beside_the_model(
     path = saved(tmp_path / "m.onnx", (1, 3, 8, 8), (1, 2))
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    told = told_of(load(path))
-    assert (told.labels, told.named_beside) == (names, bool(names))
+    declared = declared_settings(load(path))
+    assert (declared.labels, declared.named_beside) == (names, bool(names))
 
 
 def test_labels_that_stand_beside_the_model_are_written_beside_the_pipeline(tmp_path: Path) -> None:
@@ -251,7 +252,7 @@ def test_labels_that_stand_beside_the_model_are_written_beside_the_pipeline(tmp_
 @pytest.mark.parametrize(("text", "labels"), [("a\nb\n\u3000", ("a", "b", "\u3000")), ("mario", ()), ("", ())])
 def test_characters_that_stand_in_a_text_model(text: str, labels: tuple[str, ...], tmp_path: Path) -> None:
     path = saved(tmp_path / "m.onnx", (1, 3, 32, 64), (1, 16, 5), **({"character": text} if text else {}))
-    assert told_of(load(path)).labels == labels
+    assert declared_settings(load(path)).labels == labels
     config = ModelConfig.model_validate({"onnx": path, "task": {"text": "ctc"}})
     assert labels_of(config) == labels
 
@@ -260,47 +261,47 @@ def test_the_model_api_of_openvino(tmp_path: Path) -> None:
     info = {"mean_values": "123.675 116.28 103.53", "scale_values": "58.395 57.12 57.375", "labels": "a b_c",
             "reverse_input_channels": "True", "resize_type": "fit_to_window_letterbox", "pad_value": "114"}  # fmt: skip
     path = saved(tmp_path / "m.onnx", (1, 3, 8, 8), (1, 5), **{f"model_info {key}": text for key, text in info.items()})
-    told = told_of(load(path))
+    declared = declared_settings(load(path))
     letterbox = {"resize": "letterbox", "anchor": "center", "pad": 114}
-    assert told.input == {"color": "rgb", "mean": IMAGENET_MEAN, "std": IMAGENET_STD, **letterbox}
-    assert told.labels == ("a", "b_c")
+    assert declared.input == {"color": "rgb", "mean": IMAGENET_MEAN, "std": IMAGENET_STD, **letterbox}
+    assert declared.labels == ("a", "b_c")
 
 
 @pytest.mark.parametrize(
-    ("told", "read", "outputs", "family", "margin"),
+    ("declared", "read", "outputs", "family", "margin"),
     [
-        (Told(), {"detect": "yolox"}, ["output"], "YOLOX", FAMILY),
-        (Told(YOLO), {"detect": "yolov8"}, ["output0"], YOLOS, FILE),
-        (Told({**YOLO, "task": "classify"}), {"classify": "auto"}, ["output0"], "Ultralytics YOLO classifier", FILE),
-        (Told({"stride": "32", "names": "['a']"}), {"detect": "yolov5"}, ["output0"], "YOLOv5", FILE),
-        (Told(), {"detect": "detr"}, ["dets", "labels"], "RF-DETR", FAMILY),
-        (Told(), {"detect": "detr"}, ["labels", "boxes", "scores"], "RT-DETR, D-FINE, DEIM", FAMILY),
-        (Told(producer="pytorch"), {"classify": "softmax"}, ["y"], "torchvision and timm classifiers", USUAL),
-        (Told(producer="tf2onnx"), {"segment": "argmax"}, ["ResizeBilinear_3"], "DeepLab by TensorFlow", FAMILY),
+        (Declared(), {"detect": "yolox"}, ["output"], "YOLOX", FAMILY),
+        (Declared(YOLO), {"detect": "yolov8"}, ["output0"], YOLOS, FILE),
+        (Declared({**YOLO, "task": "classify"}), {"classify": "auto"}, ["output0"], "Ultralytics YOLO classifier", FILE),  # noqa: E501
+        (Declared({"stride": "32", "names": "['a']"}), {"detect": "yolov5"}, ["output0"], "YOLOv5", FILE),
+        (Declared(), {"detect": "detr"}, ["dets", "labels"], "RF-DETR", FAMILY),
+        (Declared(), {"detect": "detr"}, ["labels", "boxes", "scores"], "RT-DETR, D-FINE, DEIM", FAMILY),
+        (Declared(producer="pytorch"), {"classify": "softmax"}, ["y"], "torchvision and timm classifiers", USUAL),
+        (Declared(producer="tf2onnx"), {"segment": "argmax"}, ["ResizeBilinear_3"], "DeepLab by TensorFlow", FAMILY),
     ],
 )  # fmt: skip
 def test_families_are_known_by_what_is_theirs(
-    told: Told, read: dict[str, str], outputs: list[str], family: str, margin: float
+    declared: Declared, read: dict[str, str], outputs: list[str], family: str, margin: float
 ) -> None:
-    prior = prior_of(told, task(**read), ["images"], outputs)
+    prior = prior_of(declared, task(**read), ["images"], outputs)
     assert prior.family is not None and (prior.family.name, prior.margin) == (family, margin)
     assert prior.family.source in prior.source
 
 
 def test_nothing_is_known_of_outputs_that_anybody_could_have_made() -> None:
-    assert prior_of(Told(producer="mine"), task(classify="auto"), ["x"], ["y"]).margin == 0
+    assert prior_of(Declared(producer="mine"), task(classify="auto"), ["x"], ["y"]).margin == 0
 
 
 def test_conventions_of_placement_hold_whoever_exported_the_model() -> None:
-    prior = prior_of(Told(producer="mine"), task(classify="auto"), ["x"], ["y"], 1000)
+    prior = prior_of(Declared(producer="mine"), task(classify="auto"), ["x"], ["y"], 1000)
     assert (prior.margin, prior.placed, prior.input) == (0, FAMILY, {"resize": "center_crop", "crop": 0.875})
     stretched = Setting(InputConfig(resize="stretch"), task(classify="auto"))
     assert prior.against(stretched) == FAMILY
-    caffe = prior_of(Told(producer="onnx-caffe2"), task(classify="auto"), ["x"], ["y"], 1000)
+    caffe = prior_of(Declared(producer="onnx-caffe2"), task(classify="auto"), ["x"], ["y"], 1000)
     assert (caffe.margin, caffe.placed, caffe.input["color"]) == (USUAL, FAMILY, "bgr")
-    assert prior_of(Told(), task(classify="auto"), ["x"], ["y"], 12).placed == 0
-    assert prior_of(Told(), task(embed="l2"), ["x"], ["y"], 512).placed == 0  # faces are cut out in other ways
-    assert prior_of(Told(), task(embed="l2"), ["x"], ["y"], 512, tall=True).input == {"resize": "stretch"}
+    assert prior_of(Declared(), task(classify="auto"), ["x"], ["y"], 12).placed == 0
+    assert prior_of(Declared(), task(embed="l2"), ["x"], ["y"], 512).placed == 0  # faces are cut out in other ways
+    assert prior_of(Declared(), task(embed="l2"), ["x"], ["y"], 512, tall=True).input == {"resize": "stretch"}
 
 
 def test_names_of_inputs_and_outputs_show_what_shapes_do_not(tmp_path: Path) -> None:
@@ -317,9 +318,9 @@ def test_names_of_inputs_and_outputs_show_what_shapes_do_not(tmp_path: Path) -> 
 
 
 def test_the_task_of_the_metadata() -> None:
-    assert told_task(Told({"author": "Ultralytics", "task": "pose"})) == "keypoints: yolo-pose"
-    assert told_task(Told({"author": "Ultralytics", "task": "detect", "end2end": "True"})) == "detect: yolov10"
-    assert told_task(Told({"task": "detect"})) == ""
+    assert declared_task(Declared({"author": "Ultralytics", "task": "pose"})) == "keypoints: yolo-pose"
+    assert declared_task(Declared({"author": "Ultralytics", "task": "detect", "end2end": "True"})) == "detect: yolov10"
+    assert declared_task(Declared({"task": "detect"})) == ""
 
 
 def test_poses_of_several_classes_are_told_by_the_names_in_the_file(tmp_path: Path) -> None:
@@ -332,7 +333,7 @@ def test_poses_of_several_classes_are_told_by_the_names_in_the_file(tmp_path: Pa
 
 
 def test_what_is_known_is_that_of_the_reading(tmp_path: Path) -> None:
-    yolox, yolov5 = (prior_of(Told(), task(detect=kind), ["images"], ["output"]) for kind in ("yolox", "yolov5"))
+    yolox, yolov5 = (prior_of(Declared(), task(detect=kind), ["images"], ["output"]) for kind in ("yolox", "yolov5"))
     prior = replace(yolov5, others={"detect: yolox": yolox, "detect: yolov5": yolov5})
     fed = yolox.applied(InputConfig())
     assert prior.against(Setting(fed, task(detect="yolox"))) == 0
@@ -347,24 +348,24 @@ def test_means_in_the_other_order_than_the_colors_are_unusual() -> None:
         for color in ("rgb", "bgr")
         for mean in (IMAGENET_MEAN, IMAGENET_MEAN[::-1])
     ]
-    assert [prior_of(Told(), read, ["i"], ["o"]).against(one) for one in orders] == [0, USUAL, USUAL, 0]
-    assert prior_of(Told(), read, ["i"], ["o"]).against(Setting(InputConfig(color="bgr", mean=(0.0,)), read)) == 0
-    paddle = prior_of(Told(), task(detect="db"), ["x"], ["sigmoid_0.tmp_0"])
+    assert [prior_of(Declared(), read, ["i"], ["o"]).against(one) for one in orders] == [0, USUAL, USUAL, 0]
+    assert prior_of(Declared(), read, ["i"], ["o"]).against(Setting(InputConfig(color="bgr", mean=(0.0,)), read)) == 0
+    paddle = prior_of(Declared(), task(detect="db"), ["x"], ["sigmoid_0.tmp_0"])
     assert paddle.against(Setting(paddle.applied(InputConfig()), task(detect="db"))) == 0
 
 
 def test_lines_of_text_are_padded_with_what_becomes_0() -> None:
-    reader = prior_of(Told(), task(text="ctc"), ["x"], ["save_infer_model/scale_0.tmp_1"])
-    direction = prior_of(Told(), task(classify="auto"), ["x"], ["softmax_0.tmp_0"], 2)
+    reader = prior_of(Declared(), task(text="ctc"), ["x"], ["save_infer_model/scale_0.tmp_1"])
+    direction = prior_of(Declared(), task(classify="auto"), ["x"], ["softmax_0.tmp_0"], 2)
     assert (reader.margin, direction.margin) == (FAMILY, FAMILY)
     assert reader.input == direction.input == {**reader.input, "pad": 127, "mean": (127.5,), "anchor": "top_left"}
-    assert prior_of(Told(), task(classify="auto"), ["x"], ["softmax_0.tmp_0"], 1000).margin == 0
-    other = prior_of(Told(), task(text="ctc"), ["images"], ["y"])
+    assert prior_of(Declared(), task(classify="auto"), ["x"], ["softmax_0.tmp_0"], 1000).margin == 0
+    other = prior_of(Declared(), task(text="ctc"), ["images"], ["y"])
     assert (other.margin, other.placed) == (0, FAMILY) and "mean" not in other.input
 
 
 def test_what_stands_against_a_setting() -> None:
-    prior = prior_of(Told(), task(detect="yolox"), ["images"], ["output"])
+    prior = prior_of(Declared(), task(detect="yolox"), ["images"], ["output"])
     known = prior.applied(InputConfig())
     right = Setting(known, task(detect="yolox"))
     assert prior.against(right) == 0

@@ -4,23 +4,23 @@ from collections.abc import Iterator
 
 from edgert.graph import Model, inputs
 from edgert.graph.operators import is_integer
-from edgert.wiring.prior import told_task
+from edgert.wiring.exporter_metadata import DeclaredSettings
+from edgert.wiring.prior import declared_task
 from edgert.wiring.search import Subject
-from edgert.wiring.told import Told
 from edgert.wiring.trial import reads
 
 
-def contradictions(told: Told, model: Model, found: Subject) -> tuple[str, ...]:
+def contradictions(declared: DeclaredSettings, model: Model, found: Subject) -> tuple[str, ...]:
     """A sentence for everything that a file says of itself and its graph does not bear out; the graph counts."""
-    return tuple(_contradictions(told, model, found))
+    return tuple(_contradictions(declared, model, found))
 
 
-def _contradictions(told: Told, model: Model, found: Subject) -> Iterator[str]:
-    if (meant := told_task(told)) and not reads(meant, found.engine, found.network, len(told.labels)):
+def _contradictions(declared: DeclaredSettings, model: Model, found: Subject) -> Iterator[str]:
+    if (meant := declared_task(declared)) and not reads(meant, found.engine, found.network, len(declared.labels)):
         yield f"its metadata mean {meant}, which contradicts its outputs and is left out"
     sizes = {size for spec in inputs(model) for size in spec.shape[1:]}
-    if told.size and not set(told.size) <= sizes and all(isinstance(size, int) for size in sizes):
-        (width, height), network = told.size, found.network
+    if declared.size and not set(declared.size) <= sizes and all(isinstance(size, int) for size in sizes):
+        (width, height), network = declared.size, found.network
         yield f"its metadata say {width}x{height}, which contradicts its input of {network[0]}x{network[1]}"
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from edgert.backend import EngineOptions
-from edgert.backend.ort import ahead, cuda, runtime
-from edgert.backend.ort.ahead import libraries_ahead
+from edgert.backend.ort import cuda, cuda_preload, runtime
 from edgert.backend.ort.cuda import OrtCudaBackend
+from edgert.backend.ort.cuda_preload import libraries_preloaded
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.memory.cuda import CudaDevice
 from edgert.pipeline import Pipeline
@@ -39,7 +39,7 @@ class Rig:
         self.steps, self.broken = list[tuple[str, str]](), dict[str, Exception]()
         self.sessions, self.may_load = list[weakref.ref[CudaLike]](), threading.Event()
         self.may_load.set()
-        patch.setattr(ahead, "_threads", {})
+        patch.setattr(cuda_preload, "_threads", {})
         patch.setattr(cuda, "check_provider", lambda: self.step("provider"))
         patch.setattr(cuda, "open_on_gpu", self.open)
 
@@ -66,13 +66,13 @@ ALL = [("provider", "edgert:libraries"), ("session", "edgert:libraries")]
 
 
 def test_they_are_loaded_in_another_thread_once_in_a_process(rig: Rig) -> None:
-    with libraries_ahead(0, cuda.smallest_session):
+    with libraries_preloaded(0, cuda.smallest_session):
         pass
     assert rig.steps == ALL and rig.sessions[0]() is None
-    with libraries_ahead(0, cuda.smallest_session):
+    with libraries_preloaded(0, cuda.smallest_session):
         pass
     assert rig.steps == ALL
-    with libraries_ahead(1, cuda.smallest_session):
+    with libraries_preloaded(1, cuda.smallest_session):
         pass
     assert rig.steps == ALL * 2
 
@@ -83,13 +83,13 @@ def test_what_fails_ahead_is_left_to_whoever_needs_it(
     rig: Rig, step: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.broken[step] = error
-    with caplog.at_level(logging.DEBUG, "edgert.backend"), libraries_ahead(0, cuda.smallest_session):
+    with caplog.at_level(logging.DEBUG, "edgert.backend"), libraries_preloaded(0, cuda.smallest_session):
         pass
     assert str(error).splitlines()[0] in caplog.text
 
 
 def test_an_error_inside_goes_on_once_nothing_is_loaded_any_more(rig: Rig) -> None:
-    with pytest.raises(ModelError), libraries_ahead(0, cuda.smallest_session):
+    with pytest.raises(ModelError), libraries_preloaded(0, cuda.smallest_session):
         raise ModelError("no such file")
     assert rig.steps == ALL and rig.sessions[0]() is None
     assert not any(one.name == "edgert:libraries" for one in threading.enumerate())
@@ -99,7 +99,7 @@ def test_no_engine_is_opened_meanwhile(rig: Rig) -> None:
     """ONNX Runtime waits for the whole GPU when it makes a session, which fails while libraries record on it."""
     rig.may_load.clear()
     backend, opened = OrtCudaBackend(CudaDevice(CudaDouble(), 0)), list[Any]()
-    with libraries_ahead(0, cuda.smallest_session):
+    with libraries_preloaded(0, cuda.smallest_session):
         compiling = threading.Thread(
             target=lambda: opened.append(backend.compile(models.conv(), EngineOptions(threads=1))), name="compiling"
         )
@@ -116,7 +116,7 @@ def test_no_engine_is_opened_meanwhile(rig: Rig) -> None:
 def test_who_comes_before_the_thread_has_started_waits_for_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     starting, failed = threading.Event(), list[threading.ExceptHookArgs]()
     monkeypatch.setattr(threading, "excepthook", failed.append)
-    waiting = threading.Thread(target=ahead.wait)
+    waiting = threading.Thread(target=cuda_preload.wait)
 
     class Slow(threading.Thread):
         def start(self) -> None:
@@ -126,7 +126,7 @@ def test_who_comes_before_the_thread_has_started_waits_for_it(rig: Rig, monkeypa
             super().start()
 
     monkeypatch.setattr(threading, "Thread", Slow)
-    with libraries_ahead(0, cuda.smallest_session):
+    with libraries_preloaded(0, cuda.smallest_session):
         assert starting.is_set()
     waiting.join(10)
     assert not failed and not waiting.is_alive()

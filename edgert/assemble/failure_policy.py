@@ -7,7 +7,7 @@ from edgert.config import stages as section
 from edgert.errors import ConfigError
 from edgert.policy import OnError
 from edgert.runtime.branches import Branch
-from edgert.runtime.recovery import Care
+from edgert.runtime.recovery import FailurePolicy
 from edgert.stages.source.kinds import starts_over
 
 
@@ -17,7 +17,7 @@ def is_endless(stages: Iterable[section.StageConfig], directory: Path) -> bool:
     return not all(starts_over(stage, directory) for stage in sources)
 
 
-def care_of(stage: section.StageConfig, watchdog_s: float, endless: bool) -> Care:
+def failure_policy_of(stage: section.StageConfig, watchdog_s: float, endless: bool) -> FailurePolicy:
     """What holds for a stage.
 
     Args:
@@ -28,7 +28,7 @@ def care_of(stage: section.StageConfig, watchdog_s: float, endless: bool) -> Car
     if endless and isinstance(stage, section.SinkStage):
         suits = "log" if stage.sink == "callback" else "restart" if "restart" in stage.on_errors else "drop"
     own_s = None if isinstance(stage, section.SourceStage) else stage.watchdog
-    return Care(stage.on_error or suits, stage.on_error is not None, watchdog_s if own_s is None else own_s)
+    return FailurePolicy(stage.on_error or suits, stage.on_error is not None, watchdog_s if own_s is None else own_s)
 
 
 def check_goes_on(name: str, stage: section.InferStage, branches: Sequence[Branch], on_gpu: bool) -> None:

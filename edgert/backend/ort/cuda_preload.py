@@ -15,7 +15,7 @@ _turn, _threads = threading.Lock(), dict[int, threading.Thread]()
 
 
 @contextmanager
-def libraries_ahead(ordinal: int, load: Callable[[int], object]) -> Iterator[None]:
+def libraries_preloaded(ordinal: int, load: Callable[[int], object]) -> Iterator[None]:
     """Loads them meanwhile, the first time in a process; what is inside makes engines on that GPU. What fails here
     fails there, too, with its reason; here it is not raised.
 

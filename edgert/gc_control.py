@@ -14,7 +14,7 @@ of each request to its page; with the tens of thousands that suit a start, that 
 
 
 @contextmanager
-def passing_often() -> Iterator[None]:
+def gc_frequent() -> Iterator[None]:
     """For a program that goes on for long: no pass goes over what was made before, and passes over what is made
     meanwhile come often and are short. Afterwards all is as it was."""
     before, was_frozen = gc.get_threshold(), gc.get_freeze_count() >= _IMMORTAL
@@ -29,7 +29,7 @@ def passing_often() -> Iterator[None]:
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def gc_held() -> Iterator[None]:
     """It does not run meanwhile, in any thread."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -41,10 +41,10 @@ def held() -> Iterator[None]:
 
 
 @contextmanager
-def making_what_stays() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Held, and what is made meanwhile counts as old, such as classes: else the next pass, of what is young, would be
     over all of it. A pass over everything still finds what is garbage of it."""
-    with held():
+    with gc_held():
         try:
             yield
         finally:

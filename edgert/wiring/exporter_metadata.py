@@ -21,7 +21,7 @@ _SIDE_BYTES = 2**20  # of a file beside the model; more is none that an exporter
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DeclaredSettings:
     """What a model's file, and those that its exporter puts beside it, say of it.
 
     Attributes:
@@ -45,11 +45,11 @@ class Told:
     denied: frozenset[str] = frozenset()
 
 
-def told_of(model: Model) -> Told:
+def declared_settings(model: Model) -> DeclaredSettings:
     """Reads a model's metadata and the files beside it."""
     metadata = metadata_of(model.path)
     labels, size = class_names(metadata) or characters(metadata), _size(metadata.get("imgsz", ""))
-    found = Told(metadata, model.proto.producer_name, labels=labels, size=size, denied=denied(model))
+    found = DeclaredSettings(metadata, model.proto.producer_name, labels=labels, size=size, denied=denied(model))
     if stated := _model_api(metadata):
         return _with(found, stated, "the metadata of its exporter")
     with suppress(ValueError, TypeError, AttributeError):  # files that no exporter wrote
@@ -63,11 +63,11 @@ def told_of(model: Model) -> Told:
     return found
 
 
-def _with(told: Told, stated: Mapping[str, Any], source: str) -> Told:
+def _with(declared: DeclaredSettings, stated: Mapping[str, Any], source: str) -> DeclaredSettings:
     own = {key: value for key, value in stated.items() if key not in ("labels", "size")}
-    if not told.labels and stated.get("labels"):
-        told = replace(told, labels=tuple(stated["labels"]), named_beside=True)
-    return replace(told, input=own, size=told.size or stated.get("size"), source=source)
+    if not declared.labels and stated.get("labels"):
+        declared = replace(declared, labels=tuple(stated["labels"]), named_beside=True)
+    return replace(declared, input=own, size=declared.size or stated.get("size"), source=source)
 
 
 def _size(text: str) -> tuple[int, int] | None:

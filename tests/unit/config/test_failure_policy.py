@@ -6,14 +6,14 @@ import pytest
 
 from edgert.assemble import assemble
 from edgert.errors import ConfigError
-from edgert.runtime.recovery import Care
+from edgert.runtime.recovery import FailurePolicy
 from tests.helpers.pipeline_text import pipeline, refused
 
 LIVE = 'cam: {source: "synthetic:noise", fps: 5}'
 RECORDED = 'cam: {source: "synthetic:noise", fps: 5, limit: 3}'
 
 
-def care(folder: Path, stage: str, source: str = LIVE, top: str = "") -> Care:
+def care(folder: Path, stage: str, source: str = LIVE, top: str = "") -> FailurePolicy:
     file = pipeline(folder, f"{top}stages:\n  {source}\n  x: {{{stage}, from: cam}}\n")
     assembly = assemble(file, callbacks={"x": lambda _: None})
     try:
@@ -33,13 +33,13 @@ def care(folder: Path, stage: str, source: str = LIVE, top: str = "") -> Care:
     ],
 )
 def test_what_suits(stage: str, live: str, recorded: str, tmp_path: Path) -> None:
-    assert care(tmp_path, stage) == Care(live, watchdog_s=10.0)  # type: ignore[arg-type]
+    assert care(tmp_path, stage) == FailurePolicy(live, watchdog_s=10.0)  # type: ignore[arg-type]
     assert care(tmp_path, stage, RECORDED).on_error == recorded
 
 
 def test_what_is_asked_holds_from_the_start(tmp_path: Path) -> None:
     asked = care(tmp_path, "sink: jsonl, path: o.jsonl, on_error: drop, watchdog: 3s", RECORDED)
-    assert asked == Care("drop", at_start=True, watchdog_s=3.0)
+    assert asked == FailurePolicy("drop", at_start=True, watchdog_s=3.0)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_sources_are_opened_again_by_reconnect(tmp_path: Path) -> None:
 
 
 def test_a_model_that_runs_in_parts_cannot_be_opened_again(tmp_path: Path) -> None:
-    from edgert.assemble import care as rules
+    from edgert.assemble import failure_policy as rules
     from edgert.config import InferStage
     from edgert.runtime.branches import Branch
     from tests.helpers.stages import Does

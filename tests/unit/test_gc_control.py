@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgert.collector import held, making_what_stays, passing_often
+from edgert.gc_control import gc_frequent, gc_held, gc_paused
 
 
 class Circle:
@@ -26,7 +26,7 @@ def collected() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-@pytest.mark.parametrize("context", [held, making_what_stays])
+@pytest.mark.parametrize("context", [gc_held, gc_paused])
 def test_it_runs_afterwards_as_before(context: type) -> None:
     with context():
         assert not gc.isenabled()
@@ -38,7 +38,7 @@ def test_it_runs_afterwards_as_before(context: type) -> None:
 
 
 def test_what_stays_is_old_at_once() -> None:
-    with making_what_stays():
+    with gc_paused():
         made = [Circle() for _ in range(1000)]
     assert gc.get_freeze_count() < 2_000
     young = [one for generation in (0, 1) for one in gc.get_objects(generation)]
@@ -47,7 +47,7 @@ def test_what_stays_is_old_at_once() -> None:
 
 
 def test_garbage_of_it_is_found_by_a_whole_pass() -> None:
-    with making_what_stays():
+    with gc_paused():
         gone = weakref.ref(Circle())
     gc.collect(1)
     assert gone() is not None
@@ -58,8 +58,8 @@ def test_garbage_of_it_is_found_by_a_whole_pass() -> None:
 def test_what_a_program_keeps_out_of_all_passes_stays_out() -> None:
     """In a process of its own: threads of other tests let frozen objects go."""
     program = (
-        "import gc; from edgert.collector import making_what_stays; gc.freeze(); before = gc.get_freeze_count()\n"
-        "with making_what_stays(): made = []\n"
+        "import gc; from edgert.gc_control import gc_paused; gc.freeze(); before = gc.get_freeze_count()\n"
+        "with gc_paused(): made = []\n"
         "assert gc.get_freeze_count() >= before > 0"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
@@ -68,7 +68,7 @@ def test_what_a_program_keeps_out_of_all_passes_stays_out() -> None:
 def test_cycles_do_not_pile_up_in_a_program_that_runs_for_long() -> None:
     gc.set_threshold(50_000)
     stays = [Circle() for _ in range(1000)]
-    with passing_often():
+    with gc_frequent():
         assert gc.get_freeze_count() > len(stays)
         circles = [weakref.ref(Circle()) for _ in range(9000)]
         assert sum(one() is not None for one in circles) < 5000
