@@ -30,14 +30,14 @@ COMPILE, CHECK = "compile", "check"
 
 @dataclass
 class Ended:
-    """How a step ended; filled in while it runs."""
+    """The end of a step; filled in while it runs."""
 
     cached: bool = False
     detail: str = ""
 
 
 class BuildEvents:
-    """Reports what happens while the engines of a bundle are compiled, one model after the other.
+    """Events of compiling the engines of a bundle, one model after the other.
 
     Args:
         on_event: called for every event.
@@ -49,7 +49,7 @@ class BuildEvents:
 
     @contextmanager
     def step(self, name: str, model: str) -> Iterator[Ended]:
-        """A step from its beginning to its end; an error ends it as failed and goes on."""
+        """Report a step from its beginning to its end; an error ends it as failed and is raised again."""
         self._model, started, ended = model, time.perf_counter(), Ended()
         self._emit(Event(name, model, "started"))
         try:
@@ -61,20 +61,20 @@ class BuildEvents:
         self._emit(Event(name, model, state, time.perf_counter() - started, ended.detail))
 
     def note(self, text: str) -> None:
-        """A line about the model that is being compiled."""
+        """Report a line about the model that is being compiled."""
         self._emit(Event(COMPILE, self._model, "note", detail=text))
 
     def skipped(self, one: Skipped) -> None:
-        """An engine that does not run a model, or any."""
+        """Report an engine that does not run a model, or any."""
         self._emit(Event(COMPILE, one.model, "skipped", detail=f"{one.engine}: {one.why}"))
 
     def refused(self, one: Skipped) -> None:
-        """An engine that does not run one model; those that run none are reported at the start of the pipeline."""
+        """Report an engine that does not run one model; those that run none are reported as the pipeline starts."""
         if one.model:
             self.skipped(one)
 
     def listener(self, stop: threading.Event) -> Listener:
-        """For the backend that compiles."""
+        """Return the listener for the backend that compiles."""
 
         def progress(title: str, done: int, total: int) -> None:
             self._emit(Event(COMPILE, self._model, "progress", detail=title, done=done, total=total))
@@ -126,14 +126,14 @@ class BundleEngines:
         trt.listener = events.listener(trt.listener.stop)
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
-        """See :class:`~edgert.assemble.engines.Engines`."""
+        """Compile a model for the first engine that takes it; see :class:`~edgert.assemble.engines.Engines`."""
         choice = self.chain.first(name, partial(self._opened, name, config, threads, batch))
         engine = choice.compiled
         engine.info = {**engine.info, **choice.info}
         return engine
 
     def compiled(self, name: str, config: ModelConfig, engine: str) -> tuple[Compiled, ...]:
-        """A model's engines for one name of the chain; none for ONNX Runtime, which has a cache of its own.
+        """Return a model's engines for one name of the chain; none for ONNX Runtime, which has a cache of its own.
 
         Raises:
             EdgertError: the model cannot be compiled, or an engine fails its checks.
@@ -166,7 +166,7 @@ class BundleEngines:
         return engine_specs(BundleModel(self._folder, self._manifest, name, config), engine, self._trt.library)
 
     def _checked(self, name: str, config: ModelConfig, spec: EngineSpec) -> tuple[Compiled, TrtEngine | None]:
-        """An engine, compiled or found, checked in this power mode, and opened where it can be."""
+        """Return an engine, compiled or found, checked in this power mode, and opened where it can be."""
         with self._events.step(COMPILE, name) as ended:
             (made, *others), opened = self._built(spec)
             ended.cached = all(one.cached for one in (made, *others))
@@ -191,7 +191,7 @@ class BundleEngines:
         return Compiled(spec, made, found, tuple(others)), opened
 
     def _built(self, spec: EngineSpec) -> tuple[list[BuiltEngine], TrtEngine | None]:
-        """Its plans, compiled or found, and opened where that can be."""
+        """Return its plans, compiled or found, and the engine opened where that can be."""
         if spec.parts and self._opens:
             return self._trt.opened_all(spec.parts, self._store, spec.profiles)
         if self._opens:
@@ -218,7 +218,7 @@ class BundleEngines:
 
 
 def onnxruntime(engine: str) -> Backend:
-    """The backend of an engine that is ONNX Runtime's."""
+    """Return the backend of an ONNX Runtime engine."""
     if engine == ORT_CUDA:
         from edgert.backend.ort.cuda import OrtCudaBackend
 

@@ -1,6 +1,6 @@
-"""A pipeline built for a board: every step that any machine can do, and one file with all that came of it.
+"""Building a pipeline for a board: every step that any machine can do, and one file with all results.
 
-No x86 machine can build a Jetson's engines: a TensorRT engine belongs to the GPU, the TensorRT and the operating system
+No x86 machine can build a Jetson's engines. A TensorRT engine belongs to the GPU, the TensorRT and the operating system
 that it was made on, and a DLA's loadable needs the DLA. So the board compiles, once, from what is in the bundle.
 """
 
@@ -34,7 +34,7 @@ from edgert.zip_archive import member_of
 
 
 def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
-    """Member → content: modules and packages beside the pipeline file or in the folders it names.
+    """Return member → content: modules and packages beside the pipeline file or in the folders it names.
 
     Members are named without these folders. Installed modules are not packed.
 
@@ -49,7 +49,7 @@ def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
 
 
 def operator_members(config: PipelineConfig, directory: Path) -> dict[Path, str]:
-    """File of operators → its member: its path beside the pipeline file, else its name."""
+    """Return file of operators → its member: its path beside the pipeline file, else its name."""
     beside = directory.absolute()
     return {
         path: path.absolute().relative_to(beside).as_posix() if path.absolute().is_relative_to(beside) else path.name
@@ -83,7 +83,7 @@ def pipeline_text(
     target: BuildTarget,
     static: Collection[str] = (),
 ) -> str:
-    """The file's text.
+    """Return the text of the bundle's pipeline file.
 
     Args:
         file: the pipeline as it was read.
@@ -134,7 +134,7 @@ def _key(name: str) -> str:
 def _scalar(value: Any) -> str:
     if isinstance(value, str) and shown(value) != value:
         fix = "rename the file, or write ${NAME} in its place and set that where the bundle runs"
-        raise ConfigError(f"{shown(value)!r} cannot stand in a bundle", why="it is no UTF-8 text", fix=fix)
+        raise ConfigError(f"a bundle cannot contain {shown(value)!r}", why="it is no UTF-8 text", fix=fix)
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -182,9 +182,9 @@ def build(
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> Built:
-    """Builds a bundle. Blocks until done; finished steps are cached, so that the next build resumes.
+    """Build a bundle.
 
-    Equal inputs give equal bytes.
+    Blocks until done. Finished steps are cached, so that the next build resumes. Equal inputs give equal bytes.
 
     Args:
         pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
@@ -193,7 +193,7 @@ def build(
         mode: power mode; the one that the board boots into by default.
         tensorrt: release on the board; that of its usual JetPack by default.
         folder: writes a folder of plain files instead of one file.
-        tune: searches for what runs each model fastest on this machine; the bundle is then of this machine's times.
+        tune: searches for the fastest settings of each model on this machine; the bundle then has this machine's times.
         cache: folder of finished steps; the user's own by default.
         overrides: ``key.path=value``, as given to ``--set``.
         on_event: called for everything that happens, from several threads.
@@ -248,7 +248,7 @@ def build(
 
 
 def _workers(jobs: Mapping[str, ModelJob]) -> int:
-    """Models at a time: as many as there are cores, and memory for."""
+    """Return the number of models to build at a time, limited by cores and memory."""
     free = free_bytes()
     largest = max((total_bytes([one.config.onnx]) for one in jobs.values()), default=0)
     fitting = free // (_BASE_BYTES + _PER_MODEL_BYTE * largest) if free else 1
@@ -256,7 +256,7 @@ def _workers(jobs: Mapping[str, ModelJob]) -> int:
 
 
 def _check_space(output: Path) -> None:
-    """Raises ArtifactError on a disk that is full already, before minutes of work."""
+    """Raise ArtifactError on a disk that is full already, before minutes of work."""
     there = next(folder for folder in (output.absolute(), *output.absolute().parents) if folder.exists())
     free = shutil.disk_usage(there).free
     if free < _FREE_BYTES:
@@ -302,6 +302,6 @@ def _bundle(
 
 
 def _kind(source: str) -> str:
-    """``rtsp`` of an address, which may hold a password; ``file`` of a path."""
+    """Return ``rtsp`` for an address, which may hold a password, and ``file`` for a path."""
     scheme, colon, _ = source.partition(":")
     return scheme if colon and len(scheme) > 1 else source if source == "api" else "file"

@@ -1,4 +1,4 @@
-"""What is built: one model of a pipeline on its way into a bundle, and what for: a board, its mode, its TensorRT."""
+"""One model of a pipeline to build into a bundle, and the target: a board, its power mode, its TensorRT."""
 
 import hashlib
 import platform
@@ -59,7 +59,7 @@ class BuildTarget:
 
     @property
     def name(self) -> str:
-        """The board's, or ``host``."""
+        """Name of the board, or ``host``."""
         return self.board.name if self.board is not None else HOST
 
     @property
@@ -69,8 +69,10 @@ class BuildTarget:
 
     @property
     def dla(self) -> Dla:
-        """The board's DLA, as its rules ask for it: one that a release without support has runs nothing. Boards with a
-        DLA only."""
+        """The board's DLA, whose rules decide what it runs; for boards with a DLA only.
+
+        On a TensorRT release without support for it, nothing runs on it.
+        """
         assert self.board is not None  # asked by the caller: has_dla
         return Dla(self.board.dla.generation or 0, self.tensorrt)
 
@@ -80,7 +82,7 @@ class BuildTarget:
         return bool(self.tensorrt) and int(self.tensorrt.split(".")[0]) < _FIRST_TYPED
 
     def uses_dla(self, config: ModelConfig) -> bool:
-        """Whether a model may have nodes on a DLA: the board has one, and ``placement:`` allows it."""
+        """Return whether a model may have nodes on a DLA: the board has one, and ``placement:`` allows it."""
         if not self.has_dla or precision_of(config, self) == "fp32":
             return False
         asked = config.placement
@@ -91,7 +93,7 @@ class BuildTarget:
 
 
 def build_target(file: PipelineFile, board: str | None, mode: str | None, tensorrt: str | None) -> BuildTarget:
-    """What ``--board``, ``--mode`` and ``--trt`` mean; the pipeline's own board by default.
+    """Return the target of ``--board``, ``--mode`` and ``--trt``; the pipeline's own board by default.
 
     Raises:
         ConfigError: no such board, mode or release; or a mode or release without a board.
@@ -100,7 +102,9 @@ def build_target(file: PipelineFile, board: str | None, mode: str | None, tensor
     if asked in THIS_MACHINE:
         for option, value in (("--mode", mode), ("--trt", tensorrt)):
             if value is not None:
-                raise ConfigError(f"{option} of which board?", fix="--board NAME; edgert boards lists them")
+                raise ConfigError(
+                    f"{option} needs a board", why="no board is named", fix="--board NAME; edgert boards lists them"
+                )
         return BuildTarget(None)
     directory = file.document.path.parent
     found = find_board(asked, directory)
@@ -110,7 +114,11 @@ def build_target(file: PipelineFile, board: str | None, mode: str | None, tensor
 
 
 def tensorrt_of(board: Board, asked: str | None) -> str:
-    """The release in three numbers: the one asked for, or that of the board's usual JetPack. Raises ConfigError."""
+    """Return the release in three numbers: the given one, or that of the board's usual JetPack.
+
+    Raises:
+        ConfigError: it is not a version of TensorRT on a Jetson.
+    """
     if asked is None:
         majors = [major for major in board.jetpack.majors if major in _TENSORRT]
         return _TENSORRT[_USUAL_JETPACK if _USUAL_JETPACK in majors or not majors else max(majors)]
@@ -123,8 +131,11 @@ def tensorrt_of(board: Board, asked: str | None) -> str:
 
 
 def precision_of(config: ModelConfig, target: BuildTarget) -> str:
-    """What a model is built in. ``auto`` is INT8 where there are images to calibrate on; else FP16 on a board, whose
-    GPU and DLA are faster in it, and elsewhere what the file has."""
+    """Return the precision that a model is built in.
+
+    ``auto`` is INT8 where there are images to calibrate on. Else it is FP16 on a board, whose GPU and DLA are faster in
+    it, and the file's own precision elsewhere.
+    """
     if config.precision != "auto":
         return config.precision
     if config.calibrate is not None:
@@ -133,10 +144,10 @@ def precision_of(config: ModelConfig, target: BuildTarget) -> str:
 
 
 def engines_of(target: BuildTarget, configs: list[ModelConfig], asked: Sequence[str] = ()) -> list[str]:
-    """Who may run the bundle, in order: those the pipeline file asks for, without what the target cannot have.
+    """Return the engines that may run the bundle, in order: those of the pipeline file that the target can have.
 
     Raises:
-        ConfigError: nothing is left of what was asked for.
+        ConfigError: the target can have none of them.
     """
     if target.board is None:
         known: Sequence[str] = [ORT]
@@ -153,18 +164,18 @@ def engines_of(target: BuildTarget, configs: list[ModelConfig], asked: Sequence[
 
 
 def users_of(config: PipelineConfig, name: str) -> Mapping[str, InferStage]:
-    """The stages that run a model."""
+    """Return the stages that run a model."""
     stages = config.stages.items()
     return {key: stage for key, stage in stages if isinstance(stage, InferStage) and stage.infer == name}
 
 
 def batching(config: PipelineConfig, name: str) -> tuple[str, ...]:
-    """The stages that run a model in batches."""
+    """Return the stages that run a model in batches."""
     return tuple(key for key, stage in users_of(config, name).items() if stage.batch is not None)
 
 
 def is_live(file: PipelineFile) -> bool:
-    """Whether frames come from a camera or the like: then a frame's own time counts, else how many there are."""
+    """Return whether frames come from a camera or the like: then latency counts, else throughput."""
     stages, directory = file.config.stages.values(), file.document.path.parent
     return any(is_live_source(stage, directory) for stage in stages if isinstance(stage, SourceStage))
 
@@ -197,7 +208,7 @@ class ModelJob:
 
     @property
     def precision(self) -> str:
-        """``fp32``, ``fp16`` or ``int8``."""
+        """Precision to build: ``fp32``, ``fp16`` or ``int8``."""
         return precision_of(self.config, self.target)
 
     @property
@@ -239,23 +250,35 @@ class ModelJob:
 
     @cached_property
     def images(self) -> ImageDataset:
-        """The calibration images; a few of the demo's where none are named. Raises ConfigError."""
+        """The calibration images; a few of the demo's where none are named.
+
+        Raises:
+            ConfigError: the images cannot be used.
+        """
         asked = self.config.calibrate
         if asked is None:
             return open_images(demo_images(), limit=COMPARED_IMAGES)
         return open_images(asked.images, limit=asked.limit, where=self.where)
 
     def seen(self) -> dict[str, Any]:
-        """The section ``input:`` as plain data."""
+        """Return the section ``input:`` as plain data."""
         return self.config.input.model_dump(mode="json")
 
     def model(self, content: bytes) -> Model:
-        """ONNX bytes as a model, under the name of the file that it was made from. Raises ModelError."""
+        """Return ONNX bytes as a model, under the name of the file that it was made from.
+
+        Raises:
+            ModelError: the bytes are no model.
+        """
         return model_of(content, self.config.onnx)
 
 
 def model_of(content: bytes, path: Path) -> Model:
-    """ONNX bytes as a model; ``path`` is what messages call it. Raises ModelError."""
+    """Return ONNX bytes as a model; ``path`` is its name in messages.
+
+    Raises:
+        ModelError: the bytes are no model.
+    """
     with as_files({MODEL: content}) as folder:
         loaded = load(folder / MODEL)
     return Model(loaded.proto, path, loaded.digest)
@@ -263,7 +286,7 @@ def model_of(content: bytes, path: Path) -> Model:
 
 @contextmanager
 def as_files(files: Mapping[str, bytes]) -> Iterator[Path]:
-    """A folder that holds them, gone afterwards."""
+    """Yield a temporary folder that holds these files."""
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         for file, content in files.items():
             (Path(name) / file).write_bytes(content)
@@ -271,8 +294,11 @@ def as_files(files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def software() -> dict[str, str]:
-    """What computes: last digits may differ from one release or processor family to another, and more where a
-    custom operator was changed."""
+    """Return the versions of the software that computes.
+
+    Last digits may differ from one release or processor family to another, and more where a custom operator was
+    changed.
+    """
     return _libraries() | source_digests()
 
 

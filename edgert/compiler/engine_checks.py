@@ -1,6 +1,6 @@
-"""A compiled engine held to its plan and to the model it was made of, and timed.
+"""Comparison of a compiled engine with its plan and with the model it was made of, and its times.
 
-TensorRT moves layers to the GPU without an error, so where each node runs is looked up in the engine.
+TensorRT moves layers to the GPU without an error, so the engine itself is asked where each node runs.
 """
 
 import hashlib
@@ -40,12 +40,12 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """Where one node was to run and where it does.
+    """The planned and the actual place of one node.
 
     Attributes:
         node: its name.
         planned: ``gpu``, ``dla0`` or ``dla1``.
-        actual: the same; empty where it became no layer, as what is folded or does nothing.
+        actual: the same; empty where it became no layer: it was folded or does nothing.
         reason: TensorRT's reason in its log, where the two differ.
     """
 
@@ -62,7 +62,7 @@ class NodePlacement:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """An engine against its plan.
+    """The comparison of an engine with its plan.
 
     Attributes:
         nodes: every node, in the order they run.
@@ -81,9 +81,11 @@ class Verification:
 
 
 def verify(request: BuildRequest, result: BuildResult, policy: Policy = "strict") -> Verification:
-    """Compares planned and actual accelerators, node by node.
+    """Compare planned and actual accelerators, node by node.
 
     Args:
+        request: the engine as requested.
+        result: the engine as built.
         policy: ``warn`` logs what differs.
 
     Raises:
@@ -112,7 +114,7 @@ def verify(request: BuildRequest, result: BuildResult, policy: Policy = "strict"
 
 
 def _reasons(request: BuildRequest, result: BuildResult) -> Mapping[str, str]:
-    """Node → why; the log names layers, of which a node may have several."""
+    """Return node → why; the log names layers, of which a node may have several."""
     found = dict(reasons(result.log))
     parts = correspond(result.layers, request.nodes)
     for position, names in enumerate(parts.nodes_of):
@@ -158,7 +160,7 @@ _WARM_UP, _RUNS = 3, 30
 
 
 def check_placement(asked: BuildRequest, made: BuiltEngine, policy: Policy) -> dict[str, Any]:
-    """Where nodes run, against what was asked for, which the engine may have been built without after a failure.
+    """Return where nodes run, compared with the request, which may have been relaxed after a failure.
 
     Raises:
         PlacementError: they run elsewhere, or it is unknown, and the policy is ``strict``.
@@ -177,7 +179,7 @@ def check_placement(asked: BuildRequest, made: BuiltEngine, policy: Policy) -> d
 
 
 def compare_outputs(engine: TrtEngine, reference: Model, config: ModelConfig, precision: str) -> dict[str, Any]:
-    """An engine's outputs against those of ONNX Runtime for the model that computes the same.
+    """Compare an engine's outputs with those of ONNX Runtime for the equivalent model.
 
     Raises:
         BuildError: they are further apart than :data:`ENGINE_TOLERANCE`.
@@ -195,7 +197,7 @@ def compare_outputs(engine: TrtEngine, reference: Model, config: ModelConfig, pr
     error = result["relative_error"]
     if error is None or error > ENGINE_TOLERANCE[precision]:
         raise BuildError(
-            "the engine does not compute what the model does",
+            "the engine's outputs differ too much from the model's",
             why=f"relative error {'that is not finite' if error is None else f'{error:.2g}'} in {precision}, "
             f"at most {ENGINE_TOLERANCE[precision]:g} is accepted",
             fix="precision: fp16 or fp32 for this model, or quantize: {keep: …} names layers that stay in FP16",
@@ -204,7 +206,7 @@ def compare_outputs(engine: TrtEngine, reference: Model, config: ModelConfig, pr
 
 
 def time_runs(engine: TrtEngine) -> dict[str, Any]:
-    """How long a run takes, host to host, alone on the machine: milliseconds, of so many runs, and their quantiles."""
+    """Return the time of a run, host to host, alone on the machine: milliseconds, number of runs, and quantiles."""
     with closing(engine.session()) as session:
         for _ in range(_WARM_UP):
             session.run()
@@ -218,14 +220,14 @@ def time_runs(engine: TrtEngine) -> dict[str, Any]:
 
 
 def time_layers(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:
-    """How long each layer takes, by TensorRT's profiler, and which nodes it is of: medians of so many runs."""
+    """Return the median time of each layer, by TensorRT's profiler, and the nodes it comes from."""
     with closing(engine.session()) as session:
         times = engine_layers.layer_times(session, _RUNS)
     return [asdict(one) for one in engine_layers.mapped(times, made.engine_facts, made.request.nodes)]
 
 
 def memory_use(engine: TrtEngine, made: BuiltEngine) -> dict[str, int]:
-    """Bytes: of the plan, which is mostly weights, of one execution context, and of one set of inputs and outputs."""
+    """Return bytes of the plan (mostly weights), of one execution context, and of one set of inputs and outputs."""
     with closing(engine.session()) as session:
         tensors = [*session.inputs_on_gpu.values(), *session.outputs_on_gpu]
         tensor_bytes = sum(tensor.block.nbytes for tensor in tensors)
@@ -237,7 +239,7 @@ def memory_use(engine: TrtEngine, made: BuiltEngine) -> dict[str, int]:
 
 
 def summary(found: EngineChecks) -> str:
-    """One line."""
+    """Return a summary in one line."""
     placement, outputs, profile = (found.get(name) for name in ("placement", "outputs", "profile"))
     parts = []
     if placement:
@@ -250,15 +252,19 @@ def summary(found: EngineChecks) -> str:
 
 
 def cache_checks(store: Store, key: str, mode: str, found: EngineChecks) -> None:
-    """Caches what was checked of an engine beside it, for the power mode that it was timed in. What cannot be cached is
-    checked again at the next start."""
+    """Cache the checks of an engine beside it, for the power mode that it was timed in.
+
+    If they cannot be cached, the engine is checked again at the next start.
+    """
     cache_content(store, _checks_key(key, mode), to_json(found))
 
 
 def cached_checks(store: Store, key: str, mode: str, *, ran: bool) -> EngineChecks | None:
-    """The cached checks of an engine.
+    """Return the cached checks of an engine.
 
     Args:
+        store: the cache.
+        key: of the engine.
         mode: the power mode that its times must be of.
         ran: whether only checks for which the engine was run count, with times of its layers.
     """

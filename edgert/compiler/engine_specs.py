@@ -1,5 +1,4 @@
-"""What a bundle asks of TensorRT: for each engine of a model the form, precision, placement and scales it takes, and
-the layout of its image."""
+"""Requests to TensorRT for each engine of a bundle: form, precision, placement, scales, and image layout."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -31,11 +30,11 @@ _VECTORS = {"float16": "CHW16", "int8": "CHW32"}
 
 @dataclass(frozen=True, slots=True)
 class InputLayout:
-    """How an engine with DLA layers takes its image.
+    """The layout in which an engine with DLA layers takes its image.
 
     Attributes:
-        tensor: the input; empty where there is no one image.
-        format: what is asked for; None leaves it plain, and the GPU changes it.
+        tensor: the input; empty unless the model takes exactly one image.
+        format: the requested one; None leaves it plain, and the GPU converts it.
         why: the reason, in one line.
     """
 
@@ -44,7 +43,7 @@ class InputLayout:
     why: str
 
     def describe(self, built: Mapping[str, Format]) -> str:
-        """One line; ``built`` has the formats that the engine was built with in the end."""
+        """Return one line; ``built`` has the formats that the engine was built with in the end."""
         name = f"input {self.tensor!r}" if self.tensor else "inputs"
         if self.format is None:
             return f"{name} plain: {self.why}"
@@ -56,14 +55,14 @@ class InputLayout:
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """One engine, as TensorRT is asked for it.
+    """One engine, as requested from TensorRT.
 
     Attributes:
         request: what is compiled.
         profiles: named shapes it is opened with; empty where there is one static shape.
         reference: file of the model that computes the same, for any machine.
         weight: its share of the frames, relative to the model's other engines.
-        input: how it takes its image, where a DLA is to read it.
+        input: how it takes its image, where a DLA will read it.
         parts: several plans that are compiled for it, the first of which is ``request``; empty for that alone.
     """
 
@@ -97,34 +96,35 @@ class BundleModel:
         return self.manifest.models[self.name]
 
     def path(self, form: str) -> Path:
-        """The file of one of its forms."""
+        """Return the file of one of its forms."""
         return self.folder / self.entry.forms[form]
 
     def text(self, kind: str) -> str:
-        """One of its files."""
+        """Return the text of one of its files."""
         return (self.folder / self.entry.files[kind]).read_text(encoding="utf-8")
 
     @property
     def scales(self) -> Mapping[str, float]:
-        """Tensor → what one step of int8 is worth; of those that the bundle's calibration cache knows."""
+        """Tensor → value of one int8 step, for those in the bundle's calibration cache."""
         return parse_cache(self.text("cache")).scales if "cache" in self.entry.files else {}
 
     @property
     def placement(self) -> Mapping[str, Any]:
-        """What the planner placed where; without engines in a bundle for no board."""
+        """The planner's placement; without engines in a bundle for no board."""
         return json.loads(self.text("placement")) if "placement" in self.entry.files else {"engines": []}
 
 
 def engine_specs(source: BundleModel, engine: str, library: Library) -> tuple[EngineSpec, ...]:
-    """The engines of a model, those with most frames first.
+    """Return the engines of a model, those with most frames first.
 
     Args:
+        source: the model in the bundle.
         engine: ``tensorrt-dla`` for the placement that the bundle has, ``tensorrt`` for one engine on the GPU.
-        library: the TensorRT that is to build them.
+        library: the TensorRT that will build them.
 
     Raises:
         PlacementError: nothing of the model was placed on a DLA.
-        BuildError: INT8 on a DLA, and the bundle has no scales; or what is asked for cannot be.
+        BuildError: INT8 on a DLA, and the bundle has no scales; or the request is impossible.
     """
     if engine != TENSORRT_DLA:
         return (_on_gpu(source, library, 1),)
@@ -142,7 +142,7 @@ def engine_specs(source: BundleModel, engine: str, library: Library) -> tuple[En
 
 
 def _placed(source: BundleModel, engine: Mapping[str, Any], library: Library) -> EngineSpec:
-    """One engine of the placement. On the GPU alone it is built from the form for GPUs."""
+    """Return one engine of the placement; on the GPU alone it is built from the form for GPUs."""
     nodes = {name: where for name, where in engine["nodes"].items() if where.startswith(_DLA)}
     weight = max(1, round(engine["share"] * _PARTS))
     if not nodes:
@@ -154,8 +154,10 @@ def _placed(source: BundleModel, engine: Mapping[str, Any], library: Library) ->
 
 
 def _on_gpu(source: BundleModel, library: Library, weight: int) -> EngineSpec:
-    """One engine for the GPU alone. For several sizes that is the float form, whose precision a flag sets: the
-    other forms have one size."""
+    """Return one engine for the GPU alone.
+
+    For several sizes it is built from the float form, whose precision a flag sets: the other forms have one size.
+    """
     if source.placement.get("spans"):
         return _spec(source, "float", library, {}, {"precision": source.entry.precision}, weight)
     form = next(form for form in _GPU_FORMS if form in source.entry.forms)
@@ -163,7 +165,7 @@ def _on_gpu(source: BundleModel, library: Library, weight: int) -> EngineSpec:
 
 
 def _weak(source: BundleModel, library: Library) -> dict[str, Any]:
-    """What TensorRT <= 10 takes besides a float model: precision by flag, INT8 by cache."""
+    """Return what TensorRT <= 10 takes besides a float model: precision by flag, INT8 by cache."""
     if source.entry.precision != "int8":
         return {"precision": source.entry.precision}
     if "cache" not in source.entry.files:
@@ -188,7 +190,7 @@ def _spec(
     model, builder = load(source.path(form)), builder_settings(source.config)
     graph = read(model)
     places = sorted(set(nodes.values()))
-    # what it is called in messages, and known by from one bundle to the next
+    # its name in messages, which also identifies it from one bundle to the next
     title = f"{source.manifest.name}: {source.name}{f' on {places[0]}' if places else ''}"
     placement = spread(graph, nodes)
     arguments = {"title": title, "placement": placement, **further}
@@ -228,9 +230,9 @@ def _spec(
 
 
 def spread(graph: Graph, nodes: Mapping[str, str]) -> dict[str, str]:
-    """A placement of a float model's nodes for a form of it, in which Q/DQ nodes stand between them.
+    """Extend a placement of a float model's nodes to a form of it that has Q/DQ nodes between them.
 
-    A Q belongs to the node whose output it rounds, and at an input of the model to its readers; a DQ belongs to its
+    A Q belongs to the node whose output it rounds, and at an input of the model to its readers. A DQ belongs to its
     readers, if all are in one place. Nodes that the form does not have are left out.
     """
     found = {node.name: nodes[node.name] for node in graph.nodes if node.name in nodes}
@@ -269,15 +271,16 @@ def input_layout(
     fp16_nodes: Collection[str] = (),
     scales: Mapping[str, float],
 ) -> InputLayout:
-    """The layout for the image of an engine with DLA layers.
+    """Return the layout for the image of an engine with DLA layers.
 
     Args:
         graph: what is compiled.
         config: how images are prepared.
         placement: node → accelerator; those that are left out run on the GPU.
         typed: whether types are in the model, as for TensorRT >= 11, so that only a layout can be requested.
-        precision: in which a weakly typed TensorRT computes; nodes in ``fp16_nodes`` stay float16.
-        scales: tensor → what one step of int8 is worth, for a weakly typed TensorRT.
+        precision: in which a weakly typed TensorRT computes.
+        fp16_nodes: nodes that stay float16 there.
+        scales: tensor → value of one int8 step, for a weakly typed TensorRT.
     """
     if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4:
         return InputLayout("", None, "the model takes something else than one image")
@@ -305,7 +308,7 @@ def input_layout(
 
 
 def _why_plain(image: TensorSpec, config: InputConfig, readers: tuple[Node, ...], where: Mapping[str, str]) -> str:
-    """Why a DLA's layout would not help, or cannot be written; empty if neither."""
+    """Return why a DLA's layout would not help, or cannot be written; empty if neither."""
     on_gpu = [reader.name for reader in readers if where.get(reader.name, GPU) == GPU]
     if on_gpu or not readers:
         return f"node {on_gpu[0]!r}, which reads it, runs on the GPU" if on_gpu else "no node reads it"
@@ -318,7 +321,7 @@ def _why_plain(image: TensorSpec, config: InputConfig, readers: tuple[Node, ...]
 def _why_not_typed(
     image: TensorSpec, readers: tuple[Node, ...], dtype: str, typed: bool, scales: Mapping[str, float]
 ) -> str:
-    """Why it cannot have a type that a DLA reads; empty if it can."""
+    """Return why it cannot have a type that a DLA reads; empty if it can."""
     if typed:
         changed = [reader for reader in readers if reader.op in _RETYPES]
         if dtype not in _VECTORS:

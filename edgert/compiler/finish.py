@@ -1,6 +1,7 @@
-"""The last step of a build, on the machine that will run it: what a bundle misses is compiled, checked and timed.
+"""The last step of a build, on the machine that will run it: compiling, checking and timing missing engines.
 
-Engines are members of the bundle, for the machine that compiled them: taken out there and nowhere else, and reported.
+Engines are members of the bundle, for the machine that compiled them. They are used there and nowhere else, and
+reported.
 """
 
 import hashlib
@@ -90,19 +91,23 @@ def finish(
     trt: TrtBackend | None = None,
     store: FileStore | None = None,
 ) -> Finished:
-    """Compiles every model of a bundle for the first engine of its chain that takes it on this machine.
+    """Compile every model of a bundle for the first engine of its chain that takes it on this machine.
 
-    Blocks until done. Engines are cached under what they depend on, so that an interrupted build resumes, and
-    ``edgert run`` finds them. Where there is no GPU to run them, engines are compiled and not compared or timed.
+    Blocks until done. Engines are cached under what they depend on, so that an interrupted build resumes, and ``edgert
+    run`` finds them. Where there is no GPU to run them, engines are compiled and not compared or timed.
 
     Args:
+        bundle: the bundle's file or folder.
         output: the bundle to write, with the engines as members; with ``folder`` a folder of plain files.
-        strict: an engine that would be skipped is an error.
-        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` logs it; by default
-            as ``strict`` is.
+        strict: makes a skipped engine an error.
+        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` logs it; by default as
+            ``strict`` is.
+        folder: writes a folder of plain files instead of one file.
         on_event: called for everything that happens.
         stop: ends the compilation when set.
-        machine, trt, store: those of this machine by default.
+        machine: this machine by default.
+        trt: the TensorRT of this machine by default.
+        store: the cache of engines; the user's by default.
 
     Raises:
         ArtifactError: the bundle is damaged, or for another board than this Jetson, or cannot be written.
@@ -153,11 +158,11 @@ def finish(
 
 
 def pipeline_of(manifest: Manifest, folder: Path, overrides: Sequence[str] = ()) -> PipelineFile:
-    """The pipeline of a bundle, unpacked into a folder.
+    """Return the pipeline of a bundle, unpacked into a folder.
 
     Raises:
         ArtifactError: it names a model that the bundle does not have.
-        ConfigError: an override that cannot be.
+        ConfigError: an override is invalid.
     """
     file = load_pipeline(folder / manifest.pipeline, overrides)
     if missing := sorted(file.config.models.keys() - manifest.models.keys()):
@@ -170,7 +175,7 @@ def pipeline_of(manifest: Manifest, folder: Path, overrides: Sequence[str] = ())
 
 
 def check_board(manifest: Manifest, machine: Machine, where: str) -> str:
-    """What to know about a bundle that was built for another board but can run on this one; empty for nothing.
+    """Return a note on a bundle that was built for another board but can run on this one; empty for none.
 
     Raises:
         ArtifactError: this is a Jetson with another chip or of another module class than the bundle was built for.
@@ -180,7 +185,7 @@ def check_board(manifest: Manifest, machine: Machine, where: str) -> str:
         return ""
     if machine.board is None:
         return (
-            f"this bundle is for {manifest.board}, and which board this is cannot be seen: it is taken for one "
+            f"this bundle is for {manifest.board}, and this board cannot be identified: it is taken for one "
             f"({VARIABLE}={manifest.board} confirms it; edgert doctor shows what is missing)"
         )
     is_known, is_own = manifest.board in board_names(), manifest.board == machine.name
@@ -205,7 +210,7 @@ def check_board(manifest: Manifest, machine: Machine, where: str) -> str:
 
 
 def _differences(wanted: Board, here: Board) -> list[str]:
-    """In what two boards differ that a placement depends on."""
+    """Return the differences between two boards that a placement depends on."""
     facts = (
         ("chip", wanted.soc, here.soc),
         ("GPU", f"{wanted.gpu.sms} SMs", f"{here.gpu.sms} SMs"),
@@ -219,13 +224,13 @@ def _dla_cores(one: Board) -> int:
 
 
 def models_of(manifest: Manifest) -> list[str]:
-    """All members but the engines."""
+    """Return all members but the engines."""
     engines = {path for entry in manifest.compiled.values() for path in entry.members}
     return [path for path in manifest.members if path not in engines]
 
 
 def target_of(facts: Facts) -> str:
-    """The folder of a machine: ``orin-nx-16gb-10.3.0-1a2b3c4d``. Equal facts give equal names."""
+    """Return the folder of a machine: ``orin-nx-16gb-10.3.0-1a2b3c4d``; equal facts give equal names."""
     digest = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()[:8]
     words = f"{facts.get('module', 'machine')}-{facts['TensorRT']}-{digest}"
     return re.sub(r"[^A-Za-z0-9_.\-]+", "-", words).lower()
@@ -234,9 +239,10 @@ def target_of(facts: Facts) -> str:
 def packed(
     manifest: Manifest, members: Mapping[str, bytes], facts: Facts, compiled: Mapping[str, Sequence[Compiled]]
 ) -> tuple[Manifest, dict[str, bytes]]:
-    """A bundle with the engines of this machine, in place of those it had for it.
+    """Return a bundle with the engines of this machine, in place of those it had for it.
 
     Args:
+        manifest: the bundle's.
         members: the bundle's.
         facts: of this machine.
         compiled: model → its engines.
@@ -262,7 +268,7 @@ def packed(
 
 
 def take(bundle: Bundle, facts: Facts, store: Store) -> str:
-    """Caches the engines that this machine compiled, in whatever power mode; those of its mode now come first.
+    """Cache the engines that this machine compiled in any power mode, those of its present mode first.
 
     Returns:
         Why the engines of other machines are not used; empty where one is this machine's, or there are none.
@@ -282,7 +288,7 @@ def take(bundle: Bundle, facts: Facts, store: Store) -> str:
 
 
 def _lasting(facts: Facts) -> Facts:
-    """Those that engines depend on, not only their times."""
+    """Return the facts that engines depend on, without those that change only their times."""
     return {name: value for name, value in facts.items() if name != POWER_MODE}
 
 
@@ -298,7 +304,7 @@ def _take(bundle: Bundle, engine: EngineEntry, mode: str, store: Store) -> None:
         engine_checks.cache_checks(store, key, mode, json.loads(bundle.read(engine.checks)))
 
 
-# What is known of the engines in a bundle: where nodes run and were planned to, how fast and how large they are.
+# Facts about the engines in a bundle: planned and actual places of nodes, times and sizes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +375,7 @@ class EngineReport:
 
 
 def compiled_engines(bundle: Bundle) -> tuple[EngineReport, ...]:
-    """The engines of all machines, in the manifest's order; none where the bundle was not finished.
+    """Return the engines of all machines, in the manifest's order; none where the bundle was not finished.
 
     Raises:
         ArtifactError: a member is damaged, or was written by another edgert.

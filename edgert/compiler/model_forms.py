@@ -1,4 +1,4 @@
-"""One model through all its build steps: the forms that engines run, and its members of the bundle."""
+"""The build steps of one model: the forms that engines run, and its members of the bundle."""
 
 import hashlib
 import json
@@ -28,11 +28,13 @@ PLACEMENT, PLAN = "placement.json", "plan.json"
 
 
 def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str]) -> Step:
-    """Predicts the board's work for the whole pipeline and chooses a placement for every model.
+    """Predict the board's work for the whole pipeline and choose a placement for every model.
 
     Promises a place for every unit of every model that some stage runs.
 
     Args:
+        file: the pipeline.
+        target: the board.
         digests: model → digest of its file.
     """
     coefficients = hashlib.sha256()  # of the cost model
@@ -76,10 +78,15 @@ def survey_step(
     calibrated: Product | None,
     lowered: Product | None = None,
 ) -> Step:
-    """Asks the DLA's rules about every node. Promises a verdict with its rule and reason for each.
+    """Apply the DLA's rules to every node.
+
+    Promises a verdict with its rule and reason for each.
 
     Args:
-        quantized, calibrated: the source of the scales of an INT8 model.
+        job: the model and its target.
+        rewritten: the float model.
+        quantized: with ``calibrated``, the source of the scales of an INT8 model.
+        calibrated: likewise.
         lowered: its calibration cache, where that is their source.
     """
     target = job.target
@@ -112,7 +119,7 @@ def survey_step(
 
 
 def _engines(made: "Plan") -> dict[str, Any]:
-    """Model → its engines in the chosen row: its part of the frames, where each node runs, and the predicted cost."""
+    """Return model → its engines in the chosen row: share of the frames, place of each node, and predicted cost."""
     (board,) = made.boards
     row = board.rows[board.chosen if board.chosen is not None else 0]
     found: dict[str, Any] = {}
@@ -132,7 +139,7 @@ def _engines(made: "Plan") -> dict[str, Any]:
 
 
 def _seen(file: PipelineFile, digests: Mapping[str, str]) -> dict[str, Any]:
-    """What of the models, and of the stages, which decide how often models run, a plan depends on."""
+    """Return what a plan depends on: facts of the models, and of the stages that decide how often models run."""
     models, stages = dict[str, Any](), dict[str, Any]()
     for name, digest in digests.items():
         config = file.config.models[name]
@@ -157,12 +164,12 @@ class ModelForms:
     """A model in all its forms.
 
     Attributes:
-        job: which.
+        job: the model to build.
         digest: of its file.
         forms: name → the product of the step that made it; ``float`` is always there.
-        files: kind → content, of what else there is.
-        reference: the model that its forms are held to.
-        surveyed: what of it a DLA can run; None where no DLA is to.
+        files: kind → content, of further files.
+        reference: the model that its forms are compared with.
+        surveyed: what of it a DLA can run; None where no DLA will run it.
     """
 
     job: ModelJob
@@ -185,7 +192,7 @@ class ModelForms:
 
     @cached_property
     def graph(self) -> Graph:
-        """Of that form."""
+        """Graph of that form."""
         return read(self.job.model(self.compiled.files[MODEL]))
 
     @property
@@ -195,7 +202,11 @@ class ModelForms:
 
 
 def build_forms(job: ModelJob, runner: Runner) -> ModelForms:
-    """Runs the steps of a model that are not cached. Raises EdgertError, with the model's place in the file."""
+    """Run the steps of a model that are not cached.
+
+    Raises:
+        EdgertError: a step failed; it names the model's place in the file.
+    """
     loaded = runner.do(model_steps.load_step(job))
     facts = loaded.json(model_steps.FACTS)
     shaped = runner.do(model_steps.shapes_step(job, loaded))
@@ -233,8 +244,10 @@ def build_forms(job: ModelJob, runner: Runner) -> ModelForms:
 
 
 def _with_own_scales(job: ModelJob, runner: Runner, digest: str, shaped: Product, taken: Product) -> ModelForms:
-    """A Q/DQ model for a DLA with TensorRT <= 10: the float model with a cache of its scales there, and the model as
-    it came for all other engines."""
+    """Return the forms of a Q/DQ model for a DLA with TensorRT <= 10.
+
+    The DLA gets the float model with a cache of its scales. All other engines get the model as it came.
+    """
     rewritten = runner.do(model_steps.rewrite_step(job, taken, is_quantized=False))
     lowered = runner.do(precision_steps.qdq_cache_step(job, taken, rewritten))
     forms = {FLOAT: rewritten, ORT: shaped, "gpu": shaped}
@@ -244,7 +257,7 @@ def _with_own_scales(job: ModelJob, runner: Runner, digest: str, shaped: Product
 
 
 def _verified(made: ModelForms, runner: Runner) -> ModelForms:
-    """With its forms held to the reference, and files that describe it."""
+    """Return the model with its forms compared with the reference, and files that describe it."""
     job = made.job
     verified = runner.do(model_steps.verify_step(job, made.reference, made.forms, job.config.accuracy is not None))
     quality = verified.json(model_steps.QUALITY)  # with the accuracy and the noise per tensor that steps of INT8 found
@@ -265,7 +278,7 @@ def _cache_files(lowered: Product) -> dict[str, bytes]:
 
 
 def _image(model: ModelForms, placement: Mapping[str, str]) -> str:
-    """How an engine with DLA layers will take its image on the board; one line."""
+    """Return how an engine with DLA layers will take its image on the board; one line."""
     from edgert.compiler.engine_specs import input_layout, spread
 
     job = model.job
@@ -282,8 +295,10 @@ def _image(model: ModelForms, placement: Mapping[str, str]) -> str:
 
 
 def _placement_step(model: ModelForms, planned: Product | None) -> Step:
-    """Where a model runs, and why a DLA can or cannot run each node. A step of its own, as how its image is taken
-    needs the whole graph."""
+    """Write where a model runs, and why a DLA can or cannot run each node.
+
+    It is a step of its own, as the layout of its image depends on the whole graph.
+    """
     job = model.job
     engines = planned.json(PLACEMENT).get(job.name, []) if planned is not None else []
     texts = {kind: model.files[kind].decode() for kind in ("cache", "fp16_nodes") if kind in model.files}
@@ -327,7 +342,7 @@ _ENDINGS = {"cache": "calibration.cache", "labels": "labels.txt"}
 
 
 def pack_model(model: ModelForms, planned: Product | None, runner: Runner) -> tuple[ModelEntry, dict[str, bytes]]:
-    """A model's entry in the manifest, and its members of the bundle."""
+    """Return a model's entry in the manifest, and its members of the bundle."""
     job = model.job
     base = f"models/{job.name}"
     forms = {name: f"{base}/{'model' if name == FLOAT else name}.onnx" for name in model.forms}

@@ -1,5 +1,7 @@
-"""The steps from an ONNX file to the model that is quantized and compiled: load, shapes, rewrite; and the last one,
-which holds every form of a model to the model as it was before any rewriting."""
+"""The steps from an ONNX file to the model that is quantized and compiled: load, shapes, rewrite, verify.
+
+The last one compares every form of a model with the model as it was before any rewriting.
+"""
 
 import hashlib
 import math
@@ -41,7 +43,10 @@ _BOARD_BATCH = (
 
 
 def load_step(job: ModelJob) -> Step:
-    """Reads and checks the file. Promises a model whose inputs, outputs and digest are known."""
+    """Read and check the file.
+
+    Promises a model whose inputs, outputs and digest are known.
+    """
     path = job.config.onnx
 
     def make(report: Report) -> Mapping[str, bytes]:
@@ -63,7 +68,7 @@ def load_step(job: ModelJob) -> Step:
     file_digest = hashlib.sha256(_content(job)).hexdigest()
 
     def holds(product: Product) -> bool:
-        """External weights are not in the file's digest."""
+        """Return whether the product still holds: external weights are not in the file's digest."""
         digest = product.json(FACTS)["digest"]
         return bool(digest == file_digest or digest == load(path).digest)
 
@@ -71,7 +76,7 @@ def load_step(job: ModelJob) -> Step:
 
 
 def _content(job: ModelJob) -> bytes:
-    """The file's bytes, without importing what reads models: a build that finds all its steps done needs none of it."""
+    """Return the file's bytes without importing a model reader: a build whose steps are all done needs none."""
     path = job.config.onnx
     try:
         return path.read_bytes()
@@ -83,7 +88,10 @@ def _content(job: ModelJob) -> bytes:
 
 
 def shapes_step(job: ModelJob, loaded: Product) -> Step:
-    """Fixes open dimensions and folds what then is constant. Promises static shapes, unless profiles name several."""
+    """Fix open dimensions and fold what then is constant.
+
+    Promises static shapes, unless profiles name several.
+    """
     facts = loaded.json(FACTS)
     config = job.config
     sizes: dict[str, Any] = {"profiles": config.model_dump(mode="json", include={"profiles"})["profiles"]}
@@ -125,7 +133,10 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
 
 
 def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
-    """Rewrites for a DLA, and cross-layer equalization where it is requested. Promises the same outputs."""
+    """Rewrite for a DLA, and equalize across layers where it is requested.
+
+    Promises the same outputs.
+    """
     config, int8 = job.config, job.precision == "int8" and not is_quantized
     rewrites: dict[str, Any] = {
         "fit": job.target.uses_dla(config) and job.is_one_size and not is_quantized,
@@ -172,8 +183,11 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
 
 
 def _apart(job: ModelJob, before: bytes, after: bytes) -> float:
-    """The relative distance of two models' outputs; the absolute one where that is next to nothing. Raises BuildError
-    beyond the tolerance."""
+    """Return the relative distance of two models' outputs, or the absolute one where that is next to nothing.
+
+    Raises:
+        BuildError: the distance exceeds the tolerance.
+    """
     from edgert.graph.dla_rewrites import prove
 
     first, second = job.model(before), job.model(after)
@@ -197,7 +211,7 @@ def _apart(job: ModelJob, before: bytes, after: bytes) -> float:
 
 
 def uniform_feeds(model: Model, config: ModelConfig, count: int) -> Iterator[Mapping[str, Array]]:
-    """Inputs that are the same every time: uniform over the range that the section's preprocessing yields.
+    """Yield the same inputs every time: uniform over the range that the section's preprocessing yields.
 
     Open dimensions have the sizes of the first profile.
     """
@@ -216,12 +230,15 @@ def uniform_feeds(model: Model, config: ModelConfig, count: int) -> Iterator[Map
 
 
 def verify_step(job: ModelJob, shaped: Product, forms: Mapping[str, Product], judged: bool) -> Step:
-    """Promises outputs within :data:`TOLERANCE` of the reference, the model as it was before any rewriting.
+    """Compare all forms with the reference, the model as it was before any rewriting.
+
+    Promises outputs within :data:`TOLERANCE`.
 
     Args:
+        job: the model and its target.
         shaped: the reference.
         forms: name → the form.
-        judged: whether labels decide instead; then what is beyond the tolerance is only reported.
+        judged: whether labels decide instead; then an error beyond the tolerance is only reported.
     """
     parts = {name: form.digest for name, form in forms.items()}
     facts = [shaped.digest, parts, job.images_digest, job.seen(), dict(TOLERANCE), judged, software()]
@@ -242,7 +259,7 @@ def verify_step(job: ModelJob, shaped: Product, forms: Mapping[str, Product], ju
             error = row["relative_error"]
             if not judged and (error is None or error > TOLERANCE[name]):
                 raise BuildError(
-                    f"the {name} form of model {job.name!r} does not compute what the model does",
+                    f"the outputs of the {name} form of model {job.name!r} differ too much from the model's",
                     why=f"relative error {'that is not finite' if error is None else f'{error:.2g}'}, "
                     f"at most {TOLERANCE[name]:g} is accepted",
                     where=job.where,
@@ -256,7 +273,7 @@ def verify_step(job: ModelJob, shaped: Product, forms: Mapping[str, Product], ju
 
 
 def typical_feeds(job: ModelJob, model: Model) -> Iterator[Mapping[str, Array]]:
-    """A few images as the pipeline would feed them; numbers for a model that takes something else."""
+    """Yield a few images as the pipeline would feed them; numbers for a model that takes something else."""
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:
         yield from uniform_feeds(model, job.config, COMPARED_IMAGES)
@@ -267,7 +284,7 @@ def typical_feeds(job: ModelJob, model: Model) -> Iterator[Mapping[str, Array]]:
 
 
 def distance(wanted: Sequence[Mapping[str, Array]], made: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-    """Relative error over everything and output by output; None where numbers are not finite or shapes differ."""
+    """Return the relative error over all outputs and of each; None where numbers are not finite or shapes differ."""
     sums = {
         name: [_sums(one[name], other.get(name)) for one, other in zip(wanted, made, strict=True)] for name in wanted[0]
     }
@@ -277,7 +294,7 @@ def distance(wanted: Sequence[Mapping[str, Array]], made: Sequence[Mapping[str, 
 
 
 def _sums(wanted: Array, made: Array | None) -> tuple[float, float]:
-    """Σ x² and Σ (x - y)² over what is finite in the reference; 0 for differences that are next to nothing."""
+    """Return Σ x² and Σ (x - y)² over what is finite in the reference; negligible differences count as 0."""
     if made is None or made.shape != wanted.shape:
         return 0.0, math.inf
     known = np.isfinite(wanted)

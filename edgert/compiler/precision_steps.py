@@ -1,6 +1,7 @@
 """The steps from a float model to one in the requested precision: calibrate, quantize, lower.
 
-Models that came with Q/DQ nodes are taken apart instead, where a DLA with TensorRT <= 10 is to run them.
+Models that came with Q/DQ nodes are split into float model and scales instead, where a DLA with TensorRT <= 10 will run
+them.
 """
 
 import hashlib
@@ -37,7 +38,9 @@ nothing (see :data:`edgert.evaluation.evaluate_model.LOWEST_SCORE`)."""
 
 
 def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
-    """Measures the ranges of all tensors. Promises a positive, finite range for every one that INT8 needs.
+    """Measure the ranges of all tensors.
+
+    Promises a positive, finite range for every one that INT8 needs.
 
     Raises:
         CalibrationError: no images are named.
@@ -79,7 +82,10 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
 
 
 def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Product) -> Step:
-    """The INT8 form for one engine. Promises the accuracy budget, if any, and unchanged inputs and outputs."""
+    """Make the INT8 form for one engine.
+
+    Promises the accuracy budget, if any, and unchanged inputs and outputs.
+    """
     config = job.config
     dla = job.target.dla if form == "dla" else None
     inputs = (rewritten.digest, calibrated.digest, job.images_digest, job.seen())
@@ -130,7 +136,7 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
 
 
 def measured(job: ModelJob, rewritten: Product) -> Model:
-    """The float model at the one size that ranges are measured at, also where its batch stays open."""
+    """Return the float model at the one size that ranges are measured at, also where its batch stays open."""
     from edgert.graph.dla_rewrites import static_batch
 
     model = job.model(rewritten.files[MODEL])
@@ -138,7 +144,10 @@ def measured(job: ModelJob, rewritten: Product) -> Model:
 
 
 def fp16_step(job: ModelJob, rewritten: Product) -> Step:
-    """The float16 form. Promises unchanged inputs and outputs."""
+    """Make the float16 form.
+
+    Promises unchanged inputs and outputs.
+    """
     facts = [rewritten.digest, job.config.quantize.keep, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
@@ -155,7 +164,10 @@ def fp16_step(job: ModelJob, rewritten: Product) -> Step:
 
 
 def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized: Product) -> Step:
-    """The calibration cache for TensorRT <= 10. Promises a scale for every tensor, and that it reads back."""
+    """Make the calibration cache for TensorRT <= 10.
+
+    Promises a scale for every tensor, and that it reads back.
+    """
     dla = job.target.dla
     facts = [rewritten.digest, calibrated.digest, quantized.files[HIGHER].decode(), quantized.files[CHOSEN].decode()]
 
@@ -178,18 +190,18 @@ def _cache_promise(job: ModelJob, rewritten: Product) -> Callable[[Mapping[str, 
 
 
 def used_table(calibrated: Product, quantized: Product, model: Model) -> RangeTable:
-    """The ranges with the methods that the quantized form was made with."""
+    """Return the ranges with the methods that the quantized form was made with."""
     return _table(calibrated.files[RANGES], model).with_chosen(quantized.json(CHOSEN))
 
 
 def higher_precision_units(model: Model, quantized: Product, dla: Dla) -> list[str]:
-    """Units of a quantized form that stay in higher precision, by request or need."""
+    """Return the units of a quantized form that stay in higher precision, by request or need."""
     names = {unit.name for unit in scheme(read(model), "dla", dla=dla).units}
     return [name for name in quantized.json(HIGHER) if name in names]
 
 
 def check_same_ports(job: ModelJob, before: bytes, after: bytes) -> None:
-    """Raises BuildError unless both models have the same names, in order, going in and coming out."""
+    """Raise BuildError unless both models have the same input and output names, in order."""
     first, second = job.model(before), job.model(after)
     for ports in (inputs, outputs):
         names = [[spec.name for spec in ports(model)] for model in (first, second)]
@@ -208,7 +220,7 @@ def _table(content: bytes, model: Model) -> RangeTable:
 
 
 def _quality(outcome: "QuantizationResult") -> dict[str, Any]:
-    """What is known of an INT8 form, without what differs from run to run."""
+    """Return the quality record of an INT8 form, without what differs from run to run."""
     from edgert.quantization.describe import summary
 
     noise = {name: round(value, 3) if math.isfinite(value) else str(value) for name, value in outcome.sqnr_db.items()}
@@ -222,7 +234,7 @@ def _quality(outcome: "QuantizationResult") -> dict[str, Any]:
 
 
 def _wanted(job: ModelJob) -> dict[str, Any]:
-    """What of the section decides how the form is made."""
+    """Return the parts of the section that decide how the form is made."""
     config = job.config
     found = config.model_dump(mode="json", include={"quantize"})
     found["choose"] = config.calibrate is not None and config.calibrate.method == "auto"
@@ -251,15 +263,15 @@ TAKEN = "qdq.json"
 
 
 def wants_cache(job: ModelJob) -> bool:
-    """Whether a Q/DQ model's scales are of use: a DLA may run it, and its TensorRT reads calibration caches."""
+    """Return whether a Q/DQ model's scales are needed: a DLA may run it, and its TensorRT reads calibration caches."""
     return job.compiles_for_dla and job.target.takes_cache and job.is_one_size
 
 
 def take_apart_step(job: ModelJob, shaped: Product) -> Step:
-    """The float model and the scales of a Q/DQ model. One that cannot be taken apart stays as it is, on the GPU, unless
-    ``placement:`` names the DLA; the reason is reported.
+    """Split a Q/DQ model into its float model and its scales.
 
-    Promises a model without Q/DQ, or the reason.
+    A model that cannot be split stays as it is, on the GPU, unless ``placement:`` names the DLA; the reason is
+    reported. Promises a model without Q/DQ, or the reason.
     """
 
     def make(report: Report) -> Mapping[str, bytes]:
@@ -288,18 +300,21 @@ def take_apart_step(job: ModelJob, shaped: Product) -> Step:
 
 
 def is_taken(taken: Product) -> bool:
-    """Whether the model could be taken apart."""
+    """Return whether the model could be split."""
     return not taken.json(TAKEN)["refused"]
 
 
 def as_int8(job: ModelJob) -> ModelJob:
-    """The job of a model that is INT8 already, whose scales must not change."""
+    """Return the job of a model that is INT8 already, whose scales must not change."""
     quantize = job.config.quantize.model_copy(update={"equalize": False})
     return replace(job, config=job.config.model_copy(update={"precision": "int8", "quantize": quantize}))
 
 
 def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:
-    """The calibration cache from a model's own scales. Promises that it reads back and names tensors of the model."""
+    """Make the calibration cache from a model's own scales.
+
+    Promises that it reads back and names tensors of the model.
+    """
     tensorrt = job.target.tensorrt
 
     def make(report: Report) -> Mapping[str, bytes]:

@@ -1,4 +1,4 @@
-"""The step that searches for what runs a model fastest on this machine."""
+"""The step that searches for the fastest way to run a model on this machine."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ from edgert.tuner.rounds import RoundSetup
 from edgert.tuner.tactic_search import Bounds, Search
 from edgert.tuner.trials import Journal, identity, tuned_of
 
-# What a search for tactics may change of one model: what the pipeline file leaves open and this machine can run.
+# Settings of one model that a search may change: those that the pipeline file leaves open and this machine can run.
 
 _ALWAYS = {
     "channels last on a processor": "ONNX Runtime has its own layout there, which optimization: all uses and extended "
@@ -37,7 +37,7 @@ _ALWAYS = {
 
 
 def default_tactic(file: PipelineFile, one: ModelForms, live: bool) -> Tactic:
-    """What a pipeline runs without tuning."""
+    """Return the tactic of a pipeline without tuning."""
     name, config = one.job.name, file.config.models[one.job.name]
     replicas = replicas_of(file.config, name, live)
     backend = "ort" if config.backend == "auto" else config.backend
@@ -47,7 +47,7 @@ def default_tactic(file: PipelineFile, one: ModelForms, live: bool) -> Tactic:
 
 
 def search_space(file: PipelineFile, one: ModelForms, live: bool) -> SearchSpace:
-    """What may be tried."""
+    """Return the tactics that may be tried."""
     name, config = one.job.name, file.config.models[one.job.name]
     users = users_of(file.config, name).values()
     infers = [stage for stage in file.config.stages.values() if isinstance(stage, InferStage)]
@@ -70,7 +70,7 @@ def search_space(file: PipelineFile, one: ModelForms, live: bool) -> SearchSpace
 
 
 def _batches(config: PipelineConfig, one: ModelForms) -> Mapping[str, tuple[int, ...]]:
-    """Form → frames in a run: as many as the stages ask for, where it takes them, and fewer where its batch is open."""
+    """Return form → batch sizes: what the stages ask for, where it takes them, and less where its batch is open."""
     stages = users_of(config, one.job.name).values()
     sizes = {stage.batch.max if stage.batch is not None else 1 for stage in stages}
     most = max(sizes, default=1)
@@ -111,7 +111,7 @@ is known: by a tenth, or by what float32 sums in another order make of them."""
 
 
 def check_tune(target: BuildTarget) -> None:
-    """Raises ConfigError for a board, whose engines cannot be measured here."""
+    """Raise ConfigError for a board, whose engines cannot be measured here."""
     if target.board is not None:
         raise ConfigError(
             f"--tune cannot measure {target.name} here",
@@ -122,7 +122,7 @@ def check_tune(target: BuildTarget) -> None:
 
 
 def tuned(file: PipelineFile, ready: Mapping[str, ModelForms], runner: Runner) -> dict[str, ModelForms]:
-    """The models with what was found for them, one after the other, as each needs the machine for itself.
+    """Return the models with their tactics, found one after the other, as each needs the machine for itself.
 
     Raises:
         BudgetError: nothing meets the budgets.
@@ -141,7 +141,7 @@ def tuned(file: PipelineFile, ready: Mapping[str, ModelForms], runner: Runner) -
 
 
 def why_not(config: PipelineConfig, name: str) -> str:
-    """Why there is nothing to search for a model; empty if there is."""
+    """Return why there is nothing to search for a model; empty if there is."""
     model = config.models[name]
     if not users_of(config, name):
         return "no stage runs it"
@@ -151,7 +151,10 @@ def why_not(config: PipelineConfig, name: str) -> str:
 
 
 def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) -> Step:
-    """Promises the fastest of many tactics that meets accuracy and budgets, never slower than the default."""
+    """Search for the fastest of many tactics.
+
+    Promises one that meets accuracy and budgets, and is never slower than the default.
+    """
     one, config, machine = ready[name], file.config.models[name], identity()
     live = is_live(file)
     space = search_space(file, one, live)
@@ -207,7 +210,7 @@ def _setup(one: ModelForms, space: SearchSpace, report: Report) -> RoundSetup:
 
 
 def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[str, Array]], str]:
-    """Holds an engine's outputs to the distance from the float model that its form has.
+    """Return a check that an engine's outputs are no further from the float model than its form's.
 
     Args:
         known: form → its outputs by ONNX Runtime.
@@ -225,7 +228,7 @@ def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[s
 
 
 def _bounds(file: PipelineFile, ready: Mapping[str, ModelForms], name: str, live: bool) -> Bounds:
-    """The pipeline's budgets as they are left for one model: other models are counted with their default engines."""
+    """Return the pipeline's budgets left for one model: other models are counted with their default engines."""
     budgets = file.config.budgets
     latency_ms = None if budgets.latency is None else budgets.latency * 1e3
     if budgets.memory is None:

@@ -1,6 +1,6 @@
 """A bundle unpacked as a pipeline that runs on this machine, with the engines that run it.
 
-Which engines are skipped, and which tuned settings do not hold here, is always reported with the reason.
+Skipped engines, and tuned settings that do not hold here, are always reported with the reason.
 """
 
 import hashlib
@@ -43,8 +43,8 @@ class Unpacked:
         manifest: of the bundle.
         engine: the first of the chain that can run here.
         skipped: those before it in the chain, with the reason.
-        tuned: a line per model that was tuned: what runs it, or why that does not hold here.
-        engines: compiles the models, for :class:`~edgert.pipeline.Pipeline`; None where ONNX Runtime is all there is.
+        tuned: a line per model that was tuned: its settings, or why they do not hold here.
+        engines: compiles the models, for :class:`~edgert.pipeline.Pipeline`; None where only ONNX Runtime is used.
     """
 
     file: PipelineFile
@@ -65,18 +65,23 @@ def unpacked(
     trt: TrtBackend | None = None,
     on_event: OnEvent | None = None,
 ) -> Iterator[Unpacked]:
-    """Opens a bundle, checks all of it, and unpacks what is needed into a folder that is deleted after the block.
+    """Open a bundle, check all of it, and unpack what is needed into a folder that is deleted after the block.
 
     Args:
+        path: the bundle's file or folder.
         overrides: ``key.path=value``, as given to ``--set``.
         strict: refuses to run on any engine but the first of the chain, and one that runs nodes elsewhere than placed.
-        machine, trt: those of this machine by default.
-        on_event: called for what happens while engines are compiled, as far as they are not there yet.
+        machine: this machine by default.
+        trt: the TensorRT of this machine by default.
+        on_event: called for what happens while missing engines are compiled.
+
+    Yields:
+        The bundle, ready to run.
 
     Raises:
         ArtifactError: the bundle is damaged, of another schema, or for another board than this Jetson.
         BuildError: ``strict``, and an engine would be skipped; or none is left.
-        ConfigError: an override that cannot be.
+        ConfigError: an override is invalid.
     """
     here, trt, events = machine or detect(), trt or TrtBackend(), BuildEvents(on_event)
     with open_bundle(path) as bundle, tempfile.TemporaryDirectory(prefix="edgert-") as name:
@@ -106,7 +111,7 @@ def unpacked(
 
 
 def _needed(bundle: Bundle) -> list[str]:
-    """The pipeline, the user's code, labels and the models that ONNX Runtime runs; not what only a compiler reads."""
+    """Return the members that ONNX Runtime needs: pipeline, user code, labels and models."""
     manifest = bundle.manifest
     unneeded = {path for model in manifest.models.values() for path in (*model.forms.values(), *model.files.values())}
     found = [path for path in models_of(manifest) if path not in unneeded]
@@ -132,11 +137,11 @@ def built_here(
     trt: TrtBackend | None = None,
     on_event: OnEvent | None = None,
 ) -> Iterator[Unpacked | None]:
-    """Builds what a pipeline's models need on this board's DLA; the files exist inside the block.
+    """Build what a pipeline's models need on this board's DLA; the files exist inside the block.
 
     Yields:
         The pipeline with the bundle's models and their engines. None where ``engines:`` does not name ``tensorrt-dla``,
-        or this machine cannot run it: then the pipeline is run as it stands.
+            or this machine cannot run it: then the pipeline is run as it is.
 
     Raises:
         EdgertError: as :func:`~edgert.compiler.build_pipeline.build` and :func:`~edgert.compiler.unpack.unpacked`.
@@ -175,11 +180,14 @@ class BundleTuning:
 
 
 def tuning_of(bundle: Bundle, file: PipelineFile) -> BundleTuning:
-    """Reads a bundle's tactics. One holds for the machine and the packages that it was measured with, and for cameras
-    or for files; elsewhere the default engine runs, which is reported.
+    """Read a bundle's tactics.
+
+    A tactic holds for the machine and the packages that it was measured with, and for cameras or for files. Elsewhere
+    the default engine runs, which is reported.
 
     Args:
-        file: the bundle's pipeline, with what the user overrides.
+        bundle: the bundle.
+        file: the bundle's pipeline, with the user's overrides.
 
     Raises:
         ArtifactError: a tactic cannot be read.
@@ -202,7 +210,11 @@ def tuning_of(bundle: Bundle, file: PipelineFile) -> BundleTuning:
 
 
 def tuned_model(bundle: Bundle, name: str) -> Tuned | None:
-    """The result of the search for a model of a bundle; None where there was none. Raises ArtifactError."""
+    """Return the result of the search for a model of a bundle; None where there was none.
+
+    Raises:
+        ArtifactError: the result cannot be read.
+    """
     member = bundle.manifest.models[name].files.get("tune")
     if member is None:
         return None
@@ -218,7 +230,11 @@ def tuned_model(bundle: Bundle, name: str) -> Tuned | None:
 
 
 def tuned_models(path: Path) -> Mapping[str, Tuned]:
-    """Model → the result of its search, of a bundle on disk. Raises ArtifactError."""
+    """Return model → the result of its search, of a bundle on disk.
+
+    Raises:
+        ArtifactError: the bundle or a result cannot be read.
+    """
     with open_bundle(path) as bundle:
         return _tuned(bundle)
 
@@ -230,6 +246,6 @@ def _tuned(bundle: Bundle) -> dict[str, Tuned]:
 def _why_not(tuned: Tuned, machine: Mapping[str, str], live: bool) -> str:
     changed = difference(tuned.machine, machine)
     if changed:
-        return f"tuned where it was otherwise ({changed})"
+        return f"tuned on another machine or with other packages ({changed})"
     kinds = ("files", "cameras")
     return "" if tuned.live == live else f"tuned for {kinds[tuned.live]}, and this runs on {kinds[live]}"

@@ -1,4 +1,4 @@
-"""What a pipeline would do on a board: each power mode and placement with its speed, power and memory, and a choice."""
+"""A pipeline predicted on a board: speed, power and memory of each power mode and placement, and a choice."""
 
 from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
 from edgert.planner.planning import plan

@@ -1,14 +1,16 @@
-"""Times that boards measured: in place of the cost model's on that board, and as a correction of them on its sisters.
+"""Measured times: they replace the cost model's on the measured board, and correct them on similar boards.
 
-Where layers were timed, a unit takes what the layers with its nodes took. A layer that has nodes of several units
-is shared among them as the cost model would. What an engine took beyond its layers (launches, copies of inputs and
-outputs) is spread in proportion, so that the units of an engine take together what the engine did; layers that
-reformat tensors are left out of that where several accelerators were used, because a plan counts transitions by
-themselves. Elsewhere all units on an accelerator that an engine used are scaled by one factor: what the engine took
-over what the cost model predicts for the same nodes in the same places.
+Where layers were timed, a unit takes the time of the layers with its nodes. A layer that has nodes of several units is
+shared among them in proportion to the cost model. The engine's time beyond its layers (launches, copies of inputs and
+outputs) is spread in proportion, so that the units add up to the engine's time. Layers that reformat tensors are left
+out of that where several accelerators were used, because a plan counts transitions by themselves.
 
-In another mode of the board, and on other boards of its chip, what is predicted is multiplied by measured over
-predicted time, to a power below 1, as some of it is that board's own: ``configs/costs/sisters.yaml``.
+Elsewhere all units on an accelerator that an engine used are scaled by one factor: measured time over the cost model's
+prediction for the same nodes in the same places.
+
+In another mode of the board, and on other boards of its chip, the prediction is multiplied by measured over predicted
+time. The power of that factor is below 1, as part of it is specific to the measured board:
+``configs/costs/sisters.yaml``.
 """
 
 from __future__ import annotations
@@ -46,13 +48,13 @@ class Measured:
     engines: tuple[MeasuredEngine, ...]
 
     def weight(self, accelerator: str) -> float:
-        """The power of measured over predicted time that counts."""
+        """Return the power of measured over predicted time that counts."""
         return 1.0 if self.where == "here" else sisters().weight(self.where, accelerator)
 
     def bar(self, plain: float | None, soc: str, accelerator: str, precision: str) -> float | None:
-        """Relative error to expect; ``plain`` without a measurement.
+        """Return the relative error to expect; ``plain`` without a measurement.
 
-        What was measured here is no further off than what is corrected by the nearest other.
+        Times measured here have no larger error than those corrected by the nearest other measurement.
         """
         nearer = RELATIONS[RELATIONS.index("mode" if self.where == "here" else self.where) :]
         bars = (sisters().bar(one, soc, accelerator, precision) for one in nearer)
@@ -61,9 +63,9 @@ class Measured:
 
 
 def nearest(subject: PlannedModel, at: Board, mode: Mode, *sources: Sequence[MeasuredEngine]) -> Measured | None:
-    """What was measured of a model in its precision, as near as there is; None where nothing was on such a chip.
+    """Return the nearest measurements of a model in its precision; None where none were made on such a chip.
 
-    Of several sources that have something equally near the first counts.
+    Of several sources with equally near measurements the first counts.
     """
     found: dict[Where, list[MeasuredEngine]] = {"here": [], "mode": [], "board": []}
     for engines in sources:
@@ -80,7 +82,7 @@ def _is_of(engine: MeasuredEngine, subject: PlannedModel) -> bool:
 
 
 def _lacks(engine: MeasuredEngine, mode: Mode) -> bool:
-    """Whether it used an accelerator that this mode has not: the rest of its time would be too long."""
+    """Return whether it used an accelerator that this mode lacks: the rest of its time would be too long."""
     return not mode.dla_cores and any(is_dla(name) for name in engine.placement.values())
 
 
@@ -95,9 +97,10 @@ def _where(engine: MeasuredEngine, at: Board, mode: Mode) -> Where:
 
 
 def place_of(engine: MeasuredEngine, own: Iterable[Board] = ()) -> tuple[Board, Mode]:
-    """Board and mode that an engine was measured in, with its clocks.
+    """Return the board and mode that an engine was measured in, with its clocks.
 
     Args:
+        engine: the measured engine.
         own: boards that are known beside those that come with edgert.
 
     Raises:
@@ -118,7 +121,7 @@ def place_of(engine: MeasuredEngine, own: Iterable[Board] = ()) -> tuple[Board, 
 def refuse_useless(
     engines: Sequence[MeasuredEngine], subjects: Sequence[PlannedModel], asked: Sequence[Board], path: str
 ) -> None:
-    """Raises ConfigError for measurements of which none can be used: of other models, precisions or chips."""
+    """Raise ConfigError if no measurement can be used: all are of other models, precisions or chips."""
     reasons = [_why_useless(engine, subjects, asked) for engine in engines] or [
         f"{path} is of other models than {', '.join(dict.fromkeys(subject.demand.model for subject in subjects))}"
     ]
@@ -151,7 +154,7 @@ def _why_useless(engine: MeasuredEngine, subjects: Sequence[PlannedModel], asked
 def of_shared(
     profile: shared_profile.SharedProfile, subjects: Sequence[PlannedModel], where: str
 ) -> tuple[MeasuredEngine, ...]:
-    """Engines of a shared profile for the models of a pipeline that it is of; none where it is of others.
+    """Return engines of a shared profile for the models of a pipeline that it covers; none for other models.
 
     A model whose file is the same but whose graph this edgert rewrites in another way has its whole times only.
 
@@ -214,7 +217,7 @@ def scaled(
     there: Callable[[MeasuredEngine], Network] | None = None,
     weight: Callable[[str], float] = lambda accelerator: 1.0,
 ) -> Network:
-    """The network with its units as fast as they were measured, or as measured times elsewhere make it probable.
+    """Return the network with its units as fast as measured, or corrected by times measured elsewhere.
 
     Args:
         network: with the times of the cost model.
@@ -247,12 +250,12 @@ def scaled(
 
 
 def _alike(name: str, known: Iterable[str]) -> str:
-    """Another core of the same kind: DLA cores differ in their clocks alone."""
+    """Return another core of the same kind: DLA cores differ in their clocks alone."""
     return next((one for one in known if one.rstrip("01") == name.rstrip("01")), name)
 
 
 def factors_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[str, float]:
-    """Accelerator → measured over predicted; the median where several engines used it."""
+    """Return accelerator → measured over predicted; the median where several engines used it."""
     found: dict[str, list[float]] = defaultdict(list)
     for engine in engines:
         predicted = _predicted(network, engine)
@@ -263,7 +266,7 @@ def factors_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[str,
 
 
 def times_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[Place, float]:
-    """Unit and accelerator → milliseconds, by timed layers; the median of several engines."""
+    """Return unit and accelerator → milliseconds, by timed layers; the median of several engines."""
     found: dict[Place, list[float]] = defaultdict(list)
     for engine in engines:
         for place, time_ms in _times(network, engine).items():
@@ -272,7 +275,7 @@ def times_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[Place,
 
 
 def _times(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
-    """Times of units by one engine's layers; none where no layer has nodes of any."""
+    """Return times of units by one engine's layers; none where no layer has nodes of any."""
     predicted = _predicted(network, engine)
     timed = _shared(network, engine, predicted)
     basis = sum(predicted[place] for place in timed)
@@ -288,7 +291,7 @@ def _times(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
 
 
 def _shared(network: Network, engine: MeasuredEngine, predicted: Mapping[Place, float]) -> dict[Place, float]:
-    """The layers' times, each shared among the units that it has nodes of."""
+    """Return the layers' times, each shared among the units that it has nodes of."""
     owner = {node: place for place in predicted for node in network.units[place[0]].nodes}
     found: dict[Place, float] = defaultdict(float)
     for layer in engine.layers:
@@ -300,7 +303,7 @@ def _shared(network: Network, engine: MeasuredEngine, predicted: Mapping[Place, 
 
 
 def _predicted(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
-    """Each unit where the engine ran it, with the cost model's time; not those that the model does not know there."""
+    """Return each unit where the engine ran it, with the cost model's time, as far as the model knows it there."""
     found = {}
     for index, unit in enumerate(network.units):
         where = next((engine.placement[name] for name in unit.nodes if name in engine.placement), GPU)
@@ -309,15 +312,15 @@ def _predicted(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
     return found
 
 
-# What a plan says of it.
+# The words of a plan on measured times.
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """How the times of a model rest on measurements.
+    """How the times of a model are based on measurements.
 
     Attributes:
-        measured: which.
+        measured: the measurements.
         kinds: accelerators that they are of, ``gpu`` and ``dla``.
         words: for people: what was measured, and what it changed elsewhere.
     """
@@ -328,7 +331,7 @@ class Correction:
 
 
 def correction(found: Measured, there: Callable[[MeasuredEngine], Network]) -> Correction:
-    """What :func:`scaled` does with these measurements."""
+    """Return what :func:`scaled` does with these measurements."""
     each, kinds = [], set[str]()
     for one in found.engines:
         factors = factors_of(there(one), [one])

@@ -1,4 +1,7 @@
-"""What a plan's chart of frames a second and watts shows, on a page and in a terminal: points, bars, order, colors."""
+"""The contents of a plan's chart of frames a second and watts: points, bars, order, colors.
+
+It is drawn on a page and in a terminal.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,17 +34,17 @@ class Point:
 
     @property
     def fps_bar(self) -> Interval | None:
-        """Between what and what the most frames a second are; None: not known."""
+        """Range of the most frames a second; None: not known."""
         return _bar(self.row.most_fps, self.row.error)
 
     @property
     def watts_bar(self) -> Interval | None:
-        """As :attr:`fps_bar`."""
+        """Range of the watts; None: not known."""
         return _bar(self.row.power_w, self.row.power_error)
 
     @property
     def detail(self) -> str:
-        """All of it in words."""
+        """All figures in words."""
         row = self.row
         watts = "watts not known" if row.power_w is None else f"{fixed(row.power_w, 1)}{_within(row.power_error)} W"
         estimated = "\nestimated by ratios of what is published" if row.estimated else ""
@@ -52,7 +55,7 @@ class Point:
 
 
 def _bar(value: float | None, error: float | None) -> Interval | None:
-    """Nine of ten lie as much below as above, as a ratio."""
+    """Return the range that holds nine of ten: as far below as above, as a ratio."""
     return None if value is None or error is None else (value / (1 + error), value * (1 + error))
 
 
@@ -61,7 +64,7 @@ def _within(error: float | None) -> str:
 
 
 def board_points(board: BoardPlan) -> tuple[Point, ...]:
-    """Every row of a board, numbered as in its table."""
+    """Return every row of a board, numbered as in its table."""
     return tuple(
         Point(str(number), f"{row.mode}, {row.name}" if row.mode else row.name, row, row.verdict, place == board.chosen)
         for number, (place, row) in enumerate(enumerate(board.rows), 1)
@@ -70,7 +73,7 @@ def board_points(board: BoardPlan) -> tuple[Point, ...]:
 
 
 def plan_points(plan: Plan) -> tuple[Point, ...]:
-    """Of several boards the best row of each, numbered as in the table, and all others without a number."""
+    """Return the best row of each board, numbered as in the table, and all others without a number."""
     found = []
     for number, board in enumerate(plan.boards, 1):
         for row in board.rows:
@@ -82,13 +85,12 @@ def plan_points(plan: Plan) -> tuple[Point, ...]:
 
 
 def heat_of(points: Sequence[Point]) -> scatter.Heat:
-    """Classes of their p99, in milliseconds."""
+    """Return the classes of their p99, in milliseconds."""
     return scatter.heat_of([point.row.p99_ms for point in points], is_from_least=True)
 
 
 def watts_limit(points: Sequence[Point]) -> float | None:
-    """The budget of power that the rows are held against; None where there is none, or all of them draw nobody knows
-    what."""
+    """Return the power budget of the rows, in watts; None where there is none, or no row's watts are known."""
     for row in (point.row for point in points):
         for check in row.checks:
             if check.name == "power" and check.used and row.power_w:
@@ -97,7 +99,7 @@ def watts_limit(points: Sequence[Point]) -> float | None:
 
 
 def dots(points: Sequence[Point]) -> tuple[scatter.Dot, ...]:
-    """The points, to be drawn on a page."""
+    """Return the points, to be drawn on a page."""
     heat = heat_of(points)
     return tuple(
         scatter.Dot(
@@ -124,13 +126,13 @@ _HEIGHT, _LEFT = 16, 7
 
 
 def letters(points: Sequence[Point]) -> dict[str, str]:
-    """Label → the letter that stands for it in a terminal; what comes after the last letter has ``*``."""
+    """Return label → its letter in a terminal; labels after the last letter have ``*``."""
     labels = [point.label for point in points if point.label]
     return {label: LETTERS[place] if place < len(LETTERS) else "*" for place, label in enumerate(labels)}
 
 
 def grid(points: Sequence[Point], width: int, height: int = _HEIGHT) -> list[list[Cell]]:
-    """Lines of a chart: watts upwards, frames a second to the right, ``-`` and ``|`` for error bars.
+    """Return the lines of a chart: watts upwards, frames a second to the right, ``-`` and ``|`` for error bars.
 
     Args:
         points: those without a label are left out, and those whose watts are not known.
@@ -177,7 +179,7 @@ def _plain(words: str) -> list[Cell]:
 
 
 def together(points: Sequence[Point], width: int, height: int = _HEIGHT) -> Iterator[str]:
-    """What a terminal's chart cannot show: rows behind others, and those whose watts are not known."""
+    """Yield what a terminal's chart cannot show: rows behind others, and those whose watts are not known."""
     named, shown = letters(points), _shown(points)
     places: dict[tuple[int, int], list[str]] = {}
     for one in shown:

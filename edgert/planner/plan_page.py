@@ -14,7 +14,7 @@ _STYLES, _SCRIPTS = ("page.css", "series.css", "network.css"), ("page.js", "netw
 
 
 def render(plan: Plan) -> str:
-    """The plan as a whole HTML document; equal plans give equal text."""
+    """Return the plan as a whole HTML document; equal plans give equal text."""
     names = None
     if len(plan.boards) > 1:  # nobody reads fifty links: one for each board
         names = {"boards": "Boards", **{board.board: board.title for board in plan.boards}}
@@ -24,12 +24,16 @@ def render(plan: Plan) -> str:
 
 
 def save(plan: Plan, path: Path) -> None:
-    """Writes the page, all of it or nothing. Raises ArtifactError."""
+    """Write the page atomically.
+
+    Raises:
+        ArtifactError: the page cannot be written.
+    """
     replace_text(path, render(plan))
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, str, html.Markup]]:
-    """Of many boards one each, folded up: eighteen of them, open, are forty screens."""
+    """Yield the sections; of many boards one each, folded up: eighteen of them, open, are forty screens."""
     if len(plan.boards) > 1:
         yield "boards", "Boards", _boards(plan)
         for board in plan.boards:
@@ -109,7 +113,7 @@ def _boards(plan: Plan) -> html.Markup:
 
 
 def _chart(points: Sequence[pareto.Point], about: str) -> html.Markup:
-    """Frames a second against watts: what can be had for what, with error bars; nothing where there is no choice."""
+    """Return frames a second against watts, with error bars; nothing where there is no choice."""
     if len(points) < 2:
         return html.Markup("")
     heat = pareto.heat_of(points)
@@ -138,17 +142,17 @@ def _chart(points: Sequence[pareto.Point], about: str) -> html.Markup:
 
 
 def _estimated(name: object, row: Row | None) -> html.Markup:
-    """A board or mode, marked where nobody has published its clocks."""
+    """Return a board or mode, marked where its clocks are not published."""
     return html.with_bar(name, "~ estimated" if row is not None and row.estimated else "")
 
 
 def _broken(name: str) -> html.Markup:
-    """The name of a mode, which may be broken where its parts meet."""
+    """Return the name of a mode, which may be broken where its parts meet."""
     return html.join(name.split("_"), html.Markup("_<wbr>"))
 
 
 def _marked(verdict: Verdict, text: str) -> html.Markup:
-    """A verdict's sign and color, and its text."""
+    """Return a verdict's sign and color, and its text."""
     mark, kind = html.VERDICTS[verdict]
     return html.tag("span", f"{mark} {text}", class_=kind)
 
@@ -181,7 +185,7 @@ def _rows(board: BoardPlan) -> html.Markup:
 
 
 def _memory(row: Row) -> html.Markup:
-    """Every part, the largest first."""
+    """Return every part of the memory, the largest first."""
     parts = sorted(row.memory, key=lambda part: -part.size_bytes)
     return html.table(
         "Memory",

@@ -1,7 +1,7 @@
-"""The rows of a plan, from placements: how they are found, their speed and latency, and their memory, part by part.
+"""The rows of a plan, from placements: speed, latency, and memory part by part.
 
-Memory on a board: weights and tensors of every engine, by accelerator, a CUDA context, and the host's frames. What
-TensorRT allocates for itself is in the error bar alone: it depends on its version, and no figures of it are published
+Memory on a board has weights and tensors of every engine, by accelerator, a CUDA context, and the host's frames.
+TensorRT's own allocations are in the error bar alone: they depend on its version, and no figures of them are published
 for these boards.
 """
 
@@ -41,7 +41,7 @@ Error = Callable[[Sequence[ModelRow]], float | None]
 
 
 def distinct(choices: Sequence[Choice], solve: Callable[[Choice], Placement]) -> Iterator[tuple[Choice, Placement]]:
-    """The placements that differ, each with its choice.
+    """Yield the placements that differ, each with its choice.
 
     Raises:
         PlacementError: the last choice, which leaves most open, has none; others are left out.
@@ -61,7 +61,7 @@ def distinct(choices: Sequence[Choice], solve: Callable[[Choice], Placement]) ->
 
 
 def limited(network: Network, preferred: Callable[[str], bool]) -> Network:
-    """The network with every unit on the preferred accelerators as far as those can run it, and the file lets it."""
+    """Return the network with every unit on the preferred accelerators, where they can run it and the file agrees."""
     if network.shares:
         return network
 
@@ -71,13 +71,13 @@ def limited(network: Network, preferred: Callable[[str], bool]) -> Network:
 
 
 def is_dla(name: str) -> bool:
-    """Whether an accelerator is a DLA core."""
+    """Return whether an accelerator is a DLA core."""
     return name.startswith("dla")
 
 
 @dataclass(frozen=True, slots=True)
 class RowMaker:
-    """What all rows of a machine in one power mode have in common.
+    """The settings that all rows of a machine in one power mode have in common.
 
     Attributes:
         file: the pipeline.
@@ -86,7 +86,7 @@ class RowMaker:
         contention: of its accelerators for memory.
         parts: memory of the pipeline's engines and frames in a placement.
         macs: of every model, node → multiply-adds; none where there is no DLA.
-        stages: what stages take besides models; None: nothing is known of it.
+        stages: times of stages other than models; None: not known.
     """
 
     file: PipelineFile
@@ -99,7 +99,7 @@ class RowMaker:
     stages: BoardStages | None = None
 
     def row(self, choice: Choice, placement: Placement, platform: Platform, error: Error) -> Row:
-        """A placement's row, played on a platform; ``error``: of the times of its models, relative."""
+        """Return a placement's row, simulated on a platform; ``error``: relative, of the times of its models."""
         name, networks = choice
         models = tuple(self._models(networks, placement))
         memory = row_memory(self.file, self.machine_bytes, lambda one: self.parts(one, networks, placement))
@@ -143,7 +143,7 @@ class RowMaker:
 
 
 def _dla_share(network: Network, engines: Iterable[EngineRow], macs: Mapping[str, int]) -> float:
-    """Share of the multiply-adds that run on a DLA, over all frames."""
+    """Return the share of the multiply-adds that run on a DLA, over all frames."""
     work = [sum(macs.get(node, 0) for node in unit.nodes) for unit in network.units]
     total = sum(work) or 1
     return sum(
@@ -170,9 +170,10 @@ _CONTEXT_NOTE = "modeled: context of a Jetson Nano; less since CUDA 12.2"
 
 
 def row_memory(file: PipelineFile, machine_bytes: int, parts_of: Callable[[PipelineFile], Sequence[Part]]) -> Footprint:
-    """A row's memory, with queues as short as its budget or its machine asks for; the engines are those it placed.
+    """Return a row's memory, with queues as short as its budget or its machine requires.
 
     Args:
+        file: the pipeline.
         machine_bytes: the most that programs can have there.
         parts_of: called with the pipeline, and with ones whose queues are shorter.
     """
@@ -181,7 +182,7 @@ def row_memory(file: PipelineFile, machine_bytes: int, parts_of: Callable[[Pipel
 
 
 def board_parts(file: PipelineFile, networks: Sequence[Network], placement: Placement) -> tuple[Part, ...]:
-    """Of a placement on a board; ``networks`` in its order."""
+    """Return the memory parts of a placement on a board; ``networks`` in its order."""
     engines = [
         part
         for network, placed in zip(networks, placement.networks, strict=True)
@@ -193,7 +194,7 @@ def board_parts(file: PipelineFile, networks: Sequence[Network], placement: Plac
 
 
 def host_parts(file: PipelineFile, networks: Sequence[Network], placement: Placement) -> tuple[Part, ...]:
-    """Of a placement on the cores of this machine, where ONNX Runtime runs the models."""
+    """Return the memory parts of a placement on this machine's cores, where ONNX Runtime runs the models."""
     config = file.config
     engines = [
         part
@@ -204,7 +205,7 @@ def host_parts(file: PipelineFile, networks: Sequence[Network], placement: Place
 
 
 def _engine(network: Network, assignment: Assignment) -> list[Part]:
-    """Weights lie with the accelerator that reads them; tensors are shared by all that the engine runs on."""
+    """Return weights by the accelerator that reads them, and tensors, which the whole engine shares."""
     weights: dict[str, int] = {}
     for unit, name in zip(network.units, assignment, strict=True):
         weights[name] = weights.get(name, 0) + unit.weight_bytes
@@ -226,13 +227,15 @@ PROFILED_ERROR = 0.2
 
 
 def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objective) -> BoardPlan:
-    """Rows for one core, and for all cores together; times are those of the profiles, power is not known.
+    """Return rows for one core, and for all cores together, with the profiles' times; power is not known.
 
     Cores that are busy at the same time slow one another as the whole model was measured to be slowed. The host's work
-    around the models is not in it.
+    around the models is not included.
 
     Args:
+        file: the pipeline.
         profiles: one of each model, from ``edgert bench --units``.
+        objective: what placements are optimized for.
 
     Raises:
         ConfigError: a model has no profile.
@@ -249,9 +252,11 @@ def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Object
 
 
 def profile_of(file: PipelineFile, model: str, profiles: Mapping[str, Profile]) -> Profile:
-    """The profile of one of a pipeline's models.
+    """Return the profile of one of a pipeline's models.
 
     Args:
+        file: the pipeline.
+        model: its name there.
         profiles: digest of a model's file → its profile.
 
     Raises:
@@ -276,7 +281,7 @@ def _rows(
     cores: Sequence[str],
     objective: Objective,
 ) -> Iterator[Row]:
-    """All on the first core, units that the file puts elsewhere excepted, and all cores."""
+    """Yield two rows: all on the first core, except units that the file puts elsewhere, and all cores."""
     networks = []
     for demand in models:
         config = file.config.models[demand.model]
@@ -295,7 +300,7 @@ def _rows(
 
 
 def _solved(objective: Objective, cores: Sequence[str], choice: Choice) -> Placement:
-    """One segment per core and model: more are transitions that gain nothing."""
+    """Return a placement with one segment per core and model: more transitions gain nothing."""
     name, networks = choice
     limits = Limits(loadables=dict.fromkeys(cores if name == "mixed" else (name,), len(networks)))
     most = solve(networks, "throughput", limits, contention=MEASURED, time_limit_s=2.0)

@@ -16,7 +16,7 @@ _ROOMY = 1.1  # less headroom than this is not worth a word
 
 
 def headline(plan: Plan) -> str:
-    """One sentence: does it fit, where, and how well."""
+    """Return one sentence: does it fit, where, and how well."""
     if len(plan.boards) == 1:
         return board_headline(plan.boards[0])
     count = Counter(board.verdict for board in plan.boards)
@@ -31,7 +31,7 @@ def headline(plan: Plan) -> str:
 
 
 def basis(board: BoardPlan) -> str:
-    """What the numbers rest on."""
+    """Return what the numbers are based on."""
     if board.board == "host":
         return "predicted from times that were measured on this machine, part by part"
     if any(model.measured for row in board.rows for model in row.models):
@@ -40,7 +40,7 @@ def basis(board: BoardPlan) -> str:
 
 
 def board_headline(board: BoardPlan) -> str:
-    """One sentence about one board."""
+    """Return one sentence about one board."""
     if not board.rows:
         return f"{board.title} cannot be predicted."
     row = board.rows[board.chosen or 0]
@@ -59,18 +59,18 @@ def board_headline(board: BoardPlan) -> str:
 
 
 def _used(row: Row) -> str:
-    """``"gpu"``, ``"dla0, dla1 and gpu"``."""
+    """Return ``"gpu"``, ``"dla0, dla1 and gpu"``."""
     names = sorted({name for model in row.models for engine in model.engines for name in engine.accelerators})
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else row.name
 
 
 def share_text(engine: EngineRow) -> str:
-    """``"60 % of the frames on gpu and dla0"``."""
+    """Return ``"60 % of the frames on gpu and dla0"``."""
     return f"{share(engine.share)} of the frames on {' and '.join(engine.accelerators)}"
 
 
 def why_not(row: Row, chosen: Row) -> str:
-    """Why another row was not taken instead of the chosen one."""
+    """Return why another row was not taken instead of the chosen one."""
     if row.doubts:
         return f"{where(row)}: {'; '.join(row.doubts)}"
     worse = []
@@ -88,7 +88,7 @@ def why_not(row: Row, chosen: Row) -> str:
 
 
 def listed(board: BoardPlan) -> list[tuple[tuple[str, str], Row]]:
-    """All rows with mode and placement; below the one to take, or the closest, what a governor may make of it."""
+    """Return all rows with mode and placement; a governor's fallbacks follow the row to take, or the closest."""
     found: list[tuple[tuple[str, str], Row]] = []
     for place, row in enumerate(board.rows):
         found.append(((row.mode, row.name), row))
@@ -98,7 +98,7 @@ def listed(board: BoardPlan) -> list[tuple[tuple[str, str], Row]]:
 
 
 def where(row: Row) -> str:
-    """Mode and placement."""
+    """Return mode and placement."""
     return f"{row.mode}, {row.name}" if row.mode else row.name
 
 
@@ -107,7 +107,7 @@ def where(row: Row) -> str:
 NUMBERS = ("fps", "at most", "p99 ms", "W", "memory", "mJ/frame", "DLA")
 """Headers of :func:`numbers`."""
 ESTIMATED = "~ estimated by ratios of what is published"
-"""What the sign means that stands before a board or mode whose clocks nobody has published."""
+"""Meaning of the sign in front of a board or mode whose clocks are not published."""
 
 
 class Number(NamedTuple):
@@ -119,7 +119,7 @@ class Number(NamedTuple):
 
 
 def numbers(row: Row) -> tuple[Number, ...]:
-    """Each number of a row; a dash and 0 for what is not known."""
+    """Return each number of a row; a dash and 0 where it is not known."""
 
     def within(error: float | None) -> str:
         return "±?" if error is None else f"±{error:.0%}"
@@ -139,18 +139,18 @@ def numbers(row: Row) -> tuple[Number, ...]:
 
 
 def more_memory(row: Row) -> str:
-    """What programs may take on top of what is planned: ``"341 MiB"``."""
+    """Return the memory that programs may take on top of the plan: ``"341 MiB"``."""
     return short_size(round(row.memory_bytes * row.memory_error))
 
 
 def short_size(count: int) -> str:
-    """``"296 MiB"``: three digits, as what has an error bar beside it, or is one."""
+    """Return ``"296 MiB"``: three digits, for a size that has an error bar beside it, or is one."""
     number, unit = size(count).split()
     return f"{significant(float(number))}\N{NO-BREAK SPACE}{unit}"
 
 
 def _on_dla(row: Row) -> str:
-    """``"79 %"``; of several models ``"find 79 %, read none"``; ``"none"`` where none has any."""
+    """Return ``"79 %"``; of several models ``"find 79 %, read none"``; ``"none"`` where none has any."""
     shares = {model.name: share(model.dla_share) for model in row.models}
     if len(set(shares.values())) <= 1:
         return next(iter(shares.values()), "none")
@@ -158,12 +158,12 @@ def _on_dla(row: Row) -> str:
 
 
 def verdict_text(board: BoardPlan) -> str:
-    """Of a board's first row, or why there is none."""
+    """Return the verdict of a board's first row, or why there is none."""
     return row_text(board.rows[0]) if board.rows else f"not known: {'; '.join(board.skipped) or 'nothing can run'}"
 
 
 def row_text(row: Row) -> str:
-    """``"kept, 40 % of latency to spare"``, or what is not kept for sure."""
+    """Return ``"kept, 40 % of latency to spare"``, or what is not kept for sure."""
     spare = row.tightest
     return "; ".join(row.doubts) or f"kept, {share(spare.margin)} of {spare.name} to spare"
 
@@ -175,7 +175,7 @@ _FIGURES = ("asked_fps", "fps", "most_fps", "headroom", "p50_ms", "p99_ms", "pow
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Dicts, lists, strings and numbers; every number is predicted."""
+    """Return dicts, lists, strings and numbers; every number is predicted."""
     return {
         "schema": SCHEMA,
         "pipeline": plan.pipeline,
@@ -200,7 +200,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def figures(row: Row) -> dict[str, Any]:
-    """What is said of a row, by the names that it has in plans, simulations and emulations."""
+    """Return the figures of a row, by the names that they have in plans, simulations and emulations."""
     return {
         **{name: getattr(row, name) for name in _FIGURES},
         "memory_at_most_bytes": round(row.memory_bytes * (1 + row.memory_error)),
@@ -254,11 +254,11 @@ def _model(model: ModelRow, with_units: bool) -> dict[str, Any]:
     }
 
 
-# What ``--mode`` and ``--trt`` ask for, checked before anything is planned.
+# Checks of ``--mode`` and ``--trt`` before anything is planned.
 
 
 def check_objective(text: str) -> None:
-    """Raises ConfigError for what no plan is made for."""
+    """Raise ConfigError for an unknown objective."""
     if text not in OBJECTIVES:
         known = ", ".join(OBJECTIVES)
         raise ConfigError(
@@ -267,7 +267,7 @@ def check_objective(text: str) -> None:
 
 
 def check_mode(asked: Sequence[Board], mode: str) -> None:
-    """Raises ConfigError for a power mode that none of several boards has; one board raises it itself."""
+    """Raise ConfigError for a power mode that none of several boards has; one board raises it itself."""
     if len(asked) == 1 or any(board.has_mode(mode) for board in asked):
         return
     names = sorted({one.name for board in asked for one in board.modes})
@@ -276,7 +276,7 @@ def check_mode(asked: Sequence[Board], mode: str) -> None:
 
 
 def releases(asked: Sequence[Board], tensorrt: str | None) -> list[str]:
-    """What a release of TensorRT means for the boards' DLA, where that is not a plain yes.
+    """Return what a release of TensorRT means for the boards' DLA, where that is not a plain yes.
 
     Raises:
         ConfigError: that is no version number.

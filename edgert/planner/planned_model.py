@@ -56,22 +56,22 @@ class PlannedModel:
 
     @cached_property
     def structure(self) -> str:
-        """Of its graph; see :func:`structure_of`."""
+        """SHA-256 of its graph's structure; see :func:`structure_of`."""
         return structure_of(self.graph)
 
     def survey(self, generation: int, tensorrt: str) -> Survey | None:
-        """What of it a DLA can run; None for FP32, which no DLA knows."""
+        """Return what of it a DLA can run; None for FP32, which no DLA supports."""
         if self.precision == "fp32":
             return None
         return survey(self.graph, Target(generation, tensorrt, self.precision), macs=self.macs)
 
 
 def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
-    """The models of a pipeline that some stage runs.
+    """Return the models of a pipeline that some stage runs.
 
     Raises:
-        EdgertError: a model cannot be read, its size is open, or it is of integer operators, which TensorRT has not;
-            with its place in the file.
+        EdgertError: a model cannot be read, its size is open, or it has integer operators, which TensorRT lacks. It
+            names the model's place in the file.
     """
     found = []
     for demand in demands(file.config):
@@ -85,8 +85,8 @@ def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
             graph = fit(read(ready(model, shapes)), names)[0]
         except EdgertError as error:
             raise error.at(where)  # noqa: B904 - the same error, with its place
-        # What auto means on a board: INT8 where there are images to calibrate on, and FP16 otherwise, which every
-        # Jetson's GPU and DLA is faster in than in FP32.
+        # On a board auto is INT8 where there are images to calibrate on, and FP16 otherwise: every Jetson's GPU and
+        # DLA is faster in FP16 than in FP32.
         auto: Precision = "int8" if config.calibrate is not None else "fp16"
         precision = auto if config.precision == "auto" else config.precision
         found.append(PlannedModel(demand, config, where, graph, precision))
@@ -94,7 +94,7 @@ def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
 
 
 def structure_of(graph: Graph) -> str:
-    """SHA-256 of what its speed depends on: operators, settings, wiring and shapes, but no weights and no names."""
+    """Return a SHA-256 of operators, settings, wiring and shapes, which decide speed, without weights and names."""
     numbers: dict[str, int] = {}
 
     def number(name: str) -> int:
@@ -117,16 +117,18 @@ def structure_of(graph: Graph) -> str:
 def bound_to(
     network: Network, config: ModelConfig, where: str, found: Survey | None = None, *, first_is_default: bool = False
 ) -> Network:
-    """The network with its units allowed only where a model's section puts them.
+    """Return the network with its units allowed only where a model's section puts them.
 
     Args:
+        network: the model with costs by accelerator.
+        config: its section.
         where: of the section, for errors.
         found: what a DLA can run of it, to name the rule that forbids something.
-        first_is_default: nodes that no glob fits go where the first glob puts them, as in a run; otherwise
-            they are free.
+        first_is_default: nodes that no glob matches go where the first glob puts them, as in a run; otherwise they are
+            free.
 
     Raises:
-        PlacementError: an accelerator that cannot run a unit, or a glob that fits no node.
+        PlacementError: an accelerator that cannot run a unit, or a glob that matches no node.
     """
     if config.placement == "auto":
         return network
@@ -143,7 +145,7 @@ def bound_to(
 
 
 def _rules(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Node glob → the accelerators it may be on."""
+    """Return node glob → the accelerators it may be on."""
     if isinstance(asked, ReplicateConfig):
         return {"*": tuple(asked.replicate)}
     globs = {"*": asked} if isinstance(asked, str) else asked
@@ -151,8 +153,10 @@ def _rules(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, tuple[
 
 
 def _bound(unit: Unit, rules: Mapping[str, Collection[str]], where: str, found: Survey | None) -> Unit:
-    """A unit with the costs of the accelerators that are asked for, by the last rule of the first node that has one;
-    with all its costs where none has."""
+    """Return a unit with the costs of its allowed accelerators only.
+
+    The last rule of the first node that has one decides; without a rule all costs stay.
+    """
     asked = ([rules[glob] for glob in rules if node == glob or fnmatch.fnmatchcase(node, glob)] for node in unit.nodes)
     wanted = next((fitting[-1] for fitting in asked if fitting), None)
     if wanted is None:

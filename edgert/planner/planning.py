@@ -1,4 +1,4 @@
-"""A pipeline planned: every board, power mode and placement as a row, and the row to take."""
+"""Planning a pipeline: every board, power mode and placement as a row, and the row to take."""
 
 from __future__ import annotations
 
@@ -64,29 +64,31 @@ def plan(
     on_board: OnBoard | None = None,
     look: bool = True,
 ) -> Plan:
-    """Predicts what a pipeline does on a board; runs nothing. Seconds for one board, a minute for all.
+    """Predict what a pipeline does on a board, without running anything.
+
+    It takes seconds for one board, a minute for all.
 
     Args:
         pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
         board: name or file, or ``all``; the pipeline's own by default.
         mode: a power mode's name, or ``all``.
-        objective: what each placement is made best in, and what is taken of those that keep every budget.
+        objective: each placement is optimized for it, and it chooses among those that keep every budget.
         tensorrt: the release that will build engines for the DLA; by default that of the board's usual JetPack.
         profiles: measured on the machine that is planned for, one of each model; needed for ``board="host"``, whose
-            speed no model predicts. For a board: bundles that were finished there, or what was shared of one
-            (``edgert bench BUNDLE --share FILE``). Their engines' times are taken; on other boards of the same chip,
-            and in other modes, predictions are corrected by them. Those in ``configs/costs`` are always there.
+            speed no model predicts. For a board: bundles that were finished there, or the shared profile of one
+            (``edgert bench BUNDLE --share FILE``). Their engines' times are taken. On other boards of the same chip,
+            and in other modes, predictions are corrected by them. Those in ``configs/costs`` are always used.
         overrides: ``key.path=value``, as given to ``--set``.
         progress: called before each power mode.
         on_board: called after each board; the boards come in order of their size.
-        look: whether files, images and cameras of this machine are looked at, where the pipeline leaves size or rate
-            out; else both are assumed.
+        look: whether files, images and cameras of this machine are opened, where the pipeline leaves size or rate out;
+            else both are assumed.
 
     Raises:
         ConfigError: no such board, mode, objective or release of TensorRT, nothing to plan for, or a profile of another
             model, precision or chip.
         ModelError: a model cannot be read, or its size is open.
-        PlacementError: ``placement:`` asks for what a rule forbids on the one board that was asked for.
+        PlacementError: ``placement:`` asks for what a rule forbids on the only board of the plan.
     """
     file, seen = load_pipeline(pipeline, overrides), tuple[str, ...]()
     if look:
@@ -144,7 +146,7 @@ def _stepped(progress: Progress, title: str, before: int, total: int, done: int)
 
 
 def _sparse(planned: Sequence[PlannedModel]) -> Iterator[str]:
-    """What ``tensorrt: sparse`` was counted for, and how well that is known."""
+    """Yield how many products ``tensorrt: sparse`` was counted for, and how well that is known."""
     for subject in planned:
         if subject.config.tensorrt.sparse:
             products = [work for work in units(subject.graph, sparse=True) if work.kind in (CONV, PRODUCT)]
@@ -158,12 +160,12 @@ def _sparse(planned: Sequence[PlannedModel]) -> Iterator[str]:
 
 
 def _size(board: Board) -> tuple[float, float, str]:
-    """Smaller boards have less memory, then less speed; one whose clocks nobody knows is the last of its memory."""
+    """Return a sort key: memory, then speed; a board of unknown clocks is the last of its memory size."""
     return board.memory.bytes, board.gpu_tops(board.peak_mode, "fp16") or math.inf, board.name
 
 
 def _without_edgert(asked: Sequence[Board], fitting: Sequence[str]) -> Iterator[str]:
-    """A note about boards that edgert itself does not run on; ``fitting`` keep the budgets, the smallest first."""
+    """Yield a note about boards that edgert itself does not run on; ``fitting`` keep the budgets, smallest first."""
     found = {one.name: one.without_edgert for one in asked if one.without_edgert}
     if not found:
         return
@@ -177,9 +179,11 @@ def _without_edgert(asked: Sequence[Board], fitting: Sequence[str]) -> Iterator[
 def _measured(
     planned: Sequence[PlannedModel], profiles: Sequence[str | Path], asked: Sequence[Board]
 ) -> tuple[tuple[MeasuredEngine, ...], ...]:
-    """Engines that ran on a board: of the profiles, and of ``configs/costs``.
+    """Return engines that ran on a board: of the profiles, and of ``configs/costs``.
 
-    Raises ConfigError: of another model or chip; ArtifactError: no such bundle, or figures that cannot be.
+    Raises:
+        ConfigError: they are of another model or chip.
+        ArtifactError: no such bundle, or impossible figures.
     """
     found: list[MeasuredEngine] = []
     for path in map(Path, profiles):
@@ -198,12 +202,16 @@ def _measured(
 
 
 def shared_of(profiles: Sequence[str | Path]) -> tuple[SharedProfile, ...]:
-    """Those of the files that are shared profiles, then those in ``configs/costs``. Raises ArtifactError."""
+    """Return the shared profiles among the files, then those in ``configs/costs``.
+
+    Raises:
+        ArtifactError: a profile cannot be read.
+    """
     return (*(read_shared(Path(path)) for path in profiles if is_shared(Path(path))), *shipped())
 
 
 def _corrected(made: Sequence[BoardPlan]) -> Iterator[str]:
-    """Which times are measured, or corrected by measured ones, by what, and on which boards."""
+    """Yield which times are measured, or corrected by measured ones, by what, and on which boards."""
     found: dict[str, list[str]] = {}
     for plan in made:
         texts = (f"{model.name}: {model.measured}" for row in plan.rows for model in row.models if model.measured)
@@ -224,7 +232,7 @@ def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
         )
     if asked == "auto":
         raise ConfigError(
-            "which board is it planned for?",
+            "no board to plan for",
             why="the pipeline has board: auto, which is whatever machine it runs on",
             where=file.where("board"),
             fix="--board NAME, or --board all for those that fit (edgert boards lists them); for this machine --board "
@@ -247,7 +255,7 @@ class _BoardPlanner:
     def plan(self, mode: str, *, strict: bool, step: Callable[[int], object]) -> BoardPlan:
         """Return all rows; ``strict`` raises what forbids the whole board instead of noting it.
 
-        Before each power mode ``step`` is called with how many are done.
+        Before each power mode ``step`` is called with the number of finished ones.
         """
         modes, rows, errors = self.board.modes, list[Row](), dict[str, EdgertError]()
         if mode != ALL and not strict and not self.board.has_mode(mode):  # of several boards not every one needs to
@@ -273,7 +281,11 @@ class _BoardPlanner:
         return judged(machine, rows, self.file.config.budgets, self.objective, skipped)
 
     def _rows(self, mode: Mode) -> Iterator[Row]:
-        """A mode's rows. Raises PlacementError where the file puts a node on a DLA that the board has not."""
+        """Yield a mode's rows.
+
+        Raises:
+            PlacementError: the file puts a node on a DLA that the board lacks.
+        """
         for subject in self.subjects:
             if not self.board.dla.cores and subject.wants_dla:
                 having = ", ".join(one.name for one in boards() if one.dla.cores)
@@ -295,7 +307,7 @@ class _BoardPlanner:
 
     @cached_property
     def surveys(self) -> tuple[Survey | None, ...]:
-        """What of every model the board's DLA can run."""
+        """The parts of every model that the board's DLA can run."""
         generation = self.board.dla.generation
         if not self.board.dla.cores or generation is None or self.costs.dla is None:
             return (None,) * len(self.subjects)
@@ -337,7 +349,7 @@ class _Scene:
         return bound_to(made, subject.config, subject.where, found)
 
     def _there(self, subject: PlannedModel, engine: MeasuredEngine) -> Network:
-        """What is predicted of a model where it was measured."""
+        """Return the prediction for a model where it was measured."""
         at, mode = measured_times.place_of(engine, [self._planner.board])
         return self._predicted(subject, at, mode, engine.frames)
 
@@ -357,7 +369,7 @@ class _Scene:
         )
 
     def choices(self) -> list[Choice]:
-        """Placements to compare."""
+        """Return placements to compare."""
         mixed = ("mixed", self._networks)
         if all(network.shares for network in self._networks):
             return [mixed]  # the file has chosen
@@ -367,7 +379,7 @@ class _Scene:
         return [gpu, ("dla", tuple(limited(network, is_dla) for network in self._networks)), mixed]
 
     def solved(self, choice: Choice) -> Placement:
-        """The best by the objective; where nothing keeps up with the rates, the one that comes closest."""
+        """Return the best by the objective; where nothing keeps up with the rates, the one that comes closest."""
         networks = choice[1]
         objective = self._planner.objective
         best = partial(solve, networks, limits=self._limits, contention=self._contention, time_limit_s=_SOLVE_S)
@@ -380,7 +392,7 @@ class _Scene:
             return most
 
     def row(self, choice: Choice, placement: Placement) -> Row:
-        """The numbers of a placement."""
+        """Return the row of a placement with its numbers."""
         planner = self._planner
         maker = RowMaker(
             planner.file,
@@ -398,12 +410,12 @@ class _Scene:
         made = replace(made, models=tuple(replace(one, measured=said.get(one.name, "")) for one in made.models))
         wall = None if made.power_w is None else wall_w(planner.board, made.power_w)
         made = replace(made, wall_w=wall, estimated=self._mode.estimated)
-        if {"sms", "gpu_mhz", "emc_mhz"} & set(self._mode.estimated):  # nobody knows how far these are off
+        if {"sms", "gpu_mhz", "emc_mhz"} & set(self._mode.estimated):  # the error of these is not known
             return replace(made, error=None, power_error=None)
         return replace(made, power_error=power_error(planner.board, self._mode, made.power_w))
 
     def _error(self, models: Sequence[ModelRow]) -> float | None:
-        """The widest bar of every precision on every accelerator that the models use; None where one has none."""
+        """Return the widest error of every precision on every accelerator in use; None where one has none."""
         found: list[float | None] = []
         for model, subject in zip(models, self._planner.subjects, strict=True):
             for name in sorted({name for engine in model.engines for name in engine.accelerators}):
@@ -417,9 +429,10 @@ class _Scene:
 
 
 def frames_of(config: PipelineConfig, model: str) -> int:
-    """Frames, crops or tiles that share a run of a model: one of each stream that a batch takes from, all that are cut.
+    """Return the frames, crops or tiles that share a run of a model.
 
-    The least of all stages that use the model; no more than it has rows.
+    That is one of each stream that a batch takes from, and all crops or tiles. It is the least of all stages that use
+    the model, and no more than it has rows.
     """
     streams, found = sources_of(config.stages), []
     for name, stage in config.stages.items():

@@ -1,4 +1,4 @@
-"""Rows against budgets: which of them each row keeps, which row is taken, and what would have to be relaxed."""
+"""Rows compared with budgets: which of them each row keeps, which row is taken, and what would have to be relaxed."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ _SAME = 0.05
 
 
 def _frugal(row: Row, least_mj: float) -> tuple[float, ...]:
-    """Least energy; of ties most cores, then fewest engines; of those that print the same energy the shorter p99."""
+    """Return a sort key: least energy, then most cores, fewest engines, lowest printed energy, shortest p99."""
     energy_mj = _or_none(row.energy_mj)
     rank = math.floor(math.log(energy_mj / least_mj) / _SAME) if least_mj and energy_mj else 0
     return rank, -row.cores, sum(len(model.engines) for model in row.models), float(f"{energy_mj:.3g}"), row.p99_ms
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is planned for: its name, what people call it, and the most memory that programs can have there."""
+    """The machine to plan for: its name, its title, and the most memory that programs can have there."""
 
     name: str
     title: str
@@ -42,12 +42,12 @@ class Machine:
 
 
 def _or_none(value: float | None) -> float:
-    """For sorting: what is not known counts as nothing, and rows of one plan know the same things."""
+    """Return a sort value: an unknown value counts as 0, as rows of one plan know the same things."""
     return 0.0 if value is None else value
 
 
 def pareto(rows: Iterable[T], *keys: Callable[[T], float]) -> list[T]:
-    """The rows that no other row is at least as good as in every key and better in one; all keys are minimized.
+    """Return the Pareto front: rows that no other row matches in every key and beats in one; keys are minimized.
 
     Of equal rows the first stays. The order is by the first key, then the second, and so on.
     """
@@ -61,7 +61,7 @@ def pareto(rows: Iterable[T], *keys: Callable[[T], float]) -> list[T]:
 def judged(
     board: Machine, rows: Sequence[Row], budgets: BudgetConfig, objective: Objective, skipped: tuple[str, ...] = ()
 ) -> BoardPlan:
-    """The rows best first, with what each keeps; the first is taken unless it misses something or is not known."""
+    """Return the rows best first, with their checks; the first is taken unless it misses a budget or is not known."""
     rated = [_rated(row, budgets, board) for row in rows]
     best = pareto(
         rated,
@@ -77,8 +77,10 @@ def judged(
     least_mj = min(near, default=0.0)
 
     def order(row: Row) -> tuple[float, ...]:
-        """By the objective among those that keep their budgets, then by how far the others are from it, of equally
-        far ones by the objective, too."""
+        """Return a sort key: the objective among rows that keep their budgets, else the distance from keeping them.
+
+        Equally distant rows are sorted by the objective, too.
+        """
         distance = (-round(row.tightest.margin, 6),) if row.verdict in ("close", "missed") else ()
         return VERDICTS.index(row.verdict), *distance, *_KEYS[objective](row, least_mj)
 
@@ -103,11 +105,18 @@ def as_seen(
     power_w: float | None,
     busy: Mapping[str, float],
 ) -> Row:
-    """A row with the figures that came out of it, simulated or emulated, and how these stand to every limit. What the
-    board sustains and the memory are as planned.
+    """Return a row with its simulated or emulated figures, and the checks of every limit.
+
+    The rate that the board sustains, and the memory, are as planned.
 
     Args:
+        row: as planned.
+        budgets: of the file.
+        board: the board.
+        fps: of the run.
         latency_ms: of the frames that came out.
+        power_w: of the run; None: not known.
+        busy: accelerator → share of the time that it worked.
     """
     has_ended = latency_ms.count > 0
     seen = replace(
@@ -124,7 +133,7 @@ def as_seen(
 
 
 def checks_of(row: Row, budgets: BudgetConfig, board: Machine) -> Iterable[Check]:
-    """Every limit that there is for a row. What a power mode is named for is none: it is a set of clocks."""
+    """Return every limit of a row; the watts in a power mode's name are none: they only name a set of clocks."""
     rate = 1 / max(row.headroom, 1e-9)
     text = f"{row.most_fps:.3g} of {row.asked_fps:.3g} fps"
     share = row.headroom / (1 + (row.error or 0.0))
@@ -150,7 +159,7 @@ def checks_of(row: Row, budgets: BudgetConfig, board: Machine) -> Iterable[Check
 
 
 def _most(number: float, error: float | None) -> str:
-    """At the far end of its error bar, as three digits, rounded up, so that a budget of that much is kept."""
+    """Return the far end of its error bar as three digits, rounded up, so that a budget of that much is kept."""
     number *= 1 + (error or 0.0)
     if not 0 < number < math.inf:
         return f"{number:g}"
@@ -159,7 +168,7 @@ def _most(number: float, error: float | None) -> str:
 
 
 def _relaxed(row: Row) -> str:
-    """What would have to change for a row to be taken; where an error is not known, that is a measurement."""
+    """Return what would have to change for a row to be taken; where an error is not known, that is a measurement."""
     changes = [check.change for check in row.checks if check.verdict in ("close", "missed")]
     changes += [check.change for check in row.checks if check.verdict == "unknown" and check.used is None]
     unknown = [check.name for check in row.checks if check.verdict == "unknown" and check.used is not None]

@@ -1,4 +1,4 @@
-"""``edgert simulate``: a pipeline file played on any board, and what a governor may do to that board's clocks."""
+"""``edgert simulate``: a pipeline file simulated on any board, and the clock settings that a governor may use there."""
 
 import logging
 import math
@@ -48,7 +48,9 @@ _SLOWEST = 0.4  # of the fastest clock
 def power_steps(
     file: PipelineFile, control: PowerControl, *, is_placed: bool = False, root: Path = Path("/")
 ) -> PowerSteps:
-    """What this board may be clocked down to, by a plan of the pipeline on it. Seconds.
+    """Return the clock settings that a governor may use on this board, by a plan of the pipeline on it.
+
+    It takes seconds.
 
     Args:
         file: with budgets.
@@ -87,10 +89,10 @@ def power_steps(
 
 
 def levels_here(file: PipelineFile, root: Path = Path("/")) -> tuple[PowerStep, ...]:
-    """What a plan predicts of this board at each level of degraded models. Seconds.
+    """Return the predictions for this board at each level of degraded models, in seconds.
 
-    Empty where edgert does not know the board, a plan cannot have the models where the file puts them, or there is no
-    fallback model.
+    Empty where edgert does not know the board, where no plan can put the models where the file does, or without
+    fallback models.
     """
     budgets, machine = file.config.budgets, detect(root)
     is_asked = budgets.power is not None and budgets.when_exceeded == "degrade" and len(levels_of(file)) > 1
@@ -110,7 +112,7 @@ def levels_here(file: PipelineFile, root: Path = Path("/")) -> tuple[PowerStep, 
 def steps_of(
     found: BoardPlan, placement: str, board: Board, here: Mode, control: PowerControl, costs: Coefficients
 ) -> tuple[PowerStep, ...]:
-    """The board's present setting, then caps of the GPU's clock in that mode, then lower modes.
+    """Return the board's present setting, then caps of the GPU's clock in that mode, then lower modes.
 
     Raises:
         BudgetError: the plan has no row for the mode the board is in.
@@ -118,7 +120,7 @@ def steps_of(
     reachable = control.modes()
 
     def row_of(mode: str) -> Row | None:
-        """Of that placement; of another where a file's own placement left no choice."""
+        """Return the row of that placement; another one where the file's own placement left no choice."""
         of_mode = [one for one in found.rows if one.mode == mode and one.power_w is not None]
         return next((one for one in of_mode if one.name == placement), of_mode[0] if of_mode else None)
 
@@ -143,7 +145,7 @@ def steps_of(
 
 
 def step_of(row: Row, watts: Power, name: str = "") -> PowerStep:
-    """A board's row, whose power is known, as a governor reckons with it."""
+    """Return a board's row, whose power is known, as a step of the governor."""
     assert row.power_w is not None
     return PowerStep(name, row.power_w, min(watts.static_w, row.power_w), row.headroom, row.p99_ms)
 
@@ -151,9 +153,9 @@ def step_of(row: Row, watts: Power, name: str = "") -> PowerStep:
 def _capped(
     first: PowerStep, board: Board, mode: Mode, steps_hz: Sequence[int], costs: Coefficients
 ) -> Iterator[PowerStep]:
-    """With a slower GPU: work takes longer in proportion and less energy, as its voltage falls with its clock.
+    """Yield steps with a slower GPU: work takes longer in proportion, and less energy, as voltage falls with the clock.
 
-    Taken as if all work were the GPU's, which is so slow at worst; the governor measures what is drawn.
+    All work counts as the GPU's, which is the worst case for speed. The governor measures the real power.
     """
     if mode.gpu_mhz is None:
         return
@@ -182,7 +184,7 @@ _AMBIENT_C = (-60.0, 150.0)  # the coldest air on Earth; more than any module's 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """How long a simulation is, and what it assumes of cameras, scene and surroundings.
+    """The length of a simulation, and its assumptions about cameras, scene and surroundings.
 
     Attributes:
         seconds: length of the simulated run.
@@ -190,12 +192,12 @@ class Scenario:
         trace: file of the frames that a camera delivered, or that ``sink: jsonl`` wrote; None: the rate of the source.
         objects: mean number of objects on a frame without a trace; None: as many as the pipeline's crops take at most.
         jitter: standard deviation of a camera's frame times, as a fraction of the frame period.
-        stages: summary of ``edgert run --json``, with the times of stages other than models; None:
-            on a board they take what is predicted, on this machine no time.
+        stages: summary of ``edgert run --json``, with the times of stages other than models; None: on a board the
+            predicted times, on this machine no time.
         ambient_c: temperature of the air around the board, in degrees Celsius.
 
     Raises:
-        ConfigError: a number is beyond what there is.
+        ConfigError: a number is out of range.
     """
 
     seconds: float = SECONDS
@@ -222,16 +224,16 @@ class Simulation:
 
     Attributes:
         pipeline, board, title: names; the title is what people call the board.
-        mode, placement: the row of the plan that was played; empty for this machine.
+        mode, placement: the row of the plan that was simulated; empty for this machine.
         budgets: of the file, as a governor kept them.
-        basis: what the numbers rest on.
+        basis: what the numbers are based on.
         notes: what was assumed.
-        played: what came out.
-        checks: every budget and limit, as of a plan's row, against what was played; of latency alone for this machine.
+        played: the results.
+        checks: every budget and limit, as of a plan's row, against the results; of latency alone for this machine.
         most_fps: frames a second that the sources could send, as the plan has it; None for this machine.
-        error, power_error: relative, of times and watts, as the plan has them; None: nobody has compared any.
+        error, power_error: relative, of times and watts, as the plan has them; None: not known.
         figures: see :func:`edgert.planner.plan_text.figures`; empty for this machine.
-        words: of the checks, as a plan says it; empty for this machine.
+        words: of the checks, in the plan's words; empty for this machine.
     """
 
     pipeline: str
@@ -252,11 +254,11 @@ class Simulation:
 
     @property
     def verdict(self) -> Verdict:
-        """Of all checks together; kept where there is none."""
+        """Combined verdict of all checks; ``kept`` where there is none."""
         return max((check.verdict for check in self.checks), key=VERDICTS.index, default="kept")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, marked as simulated."""
+        """Return plain data, marked as simulated."""
         checks = [{**asdict(one), "verdict": one.verdict} for one in self.checks]
         plain = {**asdict(self), "played": self.played.to_json(), "checks": checks}
         return {"simulated": True, "verdict": self.verdict, **plain}
@@ -274,13 +276,15 @@ def simulate(
     scenario: Scenario = Scenario(),
     progress: Progress | None = None,
 ) -> Simulation:
-    """Plays a pipeline event by event; runs no model and opens no camera. The same input gives the same outcome.
+    """Simulate a pipeline event by event, without running a model or opening a camera.
+
+    The same input gives the same outcome.
 
     Args:
         pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
         board: a board's name or file, or ``host`` with ``profiles``; the pipeline's own by default.
         mode: a power mode; the one that a plan would choose by default.
-        objective: what the plan's placement is made best in: ``energy``, ``throughput`` or ``latency``.
+        objective: what the plan's placement is optimized for: ``energy``, ``throughput`` or ``latency``.
         tensorrt: the release that the plan is for; by default that of the board's usual JetPack.
         profiles: measured times, as a plan takes them: for this machine one of each model.
         overrides: ``key.path=value``, as given to ``--set``.
@@ -290,7 +294,7 @@ def simulate(
     Raises:
         ConfigError: no such board or mode, no model, no profile of one, a trace or summary that cannot be used, or no
             time to simulate.
-        BudgetError: no share of the frames is predicted to keep the budgets, which are to be enforced.
+        BudgetError: no share of the frames is predicted to keep the budgets, which are enforced.
     """
     file, seen = as_delivered(load_pipeline(pipeline, overrides))
     check_demands(file)
@@ -328,7 +332,7 @@ def simulate(
 
 
 def about_row(found: BoardPlan, row: Row) -> Iterator[str]:
-    """What to know of the row that is simulated or emulated: that it is only the closest, or of an estimated mode."""
+    """Yield caveats of the simulated or emulated row: it is only the closest, or its mode is estimated."""
     is_open = "whether a row of the plan keeps every budget is not known"
     doubt = is_open if row.verdict == "unknown" else "no row of the plan keeps every budget"
     if found.chosen is None:
@@ -388,7 +392,7 @@ def _played(
 
 
 def _checks(budget: Budget, played: Simulated) -> Iterator[Check]:
-    """Budgets that a simulation of this machine can be held to."""
+    """Yield the budgets that a simulation of this machine can check."""
     if budget.latency_ms is not None:
         p99_ms = played.latency_ms.p99 if played.frames_out else math.inf
         text = f"p99 {p99_ms:.3g} of {budget.latency_ms:g} ms"
@@ -396,7 +400,7 @@ def _checks(budget: Budget, played: Simulated) -> Iterator[Check]:
 
 
 def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -> Governing | None:
-    """The settings of a run: fewer frames of all streams, then fewer streams, then both with fallback models."""
+    """Return the settings of a run: fewer frames of all streams, then fewer streams, then both with fallback models."""
     if budget.power_w is None and budget.latency_ms is None:
         return None
     streams, smaller = streams_of(file.config.stages), fallbacks(file.config.stages, file.config.models)

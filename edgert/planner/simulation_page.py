@@ -21,7 +21,7 @@ _STYLES, _SCRIPTS = ("page.css", "series.css"), ("page.js",)
 
 
 def simulation_headline(simulation: Simulation) -> str:
-    """One sentence: where, how fast, how late, at what power, each with its error bar."""
+    """Return one sentence: board, rate, latency and power, each with its error bar."""
     played = simulation.played
     mode = f" in {simulation.mode}" if simulation.mode else ""
     watts = f" at {fixed(played.power_w, 1)}{_SPACE}W{_within(simulation.power_error)}" if played.power_w else ""
@@ -38,7 +38,7 @@ def _within(error: float | None) -> str:
 
 
 def _least_fps(simulation: Simulation) -> float | None:
-    """Frames a second where the times are at the far end of their error bar; None where all come out there, too."""
+    """Return the rate with times at the far end of their error bar; None where all frames come out there, too."""
     if simulation.error is None or simulation.most_fps is None:
         return None
     least = simulation.most_fps / (1 + simulation.error)
@@ -46,21 +46,27 @@ def _least_fps(simulation: Simulation) -> float | None:
 
 
 def verdict_text(simulation: Simulation) -> str:
-    """Whether rate, memory and every budget are kept, in a plan's words; of this machine, whether latency is: empty
-    where nothing limits it."""
+    """Return whether rate, memory and every budget are kept, in a plan's words.
+
+    For this machine it is about latency alone, and empty where nothing limits it.
+    """
     doubts = "; ".join(check.words for check in simulation.checks if check.verdict != "kept")
     return simulation.words or doubts or ("budgets kept" if simulation.checks else "")
 
 
 def render(simulation: Simulation) -> str:
-    """The simulation as a whole HTML document; equal ones give equal text."""
+    """Return the simulation as a whole HTML document; equal ones give equal text."""
     body = [_header(simulation), html.columns(_sections(simulation))]
     headline = simulation_headline(simulation)
     return html.document(f"{simulation.pipeline}: simulated", headline, body, styles=_STYLES, scripts=_SCRIPTS)
 
 
 def save(simulation: Simulation, path: Path) -> None:
-    """Writes the page, all of it or nothing. Raises ArtifactError."""
+    """Write the page atomically.
+
+    Raises:
+        ArtifactError: the page cannot be written.
+    """
     replace_text(path, render(simulation))
 
 
@@ -113,7 +119,7 @@ def _sections(simulation: Simulation) -> Iterator[tuple[str, str, html.Markup]]:
 
 
 def _charts(simulation: Simulation) -> html.Markup:
-    """What changed over time; below, folded, what hardly did."""
+    """Return charts of what changed over time; below, folded, those that hardly changed."""
     if not simulation.played.moments:
         return html.paragraph("The sources ended before a second was over.", "absent")
     drawn = list(_drawn(simulation))
@@ -127,7 +133,7 @@ def _charts(simulation: Simulation) -> html.Markup:
 
 @dataclass(frozen=True, slots=True)
 class _Chart:
-    """A drawn chart, and what its lines stay at where they are nearly straight; empty where they are not."""
+    """A drawn chart, and the values of its lines where they are nearly straight; empty where they are not."""
 
     title: str
     figure: html.Markup
@@ -193,7 +199,7 @@ _QUEUES = 16  # rows of queues that are drawn
 
 
 def _second(second: Second) -> html.Markup:
-    """Accelerators and cores, with the queues below, and a table of what each stage took."""
+    """Return accelerators and cores, with the queues below, and a table of each stage's times."""
     found = lanes(second)
     stages = list(dict.fromkeys(span.stage for lane in found for span in lane.spans))
     hues = {stage: min(place, HUES - 1) for place, stage in enumerate(stages)}
@@ -227,7 +233,7 @@ def _second(second: Second) -> html.Markup:
 
 
 def track_of(lane: Lane, hues: Mapping[str, int]) -> Track:
-    """A lane in the colors of its stages; those beyond the last color share it."""
+    """Return a lane in the colors of its stages; stages beyond the last color share it."""
     spans: dict[int, list[tuple[float, float]]] = {}
     words: dict[int, list[str]] = {}
     for stage in dict.fromkeys(span.stage for span in lane.spans):
@@ -242,7 +248,7 @@ def track_of(lane: Lane, hues: Mapping[str, int]) -> Track:
 
 
 def _took(found: Sequence[Lane]) -> html.Markup:
-    """The same in numbers; what may run on any core is one row."""
+    """Return the same in numbers; stages that may run on any core have one row."""
     rows: dict[tuple[str, str], dict[tuple[float, float], float]] = {}
     for lane in found:
         for span in lane.spans:

@@ -1,4 +1,4 @@
-"""What a page says of a model's units: their predicted times in a table, and by color in the graph."""
+"""A page's section on a model's units: their predicted times in a table, and by color in the graph."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _SLOWEST = 20  # units of an engine, where a page has many boards
 
 @dataclass(frozen=True, slots=True)
 class UnitRow:
-    """A unit where an engine runs it.
+    """A unit on the accelerator where an engine runs it.
 
     Attributes:
         number: its place in the graph, from 1.
@@ -27,7 +27,7 @@ class UnitRow:
         time_ms, energy_mj: of a run, alone on the board.
         part: of the time of all units, 0 to 1.
         nodes: how many of the model's.
-        others_ms: accelerator → what it would take there.
+        others_ms: accelerator → its time there.
     """
 
     number: int
@@ -41,7 +41,7 @@ class UnitRow:
 
 
 def unit_rows(network: Network, engine: EngineRow) -> tuple[UnitRow, ...]:
-    """Every unit of an engine, in the order of the graph."""
+    """Return every unit of an engine, in the order of the graph."""
     placed = list(zip(network.units, engine.assignment, strict=True))
     total_ms = sum(unit.costs[where].time_ms for unit, where in placed) or 1.0
     return tuple(
@@ -60,15 +60,16 @@ def unit_rows(network: Network, engine: EngineRow) -> tuple[UnitRow, ...]:
 
 
 def half_of(rows: Sequence[UnitRow]) -> int:
-    """How few units take half of the time of all."""
+    """Return how few units take half of the time of all."""
     parts = accumulate(sorted((row.part for row in rows), reverse=True))
     return next((count for count, part in enumerate(parts, 1) if part >= 0.5 - 1e-9), 0)
 
 
 def model_section(model: ModelRow, name: str, *, is_whole: bool) -> html.Markup:
-    """Every engine of a model, the one with the most frames first.
+    """Return every engine of a model, the one with the most frames first.
 
     Args:
+        model: the model's row of the plan.
         name: of the section, for links inside it.
         is_whole: whether every unit is drawn and listed; otherwise blocks, and the slowest units.
     """
@@ -146,7 +147,7 @@ def _grouped(rows: Sequence[UnitRow]) -> tuple[diagram.Block, ...]:
 
 
 def _blocks(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> _Drawing:
-    """As many boxes as people can read, each of the units of one block."""
+    """Return a readable number of boxes, each of the units of one block."""
     blocks = _grouped(rows)
     owner = [number for number, block in enumerate(blocks) for _ in range(block.first, block.end)]
     times = [sum(row.time_ms for row in rows[block.first : block.end]) for block in blocks]
@@ -193,7 +194,7 @@ def _lines(edge: Edge, engine: EngineRow, home: str) -> Iterator[diagram.Line]:
 
 
 def _table(model: str, rows: Sequence[UnitRow]) -> html.Markup:
-    """The slowest first; people sort and search it."""
+    """Return the table of units, the slowest first; it can be sorted and searched."""
     most = max((row.part for row in rows), default=1.0) or 1.0
     table = html.table(
         f"Units of {model}",

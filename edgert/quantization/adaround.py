@@ -53,9 +53,9 @@ class Effort:
 
 
 def solve(wanted: weights.F64, gram: weights.F64, effort: Effort) -> weights.F64:
-    """Integers for ``wanted`` (groups, rows, n), in steps, given the second moments (groups, n, n) of its inputs.
+    """Return integers for ``wanted`` (groups, rows, n), in steps, given second moments (groups, n, n) of the inputs.
 
-    No row of them has a larger error than the nearest integers have.
+    No row has a larger error than rounding to the nearest integers gives.
     """
     nearest = np.clip(np.rint(wanted), -weights.LIMIT, weights.LIMIT)
     low = np.clip(np.floor(wanted), -weights.LIMIT, weights.LIMIT - 1)
@@ -69,13 +69,13 @@ def solve(wanted: weights.F64, gram: weights.F64, effort: Effort) -> weights.F64
 
 
 def errors(difference: weights.F64, gram: weights.F64) -> weights.F64:
-    """d·G·dᵀ of each row: (groups, rows)."""
+    """Return the error d·G·dᵀ of each row: (groups, rows)."""
     found: weights.F64 = np.einsum("grn,grn->gr", difference @ gram, difference)
     return found
 
 
 def _relax(wanted: weights.F64, low: weights.F64, gram: weights.F64, effort: Effort) -> weights.F64:
-    """Whether to round up, as 0 and 1. Each row's error counts relative to that of rounding to nearest."""
+    """Return 1 where to round up and 0 elsewhere; each row's error counts relative to that of rounding to nearest."""
     before = errors(np.rint(wanted) - wanted, gram)
     weight = np.divide(wanted.shape[2], before, where=before > 0, out=np.zeros_like(before))[..., None]
     below, moments = (low - wanted).astype(np.float32), gram.astype(np.float32)
@@ -100,7 +100,7 @@ def _relax(wanted: weights.F64, low: weights.F64, gram: weights.F64, effort: Eff
 
 
 def _pressure(up: weights.F32, step: int, effort: Effort) -> weights.F32:
-    """The slope of pressure · (1 - |2h - 1|**beta); beta falls along a cosine."""
+    """Return the slope of pressure · (1 - |2h - 1|**beta); beta falls along a cosine."""
     rest = (step / effort.steps - _WARM) / (1 - _WARM)
     if rest < 0:
         return np.zeros_like(up)
@@ -112,7 +112,7 @@ def _pressure(up: weights.F32, step: int, effort: Effort) -> weights.F32:
 
 
 def _flip(values: weights.F64, low: weights.F64, wanted: weights.F64, gram: weights.F64) -> weights.F64:
-    """Coordinate descent: each rounding in turn goes to the other side where that makes its row's error less."""
+    """Flip roundings one by one (coordinate descent) wherever that lowers the error of the row."""
     values = values.copy()
     pull = (values - wanted) @ gram
     diagonal = np.einsum("gii->gi", gram)
@@ -144,10 +144,11 @@ def roundings(
     effort: Effort = Effort(),
     stop: Event | None = None,
 ) -> Mapping[str, I8]:
-    """Weight → int8 values in [-127, 127] that :func:`~edgert.quantization.lowering.lower.lower` takes for the nearest.
+    """Return weight → int8 values in [-127, 127] that lower the error of the layer's output.
 
-    Weights without scales, that two nodes share, or that belong to a ConvTranspose, are left out: to nearest is right
-    for those. The same arguments give the same values.
+    :func:`~edgert.quantization.lowering.lower.lower` takes them in place of the nearest integers. Left out are weights
+    without scales, weights that two nodes share, and those of a ConvTranspose. Rounding to nearest is right for those.
+    The same arguments give the same values.
 
     Args:
         graph: the float graph.

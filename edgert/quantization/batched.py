@@ -1,4 +1,4 @@
-"""An INT8 model that takes several images at a time: opened, and held to what it gives for each alone."""
+"""Opening the batch dimension of an INT8 model, and checking that every image gives the same result as alone."""
 
 from bisect import bisect
 from collections.abc import Mapping, Sequence
@@ -25,17 +25,17 @@ PAIR = 2
 
 
 def opened(model: Model, feeds: Sequence[Feeds] = (), *, file: Model | None = None) -> Model:
-    """The model, made for one image, with its batch size open; the model itself where it takes none or several.
+    """Return the model with its batch dimension open, or the model itself where its batch is not 1.
 
-    Two images at once are run against each alone, every node as the ONNX standard defines it.
+    Two images in one batch are compared with each image alone. Every node runs as the ONNX standard defines it.
 
     Args:
         model: static, clean.
-        feeds: images to compare on, of batch 1; noise stands in for those that are missing.
-        file: what it was made of, which may take several where it does not; the message then mentions it.
+        feeds: images to compare on, of batch 1; noise replaces missing ones.
+        file: the model it was made of. If that one accepts several images, the error message mentions it.
 
     Raises:
-        ModelError: a node holds it to one image, or mixes images; the node is named.
+        ModelError: a node accepts one image only, or mixes images; the node is named.
     """
     if any(spec.shape[:1] != (1,) for spec in inputs(model)):
         return model
@@ -48,35 +48,36 @@ def opened(model: Model, feeds: Sequence[Feeds] = (), *, file: Model | None = No
 
 
 def takes_several(model: Model, feeds: Sequence[Feeds]) -> bool:
-    """Whether a model whose batch is open gives for two images at once what it gives for each.
+    """Return whether a model with an open batch gives the same for two images at once as for each alone.
 
     Args:
-        feeds: two, of batch 1.
+        model: any model; without an open batch the answer is False.
+        feeds: two images, each of batch 1.
     """
     return has_open_batch(model) and _Trial(model, model, feeds[:PAIR]).holds(None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trial:
-    """A model and the same with its batch open, and two images."""
+    """A model, the same model with its batch open, and two images to compare them on."""
 
     model: Model
     made: Model
     feeds: Sequence[Feeds]
 
     def holds(self, count: int | None) -> bool:
-        """Whether both do the same: the outputs of the graph; or all that its first ``count`` nodes compute."""
+        """Return whether both models agree on the graph's outputs, or on all that the first ``count`` nodes compute."""
         try:
             alone = [self._run(self.model, count, feed) for feed in self.feeds]
             both = {name: np.concatenate([feed[name] for feed in self.feeds]) for name in self.feeds[0]}
             together = self._run(self.made, count, both)
-        except BuildError:  # sizes that do not fit, which is what is asked
+        except BuildError:  # the sizes do not fit: the model does not accept two images
             return False
         agree = _stacked if count is None else _agrees
         return all(agree([one[name] for one in alone], array) for name, array in together.items())
 
     def _run(self, model: Model, count: int | None, feed: Feeds) -> Mapping[str, Array]:
-        """All outputs; or all that the first ``count`` nodes compute."""
+        """Return all outputs, or all that the first ``count`` nodes compute."""
         part = model
         if count is not None:
             graph, types = read(model), read(self.model).specs
@@ -86,7 +87,7 @@ class _Trial:
         return Function(part, fused=False, quiet=True)(feed)
 
     def culprit(self) -> Node | None:
-        """The first node that does something else with two images; None where that is only seen at the end."""
+        """Return the first node that treats two images differently; None where only the outputs differ."""
         nodes = read(self.made).nodes
         if self.holds(len(nodes)):
             return None
@@ -105,7 +106,7 @@ def _stacked(alone: Sequence[Array], both: Array, axis: int = 0) -> bool:
 
 
 def _agrees(alone: Sequence[Array], both: Array) -> bool:
-    """Whether a tensor within holds both images, along any dimension, or is the same for all."""
+    """Return whether an inner tensor holds both images along some dimension, or is the same for all images."""
     if both.shape == alone[0].shape and all(np.array_equal(one, both) for one in alone):
         return True
     return both.ndim == alone[0].ndim and any(_stacked(alone, both, axis) for axis in range(both.ndim))
@@ -122,7 +123,7 @@ def _noise(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
 def _refused(model: Model, trial: _Trial, closed: Sequence[str], in_file: bool) -> ModelError:
     node = trial.culprit()
     if node is not None:
-        why = f"node {node.name!r} ({node.op}) does something else with two images than with each alone"
+        why = f"node {node.name!r} ({node.op}) gives other results for two images at once than for each alone"
     else:
         name = closed[0] if closed else outputs(model)[0].name
         last = read(model).producers.get(name)

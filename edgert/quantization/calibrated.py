@@ -34,13 +34,14 @@ _16_BITS = frozenset({"float16", "bfloat16"})
 
 
 def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
-    """The model with static shapes, opset 17 or newer, batch normalization and constants folded, and named nodes.
+    """Return the model ready for quantization: static shapes, opset 17 or newer, constants folded, nodes named.
 
-    It computes the same up to the rounding of folded weights, and equal models give equal digests. Tensors that remain
-    keep their names. Bodies of If, Loop and Scan, and nodes of other domains, stay as they are, in float; both are
-    logged.
+    Batch normalization is folded into weights. The model computes the same up to the rounding of folded weights, and
+    equal models give equal digests. Remaining tensors keep their names. Bodies of If, Loop and Scan, and nodes of other
+    domains, stay in float; both are logged.
 
     Args:
+        model: a float32 model.
         shapes: input name → all its dimensions. A first dimension that stays open becomes 1.
 
     Raises:
@@ -61,7 +62,7 @@ def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> 
         if node.domain:
             log.info("%s: node %r (%s.%s) stays in float", model.path, node.name, node.domain, node.op)
         elif about(node.op).kind == "control":
-            log.info("%s: what is inside node %r (%s) stays in float", model.path, node.name, node.op)
+            log.info("%s: the graph inside node %r (%s) stays in float", model.path, node.name, node.op)
     return raised
 
 
@@ -72,7 +73,7 @@ def _check_types(model: Model) -> None:
     narrow += [spec.name for spec in graph.inputs if spec.dtype in _16_BITS]
     if integer is not None:
         what, why = "is already quantized", f"node {integer.name!r} is a {integer.op}"
-        fix = "the float model is wanted, from which it was made; or run this one as it is: precision: fp32"
+        fix = "give the float model it was made from; or run this one as it is: precision: fp32"
         if not any(is_integer(node.op) for node in graph.nodes):
             fix += "; or take the scales of its Q/DQ nodes to a DLA: edgert quantize --target cache, or --target dla"
     elif narrow:
@@ -88,7 +89,11 @@ def _check_types(model: Model) -> None:
 
 
 def _static(model: Model) -> Model:
-    """The model with open batch dimensions set to 1. Raises ModelError when others are open."""
+    """Return the model with open batch dimensions set to 1.
+
+    Raises:
+        ModelError: other dimensions are open.
+    """
     ones = {}
     for spec in inputs(model):
         known = [dim for dim in spec.shape[1:] if isinstance(dim, int)]
@@ -128,13 +133,13 @@ class Calibrated:
     whole: Scheme | None = None
 
     def feeds(self, count: int, first: int = 0) -> Sequence[Feeds]:
-        """Images from number ``first`` on, at most ``count``, as the model's input; none without images."""
+        """Return at most ``count`` images from number ``first`` on, as the model's input; none without images."""
         if self.feed is None:
             return []
         return [self.feed.feeds(index) for index in range(first, min(first + count, len(self.feed)))]
 
     def more(self) -> Mapping[str, Histogram]:
-        """The ranges of all tensors that the table does not know, measured on the same images.
+        """Measure the ranges of all tensors missing from the table, on the same images.
 
         Raises:
             CalibrationError: there are no images.
@@ -149,8 +154,14 @@ class Calibrated:
         return calibrate(self.model, self.feed, tensors=missing, early_stop=self._stopped_early).histograms
 
     def smoothed(self, recipe: Recipe, *, stop: threading.Event | None = None) -> Calibrated | None:
-        """The same function with smoothed activations (:mod:`~edgert.quantization.equalization`), its ranges measured
-        anew; None where nothing can be smoothed, or there are no images to measure it on.
+        """Return the same model with smoothed activations and newly measured ranges.
+
+        See :mod:`~edgert.quantization.equalization`. None where nothing can be smoothed, or without images to measure
+        on.
+
+        Args:
+            recipe: its target and DLA decide which ranges are needed.
+            stop: ends the measurement when set.
 
         Raises:
             CalibrationError: the new ranges cannot be measured; stopped.
@@ -179,10 +190,10 @@ class Calibrated:
 
 
 def prepared(model: Model, config: ModelConfig) -> Model:
-    """The model that ranges are measured on.
+    """Return the model that ranges are measured on.
 
     Raises:
-        ModelError: it cannot be quantized: it is already, its size is open, or it has no weights.
+        ModelError: it cannot be quantized: it is quantized already, its size is open, or it has no weights.
     """
     if len(config.profiles) > 1:
         raise CalibrationError(
@@ -196,7 +207,7 @@ def prepared(model: Model, config: ModelConfig) -> Model:
 
 
 def one_size(model: Model, config: ModelConfig) -> Shapes:
-    """The shapes that ranges are measured at: of the first profile, one image at a time where the batch is open.
+    """Return the shapes that ranges are measured at: those of the first profile, with a batch of 1 where it is open.
 
     Raises:
         ModelError: dimensions other than the batch stay open.
@@ -217,19 +228,23 @@ def calibrate_section(
     state: Path | None = None,
     progress: Progress | None = None,
 ) -> Calibrated:
-    """Measures the ranges of a model. Blocks until done.
+    """Measure the ranges of a model.
+
+    Blocks until done.
 
     Args:
         config: the model's section; its ``calibrate`` has the images and the method.
-        target: who alone will be given these ranges, so that tensors it rounds nowhere need not be counted: a third
-            to two thirds of the values of common networks. None measures all.
-        run: where the section stands, what follows the images, and what ends the measurement.
+        target: the only user of these ranges. Tensors that it never rounds are not counted: a third to two thirds of
+            the values of common networks. None measures all.
+        run: the section's place in the file, the progress bar, and the stop event.
         images: images to take instead of the section's.
-        workers, dask, state: as :func:`~edgert.quantization.calibration.range_calibrator.calibrate` takes them.
+        workers: as :func:`~edgert.quantization.calibration.range_calibrator.calibrate` takes it.
+        dask: likewise.
+        state: likewise.
         progress: called instead of the run's bar, with the images' names.
 
     Raises:
-        CalibrationError: no images are named, too few are there, or what they do to the model cannot be used.
+        CalibrationError: no images are named, too few are there, or the values they give cannot be used.
         EdgertError: the model or the images cannot be read.
     """
     try:
@@ -269,7 +284,9 @@ def calibrate_section(
 def with_ranges(
     config: ModelConfig, ranges: RangeTable | str | Path, *, images: ImageDataset | None = None, where: str = ""
 ) -> Calibrated:
-    """Takes ranges measured before. Images, or those that the section names, serve to correct biases and to compare.
+    """Return a calibrated model from ranges measured before.
+
+    Images, by default those of the section, serve to correct biases and to compare.
 
     Raises:
         CalibrationError: the file is damaged, or of another model.

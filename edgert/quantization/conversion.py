@@ -1,4 +1,4 @@
-"""A model in another precision: INT8 or FP16, or what is fastest of what is accurate enough."""
+"""Making a model in another precision: INT8 or FP16, or the fastest of those that are accurate enough."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,14 +28,18 @@ class Fp16Model:
 
 
 def fp16_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -> Fp16Model:
-    """Converts a model; nodes of ``quantize: {keep: …}`` stay float32, and those that float16 would spoil.
+    """Convert a model to float16.
+
+    Nodes of ``quantize: {keep: …}`` stay float32, and those that float16 would spoil.
 
     Args:
-        open_batch: a batch size that the model leaves open stays so; else it is what the section has, or 1.
+        model: the float model.
+        config: the model's section.
+        open_batch: a batch size that the model leaves open stays open; else it is that of the section, or 1.
 
     Raises:
         ModelError: dimensions stay open.
-        CalibrationError: ``keep`` names nothing.
+        CalibrationError: ``keep`` matches no node.
     """
     if len(config.profiles) > 1:
         raise ModelError(
@@ -61,7 +65,7 @@ def _int8(model: Model, config: ModelConfig, job: Job) -> Model:
 
 
 def _auto(model: Model, config: ModelConfig, job: Job) -> Model:
-    """What runs fastest and is accurate enough. Accuracy, which takes minutes, is not measured for nothing."""
+    """Return the fastest version that is accurate enough; accuracy, which takes minutes, is measured only if needed."""
     from edgert.quantization.throughput import fastest
 
     calibrated = _calibrated(config, job)
@@ -96,12 +100,12 @@ def _auto(model: Model, config: ModelConfig, job: Job) -> Model:
 
 
 def _opened_float(model: Model, calibrated: Calibrated, job: Job) -> Model | None:
-    """The float model that is quantized, with its batch open; None where one image is run at a time.
+    """Return the float model to quantize, with its batch open; None where one image is run at a time.
 
-    Crops are run one by one where the file, or the model that is made of it, takes no more.
+    Crops are run one by one where the file, or the model made of it, takes no more.
 
     Raises:
-        ModelError: it is to be batched, and cannot be.
+        ModelError: it has to run in batches, and cannot.
     """
     if job.rows == 1 or not (job.batched or has_open_batch(model)):
         return None

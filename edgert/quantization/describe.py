@@ -1,4 +1,4 @@
-"""What came of quantizing a model, as the records that a report shows."""
+"""Records of a quantization for its report."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -31,13 +31,13 @@ _STEPS = {
 
 
 def provenance(model: Model, table: RangeTable | None, method: str, command: str, source: str) -> Provenance:
-    """Enough to make the result again.
+    """Return all facts needed to make the result again.
 
     Args:
         model: as its file is.
         table: the ranges, if there are any.
         method: of choosing thresholds, in words.
-        command: as it was typed.
+        command: as the user typed it.
         source: where the calibration images came from.
     """
     versions = {"edgert": __version__} | {name: _version(name) for name in _PACKAGES}
@@ -56,7 +56,7 @@ def provenance(model: Model, table: RangeTable | None, method: str, command: str
 
 
 def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, str]:
-    """What the section sets of precision, and how activations and weights are stored."""
+    """Return the section's precision settings, and how activations and weights are stored."""
     found: dict[str, str] = {}
     for name in _SECTIONS:
         section = getattr(config, name)
@@ -75,7 +75,7 @@ def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, 
 
 
 def method_text(table: RangeTable, recipe: Recipe) -> str:
-    """How thresholds were chosen: ``"mse"``; ``auto`` where each tensor has its own method."""
+    """Return how thresholds were chosen: ``"mse"``, or ``auto`` where tensors have their own methods."""
     shares = {"percentile": f"percentile {table.percentile:g}"}
     if not recipe.choose and not table.chosen:
         return shares.get(table.method, table.method)
@@ -84,7 +84,7 @@ def method_text(table: RangeTable, recipe: Recipe) -> str:
 
 
 def engine_text(config: ModelConfig) -> str:
-    """What runs the section's model: ``"ONNX Runtime 1.20.0"``."""
+    """Return what runs the section's model: ``"ONNX Runtime 1.20.0"``."""
     name = backend(config.backend).name
     if name not in _ENGINES:
         return name
@@ -93,7 +93,10 @@ def engine_text(config: ModelConfig) -> str:
 
 
 def _version(package: str) -> str:
-    """Of an installed package, without importing it; empty for one that is not there, as with ONNX Runtime for GPUs."""
+    """Return the version of an installed package without importing it.
+
+    Empty for one that is not installed, as with ONNX Runtime for GPUs.
+    """
     try:
         return version(package)
     except PackageNotFoundError:
@@ -125,7 +128,7 @@ _SETTLED = "ranges settled"
 
 
 def summary(outcome: QuantizationResult) -> tuple[str, ...]:
-    """What a reader wants to know first, a line each; layers are counted as in the report."""
+    """Return the main facts for a reader, one line each; layers are counted as in the report."""
     layers = describe_layers.layer_rows(outcome)
     others = Counter(layer.precision for layer in layers)
     done = others.pop("INT8", 0)
@@ -150,12 +153,13 @@ def describe(
     command: str = "",
     source: str = "",
 ) -> QuantizationReport:
-    """A report of a quantized model.
+    """Make a report of a quantized model.
 
-    Reads the model's file again. Thresholds of every method are worked out for each tensor, up to 20 ms each, and
+    Reads the model's file again. Thresholds of every method are computed for each tensor, up to 20 ms each, and
     equalization, where the section asks for it, once more.
 
     Args:
+        outcome: the quantized model and its measurements.
         config: the section it was made by.
         command: as the user typed it.
         source: where the calibration images came from; the section's ``calibrate: images`` by default.
@@ -168,7 +172,7 @@ def describe(
     images = source or (str(config.calibrate.images) if config.calibrate else "")
     notes = list(_notes(outcome))
     if config.quantize.equalize and all(one.kind != describe_layers.EQUALIZATION for one in changes):
-        text = f"{describe_layers.EQUALIZATION} was asked for and found no channels that could be scaled."
+        text = f"{describe_layers.EQUALIZATION} was requested and found no channels that could be scaled."
         notes.append(Note(text, level="note"))
     absent: dict[Part, str] = {}
     if outcome.evaluation is None:
@@ -194,9 +198,12 @@ def describe(
 def accuracy_rows(
     evaluation: EvaluationResult, labeled: bool, names: Mapping[str, str] | None = None
 ) -> tuple[AccuracyRow, ...]:
-    """Every metric of every version but the reference: of each version first the one that counts, with its budget.
+    """Return every metric of every version but the reference.
+
+    The main metric of each version comes first, with its budget.
 
     Args:
+        evaluation: results of all versions, the reference first.
         labeled: whether accuracy was measured on labels.
         names: version → precision as the report writes it; by default every version is the report's ``INT8``.
     """
@@ -224,7 +231,7 @@ def accuracy_rows(
 
 
 def sizes_bytes(models: Mapping[str, Model]) -> Mapping[str, int]:
-    """Precision → bytes of the model as one file, its weights inside."""
+    """Return precision → bytes of the model as one file, weights included."""
     return {name: len(to_bytes(model)) for name, model in models.items()}
 
 
@@ -235,7 +242,7 @@ def _notes(outcome: QuantizationResult) -> Iterator[Note]:
         yield Note(_sentence(outcome.search.reason), level="note" if outcome.search.is_complete else "warning")
     if outcome.scan is not None and not outcome.scan.is_complete:
         missing = sum(item.cost is None for item in outcome.scan.ranked)
-        yield Note(f"Time was over before the cost of {missing} of {len(outcome.scan.ranked)} layers was measured.")
+        yield Note(f"Time ran out before the cost of {missing} of {len(outcome.scan.ranked)} layers was measured.")
     for found in (outcome.scan, outcome.search):
         if found is not None and found.note:
             yield Note(_sentence(found.note))

@@ -30,9 +30,9 @@ _HALFWAY = "its weights are rounded to INT8, but nothing rounds its output: ONNX
 
 
 def layer_rows(outcome: QuantizationResult) -> tuple[LayerRow, ...]:
-    """One row for each node with weights, and for every other that was kept in higher precision, in graph order.
+    """Return a row for each node with weights, and for every other kept in higher precision, in graph order.
 
-    ``cost`` is how much of the graph's outputs is noise with this layer alone in INT8, where a scan measured it.
+    ``cost`` is the share of the graph's outputs that is noise with this layer alone in INT8, where a scan measured it.
     """
     graph = read(outcome.prepared)
     costs = {item.unit: item.cost for item in outcome.scan.ranked} if outcome.scan else {}
@@ -55,7 +55,7 @@ def layer_rows(outcome: QuantizationResult) -> tuple[LayerRow, ...]:
 
 
 def floating_notes(outcome: QuantizationResult) -> Iterator[Note]:
-    """One note for each reason why nodes without weights stay in floating point: how many of which operators."""
+    """Yield a note for each reason why nodes without weights stay in floating point, with the operators counted."""
     graph = read(outcome.prepared)
     others = {node.name: node for node in graph.nodes if not _is_layer(graph, node, outcome)}
     reasons: dict[str, list[Node]] = {}
@@ -71,7 +71,7 @@ def floating_notes(outcome: QuantizationResult) -> Iterator[Note]:
 
 
 def tensor_rows(table: RangeTable, scheme: Scheme) -> tuple[TensorRow, ...]:
-    """One row for each tensor whose range a scheme needs. Up to about 20 ms per different histogram.
+    """Return a row for each tensor whose range a scheme needs, in up to about 20 ms per different histogram.
 
     Raises:
         CalibrationError: a tensor is not in the table.
@@ -110,7 +110,7 @@ EQUALIZATION = "Cross-layer equalization"
 
 
 def corrections(outcome: QuantizationResult, model: Model, config: ModelConfig) -> tuple[Correction, ...]:
-    """All changes, in the order they were made; equalization is worked out anew from the file."""
+    """Return all changes, in the order they were made; equalization is computed again from the file."""
     equalized = _equalized(model, config) if config.quantize.equalize else ()
     rounded = _rounded(outcome) if outcome.recipe.adaround else ()
     shifted = _shifted(outcome) if outcome.recipe.correct_bias else ()
@@ -129,7 +129,7 @@ def _equalized(model: Model, config: ModelConfig) -> Iterator[Correction]:
 
 
 def _rounded(outcome: QuantizationResult) -> Iterator[Correction]:
-    """Nodes whose weights AdaRound rounded, and how many of these the other way."""
+    """Yield nodes whose weights AdaRound rounded, with the share of weights rounded the other way."""
     before, after = read(outcome.prepared), outcome.quantized.graph
     known = {node.name: node for node in after.nodes}
     weighted = sorted(outcome.quantized.scheme.weighted & known.keys())
@@ -146,7 +146,7 @@ def _rounded(outcome: QuantizationResult) -> Iterator[Correction]:
 
 
 def _shifted(outcome: QuantizationResult) -> Iterator[Correction]:
-    """Nodes whose bias was corrected by more than its rounding to integers, and by how much of the largest output."""
+    """Yield nodes whose bias was corrected by more than its rounding to integers, relative to the largest output."""
     before, after = read(outcome.prepared), outcome.quantized.graph
     known = {node.name: node for node in after.nodes}
     for node in before.nodes:
@@ -166,7 +166,7 @@ def _shifted(outcome: QuantizationResult) -> Iterator[Correction]:
 
 
 def _stored(graph: Graph, name: str) -> tuple[Array, Array]:
-    """The values of a stored tensor, plain or behind a DQ, and the steps it is stored in; 0 for a plain one."""
+    """Return the values of a stored tensor, plain or behind a DQ, and the steps it is stored in; 0 for a plain one."""
     if name in graph.constants:
         return np.asarray(graph.constants[name], np.float64), np.zeros(())
     node = graph.producers[name]

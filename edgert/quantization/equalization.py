@@ -44,11 +44,11 @@ class Scaling:
 
 
 def equalize(graph: Graph, plan: Sequence[Scaling] | None = None) -> Graph:
-    """The graph with equalized weights; it computes the same, up to rounding of the new weights.
+    """Return the graph with equalized weights; it computes the same, up to rounding of the new weights.
 
     Args:
         graph: a clean float graph with known shapes.
-        plan: from :func:`scalings` of this graph; None asks for it.
+        plan: from :func:`scalings` of this graph; None computes it.
     """
     by_name = {one.node: one for one in (scalings(graph) if plan is None else plan)}
     layers = {layer.kernel.node.name: layer for layer in channels(graph).layers}
@@ -60,12 +60,14 @@ def equalize(graph: Graph, plan: Sequence[Scaling] | None = None) -> Graph:
 
 
 def scalings(graph: Graph) -> tuple[Scaling, ...]:
-    """What to scale, so that for each class of channels the largest weight that makes it equals the largest that reads
-    it: s = sqrt(r1 / r2), repeated until it settles.
+    """Return what to scale so that neighboring layers have weights of one size.
 
-    A class keeps its scale when nothing can be gained (no weight makes it, or none reads it) and when anything else
-    sees it; so do those that a Clip bounds, which is not homogeneous. No channel's bias grows beyond the largest weight
-    or bias that its layer had: of a channel with next to no weights it would blow up the range of the whole tensor.
+    For each class of channels, the largest weight that makes it then equals the largest that reads it: s = sqrt(r1 /
+    r2), repeated until it settles.
+
+    A class keeps its scale when nothing can be gained: no weight makes it, or none reads it. It also does when any
+    other node sees it, or a Clip bounds it, which is not homogeneous. No channel's bias grows beyond the largest weight
+    or bias that its layer had. Otherwise a channel with tiny weights would blow up the range of the whole tensor.
 
     Args:
         graph: a clean float graph with known shapes.
@@ -85,13 +87,13 @@ def scalings(graph: Graph) -> tuple[Scaling, ...]:
 
 
 def _changes(classes: Channels, scale: F64) -> tuple[Scaling, ...]:
-    """What the classes' scales do to each layer, where they do anything."""
+    """Return how the classes' scales change each layer, for the layers that they change."""
     found = (Scaling(one.kernel.node.name, scale[one.makes], scale[one.reads]) for one in classes.layers)
     return tuple(one for one in found if (one.outputs != 1).any() or (one.inputs != 1).any())
 
 
 def _ranges(classes: Channels, scale: F64) -> tuple[F64, F64]:
-    """Per class, the largest weight that makes it and the largest that reads it, with scales in force."""
+    """Return, per class, the largest weight that makes it and the largest that reads it, with scales applied."""
     makes, reads = np.zeros(classes.count), np.zeros(classes.count)
     for layer in classes.layers:
         factor = _factor(layer, scale[layer.reads], scale[layer.makes])
@@ -102,13 +104,13 @@ def _ranges(classes: Channels, scale: F64) -> tuple[F64, F64]:
 
 
 def _factor(layer: Layer, inputs: F64, outputs: F64) -> F64:
-    """What to multiply a kernel by: (groups, outputs, inputs, 1)."""
+    """Return the factors of a kernel: (groups, outputs, inputs, 1)."""
     groups = layer.kernel.values.shape[0]
     return inputs.reshape(groups, 1, -1, 1) / outputs.reshape(groups, -1, 1, 1)
 
 
 def _floors(graph: Graph, classes: Channels) -> F64:
-    """Per class, the least it may be divided by; inf where it must keep its scale."""
+    """Return, per class, the least it may be divided by; inf where it must keep its scale."""
     floor = np.zeros(classes.count)
     for layer in classes.layers:
         name = "".join(layer.kernel.node.inputs[2:3])
@@ -120,7 +122,7 @@ def _floors(graph: Graph, classes: Channels) -> F64:
 
 
 def _held(classes: Channels) -> npt.NDArray[np.bool_]:
-    """(classes,) whether each must keep its scale: it is seen by others, or a Clip bounds it."""
+    """Return (classes,) whether each must keep its scale: other nodes see it, or a Clip bounds it."""
     held = np.zeros(classes.count, np.bool_)
     held[FIXED] = True
     for ceiling in classes.ceilings:
@@ -129,7 +131,7 @@ def _held(classes: Channels) -> npt.NDArray[np.bool_]:
 
 
 def _rescaled(layer: Layer, scaling: Scaling, builder: Builder) -> Node:
-    """The node reading its new weights, which are stored beside the old ones: others may read those."""
+    """Return the node reading its new weights, which are stored beside the old ones: others may read those."""
     kernel, node, stored = layer.kernel, layer.kernel.node, builder.graph.constants
     values = kernel.values * _factor(layer, scaling.inputs, scaling.outputs)
     changed = {1: arranged(values, node, kernel.stored)}
@@ -160,14 +162,14 @@ Exponents = npt.NDArray[np.int64]
 
 
 def smooth_activations(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Graph:
-    """The graph with smoothed activations; it computes the same, to the bit unless numbers become denormal.
+    """Return the graph with smoothed activations; it computes the same, bit for bit unless numbers become denormal.
 
-    Factors pass pools, concatenations, residual additions, homogeneous activations and gates. A gate whose channels
-    are scaled gets a Mul of its own that gives its g the unscaled input.
+    Factors pass pools, concatenations, residual additions, homogeneous activations and gates. A gate whose channels are
+    scaled gets a Mul of its own that gives its g the unscaled input.
 
     Args:
         graph: a clean float graph with known shapes.
-        feeds: images, 8 or more: two left YOLOX-nano's INT8 with twice the loss that eight did.
+        feeds: images, 8 or more: with two, YOLOX-nano's INT8 lost twice as much as with eight.
         like: the model that the graph was read from.
 
     Returns:
@@ -191,10 +193,11 @@ def smooth_activations(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Gra
 
 
 def _exponents(classes: Channels, peaks: Mapping[str, F64]) -> Exponents:
-    """(classes,) which power of two each is divided by.
+    """Return (classes,) the power of two that each is divided by.
 
     Args:
-        peaks: (channels,) largest magnitude of the tensors that the layers read.
+        classes: channels that share a scale, and the layers that make and read them.
+        peaks: tensor that a layer reads → (channels,) its largest magnitudes.
     """
     size, weight = np.zeros(classes.count), np.zeros(classes.count)
     for layer in classes.layers:
@@ -208,7 +211,10 @@ def _exponents(classes: Channels, peaks: Mapping[str, F64]) -> Exponents:
 
 
 def _shares(layer: Layer) -> F64:
-    """(input channels,) largest weight that reads each, in parts of the largest of its row; 0 where rows read one."""
+    """Return (input channels,) the largest weight that reads each, relative to the largest of its row.
+
+    It is 0 where rows read one channel.
+    """
     values = np.abs(layer.kernel.values).max(axis=3)
     if values.shape[2] == 1:
         return np.zeros(len(layer.reads))
@@ -218,7 +224,7 @@ def _shares(layer: Layer) -> F64:
 
 
 def channel_peaks(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feeds], like: Model) -> Mapping[str, F64]:
-    """Tensor → (channels along axis 1,) largest magnitude over the images.
+    """Return tensor → (channels along axis 1,) largest magnitude over the images.
 
     Raises:
         BuildError: ONNX Runtime cannot run the graph.
@@ -243,7 +249,7 @@ def channel_peaks(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feeds], 
 
 
 def _restored(graph: Graph, found: Sequence[Gate], classes: Channels, shifts: Exponents) -> Graph:
-    """The graph with a Mul in front of the g of every gate whose channels are scaled."""
+    """Return the graph with a Mul in front of the g of every gate whose channels are scaled."""
     builder, specs, restored = Builder(graph), dict(graph.specs), dict[str, str]()
     tensors = {gate.tensor for gate in found if gate.tensor in classes.labels}
     scaled = {tensor for tensor in tensors if shifts[classes.labels[tensor]].any()}

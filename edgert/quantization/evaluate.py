@@ -1,4 +1,4 @@
-"""How good a model is, and what other versions of it lose: what ``edgert eval`` does."""
+"""Accuracy of a model, and what other versions of it lose: the work of ``edgert eval``."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,9 @@ _EMULATION = Note(
     "Emulated: this is the arithmetic that is publicly known of such a device, not a measurement of one. "
     "Evaluate the model on the device before relying on it."
 )
-_OF_FILES = "Layers, activations and corrections are known of models that edgert quantized itself: --precision int8."
+_OF_FILES = (
+    "Layers, activations and corrections are known only for models that edgert quantized itself: --precision int8."
+)
 _NO_SPEED = "Not measured: an emulation takes longer than anything real would."
 
 
@@ -38,7 +40,7 @@ def _in_detail(main: Version, labeled: bool, command: str) -> QuantizationReport
     report = describe(made.outcome(labeled), made.config, command=command, source=made.source)
     if not main.emulated:
         return report
-    absent: dict[Part, str] = {"speed": _NO_SPEED, "corrections": "What was changed cannot be read off an emulation."}
+    absent: dict[Part, str] = {"speed": _NO_SPEED, "corrections": "An emulation does not show what was changed."}
     return replace(report, target=f"{report.target}, emulated", notes=(_EMULATION, *report.notes), absent=absent)
 
 
@@ -47,15 +49,15 @@ _REFERENCE = "fp32"  # what the model is called where its own name is that of a 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """How good a model and its other versions are.
+    """Accuracy of a model and its other versions.
 
     Attributes:
         section: the model.
         result: results of every version, and how each compares.
         dataset: what they were evaluated on.
-        versions: those that were made of the model, by name.
-        others: those that were given as files, by name.
-        unfinished: names of those that were not evaluated to the end, as it was stopped.
+        versions: those made of the model, by name.
+        others: those given as files, by name.
+        unfinished: names of those whose evaluation was stopped before its end.
         warnings: what the metrics do not show, a sentence each.
     """
 
@@ -68,17 +70,21 @@ class Evaluation:
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         unfinished = {"unfinished": list(self.unfinished)} if self.unfinished else {}
         about = {"model": self.section.name, "notes": list(self.dataset.notes), "warnings": list(self.warnings)}
         return {**about, **self.result.to_json(), **unfinished}
 
     def save_report(self, path: Path, command: str = "") -> None:
-        """Writes one HTML page about it; ``command`` is shown as what made it. Raises ArtifactError."""
+        """Write one HTML page about it; ``command`` is shown as what made it.
+
+        Raises:
+            ArtifactError: the page cannot be written.
+        """
         save(self.report(command), path)
 
     def report(self, command: str = "") -> QuantizationReport:
-        """What was found: the first INT8 version layer by layer, the accuracy of all.
+        """Return the report: the first INT8 version layer by layer, the accuracy of all.
 
         Args:
             command: shown as what made the report.
@@ -110,7 +116,7 @@ class Evaluation:
         )
 
     def _speed(self, labels: Mapping[str, str]) -> tuple[SpeedRow, ...]:
-        """Times of the evaluation's own runs, but for emulations: those take longer than anything real would."""
+        """Return times of the evaluation's own runs, without emulations: those take longer than anything real would."""
         first, *rest = self.result.results
         emulated = {name for name, one in self.versions.items() if one.emulated}
         real = [(labels[one.name], one) for one in rest if one.name not in emulated]
@@ -139,29 +145,31 @@ def evaluate(
     bar: Bar | None = None,
     stop: threading.Event | None = None,
 ) -> Evaluation | None:
-    """Evaluates a model and other versions of it on the same images. Blocks until done.
+    """Evaluate a model and other versions of it on the same images.
+
+    Blocks until done.
 
     Args:
         source: an ONNX file, a pipeline file, or the name of a shipped pipeline.
         model: which model of the pipeline, where there are several.
         data: labeled images, or images alone; the pipeline's ``accuracy: dataset`` by default.
-        metric: what versions are compared by; the pipeline's by default.
+        metric: compares versions; the pipeline's by default.
         against: ONNX files of other versions.
         max_drop: largest loss that is accepted, 0 to 1; the pipeline's by default.
-        limit: at most so many images.
+        limit: at most this many images.
         precision: int8, fp16: versions to make of the model.
         emulate: dla, gpu: parts of a Jetson whose INT8 is emulated.
         images: what INT8 is calibrated on; the pipeline's ``calibrate: images`` by default.
         ranges: a range file instead of that.
-        task: of an ONNX file, as it stands in YAML: ``detect yolox labels=names.txt``.
-        input: preprocessing of an ONNX file, as it stands in YAML: ``letterbox rgb std=255``.
+        task: of an ONNX file, as written in YAML: ``detect yolox labels=names.txt``.
+        input: preprocessing of an ONNX file, as written in YAML: ``letterbox rgb std=255``.
         overrides: ``KEY=VALUE`` of a pipeline.
         log: called with each step.
         bar: moved while images are counted.
         stop: ends it when set; what was evaluated by then is returned.
 
     Returns:
-        What was found; None if it was stopped before anything was.
+        The results; None if it was stopped before there were any.
 
     Raises:
         ConfigError: no such model, images, metric, precision or part.
@@ -219,7 +227,7 @@ _ON_ORT = ("auto", "ort")
 
 
 def _warnings(candidates: Mapping[str, Any], found: EvaluationResult, setup: EvaluationSetup) -> Iterator[str]:
-    """What agreement may hide: noise that is larger than the signal, and a reference that tells nothing apart."""
+    """Yield what agreement may hide: noise larger than the signal, and a reference whose results are all alike."""
     first, *others = found.results
     if not others:
         return

@@ -1,4 +1,4 @@
-"""Evaluation of INT8 versions beside FP32: with labels, by agreement with FP32, or by the noise of the outputs."""
+"""Evaluating INT8 versions beside FP32: with labels, by agreement with FP32, or by the noise of the outputs."""
 
 import threading
 from collections.abc import Sequence
@@ -39,11 +39,11 @@ NOISY, QUIET = 0.3, 0.15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """How an INT8 model did.
+    """The result of an INT8 model.
 
     Attributes:
-        value: what counts; higher is better.
-        accuracy: all there is to it, where outputs were understood.
+        value: the main metric; higher is better.
+        accuracy: all metrics, where the outputs could be decoded.
     """
 
     value: float
@@ -51,13 +51,13 @@ class Result:
 
 
 class Evaluator(Protocol):
-    """Evaluates INT8 versions of one model on the same images.
+    """An evaluation of INT8 versions of one model on the same images.
 
     Attributes:
         metric: what :attr:`Result.value` is, in words.
         floor: the value from which on a model is good enough as it is.
         goal: the value to reach where it is not.
-        is_strict: whether the user asked for it: a model that misses it is an error, not a warning.
+        is_strict: whether the user set the budget: missing it is then an error, not a warning.
     """
 
     @property
@@ -73,12 +73,17 @@ class Evaluator(Protocol):
     def is_strict(self) -> bool: ...
 
     def evaluate(self, quantized: Quantized) -> Result:
-        """Raises CalibrationError when it was stopped, BuildError when the model cannot be run."""
+        """Return the result of a quantized model.
+
+        Raises:
+            CalibrationError: it was stopped.
+            BuildError: the model cannot be run.
+        """
         ...
 
 
 class NoiseEvaluator:
-    """Evaluates by the noise of the outputs: all that can be measured of a model whose outputs have no known meaning.
+    """An evaluation by the noise of the outputs: the only measure where their meaning is not known.
 
     Args:
         model: the float model.
@@ -97,14 +102,14 @@ class NoiseEvaluator:
 
 
 class TaskEvaluator:
-    """Evaluates versions of one model: on the labeled images of its section, else by agreement with FP32.
+    """An evaluation on the labeled images of the model's section, or else by agreement with FP32.
 
     Agreement of vectors is a cosine; FP32 agrees with itself by 1.
 
     Args:
         config: the model's section.
         calibrated: the float model and the images its ranges come from.
-        run: where the section stands; its bar moves with every image.
+        run: the section's place in the file; its bar moves with every image.
 
     Raises:
         ConfigError: labels that cannot be understood or do not fit the task.
@@ -121,7 +126,7 @@ class TaskEvaluator:
             assert calibrated.feed is not None  # evaluator_of() looked
             self.metric = "cosine" if isinstance(config.task, EmbedTask) else "agreement"
             images = calibrated.feed.images
-            # those that biases were not corrected over, as far as there are enough
+            # Prefer images that biases were not corrected on, as far as there are enough.
             first = min(CORRECTION_IMAGES, max(0, len(images) - AGREEMENT_IMAGES))
             some = range(first, min(first + AGREEMENT_IMAGES, len(images)))
             dataset = LabeledDataset(config.onnx, _Part(images, some))
@@ -137,7 +142,7 @@ class TaskEvaluator:
 
     @cached_property
     def reference(self) -> Accuracy:
-        """FP32's result."""
+        """Result of FP32."""
         return self._evaluate(self._model, "fp32", None)
 
     def evaluate(self, quantized: Quantized) -> Result:
@@ -152,7 +157,7 @@ class TaskEvaluator:
         return Result(accuracy.values[self._metric_of(accuracy)], accuracy)
 
     def evaluation(self, result: Accuracy) -> EvaluationResult:
-        """Both side by side."""
+        """Return both results side by side."""
         metric, drop = self._metric_of(result), self._budget.max_drop if self._budget else None
         drops = (compare(self.reference, result, metric, max_drop=drop),)
         return EvaluationResult(metric, (self.reference, result), drops)
@@ -187,11 +192,15 @@ def evaluator_of(
     *,
     judged: bool = True,
 ) -> TaskEvaluator | NoiseEvaluator | None:
-    """What evaluates versions of a section's model: a :class:`TaskEvaluator` where its budget needs one or outputs can
-    be decoded, else a :class:`NoiseEvaluator`; None without images.
+    """Return the evaluator of a section's model; None without images.
+
+    It is a :class:`TaskEvaluator` where the budget needs one or outputs can be decoded, else a :class:`NoiseEvaluator`.
 
     Args:
-        judged: False leaves it at noise, which takes a second, where there is no budget.
+        config: the model's section.
+        calibrated: the float model and its images.
+        run: the section's place in the file, its progress bar and stop event.
+        judged: False takes the noise, which needs a second, where there is no budget.
 
     Raises:
         EdgertError: labels or model cannot be used.
@@ -204,7 +213,7 @@ def evaluator_of(
 
 
 def is_compared(task: TaskConfig) -> bool:
-    """Whether two records of a task can be held against each other; of others, the noise of the outputs is."""
+    """Return whether two records of a task can be compared; for others, the noise of the outputs is."""
     if isinstance(task, ClassifyTask):
         return task.classify not in ("multilabel", "heads")
     return isinstance(task, (DetectTask, SegmentTask, KeypointsTask, EmbedTask))
@@ -212,7 +221,7 @@ def is_compared(task: TaskConfig) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some of a dataset's images."""
+    """Some images of a dataset."""
 
     images: ImageDataset
     numbers: range

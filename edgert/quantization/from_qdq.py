@@ -1,4 +1,4 @@
-"""Scales carried to where none was given: a DLA wants one on every tensor, and Q/DQ models have them on few."""
+"""Scales for tensors that have none: a DLA needs one on every tensor, and Q/DQ models have them on few."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _TOLERANCE = 1e-3
 
 
 def _weight_problems(graph: Graph, steps: Mapping[str, Step]) -> Iterator[str]:
-    """A sentence for each weighted node whose scales are not max|w| / 127 per output channel."""
+    """Yield a sentence for each weighted node whose scales are not max|w| / 127 per output channel."""
     for node in graph.nodes:
         if not is_weighted(graph, node) or node.inputs[1] not in steps:
             continue
@@ -56,11 +56,11 @@ _SAME = 1e-6
 
 
 def propagate_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[str, float], tuple[str, ...]]:
-    """Scales of all tensors that have one or must have a neighbor's, and a sentence for each that has none.
+    """Return scales of all tensors that have one or take a neighbor's, and a sentence for each that has none.
 
     A scale holds for everything that moves, pools, concatenates or bounds values, both ways, as a DLA needs it
-    (:func:`~edgert.quantization.lowering.trt_form.dla_groups`); of several the largest holds. What a fused
-    convolution hands to the addition behind it is never rounded, and gets the addition's.
+    (:func:`~edgert.quantization.lowering.trt_form.dla_groups`). Of several the largest holds. The tensor between a
+    fused convolution and the addition behind it is never rounded, and gets the addition's scale.
 
     Args:
         graph: the float graph.
@@ -85,7 +85,7 @@ def propagate_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[
 def _common(
     graph: Graph, members: Collection[str], silent: Collection[str], given: Mapping[str, float]
 ) -> tuple[float, str]:
-    """The scale of a set, 0 where nothing determines it, and what is lost by it."""
+    """Return the scale of a set, 0 where nothing determines it, and a sentence on what is lost by it."""
     scales = {name: given[name] for name in members if name in given and name not in silent}
     scales = scales or {name: given[name] for name in members if name in given}
     if not scales:
@@ -100,7 +100,7 @@ def _common(
 
 
 def _is_bounded(graph: Graph, members: Collection[str]) -> bool:
-    """Whether every tensor of the set comes from a bounded function, directly or from another one of the set."""
+    """Return whether every tensor of the set comes from a bounded function, directly or from another one of the set."""
     makers = [graph.producers.get(name) for name in members]
     return all(
         maker is not None
@@ -111,7 +111,7 @@ def _is_bounded(graph: Graph, members: Collection[str]) -> bool:
 
 
 def _hand_back(graph: Graph, found: dict[str, float]) -> None:
-    """Gives tensors inside a fused unit the scale of what reads them, last ones first."""
+    """Give tensors inside a fused unit the scale of what reads them, last ones first."""
     whole = scheme(graph, "dla")
     inside = unrounded(graph, whole, modes(graph, whole))
     for node in reversed(graph.nodes):
@@ -150,7 +150,7 @@ class Unquantized:
 
 
 def ranges_of_qdq(graph: Graph) -> Unquantized:
-    """Takes the Q/DQ nodes out of a graph.
+    """Remove the Q/DQ nodes of a graph.
 
     Args:
         graph: cleaned, with types of tensors known.
@@ -173,12 +173,12 @@ def ranges_of_qdq(graph: Graph) -> Unquantized:
 
 @dataclass(frozen=True, eq=False)
 class QdqModel(Unquantized):
-    """A Q/DQ model taken apart, and ``model``, its float graph as a model."""
+    """A Q/DQ model split into float graph and scales, with ``model``, the float graph as a model."""
 
     model: Model
 
     def cache(self, tensorrt: str) -> str:
-        """The calibration cache for a TensorRT <= 10, which belongs to ``model``.
+        """Return the calibration cache of ``model`` for TensorRT <= 10.
 
         Raises:
             CalibrationError: see :func:`~edgert.quantization.lowering.trt_form.write_cache`.
@@ -186,12 +186,20 @@ class QdqModel(Unquantized):
         return write_cache(self.scales, tensorrt)
 
     def layer_precisions(self) -> str:
-        """What trtexec is to leave in FP16, as its option takes it; empty for nothing. Raises CalibrationError."""
+        """Return the layers that trtexec should leave in FP16, in the form of its option; empty for none.
+
+        Raises:
+            CalibrationError: a layer cannot be named there.
+        """
         return layer_precisions(self.float_nodes) if self.float_nodes else ""
 
     def typed(self, dla: Dla = USUAL_DLA) -> Model:
-        """The Q/DQ form for a DLA with TensorRT >= 11: a pair on every tensor that the DLA reads in INT8. What
-        reads a tensor without a scale stays in floating point.
+        """Return the Q/DQ form for a DLA with TensorRT >= 11: a pair on every tensor that the DLA reads in INT8.
+
+        Nodes that read a tensor without a scale stay in floating point.
+
+        Args:
+            dla: whose rules hold.
 
         Raises:
             CalibrationError: a tensor has no scale, and what reads it cannot be left in floating point.
@@ -216,7 +224,7 @@ class QdqModel(Unquantized):
 
 
 def qdq_model(model: Model) -> QdqModel:
-    """Takes a Q/DQ model apart.
+    """Split a Q/DQ model into its float model and its scales.
 
     Args:
         model: with static shapes.
@@ -239,7 +247,11 @@ def qdq_model(model: Model) -> QdqModel:
 
 
 def qdq_section(config: ModelConfig) -> QdqModel:
-    """The same for the model of a section, at one size. Raises ModelError, or what reading the file raises."""
+    """Split the Q/DQ model of a section likewise, at one size.
+
+    Raises:
+        ModelError: as :func:`qdq_model` does, or what reading the file raises.
+    """
     model = load(config.onnx)
     return qdq_model(with_shapes(model, one_size(model, config)))
 

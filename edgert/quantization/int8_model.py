@@ -32,23 +32,23 @@ from edgert.quantization.scheme.units import USUAL_DLA, Target
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizationResult:
-    """An INT8 model, what it was made of, and how good it is.
+    """An INT8 model, what it was made of, and its accuracy.
 
     Attributes:
         prepared: the float model it was made of.
-        table: the ranges, with the thresholds' methods as they were used.
+        table: the ranges, with the methods of thresholds that were used.
         recipe: how it was made.
         quantized: the INT8 model.
         kept: units left in higher precision → why.
-        scan: which units cost most, if that was looked into.
+        scan: which units cost most, if that was measured.
         search: how the units to keep were found, if there was a budget to meet.
         sqnr_db: tensor → signal to quantization noise: outputs of weighted nodes and of the graph.
         seconds: for making it all.
         evaluation: FP32 and INT8 on the labeled images; without labels their agreement on the calibration images.
         labeled: whether ``evaluation`` is of labeled images.
         warnings: what had to be done, or could not be, without being asked for.
-        is_sound: whether it is as good as its budget asks, or without one as good as INT8 usually is; also where
-            nothing could measure it.
+        is_sound: whether it meets its budget, or without one is as good as INT8 usually is; also where nothing could
+            measure it.
     """
 
     prepared: Model
@@ -92,21 +92,21 @@ def quantize_section(
     smooth: bool = False,
     strict: bool = True,
 ) -> QuantizationResult:
-    """Makes the model INT8 as its section wants it. Blocks until done.
+    """Make the model INT8 as its section asks.
 
-    With ``accuracy:`` in the section the model is evaluated on the labeled images; where it loses too much, the fewest
-    layers are found whose higher precision recovers the accuracy. Without, it is compared with FP32 on the calibration
-    images, and the same is done where hardly anything is left of it; the outcome has a warning then.
+    Blocks until done. With ``accuracy:`` in the section the model is evaluated on the labeled images. Where it loses
+    too much, the fewest layers are found whose higher precision recovers the accuracy. Without, it is compared with
+    FP32 on the calibration images. The same is done where hardly any accuracy is left; the outcome then has a warning.
 
     Args:
         config: the model's section.
         calibrated: the model's ranges.
         target: who will run it.
         dla: whose rules hold, for target ``dla``.
-        run: where the section stands, who follows the steps, and what ends them.
-        budget_s: for finding layers to keep; what is found by then counts.
+        run: the section's place in the file, the log, and the stop event.
+        budget_s: seconds for finding layers to keep; what is found by then counts.
         state: a file in which that search survives an interruption.
-        judged: False leaves it at the noise of the outputs, where the section sets no budget.
+        judged: False measures only the noise of the outputs, where the section sets no budget.
         smooth: lets TensorRT's forms have their activations smoothed where that saves accuracy
             (:mod:`~edgert.quantization.equalization`). Not for a calibration cache, which belongs to the model as it
             is.
@@ -165,14 +165,14 @@ def recovered(
     state: Path | None = None,
     kind: type[Quantizer] = Quantizer,
 ) -> Recovered:
-    """The INT8 model of a calibrated one, as :func:`~edgert.quantization.recovery.recover` makes it.
+    """Make the INT8 model of a calibrated one, as :func:`~edgert.quantization.recovery.recover` does.
 
     Args:
-        calibrated: what it is made of.
-        recipe: how.
+        calibrated: the float model and its ranges.
+        recipe: how it is made.
         kind: of quantizer that makes it.
-        evaluator: measures what INT8 costs; None: nothing is measured.
-        run: what is called with each step, and what stops it.
+        evaluator: measures what INT8 costs; with None nothing is measured.
+        run: its log is called with each step, its event stops it.
         smooth: as :func:`quantize_section` takes it.
         budget_s: likewise; None keeps no units.
         state: likewise.
@@ -191,12 +191,12 @@ def recovered(
 
 
 def rounded(config: ModelConfig, calibrated: Calibrated) -> Model:
-    """The model for this machine by plain rounding, of unknown accuracy: to see how fast INT8 can be."""
+    """Return the model for this machine by plain rounding, of unknown accuracy: to see how fast INT8 can be."""
     return _quantizer(calibrated, recipe_of(config, "ort"), ALONE).quick().model
 
 
 def recipe_of(config: ModelConfig, target: Target, dla: Dla = USUAL_DLA) -> Recipe:
-    """The recipe of a section, for a target; ``dla``: whose rules hold for target ``dla``."""
+    """Return the recipe of a section, for a target; ``dla``: whose rules hold for target ``dla``."""
     wanted = config.quantize
     recipe = Recipe(
         target,
@@ -217,12 +217,12 @@ def _quantizer(calibrated: Calibrated, recipe: Recipe, run: Run, kind: type[Quan
 
 
 def outcome_of(made: Recovered, recipe: Recipe, feeds: Sequence[Feeds], seconds: float = 0.0) -> QuantizationResult:
-    """The record of a model; compares layer by layer, in seconds.
+    """Return the record of a model; compares layer by layer, in seconds.
 
     Args:
         made: the model and how it was recovered.
         recipe: how its numbers are described in a report.
-        feeds: images to compare layers on; none leaves that out.
+        feeds: images to compare layers on; with none that is left out.
         seconds: how long making it took.
 
     Raises:
@@ -251,7 +251,7 @@ def _noise_warnings(lost: Sequence[str]) -> Iterator[str]:
 
 
 def _warnings(evaluator: Evaluator, made: Recovered, clear: bool) -> Iterator[str]:
-    """What a reader must know who set no budget; ``clear``: hardly any noise is in the outputs."""
+    """Yield warnings for a user who set no budget; ``clear``: hardly any noise is in the outputs."""
     if evaluator.is_strict or made.result is None:
         return
     metric, value = evaluator.metric, made.result.value
@@ -267,7 +267,7 @@ def _warnings(evaluator: Evaluator, made: Recovered, clear: bool) -> Iterator[st
         )
     if value < evaluator.floor:
         yield (
-            f"this INT8 model does not do what FP32 does: {metric} {value:.2f}, and sound ones have "
+            f"this INT8 model differs too much from FP32: {metric} {value:.2f}, and sound ones have "
             f"{evaluator.floor:.2f} or more. Try method: auto, or precision: fp16"
         )
     elif value < evaluator.goal and metric in REPAIRED:

@@ -18,12 +18,12 @@ from edgert.quantization.calibration.ranges import Memo, Units
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What one unit costs.
+    """The cost of one unit.
 
     Attributes:
         unit: its name.
-        cost: the error with this unit in INT8 and all others in higher precision; None where time was over before it
-            was measured.
+        cost: the error with this unit in INT8 and all others in higher precision; None where time ran out before it was
+            measured.
     """
 
     unit: str
@@ -32,11 +32,11 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Units by how much they hurt.
+    """Units ranked by the error they cause.
 
     Attributes:
         baseline: the error with all of them in INT8.
-        ranked: every unit once, the one to keep first first.
+        ranked: every unit once, the first to keep comes first.
         note: why the state file was not used, if it was not.
     """
 
@@ -64,7 +64,7 @@ def scan(
     budget_s: float | None = None,
     clock: Clock = REAL,
 ) -> Scan:
-    """Measures the error with nothing kept, and then with all units kept but one, in the order given.
+    """Measure the error with nothing kept, and then with all units kept but one, in the order given.
 
     Units that cost something come first, by cost; then those that were not measured, which may; then those that cost
     nothing. Ties keep the order given.
@@ -72,9 +72,10 @@ def scan(
     Args:
         units: what can be kept.
         error: error of the model with the given units in higher precision; lower is better, any scale.
-        state: file in which measured values survive the process: an interrupted scan (Ctrl-C too) goes on there.
+        state: file in which measured values survive the process; an interrupted scan (Ctrl-C too) resumes from it.
         key: digest of model, data and settings; a state file of another key is started over, with a warning.
-        budget_s: no measurement begins after this many seconds; what was known from the state file costs none.
+        budget_s: no measurement begins after this many seconds; values from the state file cost none.
+        clock: for the budget.
 
     Raises:
         CalibrationError: an error is not finite; ``state`` is some other file.
@@ -94,15 +95,15 @@ def scan(
 
 @dataclass(frozen=True, slots=True)
 class MixedPrecision:
-    """What to keep in higher precision.
+    """The units to keep in higher precision.
 
     Attributes:
         kept: the units, in ranked order.
         value: what was measured with exactly these kept.
         met: whether ``value`` reaches the floor. If not, ``kept`` is what came closest.
-        tried: units kept, in ranked order → the value with them: every measurement of this search, in order; also
-            those that the state file knew.
-        is_complete: False where time was over: then fewer units might do, or more might have met the floor.
+        tried: units kept, in ranked order → the value with them: every measurement of this search, in order; also those
+            from the state file.
+        is_complete: False where time ran out: then fewer units might do, or more might have met the floor.
         reason: one sentence for the reader: why it ended as it did.
         note: why the state file was not used, if it was not.
     """
@@ -127,22 +128,23 @@ def search(
     clock: Clock = REAL,
     spares: Callable[[Units, Units], bool] | None = None,
 ) -> MixedPrecision:
-    """Keeps ever more of the ranking until ``measure`` reaches the floor, and then gives back what is not needed.
+    """Keep ever more of the ranking until ``measure`` reaches the floor, then give back what is not needed.
 
-    First nothing is kept; then the first 1, 2, 4, … units up to all; then the shortest prefix is found by halving; at
-    last each kept unit is left out in turn, those ranked last first, until none can be missed: no single unit of the
-    result can be left out, of those that ``spares`` lets be tried. For n units of which k are kept that takes about
-    2·log2(n) + k measurements, the last part again for every round in which it found something. The measurement need
-    be neither exact nor monotone: only sets that were themselves measured are ever returned.
+    First nothing is kept; then the first 1, 2, 4, … units up to all. The shortest prefix is found by halving. At last
+    each kept unit is left out in turn, those ranked last first, until no single unit can be left out, of those that
+    ``spares`` allows. For n units of which k are kept that takes about 2·log2(n) + k measurements. The last part is
+    repeated after every round in which it found something. The measurement need be neither exact nor monotone: only
+    sets that were themselves measured are ever returned.
 
     Args:
         ranked: units, the most harmful first (:attr:`Scan.names`).
         measure: value (accuracy) of the model with the given units kept; higher is better.
         floor: the value that is good enough.
-        state: file in which measured values survive the process: an interrupted search (Ctrl-C too) goes on there.
+        state: file in which measured values survive the process; an interrupted search (Ctrl-C too) resumes from it.
             They do not depend on the floor, so another floor uses them as well.
         key: digest of model, data and settings; a state file of another key is started over, with a warning.
         budget_s: no measurement begins after this many seconds, except the one with nothing kept.
+        clock: for the budget.
         spares: given the shortest prefix and a smaller set, whether leaving that much out is worth measuring. For a
             noisy ``measure``: among many sets that are nearly good enough some reach the floor by luck.
 
@@ -163,11 +165,11 @@ def search(
 
 
 class _OutOfTimeError(Exception):
-    """The time box is used up; what was measured stands."""
+    """The time budget is used up; earlier measurements remain valid."""
 
 
 class _Run:
-    """The measurements of one search, in order, and what they lead to."""
+    """The measurements of one search, in order, and its result."""
 
     def __init__(self, ranked: tuple[str, ...], memo: Memo, floor: float, budget_s: float | None, clock: Clock) -> None:
         self._ranked, self._memo, self._floor, self._clock = ranked, memo, floor, clock
@@ -175,7 +177,7 @@ class _Run:
         self._tried: dict[Units, float] = {}
 
     def shortest_prefix(self) -> int | None:
-        """Length of the shortest prefix of the ranking that was found to meet the floor; None if none does."""
+        """Return the length of the shortest prefix found to meet the floor; None if none does."""
         failed, length = -1, 0
         while not self._meets(self._ranked[:length]):
             if length == len(self._ranked):
@@ -187,7 +189,7 @@ class _Run:
         return length
 
     def eliminate(self, length: int, spares: Callable[[Units, Units], bool]) -> None:
-        """Leaves out what can be missed of a prefix, unit by unit, until a whole round finds nothing."""
+        """Leave out units of a prefix one by one where the floor still holds, until a whole round finds none."""
         kept = self._ranked[:length]
         whole, before = frozenset(kept), None
         while before != kept:
@@ -198,7 +200,7 @@ class _Run:
                     kept = rest
 
     def result(self, *, is_complete: bool) -> MixedPrecision:
-        """The smallest set that meets the floor, of those the one with the highest value; else the highest value."""
+        """Return the smallest set that meets the floor, at equal size the best; else the set of the highest value."""
         met = [kept for kept, value in self._tried.items() if value >= self._floor]
         if met:
             best = min(met, key=lambda kept: (len(kept), -self._tried[kept]))
@@ -220,6 +222,6 @@ class _Run:
         value, total = self._tried[best], len(self._ranked)
         if value >= self._floor:
             enough = f"{value:.4g} reaches {self._floor:.4g} with {len(best)} of {total} units kept"
-            return enough if is_complete else f"{enough}; time was over before fewer were tried"
+            return enough if is_complete else f"{enough}; time ran out before fewer were tried"
         missed = f"{value:.4g} with {len(best)} of {total} units kept is the best found, below {self._floor:.4g}"
-        return f"{missed}, and keeping all does not reach it either" if is_complete else f"{missed}; time was over"
+        return f"{missed}, and keeping all does not reach it either" if is_complete else f"{missed}; time ran out"

@@ -29,24 +29,25 @@ def in_precision(
     rows: int = 1,
     batched: bool = False,
 ) -> Model:
-    """Loads a section's model and makes it the precision that the section asks for.
+    """Load a section's model and convert it to the precision that the section asks for.
 
-    ``int8`` calibrates and quantizes once; after that the model comes from the cache until the file, its images,
-    its labels or its settings change. ``auto`` with ``calibrate:`` takes what runs fastest here of fp32 and int8 within
-    the accuracy budget, and fp32 where int8 is not surely faster or not accurate enough, or fp16 for TensorRT; without,
-    the file's own. A file that is quantized already is run as it is.
+    ``int8`` calibrates and quantizes once. After that the model comes from the cache until the file, its images, its
+    labels or its settings change. ``auto`` without ``calibrate:`` runs the file as it is. With it, ``auto`` takes the
+    faster one here of fp32 and int8 within the accuracy budget. Where int8 is not surely faster or not accurate enough,
+    it takes fp32, or fp16 for TensorRT. A file that is quantized already is run as it is.
 
     Args:
-        run: where the section stands, and who follows the steps.
+        config: the model's section.
+        run: the section's place in the file, and the log.
         store: the cache; the user's by default.
         target: who runs it: ``gpu`` makes INT8 as TensorRT takes it, and ``auto`` is not timed, as nothing runs yet.
-        rows: frames or crops that are run at a time. Where several are, a batch size that the file leaves open stays
-            open; ``auto`` goes by the speed of so many.
-        batched: INT8 must take several, and its batch is opened where the file fixes it to one, too
+        rows: frames or crops that are run at a time. Where there are several, a batch size that the file leaves open
+            stays open; ``auto`` times runs of this many.
+        batched: INT8 must take several, and its batch is opened even where the file fixes it to one
             (:mod:`~edgert.quantization.batched`).
 
     Raises:
-        ModelError: it is to be batched, and a node holds it to one image.
+        ModelError: it has to run in batches, and a node accepts one image only.
         CalibrationError: no images to calibrate on, or too few.
         BuildError: the accuracy budget cannot be met.
         EdgertError: the model, the images or the labels cannot be used.
@@ -70,14 +71,15 @@ def in_precision(
 
 
 def is_quantized(model: Model) -> bool:
-    """Whether the model computes in integers already, by Q/DQ nodes or integer operators."""
+    """Return whether the model computes in integers already, by Q/DQ nodes or integer operators."""
     return any(node.op in QDQ or is_integer(node.op) for node in read(model).nodes)
 
 
 def check_precision(config: ModelConfig, where: str = "") -> None:
-    """Whether the images and labels that a section names are there, short of using them.
+    """Check that the images and labels that a section names exist, without using them.
 
     Args:
+        config: the model's section.
         where: key path of the section, like ``models.parts``.
 
     Raises:
@@ -96,7 +98,7 @@ def check_precision(config: ModelConfig, where: str = "") -> None:
 
 
 def _key(model: Model, config: ModelConfig, job: Job) -> str:
-    """What a made model depends on."""
+    """Return a key of all that a made model depends on."""
     speed = {"threads", "replicas", "placement", "tuning"}
     settings: dict[str, Any] = config.model_dump(mode="json", exclude={"onnx", *speed})
     facts = [_RECIPE, model.digest, settings, platform.machine(), *_data(config)]
@@ -110,7 +112,11 @@ def _key(model: Model, config: ModelConfig, job: Job) -> str:
 
 
 def _data(config: ModelConfig) -> list[str]:
-    """Digests of the images and labels. Raises CalibrationError where int8 has no images."""
+    """Return digests of the images and labels.
+
+    Raises:
+        CalibrationError: int8 has no images.
+    """
     if config.precision not in ("int8", "auto"):
         return []
     found = [_images(config).digest()]
@@ -121,14 +127,14 @@ def _data(config: ModelConfig) -> list[str]:
 
 
 def _images(config: ModelConfig) -> ImageDataset:
-    """What ranges are measured on."""
+    """Return the images that ranges are measured on."""
     if config.calibrate is None:
         raise needs_images(config)
     return open_images(config.calibrate.images, limit=config.calibrate.limit)
 
 
 def _dataset(config: ModelConfig) -> LabeledDataset | None:
-    """What accuracy is judged on, where the section names it."""
+    """Return the dataset that accuracy is measured on, where the section names one."""
     if config.accuracy is None:
         return None
     from edgert.dataset import open_dataset

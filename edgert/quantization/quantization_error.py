@@ -1,4 +1,4 @@
-"""The error of a quantized graph: measured by tensors and by outputs, and its mean taken off the biases again."""
+"""The error of a quantized graph: measured by tensors and by outputs, and its mean subtracted from the biases."""
 
 import math
 import threading
@@ -25,8 +25,10 @@ def sqnr(
     tensors: Iterable[str] | None,
     like: Model,
 ) -> Mapping[str, float]:
-    """Signal to quantization noise in dB, tensor by tensor: 10 log10(Σ x² / Σ (x - y)²) over all elements and images, x
-    in the float graph and y in the other; inf where they are equal, -inf for noise without signal.
+    """Return the signal to quantization noise of each tensor in dB.
+
+    It is 10 log10(Σ x² / Σ (x - y)²) over all elements and images, x in the float graph and y in the other. Equal
+    tensors give inf, noise without signal -inf.
 
     Args:
         graph: the float graph.
@@ -61,7 +63,7 @@ def sqnr(
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Signal to noise of two powers, in dB."""
+    """Return the signal to noise of two powers, in dB."""
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
@@ -129,8 +131,12 @@ class OutputNoise:
         self._wanted = self._outputs(Function(model))
 
     def of(self, found: Function) -> float:
-        """Of one version, as :func:`noise_share` has it. Raises BuildError where it cannot be run, CalibrationError
-        when it is stopped."""
+        """Return the noise of one version, as :func:`noise_share` defines it.
+
+        Raises:
+            BuildError: the version cannot be run.
+            CalibrationError: stopped.
+        """
         return noise_share(self._wanted, self._outputs(found))
 
     def _outputs(self, function: Function) -> list[Mapping[str, Array]]:
@@ -142,13 +148,14 @@ class OutputNoise:
 
 
 def noise_share(wanted: Sequence[Mapping[str, Array]], found: Sequence[Mapping[str, Array]]) -> float:
-    """Noise over noise and signal: 0 for equal outputs, 1/2 where one is as large as the other, 1 for noise alone.
+    """Return noise over noise and signal: 0 for equal outputs, 1/2 where both are as large, 1 for noise alone.
 
-    The mean over outputs, and of outputs with channels over these: large numbers (a detector's boxes) would hide what
-    becomes of small ones (its scores). Signal is what varies over images and places; what stays a constant is none.
+    It is the mean over outputs, and within an output over its channels. Otherwise large numbers (a detector's boxes)
+    would hide the error of small ones (its scores). Signal is what varies over images and places; a constant is none.
 
     Args:
-        wanted, found: name → array with a batch dimension, one mapping per image.
+        wanted: name → array with a batch dimension, one mapping per image: the reference.
+        found: the same outputs of the other version.
     """
     return float(np.mean([_share(name, wanted, found) for name in wanted[0]]))
 
@@ -167,7 +174,7 @@ def _share(name: str, wanted: Sequence[Mapping[str, Array]], found: Sequence[Map
 
 
 def _stacked(arrays: Sequence[Array]) -> weights.F64:
-    """(images, …), without dimensions of one."""
+    """Return (images, …), without dimensions of one."""
     shape = [size for size in arrays[0].shape if size > 1]
     return np.stack([one.reshape(shape) for one in arrays]).astype(np.float64)
 
@@ -194,7 +201,7 @@ def correct_biases(
     *,
     stop: threading.Event | None = None,
 ) -> Graph:
-    """The float graph with the biases that its quantized form needs; lower it again to have them there.
+    """Return the float graph with the biases that its quantized form needs; lower it again to apply them there.
 
     Args:
         graph: the float graph, clean.
@@ -218,11 +225,11 @@ def mean_shifts(
     *,
     stop: threading.Event | None = None,
 ) -> Mapping[str, weights.F64]:
-    """Output tensor of a weighted node → (channels,) to add to it so that its means are those of the float graph; 0
-    where these images cannot measure that a mean is off.
+    """Return output tensor of a weighted node → (channels,) shifts that give it the means of the float graph.
 
-    Each shift is measured with those of all nodes before it in force. Nodes whose bias cannot be changed (see
-    :func:`can_shift`) are left out. Arguments and errors are those of :func:`correct_biases`.
+    A shift is 0 where these images cannot show that a mean is off. Each one is measured with those of all nodes before
+    it applied. Nodes whose bias cannot be changed (see :func:`can_shift`) are left out. Arguments and errors are those
+    of :func:`correct_biases`.
     """
     if not feeds:
         raise CalibrationError("biases cannot be corrected without images", why="0 given", fix="give 16 or more")
@@ -240,27 +247,30 @@ def mean_shifts(
 
 
 def channel_errors(axis: int, wanted: Sequence[Array], found: Sequence[Array]) -> tuple[weights.F64, weights.F64]:
-    """Mean and mean square of the error, (images, channels) each."""
+    """Return mean and mean square of the error, (images, channels) each."""
     differences = [x - y for x, y in zip(wanted, found, strict=True)]
     means = np.stack([weights.channel_means(one, axis) for one in differences])
     return means, np.stack([weights.channel_means(np.square(one), axis) for one in differences])
 
 
 def worthwhile(means: weights.F64, squares: weights.F64) -> weights.F64:
-    """Shifts per channel, 0 where one would take off less than :data:`_WORTH` of the error once the part of its square
-    that is the luck of the images, its squared standard error, is taken off."""
+    """Return shifts per channel, 0 where one would remove less than :data:`_WORTH` of the error.
+
+    The squared standard error of the mean, which is due to the choice of images, is subtracted from the square of the
+    shift first.
+    """
     shift: weights.F64 = means.mean(axis=0)
     luck = means.var(axis=0, ddof=1) / len(means) if len(means) > 1 else 0.0
     return np.where(shift * shift - luck > _WORTH * squares.mean(axis=0), shift, 0.0)
 
 
 def can_shift(graph: Graph, node: Node) -> bool:
-    """Whether a weighted node has, or may be given, a bias of its own per output channel."""
+    """Return whether a weighted node has, or may be given, a bias of its own per output channel."""
     return _place(graph, node) is not None
 
 
 def shift_biases(graph: Graph, shifts: Mapping[str, weights.F64]) -> Graph:
-    """The graph with values added to biases: output tensor of a weighted node → (channels,).
+    """Return the graph with values added to biases: output tensor of a weighted node → (channels,).
 
     A node without a bias gets one, and one that shares its bias with others gets its own.
 
@@ -284,8 +294,10 @@ def shift_biases(graph: Graph, shifts: Mapping[str, weights.F64]) -> Graph:
 
 
 def _place(graph: Graph, node: Node) -> tuple[Node, int, str] | None:
-    """The node and input slot that hold the bias (of a MatMul, those of the Add behind it), and the stored bias, "" for
-    none; None where it cannot be changed."""
+    """Return the node and input slot that hold the bias, and the stored bias, "" for none.
+
+    The bias of a MatMul is in the Add behind it. None where it cannot be changed.
+    """
     kernel, owner, slot = weights.kernel_of(graph, node), node, 2
     if kernel is None:
         return None

@@ -1,7 +1,7 @@
-"""From a prepared float model and its ranges to an INT8 model: the steps in their order, and who follows them.
+"""From a prepared float model and its ranges to an INT8 model: the steps in their order.
 
-Order matters: equalization before ranges are measured (:func:`equalized`), the choice of thresholds before AdaRound,
-bias correction last, as its measured means take in what everything before left over.
+Order matters: equalization comes before ranges are measured (:func:`equalized`), the choice of thresholds before
+AdaRound. Bias correction is last, as its measured means include what everything before left over.
 """
 
 import fnmatch
@@ -73,13 +73,14 @@ class Quantized:
 
 
 class Quantizer:
-    """Makes INT8 models of one float model; what does not depend on the units kept is done once.
+    """A maker of INT8 models of one float model; work that does not depend on the units kept is done once.
 
     Args:
         model: prepared, and the one the ranges were measured on.
         table: the ranges.
+        recipe: how models become INT8.
         feeds: images to measure on, 16 or more; needed for everything but plain rounding.
-        run: who follows the steps, and what ends them with CalibrationError.
+        run: its log is called with each step, its event stops the work with CalibrationError.
         more: measures further tensors, name → values; called at most once, when units kept make the table lack some.
         whole: the scheme of the model for the recipe's target with nothing kept, from callers that have it.
 
@@ -119,12 +120,12 @@ class Quantizer:
             self.table = table.with_chosen({name: one.method for one in found for name in one.tensors})
 
     def quick(self, keep: Collection[str] = ()) -> Quantized:
-        """The model by plain rounding alone: for comparing which units to keep."""
+        """Return the model by plain rounding alone: for comparing which units to keep."""
         plan = self.scheme(keep)
         return self._quantized(self.graph, plan, {}, self.lowered(self.graph, plan), ())
 
     def finish(self, keep: Collection[str] = (), *, correct: bool = True) -> Quantized:
-        """The model with all the recipe asks for; ``correct`` False leaves biases alone. Minutes for a large one."""
+        """Return the model with all the recipe asks for, in minutes for a large one; ``correct`` False skips biases."""
         plan, graph, notes = self.scheme(keep), self.graph, []
         if self._latest is None or self._latest[0] is not plan:  # biases aside, the latest form is made once
             rounded = self._rounded(plan)
@@ -145,11 +146,11 @@ class Quantizer:
 
     @property
     def corrects(self) -> bool:
-        """Whether biases can be corrected, and are to be."""
+        """Whether biases can be corrected, and should be."""
         return self.recipe.correct_bias and bool(self.feeds)
 
     def scheme(self, keep: Collection[str] = ()) -> Scheme:
-        """What is INT8 when these units, and those of the recipe, are kept."""
+        """Return what is INT8 when these units, and those of the recipe, are kept."""
         check_stop(self.stop)
         kept = self.keep | set(keep)
         plan = self._plan if kept == self.keep else self._planned(kept)
@@ -164,7 +165,7 @@ class Quantizer:
     def lowered(
         self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
     ) -> Graph:
-        """A graph of the model's shape in INT8."""
+        """Return a graph of the model's shape in INT8."""
         return lower(
             graph,
             plan,
@@ -199,7 +200,7 @@ class Quantizer:
 
 
 def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[frozenset[str]], float]:
-    """Units kept in higher precision → the noise of the outputs when the others are rounded, nothing corrected.
+    """Return a function: units kept → noise of the outputs with the others rounded, nothing corrected.
 
     Raises:
         BuildError: ONNX Runtime cannot run the model.
@@ -215,19 +216,25 @@ def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[fr
 
 
 def equalized(model: Model) -> Model:
-    """A prepared model with cross-layer equalization of its weights; computes the same up to rounding."""
+    """Return a prepared model with cross-layer equalization of its weights; it computes the same up to rounding."""
     return write(equalize(read(model)), model)
 
 
 def for_this_machine(recipe: Recipe) -> Recipe:
-    """The recipe with activations stored as this processor's fast kernels multiply them: uint8 by int8 on x86, int8 by
-    int8 on Arm."""
+    """Return the recipe with the activation type that this processor multiplies fastest.
+
+    That is uint8 by int8 on x86, int8 by int8 on Arm.
+    """
     x86 = platform.machine() in ("x86_64", "AMD64", "i686")
     return replace(recipe, storage="uint8" if x86 else "int8")
 
 
 def matching(globs: Collection[str], names: Collection[str], where: str) -> tuple[str, ...]:
-    """The names that any of the globs means, in their order. Raises CalibrationError for a glob that means none."""
+    """Return the names that any of the globs matches, in their order.
+
+    Raises:
+        CalibrationError: a glob matches no name.
+    """
     for glob in globs:
         if glob not in names and not fnmatch.filter(names, glob):
             raise CalibrationError(

@@ -1,9 +1,9 @@
 """Accuracy recovery of a model that INT8 spoils, in the order of what it costs at run time.
 
-Biases are corrected only where that is more accurate: it takes the mean error off each channel, which nearly always
-helps, but a network whose errors are large already can lose what was left. Then activations are smoothed, which is free
+Biases are corrected only where that is more accurate. It takes the mean error off each channel, which nearly always
+helps, but a network with large errors can lose its remaining accuracy. Then activations are smoothed. That is free
 where the engine fuses activations with what makes them, as TensorRT does, and slow on ONNX Runtime. At last units stay
-in higher precision, as few as can be.
+in higher precision, as few as possible.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from edgert.quantization.run import Log
 SCAN_IMAGES = 4
 """Images for ranking layers by what they cost: only their order matters."""
 _SCAN_SHARE = 0.5
-"""Of the time for finding units to keep, what ranking them may take."""
+"""Share of the time for finding units to keep that ranking them may take."""
 _SPARED = 1.05
 """How much noise may grow by giving units back, to be evaluated at all. mAP of 128 images moves by half a point with
 anything: of many sets that are nearly good enough some get there by luck."""
@@ -27,7 +27,7 @@ anything: of many sets that are nearly good enough some get there by luck."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recovered:
-    """An INT8 model, and how it got there.
+    """An INT8 model, and how it was recovered.
 
     Attributes:
         quantizer: what made it, of the model as it was or of one with smoothed activations.
@@ -47,12 +47,12 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecoveryOptions:
-    """What may be done.
+    """The steps that are allowed.
 
     Attributes:
         smoothed: makes a quantizer of the model with smoothed activations, None where that changes nothing; None where
             it must not be tried.
-        budget_s: for finding units to keep in higher precision; None keeps none.
+        budget_s: seconds for finding units to keep in higher precision; None keeps none.
         state: a file in which that survives an interruption, with another one beside it.
         key: digest of whatever the evaluation depends on, for that file.
     """
@@ -64,8 +64,15 @@ class RecoveryOptions:
 
 
 def recover(quantizer: Quantizer, evaluator: Evaluator | None, options: RecoveryOptions, log: Log) -> Recovered:
-    """Makes the INT8 model, and a better one where the evaluator finds that it must be. What is not good enough after
-    all that was allowed is returned all the same: its result has the value.
+    """Make the INT8 model, and a better one where the evaluator needs it.
+
+    A model that is not good enough after all allowed steps is returned too: its result has the value.
+
+    Args:
+        quantizer: makes the model.
+        evaluator: measures it; None returns the first model.
+        options: the steps that are allowed.
+        log: called with each step.
 
     Raises:
         EdgertError: the model cannot be made or run; the evaluation was stopped.
@@ -88,7 +95,7 @@ def recover(quantizer: Quantizer, evaluator: Evaluator | None, options: Recovery
 
 
 def corrected(quantizer: Quantizer, evaluator: Evaluator) -> Recovered:
-    """Everything in INT8; with biases corrected, or without where that is the better one."""
+    """Return the model with everything in INT8, with or without bias correction, whichever is better."""
     found = []
     for correct in (True, False) if quantizer.corrects else (False,):
         made = quantizer.finish(correct=correct)
@@ -97,7 +104,7 @@ def corrected(quantizer: Quantizer, evaluator: Evaluator) -> Recovered:
 
 
 def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budget_s: float) -> Recovered:
-    """With as few units in higher precision as can be."""
+    """Return the model with as few units in higher precision as possible."""
     quantizer = whole.quantizer
     key = f"{quantizer.model.digest} {quantizer.recipe} {options.key}"
     noise = cache(rounding_noise(quantizer, quantizer.feeds[:SCAN_IMAGES]))

@@ -1,4 +1,7 @@
-"""Who follows the work on a model, and what ends it. Imports little: who finds a model cached needs no more."""
+"""The log, progress bar and stop event of work on a model.
+
+Imports little: finding a model in the cache needs no more.
+"""
 
 import logging
 import threading
@@ -21,15 +24,15 @@ CALIBRATE_FIX = "add calibrate: {images: FOLDER}, with 100 to 500 typical images
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Where the model's section stands, who follows what is done with it, and what ends that.
+    """The place of the model's section, and the log, bar and stop event of the work on it.
 
     Attributes:
         where: the section's place in its file, for errors.
         directory: the folder of that file, where ``python:`` looks for the user's own code.
         log: called with each step; the logger of this package by default.
         bar: moved while images are counted.
-        stop: ends whatever is being done with CalibrationError when set, within an image's time.
-        tracking: how the pipeline tracks what the model finds, if it does: labels of a sequence are judged so.
+        stop: when set, ends the work with CalibrationError, within an image's time.
+        tracking: how the pipeline tracks what the model finds, if it does: labels of a sequence are evaluated with it.
     """
 
     where: str = ""
@@ -47,7 +50,7 @@ class Run:
 
 
 ALONE = Run()
-"""Nobody follows it but the log."""
+"""A run without progress bar or stop event: steps go to the log."""
 
 
 def needs_images(
@@ -55,7 +58,7 @@ def needs_images(
     fix: str = CALIBRATE_FIX,
     why: str = "ranges are measured on typical images; invented ones would look fine and detect nothing",
 ) -> CalibrationError:
-    """The error of a section that asks for INT8 and names no images to calibrate on."""
+    """Return the error of a section that asks for INT8 and names no images to calibrate on."""
     return CalibrationError(f"INT8 of {config.onnx.name} needs images", why=why, fix=fix)
 
 
@@ -65,7 +68,7 @@ Target = Literal["ort", "gpu"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """How a model is made, and what is to run it: as :func:`edgert.quantization.precision.in_precision` takes it."""
+    """How a model is made, and what will run it: see :func:`edgert.quantization.precision.in_precision`."""
 
     run: Run
     target: Target

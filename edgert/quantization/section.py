@@ -1,4 +1,4 @@
-"""What calibrate, quantize and evaluate work on: a model of a pipeline file, or an ONNX file and how to use it."""
+"""A model of a pipeline file, or an ONNX file and how to use it: the input of calibrate, quantize and eval."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ModelSection:
     def calibrated_on(
         self, images: str | None, method: str | None, limit: int | None, early_stop: bool = True
     ) -> ModelSection:
-        """The same with other images, method or limit of calibration; None leaves what is written.
+        """Return the section with other images, method or limit of calibration; None leaves what is written.
 
         Raises:
             ConfigError: there is no such method.
@@ -54,13 +54,13 @@ class ModelSection:
         return self._with(calibrate=CalibrateConfig.model_validate(settings))
 
     def keeping(self, layers: Sequence[str]) -> ModelSection:
-        """The same with these layers, names or globs, in higher precision; none leaves what is written."""
+        """Return the section with these layers, names or globs, in higher precision; none leaves what is written."""
         if not layers:
             return self
         return self._with(quantize=self.config.quantize.model_copy(update={"keep": tuple(layers)}))
 
     def within(self, data: str | None, metric: str | None, max_drop: float | None) -> ModelSection:
-        """The same with another accuracy budget; None leaves what is written.
+        """Return the section with another accuracy budget; None leaves what is written.
 
         Raises:
             ConfigError: there is no such metric, or there are no labeled images.
@@ -68,7 +68,7 @@ class ModelSection:
         if data is None and max_drop is None:
             return self
         if data is None and self.config.accuracy is None:
-            raise ConfigError("--max-drop of what?", why="no labeled images are named", fix="--data PATH")
+            raise ConfigError("--max-drop needs labeled images", why="no labeled images are named", fix="--data PATH")
         _check(metric, get_args(AccuracyConfig.model_fields["metric"].annotation), "--metric")
         accuracy = self.config.accuracy
         written = accuracy.model_dump() if accuracy else {"metric": _METRIC, "max_drop": 1.0}
@@ -90,21 +90,24 @@ def model_section(
     images: str | None = None,
     log: Log | None = None,
 ) -> ModelSection:
-    """Reads what was asked for. What an ONNX file does, and how it is fed, is found out where nobody says it: from what
-    its exporter wrote down, its family's own code, and the images; what is not sure is not taken.
+    """Read the section of a model from a pipeline file, or infer that of an ONNX file.
+
+    The task and input of an ONNX file are inferred where the caller gives none: from its exporter's metadata, its
+    family's own code, and the images. A guess that is not certain is refused.
 
     Args:
         source: an ONNX file, a pipeline file, or the name of a shipped pipeline.
         model: which model of the pipeline, where there are several.
-        task, input: of an ONNX file, as they stand in YAML.
+        task: of an ONNX file, as written in YAML.
+        input: likewise.
         overrides: ``KEY=VALUE`` of a pipeline.
         needs_task: whether an ONNX file whose task is not known is refused; otherwise its outputs are taken as vectors.
-        images: typical ones, a folder or a glob; a few show how the model is fed where its file does not.
-        log: called with what was found out.
+        images: typical ones, a folder or a glob; a few show the right preprocessing where the file does not.
+        log: called with what was inferred.
 
     Raises:
         ConfigError: no such model, options that do not go together, or an ONNX file of which task or input cannot be
-            found out for sure.
+            inferred for sure.
     """
     if Path(source).suffix.lower() == ".onnx":
         if model is not None or overrides:
@@ -187,7 +190,7 @@ def _of_onnx(
 
 
 def _some(images: str, count: int) -> list[str | Path]:
-    """A few files of a folder or glob; none of a video, or of a list."""
+    """Return a few files of a folder or glob; none of a video, or of a list."""
     if Path(images).is_file():
         return []
     dataset = open_images(images, limit=count)

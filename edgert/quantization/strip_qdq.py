@@ -1,4 +1,4 @@
-"""Q/DQ nodes taken out of a graph: their scales are recorded, stored integers become the numbers they stand for."""
+"""Removing Q/DQ nodes from a graph: scales are recorded, stored integers become the numbers they represent."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ _MIDDLE = {"int8": 0, "uint8": 128}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """How a Q or DQ node counts: one step is worth ``scale``, float32, () or (channels,) along ``axis``."""
+    """The effect of a Q or DQ node: one step is worth ``scale``, float32, () or (channels,) along ``axis``."""
 
     scale: Array
     zero: Array
@@ -28,21 +28,21 @@ class Step:
         return bool(self.scale.size == 1)
 
     def along_axis(self, values: Array, rank: int) -> Array:
-        """One number per channel, shaped to go with a tensor of that rank."""
+        """Return one number per channel, shaped to broadcast to a tensor of that rank."""
         if values.size == 1:
             return values.reshape(())
         axis = self.axis % rank if rank else 0
         return values.reshape([-1 if dim == axis else 1 for dim in range(rank)])
 
     def integers(self, stored: Array) -> Array:
-        """What QuantizeLinear makes of a stored tensor: halves to even."""
+        """Return what QuantizeLinear makes of a stored tensor: halves to even."""
         bounds = np.iinfo(self.zero.dtype)
         zero = self.along_axis(self.zero, stored.ndim).astype(np.float64)
         found = np.rint(stored / self.along_axis(self.scale, stored.ndim)) + zero
         return np.asarray(np.clip(found, bounds.min, bounds.max)).astype(self.zero.dtype)
 
     def values(self, stored: Array) -> Array:
-        """What DequantizeLinear makes of stored integers."""
+        """Return what DequantizeLinear makes of stored integers."""
         zero = self.along_axis(self.zero, stored.ndim).astype(np.int64)
         centered = (stored.astype(np.int64) - zero).astype(np.float32)
         return np.asarray(centered * self.along_axis(self.scale, stored.ndim), np.float32)
@@ -66,7 +66,11 @@ class Stripped:
 
 
 def strip(graph: Graph) -> Stripped:
-    """See :func:`edgert.quantization.from_qdq.ranges_of_qdq`. Raises ModelError."""
+    """Remove Q/DQ nodes; see :func:`edgert.quantization.from_qdq.ranges_of_qdq`.
+
+    Raises:
+        ModelError: the graph cannot be stripped; the node is named.
+    """
     for node in graph.nodes:
         if is_integer(node.op):
             raise ModelError(
@@ -191,7 +195,7 @@ class _Walk:
         return Step(scale.astype(np.float32), zero, int(node.attributes.get("axis", 1)))
 
     def _check_middle(self, node: Node, step: Step, stored: Array | None = None) -> None:
-        """Raises ModelError for a zero point that is not the middle of what the type holds."""
+        """Raise ModelError for a zero point that is not the middle of what the type holds."""
         dtype = str(step.zero.dtype if stored is None else stored.dtype)
         if dtype not in _MIDDLE:
             raise ModelError(f"node {node.name!r} stores {dtype}", why="a DLA has int8", fix="quantize to int8")
@@ -211,7 +215,7 @@ class _Walk:
             )
 
     def _with_outputs(self) -> tuple[tuple[Node, ...], Mapping[str, str]]:
-        """The nodes with the graph's outputs under their names, and which tensors were renamed for it."""
+        """Return the nodes with the graph's outputs under their names, and which tensors were renamed for it."""
         made = {name for node in self.nodes for name in node.outputs}
         made -= {name for node in self.nodes for name in node.captured}  # a body knows them by their names
         renamed: dict[str, str] = {}

@@ -25,7 +25,7 @@ and again, so two would be too few."""
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Milliseconds of one run: median, 10th and 90th percentile of so many runs."""
+    """Milliseconds of one run: median, 10th and 90th percentile of ``runs`` runs."""
 
     median_ms: float
     low_ms: float
@@ -53,10 +53,14 @@ class Choice:
 
 
 def fastest(versions: Mapping[str, Model], config: ModelConfig, batch: int = 1) -> Choice:
-    """Runs the versions in turns until it is sure which of them is fastest, or after :data:`MOST_ROUNDS`: then
-    the earliest of those that none surely beats is taken. So name first what is to be taken when in doubt.
+    """Return the fastest version: they run in turns until it is sure which one that is.
+
+    After :data:`MOST_ROUNDS` the first version that none surely beats is taken. So put the version to prefer in doubt
+    first.
 
     Args:
+        versions: name → model.
+        config: the model's section: backend and threads.
         batch: rows of a run, where the batch size is open.
 
     Raises:
@@ -70,8 +74,10 @@ def fastest(versions: Mapping[str, Model], config: ModelConfig, batch: int = 1) 
 
 
 def race(turn: Callable[[], Sequence[float]], most: int = MOST_ROUNDS) -> list[list[float]]:
-    """Runs in turns, each giving one time per version, until the fastest is known, or ``most`` were run: the times of
-    each version."""
+    """Run in turns, each giving one time per version, until the fastest is known, and return all times.
+
+    It ends after ``most`` turns in any case.
+    """
     taken: list[list[float]] = []
     while not taken or len(taken[0]) < most:
         columns = zip(*(turn() for _ in range(ROUNDS)), strict=True)
@@ -83,19 +89,19 @@ def race(turn: Callable[[], Sequence[float]], most: int = MOST_ROUNDS) -> list[l
 
 
 def winner(taken: Sequence[Sequence[float]]) -> int:
-    """The first version that none surely beats."""
+    """Return the first version that none surely beats."""
     return next(i for i, one in enumerate(taken) if not any(_beats(other, one) for other in taken if other is not one))
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether a version surely takes less: a sign test over the turns, which shrugs off single slow ones."""
+    """Return whether a version surely takes less time: a sign test over the turns, robust to single slow ones."""
     wins = np.sign(np.subtract(other, one)).sum()
     return bool(wins > _SURE * np.sqrt(len(one)))
 
 
 @contextmanager
 def _racing(versions: Mapping[str, Model], config: ModelConfig, batch: int) -> Iterator[Callable[[], Sequence[float]]]:
-    """A function that runs every version and returns how many milliseconds each took; already warm."""
+    """Yield a function that runs every version and returns the milliseconds of each; already warm."""
     count = config.threads or core_count()
     with ExitStack() as stack:
         made = [build_engine(model, config, count, batch) for model in versions.values()]
@@ -117,6 +123,6 @@ def _racing(versions: Mapping[str, Model], config: ModelConfig, batch: int) -> I
 
 
 def timing(times: Sequence[float]) -> Timing:
-    """Of so many runs."""
+    """Return the summary of these times."""
     low, median, high = np.percentile(times, (10, 50, 90)).tolist()
     return Timing(median, low, high, len(times))

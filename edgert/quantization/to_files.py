@@ -1,4 +1,4 @@
-"""Ranges, INT8 models and calibration caches made and written: ``edgert calibrate`` and ``edgert quantize``."""
+"""Making and writing ranges, INT8 models and calibration caches: ``edgert calibrate`` and ``edgert quantize``."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -50,28 +50,30 @@ def calibrate(
     bar: Bar | None = None,
     stop: threading.Event | None = None,
 ) -> RangeTable:
-    """Measures the ranges of a model's tensors. Blocks until done.
+    """Measure the ranges of a model's tensors.
+
+    Blocks until done.
 
     Args:
         source: an ONNX file, a pipeline file, the name of a shipped pipeline, or a model's section of a pipeline.
         images: see :data:`Images`; those of the pipeline's ``calibrate:`` by default.
         model: which model of the pipeline, where there are several.
-        input: preprocessing of an ONNX file, as it stands in YAML; found out where the file, its family or the images
-            show it for sure.
+        input: preprocessing of an ONNX file, as written in YAML; inferred where the file, its family or the images show
+            it for sure.
         output: where the range file goes, beside which an interrupted measurement is saved; None: nowhere.
         method: mse, minmax, percentile, entropy or auto.
-        limit: at most so many images, 256 by default.
+        limit: at most this many images, 256 by default.
         workers: processes; one already uses all cores.
         dask: address of a Dask scheduler, whose workers measure instead.
         early_stop: stops when more images no longer change the ranges.
         overrides: ``KEY=VALUE`` of a pipeline.
-        log: called with what was found out of an ONNX file.
+        log: called with what was inferred about an ONNX file.
         bar: moved while images are counted.
         stop: ends it when set, within an image's time.
 
     Raises:
-        ConfigError: no such model, method or images; or nothing shows how an ONNX file is fed.
-        CalibrationError: too few images, what they do to the model cannot be used, or stopped.
+        ConfigError: no such model, method or images; or nothing shows the preprocessing of an ONNX file.
+        CalibrationError: too few images, values that cannot be used, or stopped.
         ArtifactError: the range file cannot be written.
     """
     section = _section(source, model, None, input, overrides, needs_task=False, images=images, log=log)
@@ -137,7 +139,7 @@ def _on_images(
     limit: int | None,
     early_stop: bool = True,
 ) -> tuple[ModelSection, ImageDataset | None]:
-    """The section with what is given of its calibration, and the images themselves where they are given."""
+    """Return the section with the given calibration settings, and the images themselves where they are given."""
     if images is None or isinstance(images, (str, Path)):
         return section.calibrated_on(None if images is None else str(images), method, limit, early_stop), None
     return section.calibrated_on(_IN_MEMORY, method, limit, early_stop), open_images(images[: limit or _LIMIT])
@@ -150,15 +152,15 @@ USUAL_TRT = "10.3.0"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedModel:
-    """What was made, and where it was written.
+    """The result of quantizing, and where it was written.
 
     Attributes:
         config: the model's section, as it was used.
         model: the INT8 model; for a calibration cache the float model that it belongs to.
         path: the file of the INT8 model, or the calibration cache; None where nothing was written.
         lines: what it cost, for people.
-        problems: what was wrong with the scales that a model brought.
-        outcome: how it was made; None of a model that brought its scales.
+        problems: what was wrong with the scales stored in a model.
+        outcome: how it was made; None of a model with its own scales.
     """
 
     config: ModelConfig
@@ -194,9 +196,10 @@ def quantize(
     bar: Bar | None = None,
     stop: threading.Event | None = None,
 ) -> QuantizedModel:
-    """Makes a model INT8, and writes it where ``output`` says. Blocks until done.
+    """Make a model INT8, and write it to ``output``.
 
-    A model with Q/DQ nodes brings its scales: for ``cache`` and ``dla`` these are taken, and nothing is measured.
+    Blocks until done. A model with Q/DQ nodes has its own scales: for ``cache`` and ``dla`` these are taken, and
+    nothing is measured.
 
     Args:
         source: an ONNX file, a pipeline file, the name of a shipped pipeline, or a model's section of a pipeline.
@@ -205,11 +208,11 @@ def quantize(
         model: which model of the pipeline, where there are several.
         output: the file, or the folder of one that is named after the model; None: nowhere.
         ranges: of :func:`calibrate`, or a file of them, instead of measuring.
-        input: preprocessing of an ONNX file, as it stands in YAML; found out where the file, its family or the images
-            show it for sure.
+        input: preprocessing of an ONNX file, as written in YAML; inferred where the file, its family or the images show
+            it for sure.
         task: of an ONNX file, likewise.
         method: mse, minmax, percentile, entropy or auto.
-        limit: at most so many images, 256 by default.
+        limit: at most this many images, 256 by default.
         target: one of :data:`TARGETS`.
         trt: TensorRT's version, for the header of a calibration cache.
         keep: layers to leave in higher precision, by name or glob.
@@ -225,7 +228,7 @@ def quantize(
         stop: ends it when set, within an image's time.
 
     Raises:
-        ConfigError: no such model, target, method, metric or images; or settings for a model that brings its scales.
+        ConfigError: no such model, target, method, metric or images; or settings for a model that has its own scales.
         BuildError: the budget cannot be met; names the layers that cost most.
         CalibrationError: too few images, or stopped.
         ArtifactError: it cannot be written.
@@ -290,7 +293,7 @@ def quantize(
 
 
 def _of_qdq(config: ModelConfig, target: str, tensorrt: str, dla: Dla, path: Path | None) -> QuantizedModel:
-    """Writes what a DLA takes of a model that came with Q/DQ nodes.
+    """Write the DLA's form of a model that came with Q/DQ nodes.
 
     That is a calibration cache and the float model that it belongs to, or the Q/DQ form with a scale on every tensor.
     """

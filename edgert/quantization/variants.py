@@ -69,7 +69,7 @@ class QuantizedVersion:
     seconds: float
 
     def outcome(self, labeled: bool) -> QuantizationResult:
-        """As quantizing a section would have it; compares layer by layer, in seconds.
+        """Return the result as quantizing a section would; compares layer by layer, in seconds.
 
         Raises:
             BuildError: ONNX Runtime cannot run the model.
@@ -98,16 +98,17 @@ class Wanted:
 
 
 def versions(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run = ALONE) -> Mapping[str, Version]:
-    """Makes all versions that are wanted, name → version. Ranges are measured once for all of them.
+    """Make all versions that are wanted, name → version; ranges are measured once for all of them.
 
     Args:
-        config: the model's section. Its ``accuracy`` is not looked at: everything that can becomes INT8.
-        images: the images of the evaluation. Nothing is learnt from them; where a range file was given and no
-            other images are named, layers are compared on them, and biases stay as they are.
-        run: where the section stands, who follows the steps, and what ends them.
+        config: the model's section. Its ``accuracy`` is ignored: everything that can becomes INT8.
+        wanted: the versions, and the images or ranges to make them from.
+        images: the images of the evaluation. Nothing is learnt from them. Where a range file was given and no other
+            images are named, layers are compared on them, and biases stay as they are.
+        run: the section's place in the file, the log, and the stop event.
 
     Raises:
-        ConfigError: a precision or a machine that there is not.
+        ConfigError: an unknown precision or machine.
         CalibrationError: no images are named, or too few; ranges of another model; stopped.
         EdgertError: the model or the images cannot be used.
     """
@@ -139,14 +140,14 @@ def versions(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Base:
-    """What INT8 versions are made from.
+    """The base of all INT8 versions.
 
     Attributes:
         config: the section as it is used.
         calibrated: its ranges.
-        run: who follows the steps, and what ends them with CalibrationError.
+        run: its log is called with each step, its event stops the work with CalibrationError.
         source: where the ranges came from, in words.
-        learns: whether the images are the model's to learn from, and not those it is evaluated on.
+        learns: whether the images may be fitted to: they are not those it is evaluated on.
     """
 
     config: ModelConfig
@@ -157,17 +158,17 @@ class _Base:
 
 
 class _DlaQuantizer(Quantizer):
-    """Its models are emulations: corrections are measured on what a DLA computes, as far as is publicly known."""
+    """A quantizer whose models are emulations: corrections are measured on a DLA's publicly known arithmetic."""
 
     def lowered(
         self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
     ) -> Graph:
-        """The graph as a DLA computes it, in float32."""
+        """Return the graph as a DLA computes it, in float32."""
         return emulate_dla(graph, plan, self.table.amax, per_channel=self.recipe.per_channel, rounded=rounded or {})
 
 
 def _int8(base: _Base, target: Target) -> Version:
-    """As quantizing makes it, but for the units that an accuracy budget would keep."""
+    """Return the version as quantizing makes it, without keeping units for an accuracy budget."""
     started = time.perf_counter()
     config = base.config.model_copy(update={"accuracy": None})
     title = "int8" if target == "ort" else f"int8 for {target}"

@@ -211,7 +211,7 @@ def test_state_of_other_images_is_started_over(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_what_is_streamed_has_no_state(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match="cannot be gone on with"):
+    with pytest.raises(CalibrationError, match="cannot be resumed"):
         calibrate(small(), every(Noise(40), 1), state=tmp_path / "state")
 
 

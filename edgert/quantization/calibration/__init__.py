@@ -1,1 +1,1 @@
-"""Ranges measured: values counted image by image, and thresholds chosen from the counts."""
+"""Measuring ranges: values are counted image by image, and thresholds chosen from the counts."""

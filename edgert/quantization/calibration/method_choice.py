@@ -1,4 +1,4 @@
-"""Method ``auto``: for each scale, the threshold whose rounding the nodes behind it feel least."""
+"""Method ``auto``: for each scale, the threshold whose rounding changes the following nodes' outputs least."""
 
 import threading
 from collections import Counter
@@ -25,14 +25,14 @@ DEFAULT = "mse"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the methods would do to the tensors of one scale.
+    """The effect of each method on the tensors of one scale.
 
     Attributes:
-        tensors: who shares the scale.
+        tensors: those that share the scale.
         method: the one chosen.
         thresholds: method → amax.
         errors: method → squared error per element at the outputs of the weighted nodes that read a tensor, relative to
-            the square of what they give; empty where none does.
+            the square of those outputs; empty where no such node reads it.
     """
 
     tensors: tuple[str, ...]
@@ -50,7 +50,7 @@ def choices(
     *,
     stop: threading.Event | None = None,
 ) -> tuple[Choice, ...]:
-    """The method of every scale, and the errors that decided it.
+    """Choose the method of every scale, and return it with the errors that decided it.
 
     A tensor is rounded with each threshold in turn while everything else stays float. The graph runs once per image,
     and each weighted node once more per image and threshold.
@@ -78,7 +78,7 @@ def choices(
         for name, values in zip(readers, walk(graph, list(readers), feeds, like, stop=stop), strict=True):
             group = scheme.groups[name]
             for node in readers[name]:
-                # without its bias: what it makes of an error of its input is the error of its output
+                # Without its bias the node is linear: the error of its input becomes the error of its output.
                 alone = replace(graph, nodes=(replace(node, inputs=node.inputs[:2]),))
                 linear = Function(write(extract(alone, node.outputs[:1], [name]), like), fused=False)
                 for errors in pool.map(partial(_errors, linear, name, thresholds[group]), values):
@@ -92,7 +92,7 @@ def choices(
 
 
 def _readers(graph: Graph, scheme: Scheme, groups: Mapping[tuple[str, ...], object]) -> Mapping[str, list[Node]]:
-    """Tensor → the weighted nodes that read it rounded, both in order."""
+    """Return tensor → the weighted nodes that read it rounded, both in graph order."""
     found: dict[str, list[Node]] = {}
     for node in graph.nodes:
         if not node.inputs or kernel_of(graph, node) is None:
@@ -105,7 +105,7 @@ def _readers(graph: Graph, scheme: Scheme, groups: Mapping[tuple[str, ...], obje
 
 
 def _errors(function: Function, name: str, thresholds: Mapping[str, float], values: Array) -> Mapping[str, float]:
-    """Method → error of the node's output for one image, relative to the output's own square."""
+    """Return method → error of the node's output for one image, relative to the output's own square."""
 
     def power(array: Array) -> float:
         (output,) = function({name: array}).values()

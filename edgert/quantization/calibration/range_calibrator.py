@@ -1,4 +1,4 @@
-"""Ranges measured: images through the float model, every tensor's values counted."""
+"""Measuring ranges: images run through the float model, and every tensor's values are counted."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ _FORMAT, _HOLDS = "edgert calibration in progress", "calibration"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What has been counted; replaced as a whole, so that an interrupt at any instant leaves one that is right.
+    """The counts so far; replaced as a whole, so that an interrupt at any instant leaves a consistent one.
 
     Attributes:
-        done: images, all of those before number ``done``.
+        done: images counted: all those before number ``done``.
         counts: counted tensor → its histogram over them.
-        before: the histograms when the ranges were last looked at, if they were.
+        before: the histograms at the last check of the ranges, if there was one.
         settled: whether the ranges had settled by then.
     """
 
@@ -65,10 +65,10 @@ class Tally:
 
 
 def fingerprint(model: str, counted: Sequence[str], feed: parallel.Feed, settings: Mapping[str, object]) -> str:
-    """Digest of what counts depend on: the model (its digest), the counted tensors, the images, the settings.
+    """Return a digest of all that counts depend on: model (its digest), counted tensors, images, settings.
 
-    Of the images it takes all names, and the arrays of the first, the last and the one in the middle: that shows
-    another preprocessing.
+    Of the images it takes all names, and the arrays of the first, the middle and the last one. That shows a changed
+    preprocessing.
     """
     names = [feed.name(index) for index in range(len(feed))]
     digest = hashlib.sha256(json.dumps([model, list(counted), sorted(settings.items()), names]).encode())
@@ -80,10 +80,10 @@ def fingerprint(model: str, counted: Sequence[str], feed: parallel.Feed, setting
 
 
 class Journal:
-    """The tally of one calibration and its file. A context: when it is left with an error the file is brought up to
-    date, otherwise removed.
+    """The tally of one calibration and its file.
 
-    A file of another model, other images or other settings is started over, which is logged as a warning.
+    A context manager: on an error the file is brought up to date, otherwise it is removed. A file of another model,
+    other images or other settings is started over, with a logged warning.
 
     Args:
         path: the file; None keeps the tally in memory only.
@@ -108,7 +108,11 @@ class Journal:
             self._path.unlink(missing_ok=True)
 
     def replace(self, tally: Tally) -> None:
-        """Takes a new tally, and writes the file when that is due. Raises ArtifactError when it cannot be written."""
+        """Store a new tally, and write the file when that is due.
+
+        Raises:
+            ArtifactError: the file cannot be written.
+        """
         self.tally = tally
         if time.monotonic() - self._saved_s > _SAVE_S:
             self._save()
@@ -145,9 +149,10 @@ def _histograms(content: Mapping[str, Any]) -> Histograms:
 
 
 class Settling:
-    """Compares each range's threshold with what it was one checkpoint before.
+    """A check whether ranges have settled: each threshold is compared with its value one checkpoint before.
 
-    Thresholds are computed only until one is found that moved, the last to move first: most looks cost next to nothing.
+    Thresholds are computed only until one is found that moved. The last to move goes first, so most checks cost next to
+    nothing.
 
     Args:
         groups: tensors whose histograms add up to one range.
@@ -161,7 +166,7 @@ class Settling:
         self._known: dict[tuple[str, ...], float] = {}  # thresholds of the histograms last seen
 
     def has_settled(self, before: Histograms, now: Histograms) -> bool:
-        """Whether no threshold moved from one checkpoint's histograms to the next one's."""
+        """Return whether no threshold moved from one checkpoint's histograms to the next one's."""
         known = self._known if before is self._seen else {}
         self._seen, self._known = now, {}
         for position, group in enumerate(self._groups):
@@ -192,32 +197,33 @@ def calibrate(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> RangeTable:
-    """Runs the model over images and returns the ranges of its tensors. Blocks until done.
+    """Run the model over images and return the ranges of its tensors.
 
-    Counts are whole numbers, and every image runs by itself on one thread: the result depends on the model, the
-    images and the machine's instructions, not on their grouping, on ``workers``, ``threads`` or ``dask``; without
-    early stop neither on their order. Memory does not grow with the number of images.
+    Blocks until done. Counts are whole numbers, and every image runs by itself on one thread. So the result depends on
+    the model, the images and the machine's instructions alone. Grouping, ``workers``, ``threads`` and ``dask`` do not
+    change it; without early stop, the order of images does not either. Memory does not grow with the number of images.
 
     Args:
         model: a prepared model (:func:`~edgert.quantization.calibrated.prepare`).
         feed: images by number, or preprocessed arrays as they come, which are not kept.
-        method: how thresholds are chosen, one of :data:`~edgert.quantization.calibration.threshold.METHODS`; the
-            table can be given another later.
-        percentile: what the method of that name means.
-        tensors: those wanted; by default all that are worth a range.
-        workers: processes. With one, this process counts, on ``threads`` threads (by default one per core, at most 8).
+        method: how thresholds are chosen, one of :data:`~edgert.quantization.calibration.threshold.METHODS`; the table
+            can be given another later.
+        percentile: the share of values, in percent, that method ``percentile`` keeps.
+        tensors: those wanted; by default all that need a range.
+        workers: processes. With one, this process counts, on ``threads`` threads.
+        threads: by default one per core, at most 8.
         dask: address of a Dask scheduler, whose workers count instead.
-        early_stop: stop when no threshold moved by more than 0.5 % over 32 images, looked at every 32 images in
-            their order. The table's warnings mention it.
-        state: a file that keeps what was counted when the call ends early, for whatever reason, and from which the same
-            call goes on; written every 10 s, removed at the end. One of another model, other images or other settings
-            is started over, with a logged warning.
+        early_stop: stop when no threshold moved by more than 0.5 % over 32 images, checked every 32 images in their
+            order. The table's warnings mention it.
+        state: a file that keeps the counts when the call ends early, whatever the reason. The same call continues from
+            it. It is written every 10 s and removed at the end. One of another model, other images or other settings is
+            started over, with a logged warning.
         progress: called after every few images.
         stop: ends the call when set, within an image's time.
 
     Raises:
-        CalibrationError: fewer than 8 images; one that does not fit; NaN or infinity in a tensor; stopped; workers
-            that keep dying over an image; a file that holds no state; no cluster. Images and tensors are named.
+        CalibrationError: fewer than 8 images; one that does not fit; NaN or infinity in a tensor; stopped; workers that
+            keep dying over an image; a file that holds no state; no cluster. Images and tensors are named.
         EdgertError: what a feed raises.
         ArtifactError: the state cannot be written.
         BuildError: ONNX Runtime cannot run the model.
@@ -263,7 +269,7 @@ def calibrate(
 
 @dataclass
 class _Run:
-    """One call: shards handed out, results added in the order of the images whoever finishes first."""
+    """One call: shards are handed out, and results added in the order of the images whichever finishes first."""
 
     journal: Journal
     settling: Settling | None
@@ -272,7 +278,7 @@ class _Run:
     stop: threading.Event
 
     def collect(self, pool: parallel.Pool, shards: Iterator[parallel.Shard]) -> None:
-        """Counts until the images are through or the ranges have settled."""
+        """Count until all images are done or the ranges have settled."""
         waiting: deque[parallel.Shard] = deque()
         while not self.journal.tally.settled:
             for shard in islice(shards, pool.width - len(waiting)):
@@ -286,8 +292,8 @@ class _Run:
             if self.stop.is_set():
                 raise CalibrationError(
                     f"calibration was stopped after {self.journal.tally.done} images",
-                    why="it was asked to",
-                    fix="the same call goes on from there if it has a state file",
+                    why="a stop was requested",
+                    fix="repeat the same call: with a state file it continues from there",
                 )
 
     def _add(self, shard: parallel.Shard, counted: Histograms) -> None:
@@ -304,13 +310,13 @@ class _Run:
 
 
 def _key(observer: Observer, feed: parallel.Feed | None, state: Path | None, settings: Mapping[str, object]) -> str:
-    """What a state file must have been written for; empty without one."""
+    """Return the key that a state file must have been written for; empty without one."""
     if state is None:
         return ""
     if feed is None:
         raise CalibrationError(
-            "images that are handed over as they come cannot be gone on with later",
-            why="there is no telling whether they come in the same order again",
+            "calibration on a stream of images cannot be resumed",
+            why="the images may come in another order next time",
             fix="give a feed of numbered images, or no state file",
         )
     _check_number(len(feed))
@@ -330,7 +336,7 @@ def _notes(table: RangeTable, settled: bool) -> Iterator[str]:
     if settled:
         yield (
             f"ranges settled after {table.images} images: no threshold moved by more than {TOLERANCE:.1%} over the "
-            f"last {CHECKPOINT}; no more were looked at"
+            f"last {CHECKPOINT}; no more images were counted"
         )
     elif table.images < FEW_IMAGES:
         yield f"only {table.images} images: ranges may miss what others would show; {FEW_IMAGES} or more are better"

@@ -1,4 +1,4 @@
-"""The range table that every backend's scales are made from, as a JSON file, and files to go on from if interrupted."""
+"""The range table that every backend's scales come from, stored as JSON, and files to resume interrupted jobs from."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class RangeTable:
 
     @property
     def zero(self) -> tuple[str, ...]:
-        """Tensors that were zero in all images, in order of name: their scale is a floor, not a measurement."""
+        """Tensors that were zero in all images, sorted by name: their scale is a floor, not a measurement."""
         return tuple(sorted(name for name, histogram in self.histograms.items() if histogram.is_zero))
 
     def amax(self, names: Iterable[str] | str) -> float:
-        """The threshold of a tensor, or the one of tensors that share a scale; found once, then remembered.
+        """Return the threshold of a tensor, or of tensors that share a scale; it is computed once and cached.
 
-        A group's is searched on all its values together. Where its tensors have different methods chosen, it is the
-        largest that any of these methods gives, so that no tensor loses what its own method would have kept.
+        A group's threshold is chosen on all its values together. Where its tensors have different methods, it is the
+        largest that any of these methods gives. So no tensor loses what its own method would have kept.
 
         Raises:
             CalibrationError: no names, or a tensor is not in the table or never had an element.
@@ -88,7 +88,7 @@ class RangeTable:
         return self._known[group]
 
     def span(self, names: Iterable[str] | str) -> tuple[float, float]:
-        """The smallest and the largest value of a tensor, or of any of those that share a scale.
+        """Return the smallest and the largest value of a tensor, or of all tensors that share a scale.
 
         Raises:
             CalibrationError: a tensor was not measured.
@@ -97,15 +97,19 @@ class RangeTable:
         return min(one.low for one in found), max(one.high for one in found)
 
     def with_method(self, method: str) -> RangeTable:
-        """The same values under one method for all tensors. Raises CalibrationError for an unknown one."""
+        """Return the same values with one method for all tensors.
+
+        Raises:
+            CalibrationError: the method is unknown.
+        """
         return replace(self, method=method, chosen={})
 
     def with_chosen(self, chosen: Mapping[str, str]) -> RangeTable:
-        """The same values with these methods where they differ from the table's, instead of what was chosen before."""
+        """Return the same values with these methods where they differ from the table's; earlier choices are dropped."""
         return replace(self, chosen={name: method for name, method in chosen.items() if method != self.method})
 
     def with_warnings(self, *warnings: str) -> RangeTable:
-        """The same table with further warnings, each only once."""
+        """Return the same table with further warnings, each only once."""
         return replace(self, warnings=tuple(dict.fromkeys((*self.warnings, *warnings))))
 
     def _histogram(self, name: str) -> Histogram:
@@ -119,9 +123,12 @@ class RangeTable:
 
 
 def save_table(table: RangeTable, path: str | Path) -> None:
-    """Writes ``ranges.json``: whole or not at all, equal tables to equal bytes, missing folders made.
+    """Write ``ranges.json`` atomically; equal tables give equal bytes, and missing folders are made.
 
-    One line per tensor for people, then one per histogram for :func:`load_table`. Raises ArtifactError if it cannot.
+    It has one readable line per tensor, then one line per histogram for :func:`load_table`.
+
+    Raises:
+        ArtifactError: the file cannot be written.
     """
     head = {
         "format": FORMAT,
@@ -150,7 +157,7 @@ def save_table(table: RangeTable, path: str | Path) -> None:
 
 
 def load_table(path: str | Path, model: Model | None = None) -> RangeTable:
-    """Reads what :func:`save_table` wrote, exactly.
+    """Read exactly what :func:`save_table` wrote.
 
     Args:
         path: the file.
@@ -232,7 +239,7 @@ def _damaged(why: str) -> CalibrationError:
     return CalibrationError("the range table is damaged", why=why, fix=_AGAIN)
 
 
-# Files from which an interrupted job goes on; of a search, the values of the sets of units it has measured.
+# Files from which an interrupted job resumes. A search stores the values of the sets of units it has measured.
 
 log = logging.getLogger("edgert.quantize")
 
@@ -241,7 +248,7 @@ VERSION = 1
 
 
 def read_unfinished(path: Path, kind: str, holds: str) -> Mapping[str, Any]:
-    """The content of such a file.
+    """Return the content of such a file.
 
     Args:
         path: of the file.
@@ -263,9 +270,9 @@ def read_unfinished(path: Path, kind: str, holds: str) -> Mapping[str, Any]:
 
 
 def wrong_file(path: Path, holds: str, why: str) -> CalibrationError:
-    """The error for a file that holds something else."""
+    """Return the error for a file that holds something else."""
     return CalibrationError(
-        f"{str(path)!r} holds no {holds} to go on with", why=why, fix="remove it, or name another file"
+        f"{str(path)!r} holds no {holds} to resume from", why=why, fix="remove it, or name another file"
     )
 
 
@@ -275,14 +282,14 @@ _FORMAT, _HOLDS = "edgert measurements", "measurements"
 
 
 class Memo:
-    """A function of a set of units that is evaluated once per set, and never again while its file is there.
+    """A function of a set of units that is evaluated once per set, and never again while its file exists.
 
     The file is rewritten atomically after every evaluation, so that the program may end at any moment. It belongs to
-    one ``kind`` of measurement and one ``key``; with another key it is started over, which :attr:`note` reports.
+    one ``kind`` of measurement and one ``key``. With another key it is started over, which :attr:`note` reports.
 
     Args:
-        function: what is measured. Whatever it raises is passed on, KeyboardInterrupt among the rest; the file then
-            holds everything measured before.
+        function: what is measured. Whatever it raises is passed on, KeyboardInterrupt included; the file then holds
+            everything measured before.
         path: the file; None keeps the values in memory only.
         kind: what the values are, ``"accuracy"``.
         key: digest of everything else the values depend on: model, data, settings.
@@ -309,7 +316,7 @@ class Memo:
                 log.warning("%s", self.note)
 
     def __call__(self, kept: Units) -> float:
-        """The value of a set, measured now unless it is known.
+        """Return the value of a set; measure it now unless it is known.
 
         Raises:
             CalibrationError: the value is not a finite number.
@@ -332,7 +339,7 @@ class Memo:
 
 
 def describe(kept: Collection[str]) -> str:
-    """``"nothing"``, the name of one unit, or how many there are."""
+    """Return ``"nothing"``, the name of one unit, or how many units there are."""
     if len(kept) > 1:
         return f"{len(kept)} units"
     return next((repr(name) for name in kept), "nothing")

@@ -1,4 +1,4 @@
-"""Where to clip a tensor before it is rounded to 8 bits: four ways of choosing, from its histogram alone."""
+"""Where to clip a tensor before it is rounded to 8 bits: four methods, each based on its histogram alone."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PERCENTILE = 99.99
 
 
 def threshold(histogram: Histogram, method: str, *, percentile: float = PERCENTILE) -> float:
-    """The magnitude to clip a tensor at: positive, a float32 exactly, never above the largest magnitude seen.
+    """Return the magnitude to clip a tensor at: positive, an exact float32, at most the largest magnitude seen.
 
-    ``minmax`` clips nothing; ``percentile`` what is above that share of the values; ``entropy`` see :func:`entropy`;
-    ``mse`` see :func:`mse`. A tensor that is zero throughout gets ``ZERO_AMAX``.
+    ``minmax`` clips nothing. ``percentile`` clips what is above that share of the values. For the others see
+    :func:`entropy` and :func:`mse`. A tensor that is all zeros gets ``ZERO_AMAX``.
 
     Args:
         histogram: of the tensor, or of all tensors that share the scale.
@@ -54,19 +54,19 @@ def threshold(histogram: Histogram, method: str, *, percentile: float = PERCENTI
 
 
 def check(method: str, percentile: float = PERCENTILE) -> None:
-    """Raises CalibrationError unless the method is known and the percentile can be meant."""
+    """Raise CalibrationError unless the method is known and the percentile is valid."""
     if method not in METHODS:
         raise CalibrationError(
             f"unknown method {method!r}{nearest(str(method), METHODS)}", fix=f"use one of {', '.join(METHODS)}"
         )
     if not 0 < percentile <= 100:
         raise CalibrationError(
-            f"percentile {percentile!r} is not one", why="it must be above 0 and at most 100", fix="use 99.99"
+            f"percentile {percentile!r} is not valid", why="it must be above 0 and at most 100", fix="use 99.99"
         )
 
 
 def _edges(histogram: Histogram) -> Floats:
-    """Edges of the bins up to that of the largest magnitude, which ends there."""
+    """Return the edges of the bins up to the bin of the largest magnitude, which is cut off at that magnitude."""
     top = int(histogram.amax / histogram.width)
     edges: Floats = np.arange(top + 2, dtype=np.float64) * histogram.width
     edges[-1] = histogram.amax
@@ -74,7 +74,7 @@ def _edges(histogram: Histogram) -> Floats:
 
 
 def _percentile(histogram: Histogram, percentile: float) -> float:
-    """Linear within a bin; the last bin ends at the largest magnitude, so 100 gives exactly that."""
+    """Return the percentile, linear within a bin; 100 gives exactly the largest magnitude, where the last bin ends."""
     edges = _edges(histogram)
     below = np.cumsum(histogram.counts[: len(edges) - 1])
     rank = min(histogram.values * percentile / 100, histogram.values)
@@ -89,21 +89,21 @@ _TIE_NATS = 1e-9
 
 
 def entropy(histogram: Histogram) -> float:
-    """The threshold that loses least information by the Kullback-Leibler divergence: TensorRT's calibration.
+    """Return the threshold of least Kullback-Leibler divergence, as TensorRT's calibrator chooses it.
 
-    For every i from 128 bins to all of them, P is bins 0..i with everything above added to its last bin, and Q is bins
-    0..i without that, merged into 128 levels (bin k into level ``128 k // i``), each level's mass then spread evenly
-    over those of its bins that are not empty. Both are normalized; the i of the smallest sum of ``P log(P / Q)`` wins
-    and the threshold is the upper edge of its last bin. Where P has mass and Q has none the divergence is infinite,
-    which happens where the last bin itself is empty. Of equal minima (to 1e-9, beyond which order of summation
-    decides) the last wins. The count of bin 0 is replaced by that of bin 1, which takes a spike of zeros out.
+    For every i from 128 bins to all of them, P is bins 0..i with everything above added to its last bin. Q is bins 0..i
+    without that, merged into 128 levels (bin k into level ``128 k // i``). Each level's mass is then spread evenly over
+    those of its bins that are not empty. Both are normalized, and the i of the smallest sum of ``P log(P / Q)`` wins.
+    The threshold is the upper edge of its last bin. Where P has mass and Q has none the divergence is infinite, which
+    happens where the last bin itself is empty. Of equal minima (to 1e-9, below which the order of summation decides)
+    the last wins. The count of bin 0 is replaced by that of bin 1, which removes a spike of zeros.
 
-    There are 128 levels because int8 has as many for magnitudes; a tensor without negative values gets no more, as
+    There are 128 levels because int8 has as many for magnitudes. A tensor without negative values gets no more, as
     TensorRT stores it in int8 too. The bins end with the one that holds the largest magnitude: on a range that is a
     power of two they are 1,024 to 2,048.
 
-    Source: S. Migacz, "8-bit Inference with TensorRT", GTC 2017; NVIDIA pytorch_quantization
-    (calib/histogram.py, _compute_amax_entropy).
+    Source: S. Migacz, "8-bit Inference with TensorRT", GTC 2017; NVIDIA pytorch_quantization (calib/histogram.py,
+    _compute_amax_entropy).
 
     Args:
         histogram: not one that :attr:`~edgert.quantization.calibration.value_histogram.Histogram.is_zero`.
@@ -121,9 +121,9 @@ def entropy(histogram: Histogram) -> float:
 
 
 def _divergences(bins: Floats, last: npt.NDArray[np.int64]) -> Floats:
-    """KL(P || Q) in nats of clipping after so many bins.
+    """Return KL(P || Q) in nats for clipping after each of these numbers of bins.
 
-    Sums over bins become differences of running sums: P log P of a run of bins is one, and P log Q of a level is its
+    Sums over bins become differences of running sums. P log P of a run of bins is one, and P log Q of a level is its
     mass times the log of its mass per bin.
     """
     rows = np.stack([bins, bins > 0, _xlogx(bins)])
@@ -141,7 +141,7 @@ def _divergences(bins: Floats, last: npt.NDArray[np.int64]) -> Floats:
 
 
 def _log(values: Floats) -> Floats:
-    """Natural logarithm, 0 for 0."""
+    """Return the natural logarithm, and 0 for 0."""
     return np.log(np.where(values > 0, values, 1.0))
 
 
@@ -160,11 +160,11 @@ _CHUNK = 8
 
 
 def mse(histogram: Histogram) -> float:
-    """The threshold of the smallest mean squared error of clipping and rounding to steps of a 127th of it.
+    """Return the threshold of the smallest mean squared error of clipping and rounding to steps of threshold / 127.
 
-    Candidates go from the largest magnitude down by eighths of an octave, then finer around the best; of equal ones
-    the largest wins. The error of each is exact for values that are spread evenly within their bin
-    (:func:`_squared_errors`), whatever the step is, even below the width of a bin.
+    Candidates go from the largest magnitude down by eighths of an octave, then finer around the best; of equal ones the
+    largest wins. The error of each is exact for values that are spread evenly within their bin
+    (:func:`_squared_errors`). That holds for every step, even one below the width of a bin.
     """
     density = _density(histogram)
     best = _best(density, histogram.amax * _COARSE)
@@ -174,7 +174,7 @@ def mse(histogram: Histogram) -> float:
 
 
 def _best(density: _Density, thresholds: Floats) -> float:
-    """The first of least error, once no larger than the largest magnitude and rounded to float32."""
+    """Return the first threshold of least error, after all are limited to the largest magnitude and made float32."""
     tried = np.minimum(thresholds, density.amax).astype(np.float32).astype(np.float64)
     return float(tried[int(np.argmin(_squared_errors(density, tried)))])
 
@@ -213,19 +213,19 @@ def _density(histogram: Histogram) -> _Density:
 
 
 def _squared_errors(density: _Density, thresholds: Floats) -> Floats:
-    """(n,) sums of squared errors of rounding a tensor to int8 with each of (n,) thresholds.
+    """Return (n,) sums of squared errors of rounding a tensor to int8 with each of (n,) thresholds.
 
-    With step s = threshold / 127, ``u = |x| / s`` and ``k = min(round(u), 127)``, the squared error integrated from 0
-    to x is ``s**3 (k / 12 + (u - k)**3 / 3)``: k whole cells of 1/12 each and what is left of one, which beyond 127
-    is the clipped part. Counts are taken as spread evenly over their bin, the last up to the largest magnitude. Of bin
-    0 only as many as bin 1 has are: a surplus is zeros, which cost nothing.
+    Let step s = threshold / 127, ``u = |x| / s`` and ``k = min(round(u), 127)``. The squared error integrated from 0 to
+    x is ``s**3 (k / 12 + (u - k)**3 / 3)``. That is k whole cells of 1/12 each and the rest of one, which beyond 127 is
+    the clipped part. Counts are taken as spread evenly over their bin, the last up to the largest magnitude. Bin 0
+    counts at most as many values as bin 1: the surplus is zeros, which cost nothing.
     """
     steps = thresholds / LEVELS
     return np.concatenate([_sums(density, steps[at : at + _CHUNK]) for at in range(0, len(steps), _CHUNK)])
 
 
 def _sums(density: _Density, steps: Floats) -> Floats:
-    """(n,) sums of squared errors: bins that every step clips by their moments, those below edge by edge."""
+    """Return (n,) sums of squared errors: moments for bins that every step clips, edge by edge for those below."""
     limit = (LEVELS + 0.5) * steps.max()
     cut = min(int(np.searchsorted(density.edges, limit)), len(density.weights))
     integral = _integral(density.edges[: cut + 1] / steps[:, None])
@@ -239,7 +239,7 @@ def _sums(density: _Density, steps: Floats) -> Floats:
 
 
 def _integral(u: Floats) -> Floats:
-    """Of the squared rounding error from 0 to u, in steps; overwrites u."""
+    """Return the squared rounding error integrated from 0 to u, in steps; overwrites u."""
     k = np.rint(u)
     np.minimum(k, LEVELS, out=k)
     u -= k

@@ -1,4 +1,4 @@
-"""How often each magnitude occurs in one tensor, in 16 KiB however many values are added."""
+"""Counts of each magnitude in one tensor, in 16 KiB however many values are added."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Histogram:
 
     @classmethod
     def merged(cls, histograms: Iterable[Histogram]) -> Histogram:
-        """A new histogram of all values of some others."""
+        """Return a new histogram of all values of the given ones."""
         whole = cls()
         for histogram in histograms:
             whole.merge(histogram)
@@ -98,7 +98,7 @@ class Histogram:
 
     @property
     def width(self) -> float:
-        """Of one bin."""
+        """Width of one bin."""
         return 2.0 ** (self.exponent - _LOG2_BINS)
 
     @property
@@ -108,10 +108,10 @@ class Histogram:
         return hashlib.sha256(f"{facts}\n".encode() + self.counts.astype("<i8").tobytes()).hexdigest()
 
     def add(self, array: Array) -> None:
-        """Counts every element of an array of any shape; an empty one changes nothing.
+        """Count every element of an array of any shape; an empty one changes nothing.
 
-        float16 and integers are taken as the float32 nearest to them, and so is float64; a float64 beyond float32 is
-        infinite. The array is only read; a contiguous one is never copied whole.
+        float16, float64 and integers are converted to the nearest float32; a float64 beyond float32 becomes infinite.
+        The array is only read; a contiguous one is never copied whole.
 
         Raises:
             CalibrationError: an element is NaN or infinite; nothing of the array is counted then.
@@ -127,12 +127,12 @@ class Histogram:
         self.merge(fresh)
 
     def merge(self, other: Histogram) -> None:
-        """Adds all values of another histogram, which stays as it is."""
+        """Add all values of another histogram, which is not changed."""
         self._reach(other.exponent)
         self._gain(_coarser(other.counts, self.exponent - other.exponent), other.values, other._low, other._high)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; ``counts`` is base64 of zlib of 2,048 little-endian int64."""
+        """Return plain data; ``counts`` is base64 of zlib of 2,048 little-endian int64."""
         packed = zlib.compress(self.counts.astype("<i8").tobytes(), 6)  # level 9: 2 % smaller in 9 × the time
         return {
             "exponent": self.exponent,
@@ -145,7 +145,11 @@ class Histogram:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Histogram:
-        """What :meth:`to_json` returned. Raises CalibrationError when it is damaged."""
+        """Return the histogram that :meth:`to_json` stored.
+
+        Raises:
+            CalibrationError: the content is damaged.
+        """
         histogram = cls()
         try:
             unpack = zlib.decompressobj()
@@ -176,7 +180,7 @@ class Histogram:
         return self.exponent, self.values, self.low, self.high, self.counts.tobytes()
 
     def _count(self, block: Array) -> None:
-        """Counts up to ``_BLOCK`` contiguous values."""
+        """Count up to ``_BLOCK`` contiguous values."""
         if block.dtype != np.float32:
             with np.errstate(over="ignore"):  # becomes infinite, which is refused
                 block = block.astype(np.float32, casting="same_kind")
@@ -186,7 +190,7 @@ class Histogram:
             raise CalibrationError(
                 "there are values that are not finite",
                 why=f"{nan} NaN and {infinite} infinite among {block.size} values",
-                fix="check what the model is fed (mean, std, color order); a float model that overflows has no ranges",
+                fix="check the preprocessing (mean, std, color order); a float model that overflows has no ranges",
             )
         self._reach(_exponent(max(-low, high)))
         self._gain(_counted(block, self.exponent), block.size, low, high)
@@ -197,14 +201,14 @@ class Histogram:
         self._low, self._high = min(self._low, low), max(self._high, high)
 
     def _reach(self, exponent: int) -> None:
-        """Doubles the range until it is at least 2**exponent."""
+        """Double the range until it is at least 2**exponent."""
         if exponent > self.exponent:
             if self.values:
                 self.counts = _coarser(self.counts, exponent - self.exponent)
             self.exponent = exponent
 
     def _fault(self) -> str:
-        """What no histogram made by adding could hold; empty if nothing."""
+        """Return what is inconsistent in this histogram; empty if nothing."""
         if self.counts.min() < 0 or int(self.counts.sum()) != self.values:
             return "its counts do not add up"
         if not -math.inf < self.low <= self.high < math.inf or self.exponent != _exponent(self.amax):
@@ -216,7 +220,7 @@ class Histogram:
 
 
 def short(value: float) -> float:
-    """The number of fewest digits that is read back as this float32."""
+    """Return the number of fewest digits that parses to this float32."""
     brief = float(str(np.float32(value)))
     return brief if np.float32(brief) == np.float32(value) else value
 
@@ -227,7 +231,7 @@ def _float32(value: float) -> float:
 
 
 class _Scratch(threading.local):
-    """Of one thread: a block's bins."""
+    """Scratch memory of one thread: a block's bins."""
 
     def __init__(self) -> None:
         self.bins = np.empty(_BLOCK, np.int16)
@@ -237,10 +241,10 @@ _scratch = _Scratch()
 
 
 def _counted(block: Array, exponent: int) -> Counts:
-    """(2048,) int64 counts of a block whose magnitudes are all below 2**exponent.
+    """Return (2048,) int64 counts of a block whose magnitudes are all below 2**exponent.
 
-    Scaling by a power of two is exact (what becomes subnormal is in bin 0 either way) and the cast cuts towards zero,
-    so the magnitude of the integer is the bin.
+    Scaling by a power of two is exact; what becomes subnormal is in bin 0 either way. The cast cuts towards zero, so
+    the magnitude of the integer is the bin.
     """
     bins = _scratch.bins[: block.size]
     np.multiply(block, np.float32(2.0 ** (_LOG2_BINS - exponent)), out=bins, casting="unsafe")
@@ -254,22 +258,22 @@ def _counted(block: Array, exponent: int) -> Counts:
 
 
 def _histogram(index: npt.NDArray[np.uint16], bins: int) -> npt.NDArray[np.float32]:
-    """(bins,) how often each integer occurs; no threads are started, and the interpreter lock is released.
+    """Return (bins,) counts of each integer; no threads are started, and the GIL is released.
 
-    One row, as OpenCV has a far slower way with one column, which it takes a one-dimensional array for. The range has
-    as many numbers as there are bins, so that its scale is exactly 1.
+    The array is passed as one row: OpenCV treats a one-dimensional array as one column and is far slower there. The
+    range has as many numbers as there are bins, so that its scale is exactly 1.
     """
     counts = cv2.calcHist([index.reshape(1, -1)], [0], None, [bins], [0.0, float(bins)])
     return np.asarray(counts, np.float32).ravel()
 
 
 def _exponent(amax: float) -> int:
-    """The smallest that amax is below 2 to the power of; a power of two needs one more than its own."""
+    """Return the smallest exponent with amax < 2**exponent; a power of two needs one more than its own."""
     return max(MIN_EXPONENT, math.frexp(amax)[1]) if amax else MIN_EXPONENT
 
 
 def _coarser(counts: Counts, doublings: int) -> Counts:
-    """Counts of the same values over a range doubled so many times."""
+    """Return the counts of the same values over a range doubled this many times."""
     if not doublings:
         return counts
     merged = np.zeros(BINS, np.int64)

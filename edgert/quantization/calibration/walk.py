@@ -1,7 +1,7 @@
-"""Running a float graph part by part: to see tensors of all images side by side, and to count what values they take.
+"""Running a float graph part by part: to compare tensors of all images, and to count their values.
 
-The graph is cut into parts that run one after another; only what lies across a cut is in memory. Every node computes
-exactly what the ONNX standard defines (no fusion), on one thread, one image at a time.
+The graph is cut into parts that run one after another; only tensors that cross a cut are kept in memory. Every node
+computes exactly what the ONNX standard defines (no fusion), on one thread, one image at a time.
 """
 
 import math
@@ -50,13 +50,13 @@ class Slice:
 
 
 def cut(graph: Graph, wanted: Collection[str], limit_bytes: int) -> tuple[Slice, ...]:
-    """Slices that compute all wanted tensors, each node once, in order.
+    """Return slices that compute all wanted tensors, each node once, in order.
 
     Args:
         graph: of a prepared model: the sizes of its tensors are known.
         wanted: computed tensors.
-        limit_bytes: what one slice may compute; a single node may exceed it, tensors whose size depends on the data
-            count as nothing. Where the cuts fall depends on graph, wanted tensors and limit alone.
+        limit_bytes: what one slice may compute. A single node may exceed it, and tensors whose size depends on the data
+            count as nothing. The cuts depend on graph, wanted tensors and limit alone.
     """
     needed = extract(graph, wanted)
     uses = {name: position for position, node in enumerate(needed.nodes) for name in node.reads}
@@ -79,8 +79,9 @@ def cut(graph: Graph, wanted: Collection[str], limit_bytes: int) -> tuple[Slice,
 
 
 def pieces(graph: Graph, targets: Sequence[str]) -> tuple[Slice, ...]:
-    """The graph cut behind each target, in the order given: upstream ones first, or nothing is gained. A target that
-    is there already makes an empty piece.
+    """Cut the graph behind each target, in the order given.
+
+    Upstream targets must come first, or nothing is gained. A target that is available already makes an empty piece.
 
     Raises:
         ModelError: nothing computes a target.
@@ -102,7 +103,7 @@ def pieces(graph: Graph, targets: Sequence[str]) -> tuple[Slice, ...]:
 
 
 def _slices(graph: Graph, groups: Sequence[Sequence[Node]], seen: Mapping[str, int]) -> Iterator[Slice]:
-    """One slice per group of nodes; ``seen``: wanted tensor → the last group behind which somebody looks at it."""
+    """Yield one slice per group of nodes; ``seen``: wanted tensor → the last group after which it is needed."""
     uses = {name: number for number, nodes in enumerate(groups) for node in nodes for name in node.reads}
     live = {spec.name for spec in graph.inputs}
     for number, nodes in enumerate(groups):
@@ -122,16 +123,16 @@ def _slices(graph: Graph, groups: Sequence[Sequence[Node]], seen: Mapping[str, i
 def walk(
     graph: Graph, targets: Sequence[str], feeds: Sequence[Feeds], like: Model, *, stop: threading.Event | None = None
 ) -> Iterator[list[Array]]:
-    """Yields each target's values, one array per image, in the order of the targets; again for one named again.
+    """Yield each target's values, one array per image, in the order of the targets; again for one named again.
 
     Every image is moved to the first target, then every image to the second, and so on. An array that a node computed
-    may be changed in place until the next one is asked for: what follows then reads the changed values. Arrays of
-    ``feeds`` must be left alone.
+    may be changed in place until the next one is requested: later nodes then read the changed values. Arrays of
+    ``feeds`` must not be changed.
 
     Args:
         graph: types of its inner tensors are inferred where they are missing.
         targets: tensors, upstream ones first.
-        feeds: all images; their number bounds the memory, with what lies across a cut.
+        feeds: all images; their number bounds the memory, with what crosses a cut.
         like: the model that the graph was read from.
         stop: ends the walk when set, before the next image's next piece.
 
@@ -162,7 +163,7 @@ def walk(
 
 
 def check_stop(stop: threading.Event | None) -> None:
-    """Raises CalibrationError once ``stop`` is set."""
+    """Raise CalibrationError once ``stop`` is set."""
     if stop is not None and stop.is_set():
         raise CalibrationError("stopped while INT8 was made", fix="run it again")
 
@@ -174,9 +175,9 @@ def check_stop(stop: threading.Event | None) -> None:
 
 
 def parts(graph: Graph, wanted: Iterable[str], countable: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Wanted tensor → the countable tensors that together hold its values, itself where there are no others.
+    """Return wanted tensor → the countable tensors that together hold its values, by default the tensor itself.
 
-    A tensor stands in its parts as often as its values occur in the wanted one.
+    A tensor is listed as often as its values occur in the wanted one.
     """
     found: dict[str, tuple[str, ...]] = {}
     usable = frozenset(countable)
@@ -189,7 +190,7 @@ def parts(graph: Graph, wanted: Iterable[str], countable: Collection[str]) -> di
 
 
 def assemble(counted: Mapping[str, Histogram], made_of: Mapping[str, tuple[str, ...]]) -> dict[str, Histogram]:
-    """The histogram of each tensor in ``made_of`` from those of its parts. Tensors of one part share it."""
+    """Return the histogram of each tensor in ``made_of`` from those of its parts; a single part is shared."""
     return {
         name: counted[found[0]] if len(found) == 1 else Histogram.merged([counted[part] for part in found])
         for name, found in made_of.items()
@@ -197,16 +198,15 @@ def assemble(counted: Mapping[str, Histogram], made_of: Mapping[str, tuple[str, 
 
 
 class Observer:
-    """Runs a prepared model once per image and counts its tensors' values.
+    """A prepared model that runs once per image and counts its tensors' values.
 
-    One slice's tensors are in memory at a time, with what later slices read. Values, and with them counts, depend on
-    the image and the machine's instructions alone, not on slices, threads, or what ran before. Can be pickled, and
-    used from several threads at once.
+    One slice's tensors are in memory at a time, with what later slices read. Values, and so counts, depend on the image
+    and the machine's instructions alone, not on slices, threads, or earlier runs. Can be pickled, and used from several
+    threads at once.
 
     Args:
         model: a prepared model.
-        tensors: float32 tensors that ranges are wanted of; by default all of
-            :func:`~edgert.quantization.scheme.units.calibrated`.
+        tensors: float32 tensors to measure; by default all of :func:`~edgert.quantization.scheme.units.calibrated`.
 
     Attributes:
         model: the prepared model.
@@ -243,10 +243,10 @@ class Observer:
         return Observer, (self.model, self.tensors)
 
     def count(self, images: Iterable[Image]) -> dict[str, Histogram]:
-        """New histograms of the counted tensors over some images.
+        """Return new histograms of the counted tensors over some images.
 
         Args:
-            images: each input as float32 (or the model's own type), of the model's shape exactly.
+            images: each input as float32 (or the model's own type), of exactly the model's shape.
 
         Raises:
             CalibrationError: an array is missing or does not fit; NaN or infinity in a tensor; image and tensor are
@@ -269,7 +269,11 @@ class Observer:
 
 
 def _fitting(spec: TensorSpec, feeds: Feeds, image: str) -> Array:
-    """The array for an input. Raises CalibrationError when there is none, or one of another shape or type."""
+    """Return the array for an input.
+
+    Raises:
+        CalibrationError: there is none, or its shape or type differs.
+    """
     array = feeds.get(spec.name)
     if array is None:
         raise CalibrationError(
@@ -287,7 +291,7 @@ def _fitting(spec: TensorSpec, feeds: Feeds, image: str) -> Array:
 
 
 def _add(names: Iterable[str], live: Feeds, histograms: Mapping[str, Histogram], image: str) -> None:
-    """Counts those of the tensors that are counted."""
+    """Add the values of those tensors that are counted."""
     for name in names:
         if name in histograms:
             try:

@@ -1,5 +1,7 @@
-"""Who counts, and what: images in a fixed order, handed out in small shares to threads of this process, to processes
-of this machine, or to the machines of a Dask cluster."""
+"""Workers that count images in a fixed order: threads, processes of this machine, or a Dask cluster.
+
+Images are handed out in small shards.
+"""
 
 import multiprocessing
 import signal
@@ -29,22 +31,22 @@ SHARD = 4
 
 @runtime_checkable
 class Feed(Protocol):
-    """Images by number, preprocessed.
+    """Preprocessed images by number.
 
-    Asked from several threads at once, and from other processes, which get a pickled copy. The same number must always
+    Called from several threads at once, and from other processes, which get a pickled copy. The same number must always
     give the same arrays.
     """
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """Return the number of images."""
         ...
 
     def name(self, index: int) -> str:
-        """What to call one in messages: its file, or the video and the frame."""
+        """Return the name of an image for messages: its file, or the video and the frame."""
         ...
 
     def feeds(self, index: int) -> Feeds:
-        """One image: input name → array of the model's shape and type (float32), the caller's own."""
+        """Return one image: input name → array of the model's shape and type (float32), owned by the caller."""
         ...
 
 
@@ -69,11 +71,11 @@ class Shard:
 
     @property
     def end(self) -> int:
-        """Number of the image behind the last."""
+        """Number of the image after the last one."""
         return self.start + len(self.names)
 
     def images(self, feed: Feed | None) -> Iterator[Image]:
-        """Each image with its name, asked for when its turn comes."""
+        """Yield each image with its name, loaded only when it is needed."""
         for position, name in enumerate(self.names):
             if self.arrays is not None:
                 yield name, self.arrays[position]
@@ -83,16 +85,18 @@ class Shard:
 
 
 def from_feed(feed: Feed, start: int = 0) -> Iterator[Shard]:
-    """The images of a feed from number ``start`` on."""
+    """Yield the images of a feed from number ``start`` on."""
     for first in range(start, len(feed), SHARD):
         yield Shard(first, tuple(feed.name(index) for index in range(first, min(first + SHARD, len(feed)))))
 
 
 def from_batches(batches: Batches, specs: Sequence[TensorSpec]) -> Iterator[Shard]:
-    """Images as they come, copied: whoever makes them may use the same memory again. How they are grouped leaves no
-    trace.
+    """Yield images as they come, copied, since the caller may reuse the memory.
+
+    How the caller groups them does not change the result.
 
     Args:
+        batches: arrays, or mappings from input name to array.
         specs: the model's inputs.
 
     Raises:
@@ -106,7 +110,7 @@ def from_batches(batches: Batches, specs: Sequence[TensorSpec]) -> Iterator[Shar
 
 
 def _rows(item: Any, number: int, specs: Sequence[TensorSpec]) -> Iterator[Feeds]:
-    """One item as images: as many rows of each input as the model takes at a time."""
+    """Yield one item as images: as many rows of each input as the model takes at a time."""
     if not isinstance(item, Mapping):
         if len(specs) > 1:
             raise _unfit(number, f"it is one array, and the model has {len(specs)} inputs")
@@ -157,20 +161,19 @@ class Pool(Protocol):
     width: int
 
     def submit(self, shard: Shard) -> None:
-        """Hands out a shard. Does not block."""
+        """Submit a shard without blocking."""
         ...
 
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
-        """The counts of a shard that was handed out before all others; None when they take longer than that.
+        """Return the counts of the shard that was submitted first; None when they take longer than the timeout.
 
         Raises:
-            EdgertError: what the counting raised, or what became of the workers.
+            EdgertError: what the counting raised, or how the workers failed.
         """
         ...
 
     def close(self) -> None:
-        """Drops what has not begun, waits for what has, which ends with the image it is at, and gives everything
-        back."""
+        """Drop what has not begun, wait for the images being counted, and release all resources."""
         ...
 
 
@@ -202,10 +205,10 @@ class Threads:
 
 
 class Processes:
-    """See :class:`Pool`: processes started afresh, each with an observer of its own.
+    """See :class:`Pool`: newly started processes, each with an observer of its own.
 
-    When one of them dies, whatever was handed out and is not done is done again, one shard at a time, so that a shard
-    that kills its worker is found; counts stay exact, since a shard is added as a whole.
+    When one of them dies, all submitted shards that are not done are counted again, one at a time. So a shard that
+    kills its worker is found. Counts stay exact, since a shard is added as a whole.
     """
 
     def __init__(self, observer: Observer, feed: Feed | None, workers: int) -> None:
@@ -220,7 +223,7 @@ class Processes:
         self._deaths: dict[int, int] = {}  # shard → workers that died while it was with one
 
     def submit(self, shard: Shard) -> None:
-        """See :class:`Pool`. While there are suspects, they go first."""
+        """Submit a shard, after any that may have killed a worker."""
         self._waiting[shard.start] = shard
         if not self._deaths:
             self._start_waiting()
@@ -260,13 +263,13 @@ class Processes:
         del self._waiting[shard.start]
 
     def _start_waiting(self) -> None:
-        # where the pool is broken it stays among the waiting; whoever takes the next result begins again
+        # If the pool is broken the shard keeps waiting; taking the next result starts new workers.
         with suppress(BrokenProcessPool):
             for shard in list(self._waiting.values()):
                 self._start(shard)
 
     def _begin_again(self, shard: Shard, cause: BrokenProcessPool) -> None:
-        """New workers, and the shards of the old ones put back."""
+        """Start new workers, and queue the shards of the old ones again."""
         lost = {
             start: found
             for start, (found, future) in self._running.items()
@@ -283,9 +286,9 @@ class Processes:
 
 
 def _deadly(shard: Shard, why: str) -> CalibrationError:
-    """The error for images that no worker survives."""
+    """Return the error for images that kill every worker."""
     return CalibrationError(
-        f"counting {', '.join(map(repr, shard.names))} fails again and again",
+        f"counting {', '.join(map(repr, shard.names))} fails repeatedly",
         why=why,
         fix="free some memory or use fewer workers; leave these images out if they are damaged; "
         'in a script, call it below  if __name__ == "__main__":',
@@ -380,7 +383,7 @@ class Cluster:
             raise CalibrationError(
                 f"the Dask cluster at {self._address} is gone",
                 why=str(error),
-                fix="start it again; with a state file, calibration goes on where it was",
+                fix="start it again; with a state file, calibration resumes where it stopped",
             ) from error
         del self._running[shard.start]
         return counted

@@ -1,1 +1,1 @@
-"""Models in float16, with float32 where float16 would not do."""
+"""Models in float16, with float32 where float16 loses too much."""

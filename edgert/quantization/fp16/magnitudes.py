@@ -1,4 +1,4 @@
-"""How large the values of a tensor can become: as measured, or as it follows from what computes it."""
+"""How large the values of a tensor can become: as measured, or as its operators imply."""
 
 import math
 from collections.abc import Mapping
@@ -23,12 +23,13 @@ _OPEN = 1e30
 
 
 def magnitudes(graph: Graph, measured: Measured) -> dict[str, float]:
-    """Tensor → largest |x| to reckon with; tensors of which nothing is known are left out.
+    """Return tensor → largest |x| to expect; tensors without a known bound are left out.
 
-    Stored tensors count as they are, measured ones with :data:`HEADROOM`; what follows from an operator's inputs (a
-    Sigmoid gives at most 1, a Clip at most its bounds) holds for every image. The least of what is known is taken.
+    Stored tensors count as they are, measured ones with :data:`HEADROOM`. A bound that an operator implies holds for
+    every image: a Sigmoid gives at most 1, a Clip at most its bounds. The least known bound is taken.
 
     Args:
+        graph: the float graph.
         measured: see :data:`Measured`.
     """
     found = {name: largest(array) for name, array in graph.constants.items() if array.dtype.kind in "fiu"}
@@ -45,7 +46,7 @@ def magnitudes(graph: Graph, measured: Measured) -> dict[str, float]:
 
 
 def largest(array: Array) -> float:
-    """The largest finite magnitude in an array; 0 for one that has none."""
+    """Return the largest finite magnitude in an array; 0 for one that has none."""
     if array.dtype.kind != "f":
         return max(abs(int(array.max(initial=0))), abs(int(array.min(initial=0))))
     finite = array if np.isfinite(array).all() else array[np.isfinite(array)]
@@ -53,7 +54,7 @@ def largest(array: Array) -> float:
 
 
 def _bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None:
-    """What a node's first output cannot exceed."""
+    """Return what a node's first output cannot exceed."""
     first = known.get(node.inputs[0]) if node.inputs else None
     info = about(node.op)
     if math.isfinite(info.largest):
@@ -89,7 +90,7 @@ def _computed(graph: Graph, node: Node, known: Mapping[str, float], first: float
 
 
 def _dequantized(graph: Graph, node: Node, scale: float | None) -> float | None:
-    """The integers' range times the largest scale; of stored integers their own range."""
+    """Return the integers' range times the largest scale; stored integers count with their own range."""
     zero = graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
     stored = graph.constants.get(node.inputs[0])
     dtype = stored.dtype if stored is not None else None if zero is None else zero.dtype

@@ -23,11 +23,11 @@ _HEAVY = of_kind("conv", "product", "recurrent", "control")
 
 
 def positions(facts: Facts) -> dict[int, str]:
-    """Index of a node in the graph → why it belongs to the computation of positions or to the ranking of scores.
+    """Return index of a node in the graph → why it belongs to computing positions or ranking scores.
 
-    The tail is what no weighted node comes after. In it, whatever a node with a table of positions, with values beyond
-    2048, or with a ranking depends on and leads to is meant: an error before a multiplication by the stride grows with
-    it, and rounding behind it would undo what was gained.
+    The tail is what no weighted node comes after. In it, look for nodes with a table of positions, with values beyond
+    2048, or with a ranking: all that they depend on and lead to is meant. An error before a multiplication by the
+    stride grows with it, and rounding behind it would undo what was gained.
     """
     graph = facts.graph
     tail = _tail(graph)
@@ -54,7 +54,7 @@ def _why(facts: Facts, node: Node, tail: Collection[int]) -> str:
 
 
 def _is_table(stored: Array) -> bool:
-    """Whether a stored operand gives each place its own number, unlike biases and gains, which channels have.
+    """Return whether a stored operand gives each place its own number, unlike biases and gains, which are per channel.
 
     Such tables have two axes, or many values at even distances, as on a grid; learnt ones do not.
     """
@@ -66,7 +66,7 @@ def _is_table(stored: Array) -> bool:
 
 
 def _tail(graph: Graph) -> frozenset[int]:
-    """Indices of the nodes that no weighted node depends on, and that are none."""
+    """Return indices of the nodes that are not weighted and that no weighted node depends on."""
     heavy: set[str] = set()
     tail = set()
     for at in reversed(range(len(graph.nodes))):
@@ -79,7 +79,7 @@ def _tail(graph: Graph) -> frozenset[int]:
 
 
 def _reachable(graph: Graph, start: Collection[int], beside: Mapping[int, Sequence[Node]]) -> frozenset[int]:
-    """Places that one comes to from ``start``, within those of which it is known what is beside them."""
+    """Return places reachable from ``start``, among those whose neighbors are known."""
     places = {id(node): at for at, node in enumerate(graph.nodes)}
     found: set[int] = set()
     waiting = list(start)
@@ -113,18 +113,19 @@ class Plan:
     reasons: Mapping[int, str]
 
     def reads_fp16(self, at: int, position: int) -> bool:
-        """Whether a node reads an input in float16."""
+        """Return whether a node reads an input in float16."""
         return at in self.fp16_nodes and position in self.ports[at].inputs
 
     def gives_fp16(self, at: int, position: int) -> bool:
-        """Whether a node computes an output in float16."""
+        """Return whether a node computes an output in float16."""
         return at in self.fp16_nodes and position in self.ports[at].outputs
 
 
 def plan(graph: Graph, keep: Collection[str], measured: Measured, pinned: Collection[str]) -> Plan:
-    """Decides for every node.
+    """Decide the precision of every node.
 
     Args:
+        graph: the float graph.
         keep: names of nodes that stay float32.
         measured: see :data:`~edgert.quantization.fp16.magnitudes.Measured`.
         pinned: tensors that must exist in float32 in any case.
@@ -136,7 +137,7 @@ def plan(graph: Graph, keep: Collection[str], measured: Measured, pinned: Collec
     for name in keep:
         if name not in names:
             raise ModelError(
-                f"no node is called {name!r}, which is to stay float32{nearest(name, names)}",
+                f"no node is called {name!r}, which should stay float32{nearest(name, names)}",
                 fix="name nodes as edgert inspect lists them",
             )
     types = dtypes(graph)
@@ -159,17 +160,17 @@ def plan(graph: Graph, keep: Collection[str], measured: Measured, pinned: Collec
 
 
 def _conversions(graph: Graph) -> frozenset[int]:
-    """Nodes that make float32 of other types: they are written anew, for each type that somebody reads."""
+    """Return nodes that make float32 of other types: they are written anew, for each type that is read."""
     return frozenset(at for at, node in enumerate(graph.nodes) if makes_float32(node))
 
 
 def makes_float32(node: Node) -> bool:
-    """Whether a node converts to float32: ONNX's number of that type is 1."""
+    """Return whether a node converts to float32: ONNX's number of that type is 1."""
     return about(node.op).kind == "conversion" and not node.domain and node.attributes["to"] == 1
 
 
 class _Draft:
-    """Nodes that stay float32, growing by those that had better follow them; an empty reason is not listed."""
+    """Nodes that stay float32, growing by those that should follow them; an empty reason is not listed."""
 
     def __init__(
         self, graph: Graph, found: Sequence[Ports], pinned: frozenset[str], reasons: Mapping[int, str]
@@ -181,7 +182,7 @@ class _Draft:
         self.reasons = dict(reasons)
 
     def keep_between(self) -> None:
-        """Nodes that move values from float32 to float32: rounding them on the way would undo what was kept."""
+        """Keep nodes that move values from float32 to float32: rounding them on the way would undo what was kept."""
         nodes = self._graph.nodes
         moving = [
             at
@@ -199,14 +200,14 @@ class _Draft:
         self._keep(fed & needed, _BETWEEN)
 
     def settle_starts(self) -> None:
-        """Nodes that make floats of something else (DequantizeLinear) give what the first careful reader wants."""
+        """Let nodes that make floats of something else (DequantizeLinear) give what the first float32 reader wants."""
         for at in sorted(self._free, reverse=True):
             outputs = [name for name in self._graph.nodes[at].outputs if name]
             if self._is_start(at) and any(self._is_needed_full(name, ()) for name in outputs):
                 self._keep({at}, "")
 
     def settle_ends(self) -> None:
-        """Nodes that make something else of floats (QuantizeLinear, comparisons) take what is there."""
+        """Let nodes that make something else of floats (QuantizeLinear, comparisons) take the type they can get."""
         for at in sorted(self._free):
             if not self._ports[at].gives and any(self._is_full(name, ()) for name in self._data(at)):
                 self._keep({at}, "")
@@ -219,12 +220,12 @@ class _Draft:
         return self._ports[at].gives and not self._data(at)
 
     def _data(self, at: int) -> list[str]:
-        """The float inputs of a node that are not stored."""
+        """Return the float inputs of a node that are not stored."""
         names = [self._graph.nodes[at].inputs[position] for position in sorted(self._ports[at].inputs)]
         return [name for name in names if name not in self._graph.constants]
 
     def _is_full(self, name: str, also: Collection[int]) -> bool:
-        """Whether a tensor exists in float32 before anybody asks, or could at no cost."""
+        """Return whether a tensor exists in float32 anyway, or could at no cost."""
         maker = self._graph.producers.get(name)
         if maker is None:
             return name in self._fed
@@ -232,6 +233,6 @@ class _Draft:
         return at in also or at in self.reasons or (at in self._free and self._is_start(at))
 
     def _is_needed_full(self, name: str, also: Collection[int]) -> bool:
-        """Whether a tensor is read in float32, or is to be there in float32."""
+        """Return whether a tensor is read in float32, or has to exist in float32."""
         readers = (self._places[id(node)] for node in self._graph.consumers.get(name, ()))
         return name in self._pinned or any(at in also or self.reasons.get(at) for at in readers)

@@ -1,4 +1,4 @@
-"""Why a node cannot be trusted to float16: its values, its weights, or what it adds up on the way.
+"""Rules for nodes that must not run in float16: their values, weights or sums do not fit.
 
 A float16 number has 11 significant bits, ends at 65504 and loses bits below 2^-14 (IEEE 754-2019, binary16).
 """
@@ -44,9 +44,11 @@ class Ports:
 
 
 def ports(graph: Graph, node: Node, types: Mapping[str, str]) -> Ports:
-    """The ports of a node, by the ONNX schema of its operator in the graph's opset.
+    """Return the ports of a node, by the ONNX schema of its operator in the graph's opset.
 
     Args:
+        graph: the graph of the node.
+        node: the node.
         types: tensor → element type, :func:`edgert.graph.operator_types.dtypes`.
     """
     found = signature(node.op, graph.opset, node.domain)
@@ -73,7 +75,7 @@ def _variable(found: Signature, position: int) -> str:
 
 
 def _follows(found: Signature, node: Node, position: int) -> str:
-    """The type variable of an input that decides the type of an output; empty where an attribute does."""
+    """Return the type variable of the input that decides an output's type; empty where an attribute decides."""
     port = found.output(position)
     if port is None or "float16" not in port.dtypes:
         return ""
@@ -109,11 +111,11 @@ _WIDE = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64"})
 
 @dataclass(frozen=True)
 class Facts:
-    """What the rules may know.
+    """Facts that the rules use.
 
     Attributes:
         types: tensor → element type.
-        reach: tensor → largest magnitude to reckon with, :func:`~edgert.quantization.fp16.magnitudes.magnitudes`.
+        reach: tensor → largest magnitude to expect, :func:`~edgert.quantization.fp16.magnitudes.magnitudes`.
     """
 
     graph: Graph
@@ -132,11 +134,11 @@ class Facts:
         return non_negative(self.graph)
 
     def counts(self, tensor: str) -> bool:
-        """Whether a float32 tensor holds integers that float16 may not."""
+        """Return whether a float32 tensor holds integers that float16 cannot represent."""
         return tensor in self.wide and self.reach.get(tensor, math.inf) > EXACT_INTEGERS
 
     def shape(self, tensor: str) -> tuple[int | None, ...] | None:
-        """None for a dimension that is not known, and where not even their number is."""
+        """Return the dimensions, None for an unknown one; None where even their number is unknown."""
         if tensor in self.graph.constants:
             return self.graph.constants[tensor].shape
         spec = self.graph.specs.get(tensor)
@@ -146,7 +148,10 @@ class Facts:
 
 
 def reason(facts: Facts, node: Node, ports: Ports) -> str:
-    """Why a node stays float32, in one sentence's part; empty when it need not. Positions are judged elsewhere."""
+    """Return why a node stays float32, as part of a sentence; empty when it need not.
+
+    Positions are handled elsewhere.
+    """
     if node.captured:
         return "the graphs inside it are not converted"
     if not ports.has_fp16_form:
@@ -163,7 +168,7 @@ def reason(facts: Facts, node: Node, ports: Ports) -> str:
 
 
 def as_fp16(array: Array) -> Array:
-    """A float32 array in float16, with finite values beyond its end (the open bounds of a Clip) at its end."""
+    """Return a float32 array in float16; finite values beyond its range (open bounds of a Clip) are clipped to it."""
     narrow: Array = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array).astype(np.float16)
     return narrow
 
@@ -178,7 +183,7 @@ def _no_form(facts: Facts, node: Node) -> str:
 
 
 def _values(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
-    """Tensors that leave the range."""
+    """Yield tensors that leave the range."""
     names = (*(node.inputs[at] for at in sorted(ports.inputs)), *(node.outputs[at] for at in sorted(ports.outputs)))
     for name in names:
         reach = facts.reach.get(name)
@@ -191,7 +196,7 @@ def _values(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
 
 
 def _constants(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
-    """Stored tensors that leave the range, or lose too much."""
+    """Yield stored tensors that leave the range, or lose too much."""
     for at in sorted(ports.inputs):
         array = facts.graph.constants.get(node.inputs[at])
         if array is None:
@@ -212,7 +217,7 @@ def _constant(node: Node, at: int, array: Array) -> Iterator[str]:
         yield f"stored tensor {node.inputs[at]!r} holds {largest(array):.3g}; float16 ends at {LARGEST:.0f}"
         return
     if node.op in WEIGHTED and at == 2:
-        return  # a bias that float16 loses is as small beside what it is added to
+        return  # a bias too small for float16 is also too small to matter in the sum it joins
     finite = array[np.isfinite(array)].astype(np.float64)
     total, lost = np.abs(finite).sum(), np.abs(finite - as_fp16(finite)).sum()
     if lost > LOST_SHARE * total:
@@ -220,7 +225,7 @@ def _constant(node: Node, at: int, array: Array) -> Iterator[str]:
 
 
 def _growth(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
-    """Operators that turn harmless values into large ones, unless something is known of these."""
+    """Yield operators that turn harmless values into large ones, unless the largest value is known."""
     exponent = facts.graph.constants.get(node.inputs[1]) if node.op == "Pow" else None
     is_root = exponent is not None and bool(np.all((exponent >= 0) & (exponent <= 1)))
     if (node.op in _GROWING or is_square(node)) and node.outputs[0] not in facts.reach and not is_root:
@@ -231,13 +236,13 @@ def _growth(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
 
 
 def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
-    """Sums that an implementation may add up in float16: too many terms, or too large ones."""
+    """Yield sums that an implementation may add up in float16: too many terms, or too large ones."""
     power, graph = about(node.op).summed_power, facts.graph
     if power is None:
         return
     has_stash = node.op == "LayerNormalization" or (node.op == "GroupNormalization" and graph.opset >= 21)
     if has_stash and node.attributes.get("stash_type", 1) == 1:
-        return  # the standard has it computed in float32 whatever its type
+        return  # the ONNX standard computes it in float32 whatever its type
     terms = _terms(facts, node)
     if terms is None or terms > EXACT_INTEGERS:
         yield f"it adds up {terms or 'an unknown number of'} values"
@@ -247,7 +252,7 @@ def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     value = facts.reach.get(node.inputs[0], assumed)
     most = terms * value**power
     if node.op in MEANS | {"ReduceSum", "ReduceL1"} and node.inputs[0] in facts.positive:
-        # no sum on the way to that of values that are not negative exceeds the last
+        # Partial sums of values that are not negative never exceed the final sum.
         most = min(most, facts.reach.get(node.outputs[0], math.inf) * (terms if node.op in MEANS else 1))
     if power and most > LARGEST:
         what = "values" if power == 1 else "squares of values"
@@ -255,7 +260,7 @@ def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
 
 
 def _terms(facts: Facts, node: Node) -> int | None:
-    """How many values one sum has; None when that is not known."""
+    """Return how many values one sum has; None when that is not known."""
     if node.op == "LRN":
         return int(node.attributes["size"])
     if node.op == "AveragePool":
@@ -278,7 +283,7 @@ def _product(sizes: Sequence[int | None]) -> int | None:
 
 
 def _axes(facts: Facts, node: Node, rank: int) -> list[int]:
-    """Axes that are added up; empty for all of them. Of what is not stored, all: the most it can be."""
+    """Return axes that are added up; empty for all of them, also where they are not stored: the most it can be."""
     if node.op == "LayerNormalization":
         return list(range(int(node.attributes.get("axis", -1)) % rank, rank))
     if node.op in ("Softmax", "LogSoftmax") and facts.graph.opset < 13:

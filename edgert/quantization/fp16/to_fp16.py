@@ -38,29 +38,30 @@ class Fp16Graph:
 
 
 def to_fp16(graph: Graph, *, keep: Collection[str] = (), amax: Measured | None = None) -> Fp16Graph:
-    """Makes float16 of every float32 node that can bear it; other types, shape arithmetic among them, stay.
+    """Convert every float32 node to float16 that can bear it; other types, shape arithmetic included, stay.
 
-    Stored tensors are converted, weights so that each filter keeps its sum
-    (:func:`fp16_weight`). Cast nodes are put where the two types meet: one per tensor, none where
-    a tensor is only moved between float32 nodes. Tensors keep their names where they are computed; the converted one is
-    called ``name_float16`` or ``name_float32``. Inputs, outputs, and whatever the body of an If or Loop reads keep
-    their names and stay float32.
+    Stored tensors are converted, weights so that each filter keeps its sum (:func:`fp16_weight`). Cast nodes are
+    inserted where the two types meet: one per tensor, none where a tensor is only moved between float32 nodes. Tensors
+    keep their names where they are computed; the converted one is called ``name_float16`` or ``name_float32``. Inputs,
+    outputs, and whatever the body of an If or Loop reads keep their names and stay float32.
 
-    A node stays float32 when it is named; when the ONNX schema of its operator has no float16 form; when values leave
-    float16's range, by what was measured or by what it computes; when a stored tensor leaves it, or would lose more
-    than 1 % (small constants that guard a division); when it adds up more than 2048 values, or squares; and when it
-    computes positions or ranks scores in a detector's tail. Without measured ranges, operators whose results grow
-    (Exp, Pow, squares) stay float32 as well.
+    A node stays float32 in these cases:
+
+    - It is named in ``keep``, or the ONNX schema of its operator has no float16 form.
+    - Values leave float16's range, by what was measured or by what the node computes.
+    - A stored tensor leaves the range, or would lose more than 1 % (small constants that guard a division).
+    - It adds up more than 2048 values, or squares.
+    - It computes positions or ranks scores in a detector's tail.
+    - Without measured ranges: its results grow (Exp, Pow, squares).
 
     Q/DQ nodes follow: from opset 19 they take float16 scales, before that they are float32 between Casts. Scales of
-    stored weights that are too small for that are raised where it makes no difference
-    (:func:`with_holdable_scales`).
+    stored weights that are too small for that are raised where it makes no difference (:func:`with_holdable_scales`).
 
     Args:
         graph: of static shapes and unique node names; of any precision.
         keep: names of nodes that stay float32.
-        amax: tensor → the largest magnitude measured in it (``histogram.amax``, not the threshold for INT8). Four times
-            as much is allowed for.
+        amax: tensor → the largest magnitude measured in it (``histogram.amax``, not the threshold for INT8). Values up
+            to four times as large are allowed for.
 
     Raises:
         ModelError: a name in ``keep`` is no node's.
@@ -74,7 +75,7 @@ def to_fp16(graph: Graph, *, keep: Collection[str] = (), amax: Measured | None =
 
 
 class _Conversion:
-    """Who needs which tensor in which type, what it is then called, and the graph that follows.
+    """Types and names of each tensor, and the graph that follows from them.
 
     Tensors that are ``pinned`` exist in float32 in any case, under their own name.
     """
@@ -87,7 +88,7 @@ class _Conversion:
         self._called = {name: self._call(name) for name in self._wanted}
 
     def graph(self) -> Graph:
-        """The converted graph."""
+        """Return the converted graph."""
         nodes = [*self._casts_of(spec.name for spec in self._source.inputs)]
         for at, node in enumerate(self._source.nodes):
             nodes.extend(self._conversions(node) if makes_float32(node) else self._converted(at, node))
@@ -99,7 +100,7 @@ class _Conversion:
         )
 
     def _native_types(self) -> Iterator[tuple[str, Precision]]:
-        """What each float32 tensor that is fed or computed is without a Cast."""
+        """Yield the type that each fed or computed float32 tensor has without a Cast."""
         for spec in self._source.inputs:
             if spec.name in self._pinned:
                 yield spec.name, "float32"
@@ -109,7 +110,7 @@ class _Conversion:
                     yield name, "float16" if self._plan.gives_fp16(at, position) else "float32"
 
     def _demand(self) -> dict[str, set[Precision]]:
-        """Every float32 tensor → the types it has to exist in."""
+        """Return every float32 tensor → the types it has to exist in."""
         wanted: dict[str, set[Precision]] = {name: {own} for name, own in self._native.items()}
         for name in sorted(self._pinned):
             wanted.setdefault(name, set()).add("float32")
@@ -120,7 +121,7 @@ class _Conversion:
         return wanted
 
     def _call(self, name: str) -> dict[Precision, str]:
-        """Type → name: its own for the type that is pinned, or that it is computed in, or that it only has."""
+        """Return type → name: the tensor's own name for the type that is pinned, computed, or the only one."""
         wanted = self._wanted[name]
         single: Precision = "float16" if wanted == {"float16"} else "float32"
         own = "float32" if name in self._pinned else self._native.get(name, single)
@@ -140,7 +141,7 @@ class _Conversion:
         return cast_node(source, target, dtype, name)
 
     def _conversions(self, node: Node) -> Iterator[Node]:
-        """Casts to float32, once for each type that is wanted of them, straight from their source."""
+        """Yield casts to float32, once for each type that is wanted, straight from their source."""
         source = node.inputs[0]
         called = self._called.get(source, {})
         for dtype in sorted(self._wanted.get(node.outputs[0], ())):
@@ -167,7 +168,7 @@ class _Conversion:
         def made(name: str, dtype: Precision, _: str) -> Array:
             return fp16_weight(self._source, name) if dtype == "float16" else stored[name]
 
-        with ThreadPoolExecutor(min(_THREADS, core_count()), "edgert-fp16") as pool:  # NumPy lets go of Python's lock
+        with ThreadPoolExecutor(min(_THREADS, core_count()), "edgert-fp16") as pool:  # NumPy releases the GIL
             arrays = list(pool.map(lambda each: made(*each), wanted))
         for (_, _, alias), array in zip(wanted, arrays, strict=True):
             found[alias] = array
@@ -195,11 +196,11 @@ _HALF_SCALES = 19
 
 
 def with_holdable_scales(graph: Graph) -> Graph:
-    """Raises the scales of channels whose weights are next to nothing, and rounds their integers anew.
+    """Raise the scales of channels with next to zero weights, and round their integers anew.
 
     Channels that training has switched off have weights, and so scales, down to 1e-30. One such scale would leave the
-    DequantizeLinear of the whole weight in float32. Done only where the error it makes, at most 2^-18 per weight, is
-    below 1/128 of what rounding the largest channel to INT8 made.
+    DequantizeLinear of the whole weight in float32. A scale is raised only where the error, at most 2^-18 per weight,
+    is below 1/128 of what rounding the largest channel to INT8 made.
     """
     if graph.opset < _HALF_SCALES:
         return graph
@@ -248,7 +249,7 @@ _THREADS = 4
 
 
 def fp16_weight(graph: Graph, name: str) -> Array:
-    """A stored float32 tensor in float16: filters with their sums kept, anything else rounded to nearest."""
+    """Return a stored float32 tensor in float16: filters keep their sums, anything else is rounded to nearest."""
     stored = graph.constants[name]
     readers = graph.consumers.get(name, ())
     is_weight = readers and all(node.inputs[1:2] == (name,) for node in readers)
@@ -262,7 +263,7 @@ def fp16_weight(graph: Graph, name: str) -> Array:
 
 
 def balanced(rows: F64) -> F64:
-    """Float16 values next below or above ``rows`` (filters, weights), their sum per row as near as flipping brings it.
+    """Return float16 values next below or above ``rows`` (filters, weights), with the sum of each row kept.
 
     Starting from the nearest values, those are flipped first that cost the least squared error for what they move the
     sum.
@@ -286,7 +287,7 @@ def balanced(rows: F64) -> F64:
 
 
 def cheapest(cost: F64) -> npt.NDArray[np.intp]:
-    """Columns of the lowest costs of each row, the lowest first; of equal ones that on the left."""
+    """Return columns of the lowest costs of each row, the lowest first; of equal ones the left one first."""
     if cost.shape[1] <= _MOST_FLIPS:
         return np.argsort(cost, axis=1, kind="stable")
     some = np.sort(np.argpartition(cost, _MOST_FLIPS - 1, axis=1)[:, :_MOST_FLIPS], axis=1)

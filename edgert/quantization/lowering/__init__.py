@@ -1,1 +1,1 @@
-"""A scheme and its ranges written into a model, in the form each target takes."""
+"""Writing a scheme and its ranges into a model, in the form of each target."""

@@ -1,7 +1,7 @@
 """A model as a DLA would compute it, as a float32 graph that runs anywhere.
 
-It models the arithmetic that public sources describe, and was never compared with a real DLA: docs/quantization.md has
-what is modeled, what is assumed, and what is left out.
+It models the arithmetic that public sources describe, and was never compared with a real DLA. docs/quantization.md
+lists what is modeled, what is assumed, and what is left out.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -29,16 +29,15 @@ _AVERAGING = frozenset({"AveragePool", "Resize"})
 def emulate_dla(
     graph: Graph, scheme: Scheme, amax: Amax, *, per_channel: bool = True, rounded: Mapping[str, Array] = {}
 ) -> Graph:
-    """The graph with every float32 tensor as a DLA would have it; what no DLA can run stays float32.
+    """Return the graph with every float32 tensor as a DLA would have it; what no DLA can run stays float32.
 
-    INT8 nodes work on integers, held in float32: sums of products are exact up to 2**24, a fused activation or
-    residual addition sees them unrounded, and results are rounded once, halves away from zero, and clipped to -128
-    and 127. Units that the scheme keeps compute on values rounded to float16, with float32 sums. What INT8 nodes hand
-    to others, and give out, is rounded to float16. Run it unfused: :class:`~edgert.backend.ort.Function` with
-    ``fused=False``.
+    INT8 nodes work on integers, held in float32: sums of products are exact up to 2**24. A fused activation or residual
+    addition sees them unrounded. Results are rounded once, halves away from zero, and clipped to -128 and 127. Units
+    that the scheme keeps compute on values rounded to float16, with float32 sums. Outputs of INT8 nodes to other nodes
+    and to the graph are rounded to float16. Run it unfused: :class:`~edgert.backend.ort.Function` with ``fused=False``.
 
-    Graph inputs and outputs keep their names. The output of every weighted node keeps its name too: it holds what the
-    node gives before it is rounded, or, where the graph gives it out, that in float16.
+    Graph inputs and outputs keep their names. The output of every weighted node keeps its name too. It holds the result
+    before rounding, or, where it is a graph output, that result in float16.
 
     Args:
         graph: of a prepared model, or one with the same names and other values.
@@ -60,7 +59,7 @@ def emulate_dla(
 
 
 class _Form:
-    """Emits node after node, each with the forms of its inputs that it reads."""
+    """Emitter of node after node, each with the forms of its inputs that it reads."""
 
     def __init__(
         self, graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]
@@ -74,7 +73,7 @@ class _Form:
         self._tensors = Tensors(graph, self.builder, self._scales.__getitem__, self._unrounded)
 
     def add(self, node: Node) -> None:
-        """Emits a node, and whatever its inputs and outputs need around it."""
+        """Emit a node, with whatever its inputs and outputs need around it."""
         mode = self._mode[node.name]
         if mode == "float":
             self._emit(node, self._tensors.outside, "real")
@@ -92,7 +91,7 @@ class _Form:
             self._tensors.close(name)
 
     def _emit(self, node: Node, read: Callable[[str], str], kind: Kind) -> None:
-        """The node on one form of its inputs; its outputs are kept as ``kind``."""
+        """Emit the node on one form of its inputs; its outputs are stored as ``kind``."""
         floats = data_outputs(self._graph, node)
         outputs = [self._tensors.place(name, kind) if name in floats else name for name in node.outputs]
         self._append(node, read, outputs)
@@ -120,7 +119,7 @@ class _Form:
         return len({float(self._scales[name]) for name in names}) == 1
 
     def _add_integer(self, node: Node) -> None:
-        """A node without weights: on integers where those of its operands count alike, else on what they stand for."""
+        """Emit a node without weights, on integers where all its operands have one scale, else on real values."""
         data = data_inputs(self._graph, node)
         alone = node.op in _AVERAGING or about(node.op).kind == "reduction"  # further inputs are parameters
         if self._unrounded.isdisjoint(data) and (alone or set(filter(None, node.inputs)) <= set(data)):
@@ -135,7 +134,7 @@ class _Form:
         return self._emit(node, self._tensors.inside, "int8")
 
     def _add_exact(self, node: Node) -> None:
-        """The node on integers, to integers of the same scale."""
+        """Emit the node on integers, to integers of the same scale."""
         floats = data_outputs(self._graph, node)
         outputs = [self.builder.name(f"{name}_steps") if name in floats else name for name in node.outputs]
         self._append(node, self._tensors.steps, outputs)
@@ -146,10 +145,10 @@ class _Form:
                 self._tensors.set_steps(name, found)
 
     def _add_weighted(self, node: Node) -> None:
-        """Products of integers and their sum, the bias in it, and what the sum stands for.
+        """Emit products of integers, their sum with the bias, and the value that the sum represents.
 
-        The bias is rounded to multiples of the input's scale times the weight's, as int32 would hold it. Where int32
-        would overflow, which takes weights next to nothing beside their bias, it does not here.
+        The bias is rounded to multiples of the input's scale times the weight's, as int32 would hold it. Int32
+        overflows where weights are tiny beside their bias; this graph does not.
         """
         weight = integer_weight(self._graph, node, self._per_channel, self._rounded)
         values = weight.values.astype(np.float32)
@@ -167,7 +166,7 @@ class _Form:
         add_values(self.builder, total, steps, self._tensors.place(node.outputs[0], "int8"))
 
     def _add_fp16(self, node: Node, read: Callable[[str], str], kind: Kind) -> None:
-        """A node on float16 values, its results rounded to float16 unless the next node is fused with it."""
+        """Emit a node on float16 values, its results rounded to float16 unless the next node is fused with it."""
         if not self._unrounded.isdisjoint(node.outputs):
             return self._emit(node, read, kind)
         floats = data_outputs(self._graph, node)
@@ -179,7 +178,7 @@ class _Form:
         return None
 
     def _in_fp16(self, node: Node) -> Node:
-        """The node with its stored float32 inputs rounded to float16."""
+        """Return the node with its stored float32 inputs rounded to float16."""
         inputs = list(node.inputs)
         for place, name in enumerate(inputs):
             stored = self._graph.constants.get(name)

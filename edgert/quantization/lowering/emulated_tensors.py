@@ -1,4 +1,4 @@
-"""The forms of a tensor in an emulated graph: as computed, as integers, what these stand for, in float16."""
+"""The forms of a tensor in an emulated graph: as computed, as integers, as the values of these, in float16."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal
@@ -23,17 +23,20 @@ _FLOAT, _FLOAT16 = 1, 10  # TensorProto.DataType, which the ONNX standard fixes
 
 
 def away(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The nearest integers, halves away from zero."""
+    """Return the nearest integers, halves away from zero."""
     whole = np.trunc(values)
     rounded: npt.NDArray[np.float64] = np.where(np.abs(values - whole) >= 0.5, whole + np.sign(values), whole)
     return rounded
 
 
 def add_steps(builder: Builder, tensor: str, scale: np.float32, wanted: str, *, positive: bool = False) -> str:
-    """Adds what turns a tensor into the integers, in float32, that stand for it; NaN stays NaN.
+    """Add nodes that turn a tensor into its integers, held in float32; NaN stays NaN.
 
     Args:
+        builder: of the emulated graph.
+        tensor: the tensor to round.
         scale: of one step; 1 for a tensor that is in steps already.
+        wanted: the name to start from for new tensors.
         positive: the tensor is never negative, which saves half the work.
 
     Returns:
@@ -56,13 +59,13 @@ def add_steps(builder: Builder, tensor: str, scale: np.float32, wanted: str, *, 
 
 
 def add_values(builder: Builder, steps: str, scale: np.float32 | npt.NDArray[np.float32], output: str) -> str:
-    """Adds the product of steps and their scale, as ``output``."""
+    """Add the product of steps and their scale, as ``output``."""
     factor = builder.store(np.asarray(scale, np.float32), f"{output}_scale")
     return builder.add("Mul", [steps, factor], output)
 
 
 def add_fp16(builder: Builder, tensor: str, output: str) -> str:
-    """Adds the rounding of a tensor to float16, halves to even, as ``output``; what is too large becomes infinite."""
+    """Add the rounding of a tensor to float16, halves to even, as ``output``; too large values become infinite."""
     short = builder.add("Cast", [tensor], builder.name(f"{output}_fp16"), {"to": _FLOAT16})
     return builder.add("Cast", [short], output, {"to": _FLOAT})
 
@@ -78,7 +81,7 @@ they are."""
 
 
 def modes(graph: Graph, scheme: Scheme) -> Mapping[str, Mode]:
-    """Node name → how it runs, for every node."""
+    """Return node name → how it runs, for every node."""
     kept = frozenset(name for unit in scheme.kept for name in unit.nodes)
     able = frozenset(name for point in scheme.points.values() for name in point.readers)
 
@@ -96,8 +99,11 @@ def modes(graph: Graph, scheme: Scheme) -> Mapping[str, Mode]:
 
 
 def unrounded(graph: Graph, scheme: Scheme, mode: Mapping[str, Mode]) -> frozenset[str]:
-    """Tensors inside a fused unit: the next node, the only reader of a convolution or addition and in the same kernel,
-    has them before they are rounded."""
+    """Return the tensors inside fused units, which are never rounded.
+
+    The next node is the only reader of a convolution or addition and runs in the same kernel, so it sees the exact
+    values.
+    """
     units = {name: unit.name for unit in (*scheme.units, *scheme.kept) for name in unit.nodes}
     found = set()
     for node in graph.nodes:
@@ -114,13 +120,13 @@ Kind = Literal["int8", "fp16", "real"]
 
 
 class Tensors:
-    """Makes the forms of tensors when somebody reads them, once each.
+    """The forms of tensors, each made once, when it is first read.
 
     Args:
         graph: the float graph.
         builder: of the emulated graph.
         scales: tensor → value of one step.
-        unrounded: tensors that the next node has as they were computed.
+        unrounded: tensors that the next node reads as they were computed.
     """
 
     def __init__(
@@ -134,42 +140,42 @@ class Tensors:
         self._made: dict[tuple[str, str], str] = {}
 
     def kind(self, name: str) -> Kind:
-        """How a tensor is kept; what is fed is ``real``."""
+        """Return how a tensor is stored; a fed one is ``real``."""
         return self._kinds.get(name, "real")
 
     def place(self, name: str, kind: Kind) -> str:
-        """Where a node is to write an output that will be kept as ``kind``."""
+        """Return the name under which a node writes an output that will be stored as ``kind``."""
         self._kinds[name] = kind
         public = kind == "int8" and name in self._visible
         self._computed[name] = self._builder.name(f"{name}_raw") if public else name
         return self._computed[name]
 
     def set_steps(self, name: str, steps: str) -> None:
-        """Says that a tensor is there as integers only."""
+        """Record that a tensor exists as integers only."""
         self._kinds[name] = "int8"
         self._made[name, "int8"] = steps
 
     def close(self, name: str) -> None:
-        """Gives a tensor that is seen from outside its name, when it is not there under it."""
+        """Make sure that a tensor seen from outside exists under its own name."""
         if self.kind(name) == "int8" and name in self._visible:
             self.outside(name)
 
     def steps(self, name: str) -> str:
-        """The integers that stand for a tensor."""
+        """Return the integers of a tensor."""
         return self._form(name, "int8", lambda: self.rounded(self._computed[name], self._scale(name), name))
 
     def steps_at(self, name: str, scale: np.float32) -> str:
-        """The integers of a coarser scale, from those of its own."""
+        """Return the integers at a coarser scale, from those at the tensor's own."""
         if scale == self._scale(name):
             return self.steps(name)
         return self._form(name, f"int8 at {scale}", lambda: self.rounded(self.from_steps(name), scale, name))
 
     def rounded(self, source: str, scale: np.float32, name: str) -> str:
-        """Integers of some form of a tensor."""
+        """Return integers of some form of a tensor."""
         return add_steps(self._builder, source, scale, f"{name}_int8", positive=name in self._positive)
 
     def from_steps(self, name: str) -> str:
-        """What the integers stand for, however the tensor is kept."""
+        """Return the values of the integers, however the tensor is stored."""
 
         def make() -> str:
             output = self._builder.name(f"{name}_from_int8")
@@ -178,25 +184,25 @@ class Tensors:
         return self._form(name, "values", make)
 
     def inside(self, name: str) -> str:
-        """What an INT8 node reads that does not work on integers themselves."""
+        """Return what an INT8 node reads that does not work on integers themselves."""
         return self._computed[name] if name in self._unrounded else self.from_steps(name)
 
     def outside(self, name: str) -> str:
-        """What a node outside the DLA reads: an INT8 node writes its result in FP16 for it."""
+        """Return what a node outside the DLA reads: an INT8 node writes its result in FP16 for it."""
         return self.fp16(name) if self.kind(name) == "int8" else self._computed[name]
 
     def fp16(self, name: str) -> str:
-        """What a node in FP16 reads, unrounded within a fused unit."""
+        """Return what a node in FP16 reads, unrounded within a fused unit."""
         if name in self._unrounded or self.kind(name) == "fp16":
             return self._computed[name]
         return self._fp16(name, self._computed.get(name) or self.from_steps(name))
 
     def fp16_from_steps(self, name: str) -> str:
-        """What a node reads that is computed in FP16 amid INT8 ones."""
+        """Return what a node reads that is computed in FP16 among INT8 ones."""
         return self._computed[name] if self.kind(name) == "fp16" else self._fp16(name, self.from_steps(name))
 
     def _fp16(self, name: str, source: str) -> str:
-        """Of two sources, as computed and as stored, the first is what has the tensor's name outside."""
+        """Return the float16 form; of its sources, computed and stored, the first keeps the tensor's name outside."""
 
         def make() -> str:
             public = self.kind(name) == "int8" and name in self._visible and self._computed.get(name, source) == source

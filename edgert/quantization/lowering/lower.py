@@ -1,14 +1,14 @@
-"""A scheme and its ranges put into a graph: the Q/DQ form of each target, ONNX Runtime's among them.
+"""The Q/DQ form of a graph for each target, ONNX Runtime's included, from a scheme and its ranges.
 
 ONNX Runtime turns DQ → node → Q into one integer kernel. It takes a Relu between the node and the Q into that kernel
-only when the zero point is the smallest stored value; with 128, as signed values need it in uint8, the whole group
+only when the zero point is the smallest stored value. With 128, as signed values need it in uint8, the whole group
 stays in floating point (``IsClipMadeRedundantByQ`` in its qdq_util.cc). So the Relu is done behind the Q here, as a
 Clip of the stored integers: the same numbers, and the kernel is formed.
 
 A Max of one input, which does nothing, keeps ONNX Runtime from two things. It moves a Q from behind a MaxPool in front
-of it, where the float kernel is many times faster than the integer one that comes of it. And it rounds the float
-weights of a Conv, ConvTranspose or Gemm behind a DQ by itself, with one scale for all channels
-(weight_bias_quantization.cc), which is not what leaving a node in floating point is meant to do.
+of it, where the float kernel is many times faster than the integer one. And it rounds the float weights of a Conv,
+ConvTranspose or Gemm behind a DQ by itself, with one scale for all channels (weight_bias_quantization.cc). A node left
+in floating point must not be rounded so.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -51,23 +51,24 @@ def lower(
     rounded: Mapping[str, Array] = {},
     span: Span | None = None,
 ) -> Graph:
-    """The graph with its weights as integers and its activations rounded where the scheme puts a point.
+    """Return the graph with integer weights, and activations rounded where the scheme puts a point.
 
-    Graph inputs and outputs keep their names, as does the output of every weighted node, in front of its rounding.
-    A rounded tensor ``x`` is stored as ``x_quantized`` and read as ``x_dequantized``; where nothing computes ``x``
-    itself in floating point any more, what is read is called ``x``.
+    Graph inputs and outputs keep their names, as does the output of every weighted node, in front of its rounding. A
+    rounded tensor ``x`` is stored as ``x_quantized`` and read as ``x_dequantized``. Where nothing computes ``x`` itself
+    in floating point any more, the tensor read is called ``x``.
 
     Args:
         graph: the one the scheme was made for, or one with the same names and other values.
+        scheme: what becomes INT8, and for which target.
         amax: threshold of the tensors that share a scale: values beyond it are clipped.
-        storage: how ONNX Runtime's form stores activations. ``uint8`` has zero point 128 and so stands for the same
+        storage: how ONNX Runtime's form stores activations. ``uint8`` has zero point 128 and represents the same
             numbers as ``int8``; x86 multiplies uint8 by int8. TensorRT's forms are int8.
-        activation: ``unsigned`` gives uint8 tensors that are never negative all 255 steps, zero point 0, where
-            TensorRT has 127. ``affine`` gives every tensor all of them, between its own ends, as ONNX Runtime's
-            quantizer does; it needs ``span``. ONNX Runtime's form only.
+        activation: ``unsigned`` gives uint8 tensors that are never negative all 255 steps, zero point 0, where TensorRT
+            has 127. ``affine`` gives every tensor all of them, between its own ends, as ONNX Runtime's quantizer does;
+            it needs ``span``. ONNX Runtime's form only.
         per_channel: one scale per output channel of a weight, else one per weight.
-        aligned: adds channels of zeros where that lets ONNX Runtime use its fast kernels (see :func:`align`):
-            the same numbers, but inner tensors are wider than in ``graph``.
+        aligned: adds channels of zeros where that lets ONNX Runtime use its fast kernels (see :func:`align`): the same
+            numbers, but inner tensors are wider than in ``graph``.
         rounded: weight name → int8 values of its shape decided elsewhere, for the scales of
             :func:`~edgert.quantization.lowering.weights.weight_scales`.
         span: smallest and largest value of the tensors that share a scale.
@@ -101,14 +102,17 @@ def with_biases(
     per_channel: bool,
     rounded: Mapping[str, Array],
 ) -> Graph:
-    """A lowered graph with other biases: only their nodes are written again.
+    """Return a lowered graph with other biases: only their nodes are written again.
 
     Args:
         lowered: what :func:`lower` made of ``before``.
+        before: the float graph that was lowered.
         after: the same nodes as ``before``, some with another stored bias.
+        scheme: as ``lowered`` was made with.
         stored: how each rounded tensor is stored where biases are integers (:func:`roundings`); empty for TensorRT's
             forms, whose biases are float.
-        per_channel, rounded: as ``lowered`` was made with.
+        per_channel: as ``lowered`` was made with.
+        rounded: likewise.
     """
     form = _Form(after, scheme, stored, per_channel, rounded, lowered)
     changed = {new.name: (old, new) for old, new in zip(before.nodes, after.nodes, strict=True) if new is not old}
@@ -132,10 +136,15 @@ def with_biases(
 def roundings(
     graph: Graph, scheme: Scheme, amax: Amax, storage: Storage, activation: Activation, span: Span | None = None
 ) -> Mapping[str, weights.Rounding]:
-    """Tensor of a point → how it is stored.
+    """Return tensor of a point → how it is stored.
 
     Args:
-        span: the smallest and largest value of the tensors that share a scale; what ``affine`` needs.
+        graph: the float graph.
+        scheme: its points and groups.
+        amax: threshold of the tensors that share a scale.
+        storage: as :func:`lower` takes it.
+        activation: likewise.
+        span: the smallest and largest value of the tensors that share a scale; ``affine`` needs it.
     """
     positive = non_negative(graph) if activation == "unsigned" else frozenset()
     found = {}
@@ -154,7 +163,7 @@ def roundings(
 
 
 def _affine(threshold: np.float32, span: tuple[float, float]) -> tuple[np.float32, int]:
-    """All 255 steps for the values there are: zero is stored exactly, wherever it lies between the two ends."""
+    """Return scale and zero point that use all 255 steps; zero is stored exactly, wherever it lies in the range."""
     low = max(-float(threshold), min(0.0, span[0]))
     high = min(float(threshold), max(0.0, span[1]))
     if high - low < _DEAD:  # a tensor of zeros, or as good as that
@@ -164,8 +173,11 @@ def _affine(threshold: np.float32, span: tuple[float, float]) -> tuple[np.float3
 
 
 def absorb(graph: Graph, scheme: Scheme, stored: Mapping[str, weights.Rounding]) -> Scheme:
-    """The scheme without the roundings in front of a Relu or Clip that the Q behind it does in one: that saturates
-    where they bound, as its zero point is the smallest stored value. ONNX Runtime fuses node, Relu and Q then."""
+    """Return the scheme without roundings in front of a Relu or Clip that the Q behind it makes redundant.
+
+    The Q saturates at the same bounds, as its zero point is the smallest stored value. ONNX Runtime then fuses node,
+    Relu and Q.
+    """
     points, direct = dict(scheme.points), set(scheme.direct)
     for node in graph.nodes:
         point = scheme.points.get(node.inputs[0]) if node.op in CLIPS else None
@@ -189,7 +201,10 @@ def lower_ort(
     per_channel: bool,
     rounded: Mapping[str, Array],
 ) -> Graph:
-    """See :func:`edgert.quantization.lowering.lower.lower`; ``stored`` has the rounding of each point."""
+    """Lower for ONNX Runtime; ``stored`` has the rounding of each point.
+
+    See :func:`edgert.quantization.lowering.lower.lower`.
+    """
     form = _Form(graph, scheme, stored, per_channel, rounded)
     for spec in graph.inputs:
         form.computed(spec.name, spec.name)
@@ -201,7 +216,7 @@ def lower_ort(
 
 
 class _Form:
-    """Adds nodes in order, and knows in which forms each tensor exists: as computed, stored, read back."""
+    """Emitter of nodes in order, with the forms in which each tensor exists: as computed, stored, read back."""
 
     def __init__(
         self,
@@ -222,7 +237,7 @@ class _Form:
         self._computed: set[str] = set()
 
     def add(self, node: Node) -> None:
-        """A node in the form that the scheme has for it."""
+        """Emit a node in the form that the scheme has for it."""
         if node.name in self._scheme.direct:
             self._add_direct(node)
             return
@@ -237,7 +252,7 @@ class _Form:
             self.computed(raw, name)
 
     def computed(self, raw: str, name: str) -> None:
-        """A tensor exists in floating point, as ``raw``: adds its Q where it has a point."""
+        """Record a tensor that exists in floating point as ``raw``, and add its Q where it has a point."""
         if name in self._scheme.points:
             stored = self.builder.name(f"{name}_quantized")
             maker = self._graph.producers.get(name)
@@ -247,18 +262,18 @@ class _Form:
                 self._computed.add(name)
 
     def give_out(self, name: str) -> None:
-        """Reads back a graph output that exists only as integers so far."""
+        """Read back a graph output that exists only as integers so far."""
         if name not in self._computed:
             self._value(name)
 
     def _held(self, raw: str, name: str) -> str:
-        """The tensor behind a Max of its own."""
+        """Return the tensor behind a Max of its own."""
         if raw not in self._holds:
             self._holds[raw] = self.builder.add("Max", [raw], self.builder.name(f"{name}_held"))
         return self._holds[raw]
 
     def _add_direct(self, node: Node) -> None:
-        """A node that works on stored integers. All its points have one scale."""
+        """Emit a node that works on stored integers; all its points have one scale."""
         rounding = self._roundings[node.inputs[0]]
         inputs = [self._stored.get(name, name) for name in node.inputs]
         outputs = tuple(self.builder.name(f"{name}_quantized") if name else "" for name in node.outputs)
@@ -274,7 +289,7 @@ class _Form:
         self._stored.update(zip(node.outputs, outputs, strict=True))
 
     def _value(self, name: str) -> str:
-        """The tensor to read in floating point; its own name where that is free."""
+        """Return the name of the tensor to read in floating point; its own name where that is free."""
         if name not in self._stored:
             return name
         if name not in self._read:
@@ -284,7 +299,7 @@ class _Form:
         return self._read[name]
 
     def parameters(self, node: Node) -> list[str]:
-        """The weight and bias of a node, as integers behind DQ nodes."""
+        """Return the weight and bias of a node, as integers behind DQ nodes."""
         label, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
         if self._stays_float(node):
             restored = self._weight(node, None).restored
@@ -298,16 +313,16 @@ class _Form:
         return found
 
     def _stays_float(self, node: Node) -> bool:
-        """Whether a weighted node runs in floating point: it is to, or it is a Conv whose output is not rounded.
+        """Return whether a weighted node runs in floating point: by the scheme, or as a Conv with an unrounded output.
 
-        For the latter ONNX Runtime would restore the integers anew on every run: their values are stored instead.
+        For such a Conv ONNX Runtime would restore the integers anew on every run: their values are stored instead.
         """
         if node.name not in self._scheme.weighted:
             return True
         return node.op == "Conv" and node.outputs[0] not in self._roundings
 
     def _weight(self, node: Node, step: float | None) -> weights.Weight:
-        """The weight as integers; with scales grown for an integer bias where the input's step is given."""
+        """Return the weight as integers; its scales are grown for an integer bias where the input's step is given."""
         own = weights.integer_weight(self._graph, node, self._per_channel, self._rounded)
         if step is None or len(node.inputs) < 3:
             return own
@@ -318,11 +333,11 @@ class _Form:
         return replace(grown, values=np.where(same, own.values, grown.values))
 
 
-# Channels of zeros that nothing outside sees, added where they pay.
+# Channels of zeros that nothing outside sees, added where that is faster.
 #
 # ONNX Runtime's fast integer convolutions take input channels in fours and depthwise channels in sixteens (MLAS,
-# convsym.cpp). Between convolutions the number of channels is nobody else's business: a network with 58 of them
-# computes the same with 64, six of them with weights of zero, and does so faster.
+# convsym.cpp). Between convolutions the number of channels is free: a network with 58 of them computes the same
+# with 64, six of them with weights of zero, and does so faster.
 
 _DEPTHWISE = 16
 _DENSE = 4
@@ -344,11 +359,11 @@ class _Span:
 
 
 def align(graph: Graph, rounded: Mapping[str, Array]) -> tuple[Graph, Mapping[str, Array]]:
-    """The graph with channels of zeros added, and the rounded weights (name → values) widened along; both as they are
-    where there is nothing to add.
+    """Return the graph with channels of zeros added, and the rounded weights (name → values) widened to match.
 
-    What it takes and gives stays; inner tensors and stored weights keep their names and get wider. A tensor is widened
-    where only convolutions and operators that treat each channel alike make and read it.
+    Both are returned unchanged where there is nothing to add. Graph inputs and outputs stay; inner tensors and stored
+    weights keep their names and get wider. A tensor is widened where only convolutions and operators that treat each
+    channel alike make and read it.
     """
     widened: dict[str, Array] = {}
     nodes = {node.name: node for node in graph.nodes}
@@ -394,8 +409,11 @@ def _spans(graph: Graph) -> Iterator[_Span]:
 
 
 def _is_enclosed(graph: Graph, span: _Span) -> bool:
-    """Whether nothing but convolutions and what keeps channels apart has to do with the tensors, and no other node
-    reads the weights and biases that get wider."""
+    """Return whether the tensors can be widened.
+
+    Only convolutions and operators that keep channels apart may make and read them. No other node may read the weights
+    and biases that get wider.
+    """
     around = (*span.makers, *span.readers)
     between = [node for node in around if _keeps_channels(graph, node)]
     return (
@@ -407,7 +425,7 @@ def _is_enclosed(graph: Graph, span: _Span) -> bool:
 
 
 def _stored(graph: Graph, span: _Span) -> Iterator[tuple[str, int]]:
-    """The stored tensors that get wider, and along which dimension."""
+    """Yield the stored tensors that get wider, and along which dimension."""
     for node in span.makers:
         if about(node.op).work == "conv":
             yield from ((name, 0) for name in node.inputs[1:] if name)
@@ -415,7 +433,7 @@ def _stored(graph: Graph, span: _Span) -> Iterator[tuple[str, int]]:
 
 
 def _keeps_channels(graph: Graph, node: Node) -> bool:
-    """Whether a node's output channels are functions of the same channels of its inputs."""
+    """Return whether a node's output channels are functions of the same channels of its inputs."""
     if _is_depthwise(graph, node):
         return True
     stored = (graph.constants[name] for name in node.inputs if name in graph.constants)
@@ -428,7 +446,7 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
 
 
 def _groups(graph: Graph, node: Node) -> int:
-    """Groups of a convolution whose weight and bias are stored; 0 for others."""
+    """Return the groups of a convolution whose weight and bias are stored; 0 for others."""
     stored = is_weighted(graph, node) and all(name in graph.constants for name in node.inputs[1:] if name)
     return int(node.attributes.get("group", 1)) if stored and about(node.op).work == "conv" else 0
 

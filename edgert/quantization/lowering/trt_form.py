@@ -1,9 +1,10 @@
-"""What TensorRT takes: the Q/DQ form, or the float model with a calibration cache and what stays in FP16.
+"""TensorRT's input: the Q/DQ form, or the float model with a calibration cache and the nodes that stay FP16.
 
-A DLA takes no Q/DQ with TensorRT <= 10. A cache's first line names the TensorRT and the algorithm, each further line a
-tensor and its scale, amax / 127, as the eight hexadecimal digits of a float32, most significant first. The rules for
-the number in the first line are those of ``NV_TENSORRT_VERSION`` in NvInferRuntimeBase.h and NvInferVersion.h of the
-releases; that the name ends at the last colon is how trtexec reads the file (samples/common/sampleEngines.cpp in
+A DLA takes no Q/DQ with TensorRT <= 10. A cache's first line names the TensorRT and the algorithm. Each further line
+has a tensor and its scale, amax / 127, as the eight hexadecimal digits of a float32, most significant first.
+
+The number in the first line follows ``NV_TENSORRT_VERSION`` in NvInferRuntimeBase.h and NvInferVersion.h of the
+releases. The name ends at the last colon, as trtexec reads the file (samples/common/sampleEngines.cpp in
 NVIDIA/TensorRT).
 """
 
@@ -30,14 +31,16 @@ Amax = Callable[[tuple[str, ...]], float]
 
 
 def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]) -> Graph:
-    """See :func:`edgert.quantization.lowering.lower.lower`: int8 with zero point 0 everywhere, weights stored as int8
-    behind a DQ, biases in float."""
+    """Lower for TensorRT: int8 with zero point 0 everywhere, weights as int8 behind a DQ, biases in float.
+
+    See :func:`edgert.quantization.lowering.lower.lower`.
+    """
     builder = Builder(graph)
     read: dict[tuple[str, str], str] = {}  # node and tensor → what the node reads of it
     weights: dict[tuple[str, int | None], str] = {}
 
     def round_tensor(raw: str, name: str) -> None:
-        """Adds Q and DQ of a tensor that has a point."""
+        """Add Q and DQ of a tensor that has a point."""
         point = scheme.points.get(name)
         if point is not None:
             scale = np.float32(point.amax or amax(scheme.groups[name])) / np.float32(LIMIT)
@@ -68,10 +71,11 @@ def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, round
 
 
 class DlaScales:
-    """Tensor → scale, amax / 127 in float32; found when asked for.
+    """Tensor → scale, amax / 127 in float32; computed on first use.
 
-    A tensor that the Q/DQ form rounds has the scale it has there. The others, which that form leaves in FP16 and a
-    calibration cache names all the same, have that of the tensors they must share one with, or a range of their own.
+    A tensor that the Q/DQ form rounds has the scale it has there. That form leaves the others in FP16, but a
+    calibration cache names them too. They have the scale of the tensors they must share one with, or a range of their
+    own.
 
     Args:
         graph: of a prepared model.
@@ -85,7 +89,7 @@ class DlaScales:
         self._known: dict[str, np.float32] = {}
 
     def __getitem__(self, tensor: str) -> np.float32:
-        """Raises what ``amax`` raises for a tensor without a range."""
+        """Return the scale of a tensor; raise what ``amax`` raises for one without a range."""
         if tensor not in self._known:
             group = self._groups.get(tensor, (tensor,))
             amax = self._rounded(tensor) or max(map(self._rounded, group))
@@ -94,7 +98,7 @@ class DlaScales:
         return self._known[tensor]
 
     def _rounded(self, tensor: str) -> float:
-        """The threshold that the Q/DQ form has for a tensor, 0 where it does not round it."""
+        """Return the threshold that the Q/DQ form has for a tensor, 0 where it does not round it."""
         point, group = self._scheme.points.get(tensor), self._scheme.groups.get(tensor)
         if point is None or not (point.amax or group):
             return 0.0
@@ -102,14 +106,16 @@ class DlaScales:
 
 
 def dla_scales(graph: Graph, scheme: Scheme, amax: Amax) -> Mapping[str, float]:
-    """Scales of all float32 tensors whose values depend on what is fed, in the order they come to be; see
-    :class:`DlaScales`."""
+    """Return the scales of all float32 tensors that depend on the inputs, in the order they are computed.
+
+    See :class:`DlaScales`.
+    """
     scales = DlaScales(graph, scheme, amax)
     return {name: float(scales[name]) for name in calibrated(graph)}
 
 
 def dla_groups(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """Tensor → the tensors that must have its scale on a DLA, itself among them."""
+    """Return tensor → the tensors that must have its scale on a DLA, including itself."""
     return sharing(graph, lambda node: not node.domain and keeps_scale(graph, node), calibrated(graph))
 
 
@@ -137,11 +143,11 @@ class CalibrationCache:
 
 
 def write_cache(scales: Mapping[str, float], version: str) -> str:
-    """The cache's text, one line per tensor in the order given; scales are rounded to float32.
+    """Return the cache's text, one line per tensor in the order given; scales are rounded to float32.
 
     Args:
         scales: tensor → scale.
-        version: of the TensorRT that will read it, ``"8.6.2"``: a cache is not promised to serve another.
+        version: of the TensorRT that will read it, ``"8.6.2"``: a cache is not promised to work with another.
 
     Raises:
         CalibrationError: that TensorRT reads no caches, or its version is not known; there are no scales; a scale is
@@ -164,7 +170,7 @@ def write_cache(scales: Mapping[str, float], version: str) -> str:
 
 
 def parse_cache(text: str) -> CalibrationCache:
-    """Reads a cache's text. Blank lines, and line ends of another system, do no harm.
+    """Read a cache's text; blank lines and line ends of another system are ignored.
 
     Raises:
         CalibrationError: the first line is no header, or of a TensorRT that has no caches; a line is damaged, or names
@@ -188,10 +194,10 @@ def parse_cache(text: str) -> CalibrationCache:
 
 
 def cache_of(graph: Graph, scheme: Scheme, amax: Amax, version: str) -> str:
-    """The cache of a float model: a scale for every float32 tensor that is fed or computed from what is fed.
+    """Return the cache of a float model: a scale for every float32 tensor that is fed or depends on an input.
 
     A DLA gives up INT8 for a region where one tensor has no scale, so tensors between nodes kept in FP16 have theirs
-    too. The network that is built must be this graph: names are how TensorRT finds the scales.
+    too. The network that is built must be this graph: TensorRT finds the scales by name.
 
     Args:
         graph: of a prepared model.
@@ -206,7 +212,7 @@ def cache_of(graph: Graph, scheme: Scheme, amax: Amax, version: str) -> str:
 
 
 def version_number(version: str) -> int:
-    """The number in the header: 8600 for ``"8.6.0"``, 100300 for ``"10.3.0"``; a fourth part makes no difference.
+    """Return the number in the header: 8600 for ``"8.6.0"``, 100300 for ``"10.3.0"``; a fourth part is ignored.
 
     Raises:
         CalibrationError: no such version, or one without calibration caches.
@@ -233,7 +239,11 @@ def version_number(version: str) -> int:
 
 
 def _version(number: int) -> str:
-    """The version that a header's number stands for. Raises CalibrationError."""
+    """Return the version of a header's number.
+
+    Raises:
+        CalibrationError: no TensorRT has that number.
+    """
     unit = 1_000 if number < 9_000 else 10_000
     version = f"{number // unit}.{number % unit // 100}.{number % 100}"
     try:
@@ -246,7 +256,11 @@ def _version(number: int) -> str:
 
 
 def _entry(line: str, number: int) -> tuple[str, float]:
-    """Tensor and scale of a line. Raises CalibrationError."""
+    """Return tensor and scale of a line.
+
+    Raises:
+        CalibrationError: the line is damaged, or its scale is not positive and finite.
+    """
     name, colon, digits = line.rpartition(": ")
     if not colon or not name or _DIGITS.fullmatch(digits.rstrip()) is None:
         why = f"{_shown(line)} is not a name, a colon, a space and eight hexadecimal digits"
@@ -264,7 +278,7 @@ def _shown(line: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CacheForm:
-    """What TensorRT <= 10 needs besides the float model.
+    """The files that TensorRT <= 10 needs besides the float model.
 
     Attributes:
         cache: text of the calibration cache.
@@ -278,10 +292,11 @@ class CacheForm:
 
 
 def lower_to_cache(model: Model, table: RangeTable, keep: Collection[str], dla: Dla) -> CacheForm:
-    """Lowers a float model.
+    """Return the calibration cache of a float model, with its FP16 exceptions.
 
     Args:
         model: prepared, the one the ranges were measured on.
+        table: the ranges.
         keep: units that stay in higher precision.
         dla: whose rules hold; its release will read the cache.
 
@@ -293,18 +308,18 @@ def lower_to_cache(model: Model, table: RangeTable, keep: Collection[str], dla: 
     fp16 = fp16_exceptions(graph, plan)
     try:
         text = layer_precisions(fp16)
-    except CalibrationError:  # a comma or the like in a name: only the command line cannot have it
+    except CalibrationError:  # a comma or the like in a name: only the command line cannot take it
         text = ""
     return CacheForm(cache_of(graph, plan, table.amax, dla.tensorrt), fp16, text)
 
 
 def scales_of(graph: Graph, table: RangeTable, keep: Collection[str], dla: Dla) -> Mapping[str, float]:
-    """Tensor → its INT8 scale on a DLA."""
+    """Return tensor → its INT8 scale on a DLA."""
     return dla_scales(graph, scheme(graph, "dla", frozenset(keep), dla), table.amax)
 
 
 def check_cache(cache: str, fp16: Collection[str], graph: Graph) -> str:
-    """Holds a cache to its promise, a scale for every tensor that the graph computes, and returns a line about it.
+    """Check that a cache has a scale for every tensor that the graph computes, and return a line about it.
 
     Raises:
         CalibrationError: the text does not read back, or names a tensor or node that the graph does not have.

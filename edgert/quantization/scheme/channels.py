@@ -1,10 +1,10 @@
 """Which channels of a graph can be scaled together without changing what it computes.
 
-Between two weighted nodes a channel may be divided by any s > 0 and multiplied back by the reader's weights, as long as
-everything in between is positively homogeneous, f(x / s) = f(x) / s. Every output channel of a weighted node gets a
-number; numbers follow the data through pooling, concatenation, splits and residual additions; channels that must keep
-equal scales become one class, and a class that anything else reads is fixed. Gates, x·g(x), let channels pass where g
-is promised x at its old scale.
+Between two weighted nodes a channel may be divided by any s > 0 and multiplied back by the reader's weights. Everything
+in between must be positively homogeneous, f(x / s) = f(x) / s. Every output channel of a weighted node gets a number.
+Numbers follow the data through pooling, concatenation, splits and residual additions. Channels that must keep equal
+scales become one class, and a class that anything else reads is fixed. Gates, x·g(x), let channels pass where g gets x
+at its old scale.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ class Gate:
 
 
 def gates(graph: Graph) -> tuple[Gate, ...]:
-    """All gates of a graph whose x nothing else reads, in order. A HardSwish node is none: see :func:`opened`."""
+    """Return all gates of a graph whose x nothing else reads, in order; for HardSwish nodes see :func:`opened`."""
     found = []
     for tensor in (node.outputs[0] for node in graph.nodes if node.outputs):
         chain = activation(graph, tensor)
@@ -53,8 +53,10 @@ def gates(graph: Graph) -> tuple[Gate, ...]:
 
 
 def opened(graph: Graph) -> Graph:
-    """The graph with every HardSwish as what it stands for, x·HardSigmoid(x) with slope 1/6 and offset 1/2
-    (https://onnx.ai/onnx/operators/onnx__HardSwish.html): a gate."""
+    """Return the graph with every HardSwish written as the gate x·HardSigmoid(x).
+
+    Its slope is 1/6 and its offset 1/2 (https://onnx.ai/onnx/operators/onnx__HardSwish.html).
+    """
     builder, specs = Builder(graph), dict(graph.specs)
     for node in graph.nodes:
         if node.op == "HardSwish" and not node.domain:
@@ -108,9 +110,10 @@ class Channels:
 
 
 def channels(graph: Graph, gates: Iterable[Gate] = ()) -> Channels:
-    """The classes of all channels of a graph.
+    """Return the classes of all channels of a graph.
 
     Args:
+        graph: a clean float graph with known shapes.
         gates: those whose g gets x at its old scale, however the channels of x are scaled.
     """
     trace = _Trace(graph, frozenset(name for gate in gates for name in gate.readers))
@@ -136,40 +139,40 @@ class _Trace:
     ceilings: list[tuple[str, float, Labels]] = field(default_factory=list)
 
     def root(self, label: int) -> int:
-        """The smallest number of a class, so that what joins the fixed class is fixed."""
+        """Return the smallest number of a class, so that what joins the fixed class is fixed."""
         while self.parents[label] != label:
             self.parents[label] = label = self.parents[self.parents[label]]
         return label
 
     def join(self, first: Labels, second: Labels) -> None:
-        """Makes channels one class, pair by pair."""
+        """Join channels into one class, pair by pair."""
         for one, other in zip(first.tolist(), second.tolist(), strict=True):
             low, high = sorted((self.root(one), self.root(other)))
             self.parents[high] = low
 
     def fix(self, name: str) -> None:
-        """The tensor's channels keep their scale."""
+        """Fix the scale of the tensor's channels."""
         labels = self.labels.get(name)
         if labels is not None:
             self.join(labels, np.zeros_like(labels))
 
     def is_fixed(self, name: str) -> bool:
-        """Whether nothing in the tensor is ever scaled. Others may still become fixed later."""
+        """Return whether nothing in the tensor is ever scaled; others may still become fixed later."""
         labels = self.labels.get(name)
         return labels is None or all(self.root(label) == FIXED for label in labels.tolist())
 
     def shape(self, name: str) -> tuple[Any, ...]:
-        """The tensor's shape, () when it is not known."""
+        """Return the tensor's shape, () when it is not known."""
         return self.graph.specs[name].shape if name in self.graph.specs else ()
 
     def fresh(self, count: int) -> Labels:
-        """Numbers for new channels."""
+        """Return numbers for new channels."""
         start = len(self.parents)
         self.parents.extend(range(start, start + count))
         return np.arange(start, start + count)
 
     def follow(self, node: Node) -> None:
-        """Numbers of the node's outputs; what it does not let pass is fixed."""
+        """Set the numbers of the node's outputs, and fix what it does not let pass."""
         if node.name in self.gated:
             return
         kernel = kernel_of(self.graph, node)
@@ -202,26 +205,26 @@ Passed = Mapping[str, Labels] | None
 
 
 def _same(trace: _Trace, node: Node) -> Passed:
-    """Each channel on its own, and homogeneous."""
+    """Pass each channel on its own: the operator is homogeneous."""
     labels = trace.labels.get(node.inputs[0])
     return None if labels is None or any(node.outputs[1:]) else {node.outputs[0]: labels}
 
 
 def _with_constants(trace: _Trace, node: Node) -> Passed:
-    """As :func:`_same`, when the other operands are stored."""
+    """Pass channels as :func:`_same` does, when the other operands are stored."""
     stored = all(name in trace.graph.constants for name in node.inputs[1:] if name)
     return _same(trace, node) if stored else None
 
 
 def _resize(trace: _Trace, node: Node) -> Passed:
-    """Interpolation within a channel; extrapolation would bring a constant in."""
+    """Pass interpolation within a channel; extrapolation would bring a constant in."""
     cropped = node.attributes.get("coordinate_transformation_mode", b"") == b"tf_crop_and_resize"
     before, after = trace.shape(node.inputs[0])[:2], trace.shape(node.outputs[0])[:2]
     return _with_constants(trace, node) if before and before == after and not cropped else None
 
 
 def _pad(trace: _Trace, node: Node) -> Passed:
-    """Zeros or reflections around a channel, none between channels."""
+    """Pass zeros or reflections around a channel, none between channels."""
     filled = node.attributes.get("mode", b"constant") == b"constant"
     value = trace.graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     zero = not node.attributes.get("value", 0.0) if value is None else not np.any(value)
@@ -230,7 +233,7 @@ def _pad(trace: _Trace, node: Node) -> Passed:
 
 
 def _clip(trace: _Trace, node: Node) -> Passed:
-    """Between 0 or nothing, which are homogeneous, and a bound, which is a ceiling to stay below."""
+    """Pass bounds at 0 or without a limit, which are homogeneous; record another upper bound as a ceiling."""
     low, high = clip_bounds(trace.graph, node) or (np.nan, np.nan)
     passed = _same(trace, node) if low in (0.0, -np.inf) and high > 0 else None
     if passed is not None and np.isfinite(high):
@@ -239,7 +242,7 @@ def _clip(trace: _Trace, node: Node) -> Passed:
 
 
 def _tied(trace: _Trace, node: Node) -> Passed:
-    """Operands of one shape that must have one scale; a stored one has it fixed."""
+    """Tie operands of one shape, which must have one scale; a stored one fixes it."""
     found = [trace.labels.get(name) for name in node.inputs]
     shapes = {trace.shape(name) for name in (*node.inputs, node.outputs[0])}
     first = found[0]
@@ -253,7 +256,7 @@ def _tied(trace: _Trace, node: Node) -> Passed:
 
 
 def _product(trace: _Trace, node: Node) -> Passed:
-    """One operand whose scale may change, times one that never does and does not widen it."""
+    """Pass one operand whose scale may change, times one that never changes and does not widen it."""
     free = [name for name in node.inputs if not trace.is_fixed(name)]
     if len(free) != 1 or (node.op == "Div" and free[0] != node.inputs[0]):
         return None
@@ -283,7 +286,7 @@ def _split(trace: _Trace, node: Node) -> Passed:
 
 
 def _flatten(trace: _Trace, node: Node) -> Passed:
-    """(N, C, …) to (N, C · …): each channel becomes a run of as many as it had elements."""
+    """Pass (N, C, …) to (N, C · …): each channel becomes as many as it had elements."""
     labels = trace.labels.get(node.inputs[0])
     before, after = trace.shape(node.inputs[0]), trace.shape(node.outputs[0])
     if labels is None or not all(isinstance(dim, int) for dim in (*before, *after)) or len(after) < 2:

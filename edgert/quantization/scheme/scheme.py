@@ -1,6 +1,6 @@
-"""Which tensors of a graph are rounded to 8 bits, for whom, and which of them share a scale.
+"""Which tensors of a graph are rounded to 8 bits for a target, and which of them share a scale.
 
-A scheme is a decision without numbers: :func:`~edgert.quantization.lowering.lower.lower` puts it into a graph once
+A scheme is a decision without numbers: :func:`~edgert.quantization.lowering.lower.lower` writes it into a graph once
 ranges are known.
 """
 
@@ -22,7 +22,7 @@ def scheme(
     dla: Dla = units.USUAL_DLA,
     whole: units.Scheme | None = None,
 ) -> units.Scheme:
-    """Decides what becomes INT8.
+    """Decide what becomes INT8.
 
     Args:
         graph: cleaned, with types of tensors known; opset 13 or later.
@@ -32,7 +32,7 @@ def scheme(
         whole: the scheme with nothing kept, from callers that have it.
 
     Raises:
-        ModelError: ``keep`` names a unit that there is not.
+        ModelError: ``keep`` names a unit that does not exist.
     """
     whole = whole or _plan(graph, target, frozenset(), dla)
     if not keep:
@@ -58,7 +58,7 @@ def _plan(graph: Graph, target: units.Target, keep: frozenset[str], dla: Dla) ->
 
 
 def _why_not(graph: Graph, name: str, whole: units.Scheme) -> str:
-    """Why a name is not that of a unit."""
+    """Return why a name is not that of a unit."""
     owner = next((unit.name for unit in whole.units if name in unit.nodes), "")
     if owner:
         return f"that node belongs to unit {owner!r}"
@@ -87,12 +87,12 @@ _NO_INTEGER_KERNEL = frozenset({"DepthToSpace", "SpaceToDepth"})
 
 
 def is_direct(graph: Graph, node: Node) -> bool:
-    """Whether a node does on stored integers of one scale what it does on the values."""
+    """Return whether a node does the same on stored integers of one scale as on the values."""
     return is_copy(graph, node) or node.op in units.CLIPS or node.op in _AS_THEY_ARE
 
 
 def why_float(graph: Graph, node: Node) -> str:
-    """Why ONNX Runtime has no integer form of a node; empty when it has one."""
+    """Return why ONNX Runtime has no integer form of a node; empty when it has one."""
     if node.domain:
         return f"nothing is known of operator {node.domain}.{node.op}"
     if node.captured:
@@ -105,11 +105,11 @@ def why_float(graph: Graph, node: Node) -> str:
 
 
 def why_slow(graph: Graph, node: Node) -> str:
-    """Why the integer form of a weighted node takes longer than the float one; empty when it need not.
+    """Return why the integer form of a weighted node takes longer than the float one; empty when it need not.
 
     ONNX Runtime's fast integer convolutions (MLAS, convsym.cpp) take input channels in fours and depthwise channels in
-    sixteens; the others lose to its blocked float convolutions. So do the depthwise ones of a single block of sixteen
-    (measured with AVX512-VNNI). Channels of inner tensors can be brought up
+    sixteens. The others are slower than its blocked float convolutions. So are the depthwise ones of a single block of
+    sixteen (measured with AVX512-VNNI). Channels of inner tensors can be padded
     (:func:`edgert.quantization.lowering.lower.align`), those of a graph's inputs cannot.
     """
     if about(node.op).work != "conv":
@@ -163,7 +163,7 @@ def _why_other(graph: Graph, node: Node) -> str:
 
 
 def plan_ort(graph: Graph, keep: frozenset[str]) -> units.Scheme:
-    """See :func:`edgert.quantization.scheme.scheme.scheme`."""
+    """Plan for ONNX Runtime; see :func:`edgert.quantization.scheme.scheme.scheme`."""
     found = units.fuse(graph, INT8_ONNX_RUNTIME)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
@@ -186,7 +186,7 @@ def plan_ort(graph: Graph, keep: frozenset[str]) -> units.Scheme:
 
 
 def _slow_stem(graph: Graph, reasons: Mapping[str, str]) -> dict[str, str]:
-    """Weighted nodes behind no integer node whose integer kernel is the slower one, and why it is."""
+    """Return weighted nodes behind no integer node whose integer kernel is the slower one, and why it is."""
     found: dict[str, str] = {}
     integer: set[str] = set()
     for node in graph.nodes:
@@ -201,9 +201,12 @@ def _slow_stem(graph: Graph, reasons: Mapping[str, str]) -> dict[str, str]:
 
 
 def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
-    """A weighted node always does, and a Relu or Clip that alone reads one, as long as its result is rounded at all:
-    rounding in front of it would spend steps on values that it takes away. Others belong between integer nodes. An
-    average of many may be taken of rounded values."""
+    """Return whether a node belongs among the integer nodes.
+
+    A weighted node always does, and so does a Relu or Clip that alone reads one, as long as its result is rounded at
+    all. Rounding in front of it would spend steps on values that it removes. Others belong between integer nodes. An
+    average of many values may be taken of rounded ones.
+    """
     sources = [graph.producers.get(name) for name in units.data_inputs(graph, node)]
     integer = [source is not None and source.name in chosen for source in sources]
     first = sources[0] if sources else None
@@ -243,7 +246,7 @@ def _points(graph: Graph, chosen: set[str]) -> Iterator[units.Point]:
 
 
 def is_useful(graph: Graph, name: str, chosen: set[str]) -> bool:
-    """Whether to round a weighted node's output: not where only float nodes lead from it to the graph's outputs."""
+    """Return whether to round a weighted node's output: not where only float nodes lead to the graph's outputs."""
     seen, waiting = set[str](), [name]
     if any(reader.op in MEANS for reader in graph.consumers.get(name, ())):
         return True

@@ -1,9 +1,14 @@
 """Where TensorRT wants Q/DQ: explicit quantization, strongly typed.
 
 After NVIDIA's guide "Q/DQ layer-placement recommendations" (TensorRT documentation, Working with quantized types):
-the inputs of weighted layers; none between a layer and the activation it fuses with, nor on a layer's own output unless
-another INT8 layer reads it; the residual input of an Add that a convolution fuses with. A Q moves back over layers that
-it commutes with, so their inputs are rounded with the same scale and their producers write INT8 at once.
+
+- The inputs of weighted layers get Q/DQ.
+- There is none between a layer and the activation it fuses with.
+- A layer's own output has none unless another INT8 layer reads it.
+- The residual input of an Add that a convolution fuses with gets Q/DQ.
+
+A Q moves back over layers that it commutes with. So their inputs are rounded with the same scale and their producers
+write INT8 at once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -24,27 +29,29 @@ _RESERVED = (",", "'", "*")
 
 
 def fp16_exceptions(graph: Graph, scheme: units.Scheme) -> tuple[str, ...]:
-    """Names of the nodes of all units that are kept in higher precision, in the order they run.
+    """Return the names of the nodes of all units that are kept in higher precision, in the order they run.
 
     TensorRT's ONNX parser names a layer after its node. Where a node becomes several layers, the further ones get a
-    number behind the name, and a name that is there twice gets one as well: hence unique names (preparing a model gives
-    them), and a look at the built engine's layers for what one node became.
+    number behind the name, and a duplicate name gets one as well. So names must be unique (preparing a model ensures
+    it), and the built engine's layers show what one node became.
     """
     kept = {name for unit in scheme.kept for name in unit.nodes}
     return tuple(node.name for node in graph.nodes if node.name in kept)
 
 
 def is_sayable(name: str) -> bool:
-    """Whether a node or tensor can be named on trtexec's command line."""
+    """Return whether a node or tensor can be named on trtexec's command line."""
     return bool(name) and not any(mark in name for mark in _RESERVED)
 
 
 def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
-    """The value of trtexec's ``--layerPrecisions``, ``"a:fp16,b:fp16"``; with ``--precisionConstraints=obey`` and
-    ``--int8 --fp16``. Names may have colons: trtexec splits at the last one.
+    """Return the value of trtexec's ``--layerPrecisions``, ``"a:fp16,b:fp16"``.
+
+    Use it with ``--precisionConstraints=obey`` and ``--int8 --fp16``. Names may have colons: trtexec splits at the last
+    one.
 
     Raises:
-        CalibrationError: a name has a comma, a quote or a star in it, which trtexec would read as its own.
+        CalibrationError: a name has a comma, a quote or a star in it, which trtexec would interpret.
     """
     pairs = []
     for name in nodes:
@@ -59,7 +66,7 @@ def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
 
 
 def plan_gpu(graph: Graph, keep: frozenset[str]) -> units.Scheme:
-    """See :func:`edgert.quantization.scheme.scheme.scheme`."""
+    """Plan for TensorRT on a GPU; see :func:`edgert.quantization.scheme.scheme.scheme`."""
     found = units.fuse(graph, INT8_TENSORRT)
     kept = tuple(unit for unit in found if unit.name in keep)
     readers, passing = _readers(graph, found, kept)
@@ -79,8 +86,11 @@ def _why_not_gpu(node: Node) -> str:
 
 
 def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = units.USUAL_DLA) -> units.Scheme:
-    """A scale on every float32 tensor that an operator with an INT8 form on a DLA reads: a region with one without
-    runs in FP16, or not on the DLA. What a region gives out it writes in FP16, so that is not rounded."""
+    """Plan for a DLA: a scale on every float32 tensor that an operator with an INT8 form reads.
+
+    A region where a scale is missing runs in FP16, or not on the DLA. A region writes its outputs in FP16, so these are
+    not rounded.
+    """
     found = units.fuse(graph, INT8_TENSORRT)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
@@ -110,7 +120,7 @@ def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = units.USUAL_DLA) -> 
 
 
 def _able(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> set[str]:
-    """Nodes that a DLA may run in INT8; those that only move values, where they stand between others."""
+    """Return nodes that a DLA may run in INT8, with those that only move values between them."""
     able = {n for n, verdict in verdicts.items() if n not in barred and verdict.int8_form in ("int8", "lookup")}
     moving = [node for node in graph.nodes if is_copy(graph, node)]
     for node in moving:
@@ -126,7 +136,7 @@ def _able(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> se
 def _readers(
     graph: Graph, found: Collection[units.Unit], kept: Collection[units.Unit]
 ) -> tuple[Mapping[str, Mapping[str, None]], set[str]]:
-    """Tensor → the nodes that read it rounded, in order; and the nodes without weights that become INT8.
+    """Return tensor → the nodes that read it rounded, in order, and the nodes without weights that become INT8.
 
     Rounded are the input of each weighted unit and the residual one of the Add it takes in. From there Q is carried
     back over what it commutes with, and to both inputs of an Add between INT8 units.
@@ -167,7 +177,7 @@ def _readers(
 
 
 def commutes(graph: Graph, node: Node) -> bool:
-    """Whether rounding before a node is rounding behind it, with one scale on both sides (an average: nearly so)."""
+    """Return whether rounding commutes with a node, with one scale on both sides (an average: nearly so)."""
     if about(node.op).kind == "join":
         return all(units.is_activation(graph, name) for name in node.inputs)
     if node.op in ("MaxPool", "AveragePool"):
@@ -176,8 +186,10 @@ def commutes(graph: Graph, node: Node) -> bool:
 
 
 def keeps_scale(graph: Graph, node: Node) -> bool:
-    """Whether a DLA has one scale on both sides of a node: it moves, pools, concatenates or bounds integers as they
-    are."""
+    """Return whether a DLA has one scale on both sides of a node.
+
+    That holds where it moves, pools, concatenates or bounds integers as they are.
+    """
     return commutes(graph, node) or node.op in units.CLIPS
 
 

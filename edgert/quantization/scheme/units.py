@@ -13,25 +13,25 @@ from edgert.graph import Graph, Node
 from edgert.graph.fusion import SHORTCUT, Fusion, kernel
 from edgert.graph.operators import WEIGHTED, about, is_copy
 
-# What the quantizer asks of a node: whether it has a stored weight, and what it works on.
+# Facts about a node that the quantizer needs: whether it has a stored weight, and which tensors it works on.
 
 CLIPS = frozenset({"Relu", "Clip"})
 """Activations that bound a value and change nothing else: on integers of the same scale they do the same."""
 
 
 def is_float(graph: Graph, tensor: str) -> bool:
-    """Whether a tensor is known to be float32."""
+    """Return whether a tensor is known to be float32."""
     spec = graph.specs.get(tensor)
     return spec is not None and spec.dtype == "float32"
 
 
 def is_activation(graph: Graph, tensor: str) -> bool:
-    """Whether a tensor is a float32 one whose values depend on what is fed: such ones have a range to measure."""
+    """Return whether a tensor is float32 and depends on the inputs: such tensors have a range to measure."""
     return tensor in fed(graph) and is_float(graph, tensor)
 
 
 def fed(graph: Graph) -> frozenset[str]:
-    """Tensors whose values depend on the values fed: not stored ones, nor what follows from these and from shapes."""
+    """Return tensors that depend on the graph's inputs: not stored ones, nor values computed from these or shapes."""
     if graph not in _FED:
         found = {spec.name for spec in graph.inputs}
         for node in graph.nodes:
@@ -45,24 +45,24 @@ _FED: WeakKeyDictionary[Graph, frozenset[str]] = WeakKeyDictionary()
 
 
 def data_inputs(graph: Graph, node: Node) -> tuple[str, ...]:
-    """The float32 activations a node works on, once each; for one that moves data only what it moves."""
+    """Return the float32 activations a node works on, once each; for one that moves data only what it moves."""
     names = node.inputs[:1] if is_copy(graph, node) else node.inputs
     return tuple(dict.fromkeys(name for name in names if is_activation(graph, name)))
 
 
 def data_outputs(graph: Graph, node: Node) -> tuple[str, ...]:
-    """The float32 tensors a node computes."""
+    """Return the float32 tensors a node computes."""
     return tuple(name for name in node.outputs if name and is_float(graph, name))
 
 
 def in_order(graph: Graph) -> Iterator[str]:
-    """All tensors that are fed or computed, in the order they come to be."""
+    """Yield all tensors that are fed or computed, in the order they are computed."""
     yield from (spec.name for spec in graph.inputs)
     yield from (name for node in graph.nodes for name in node.outputs if name)
 
 
 def is_weighted(graph: Graph, node: Node) -> bool:
-    """Whether a node applies a stored float32 weight (its second input) to an activation (its first)."""
+    """Return whether a node applies a stored float32 weight (its second input) to an activation (its first)."""
     if node.op not in WEIGHTED or node.domain or len(node.inputs) < 2:
         return False
     weight = graph.constants.get(node.inputs[1])
@@ -70,7 +70,7 @@ def is_weighted(graph: Graph, node: Node) -> bool:
 
 
 def calibrated(graph: Graph) -> tuple[str, ...]:
-    """Float32 tensors that are worth a range, in the order they are fed and computed.
+    """Return float32 tensors that need a range, in the order they are fed and computed.
 
     Args:
         graph: of a prepared model.
@@ -79,7 +79,7 @@ def calibrated(graph: Graph) -> tuple[str, ...]:
 
 
 def clip_behind(graph: Graph, tensor: str) -> Node | None:
-    """The Relu or Clip that alone reads a computed tensor: its own range is not that of what is left of it."""
+    """Return the Relu or Clip that alone reads a computed tensor: its output's range differs from the tensor's."""
     if tensor not in graph.producers or not graph.is_private(tensor):
         return None
     (reader,) = graph.consumers[tensor]
@@ -91,7 +91,7 @@ def clip_behind(graph: Graph, tensor: str) -> Node | None:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What runs as one kernel, and so in one precision.
+    """Nodes that run as one kernel, and so in one precision.
 
     Attributes:
         name: of its main node.
@@ -113,8 +113,10 @@ class Unit:
 
 
 def fuse(graph: Graph, fusion: Fusion) -> tuple[Unit, ...]:
-    """One unit per weighted node and per Add, with what their kernels take along; every other node that has float32
-    activations is a unit of its own."""
+    """Return one unit per weighted node and per Add, with what their kernels fuse.
+
+    Every other node that has float32 activations is a unit of its own.
+    """
     taken: set[str] = set()
     found = []
     for node in graph.nodes:
@@ -223,13 +225,13 @@ class Sharing:
         self._parents: dict[str, str] = {}
 
     def join(self, names: Iterable[str]) -> None:
-        """Puts all of them, and whatever they were joined with before, into one set."""
+        """Join all of them, and whatever they were joined with before, into one set."""
         first, *others = [self._root(name) for name in names] or [""]
         for other in others:
             self._parents[self._root(other)] = self._root(first)
 
     def groups(self, names: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-        """For each of the tensors, which of them are in its set."""
+        """Return, for each of the tensors, which of them are in its set."""
         sets: dict[str, list[str]] = {}
         for name in names:
             sets.setdefault(self._root(name), []).append(name)
@@ -243,7 +245,7 @@ class Sharing:
 
 
 def sharing(graph: Graph, keeps_scale: Callable[[Node], bool], tensors: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-    """Tensor → those with its scale, itself among them: what a node works on and makes, where it keeps the scale."""
+    """Return tensor → those with its scale, including itself: inputs and outputs of nodes that keep the scale."""
     sets = Sharing()
     for node in graph.nodes:
         if keeps_scale(node):
@@ -254,6 +256,6 @@ def sharing(graph: Graph, keeps_scale: Callable[[Node], bool], tensors: Iterable
 def groups_of(
     graph: Graph, points: Mapping[str, Point], keeps_scale: Callable[[Node], bool]
 ) -> dict[str, tuple[str, ...]]:
-    """Tensor of a point → the tensors whose values decide its scale."""
+    """Return tensor of a point → the tensors whose values decide its scale."""
     groups = sharing(graph, keeps_scale, points)
     return {name: tuple(one for one in group if not points[one].is_hidden) or group for name, group in groups.items()}

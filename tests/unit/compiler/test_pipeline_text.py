@@ -115,5 +115,5 @@ def test_a_name_that_is_no_text_is_refused_by_name(file: PipelineFile) -> None:
     path = file.document.path
     source = os.fsdecode(b"stages.cam.source=caf\xe9.mp4")
     given = load_pipeline(path, [source], env={"WHERE": "/models", "PASSWORD": "geheim42"})
-    with pytest.raises(ConfigError, match="cannot stand in a bundle"):
+    with pytest.raises(ConfigError, match="a bundle cannot contain"):
         pipeline_text(given, {"parts": "models/parts/ort.onnx"}, {}, JETSON)

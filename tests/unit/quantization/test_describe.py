@@ -97,13 +97,13 @@ def test_floating_nodes_are_explained(file: Path) -> None:
 
 def test_costs_come_from_the_scan(file: Path) -> None:
     ranked = (Sensitivity("second", 0.3), Sensitivity("last", None), Sensitivity("third", 0.0))
-    found = MixedPrecision(("second",), 0.9, True, {}, False, "0.9 reaches 0.8; time was over")
+    found = MixedPrecision(("second",), 0.9, True, {}, False, "0.9 reaches 0.8; time ran out")
     made = replace(outcome(section(file)), scan=Scan(0.4, ranked), search=found)
     report = describe(made, section(file))
     assert {row.name: row.cost for row in report.layers} == {"first": None, "second": 0.3, "third": 0.0, "last": None}
     assert report.cost_meaning
     warnings = [note.text for note in report.notes if note.level == "warning"]
-    assert warnings[0] == "0.9 reaches 0.8; time was over."
+    assert warnings[0] == "0.9 reaches 0.8; time ran out."
     assert "cost of 1 of 3 layers" in warnings[1]
 
 

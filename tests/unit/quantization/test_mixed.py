@@ -133,7 +133,7 @@ def test_time_over_while_giving_back_leaves_a_set_that_meets_the_floor() -> None
         result = search(units(8), accuracy, 0.9, budget_s=seconds, clock=accuracy.clock)
         assert len(accuracy.asked) == max(1, seconds // 10)
         assert not result.is_complete
-        assert "time was over" in result.reason
+        assert "time ran out" in result.reason
         assert frozenset(result.kept) in accuracy.asked
         assert result.met == any(value >= 0.9 for value in result.tried.values())
 
