@@ -116,9 +116,12 @@ def _refuse_code(name: str, where: str) -> None:
 
 
 def main() -> None:
-    """The ``edgert`` command. Exit codes: 0 fine, 1 an EdgertError, 2 usage, 70 a bug of ours, 130 interrupted."""
+    """Run the ``edgert`` command.
+
+    Exit codes: 0 fine, 1 an EdgertError, 2 usage, 70 a bug in edgert, 130 interrupted.
+    """
     gc.set_threshold(_OBJECTS)
-    os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")  # what is wrong with an image, an error or a warning says
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")  # edgert's own errors and warnings report a bad image
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # names of files, and signs that a terminal may not have
             stream.reconfigure(errors="backslashreplace")
@@ -137,12 +140,12 @@ def main() -> None:
         if any(getattr(thread, "is_left", False) for thread in threading.enumerate()):
             with suppress(OSError):
                 sys.stdout.flush()
-            os._exit(EXIT_ERROR)  # a stage hangs: what it does must not hold up the exit, too
+            os._exit(EXIT_ERROR)  # a stage hangs: it must not delay the exit as well
         sys.exit(EXIT_INTERRUPTED if Interrupted.by_signal else EXIT_ERROR)
     except OSError as error:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF):
             _bug()
-        # Files are written by functions that raise an EdgertError: it is what standard output was sent to.
+        # Functions that write files raise an EdgertError, so this error comes from standard output.
         with suppress(OSError):
             typer.echo(f"error: cannot write to standard output: {cause(error)}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail at the exit again
@@ -152,8 +155,11 @@ def main() -> None:
 
 
 def exhausted(error: Exception) -> EdgertError | None:
-    """What to say of an error that is no bug: a machine, a container or a limit (``ulimit``) without room for what was
-    asked, or for a thread more. None for every other."""
+    """Return the EdgertError for exhausted memory or threads; None for any other error.
+
+    These are no bugs: a machine, a container or a limit (``ulimit``) has no room for what was requested, or for another
+    thread.
+    """
     if isinstance(error, MemoryError):
         fix = "a smaller input, fewer images at once, or more memory: edgert doctor shows what there is"
         return DeviceError("there is not enough memory for this", why=str(error) or "none was left", fix=fix)

@@ -59,15 +59,15 @@ def bench(
 ) -> None:
     """Measure a model alone, or what edgert adds to it.
 
-    Figures are medians; what is compared runs in turn. Exit code 1 when a count or a result that is the same on every
-    machine misses its bar: pixels copied, objects left behind, the difference to OpenCV. Times, memory and sizes are
-    reported.
+    Figures are medians, and compared programs run in turn. Exit code 1 when a figure misses its bar: pixels copied,
+    objects left behind, the difference to OpenCV. These are the same on every machine. Times, memory and sizes are
+    reported only.
 
-    A profile has how long each unit of a model takes on each core alone, what the whole takes while all cores are
-    busy, and what a cut costs. It holds for this machine and this file.
+    A profile has the time of each unit of a model on each core alone, and that of the whole model while all cores are
+    busy. It also has the cost of a cut. It holds for this machine and this file.
 
-    A shared profile has what a Jetson measured of a bundle's engines, and nothing that names the machine, its user or
-    the model; edgert plan --profile takes it, for that board and its sisters.
+    A shared profile has the times that a Jetson measured for a bundle's engines. It names neither the machine nor its
+    user nor the model. edgert plan --profile uses it for that board and other boards of its chip.
 
     Examples:
 
@@ -125,7 +125,7 @@ def _shown(console: terminal.Console, figure: Figure) -> Figure:
 
 
 def _profiled(console: terminal.Console, target: Path, board: str, quick: bool, output: Path) -> list[Figure]:
-    """Measures, writes and prints a profile."""
+    """Measure, write and print a profile."""
     from edgert.benchmark.core_profile import figures_of
     from edgert.benchmark.core_profile import profile as measure
     from edgert.graph import load
@@ -146,7 +146,7 @@ def _profiled(console: terminal.Console, target: Path, board: str, quick: bool, 
 
 
 def _shared(console: terminal.Console, target: Path, output: Path | None, run: Path | None) -> None:
-    """Writes a shared profile, or checks one; prints what it says."""
+    """Write a shared profile, or check one, and print its contents."""
     from edgert.benchmark import share
     from edgert.bundle.shared_profile import read_shared
 
@@ -161,7 +161,7 @@ def _shared(console: terminal.Console, target: Path, output: Path | None, run: P
 
 
 def _raced(console: terminal.Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:
-    """Races every model with a peer, and prints both times."""
+    """Race every model with a peer, and print both times."""
     from edgert.benchmark.peers import against as race
 
     figures = []

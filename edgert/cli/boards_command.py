@@ -39,7 +39,7 @@ _LIST = (
     Column("title", rank=6),
 )
 LIST = tuple(column.heading for column in _LIST)
-"""What a list of boards shows."""
+"""Headings of the list of boards."""
 LEGEND = (
     "TOPS are dense, clocks upper limits; ? is unknown, ~ estimated, – is not there; "
     "† edgert plans for it and does not run on it."
@@ -92,7 +92,7 @@ def boards(
 
 
 def _show_board(console: Console, board: Board) -> None:
-    """What a board has, and a row per power mode."""
+    """Print the parts of a board, and a row per power mode."""
     ranks = {"CPU cores @ MHz": 2, "GB/s": 1}
     columns = [Column(heading, rank=ranks.get(heading, 0)) for heading in mode_headings(board)]
     rows = [Row(mode_row(board, mode)) for mode in board.modes]
@@ -104,7 +104,7 @@ def _show_board(console: Console, board: Board) -> None:
 
 
 def _show_sources(console: Console, board: Board) -> None:
-    """Every number of a board with its confidence and the number of its source; then the sources, in full."""
+    """Print every number of a board with its confidence and source number, then the sources in full."""
     from edgert.board.record import numbers
 
     rows, cited = [], dict[str, int]()
@@ -120,7 +120,7 @@ def _show_sources(console: Console, board: Board) -> None:
 
 
 def list_row(board: Board) -> tuple[str, ...]:
-    """The cells of a board under :data:`LIST`."""
+    """Return the cells of a board under :data:`LIST`."""
     is_known = any(not mode.unknown for mode in board.modes)
     guessed = [key for key in ("gpu_mhz", "emc_mhz") if all(key in mode.estimated for mode in board.modes)]
     peak = board.peak_mode.model_copy(update={"estimated": tuple(guessed)})  # nobody has published it of any mode
@@ -139,13 +139,13 @@ def list_row(board: Board) -> tuple[str, ...]:
 
 
 def mode_headings(board: Board) -> tuple[str, ...]:
-    """What a table of the board's power modes shows."""
+    """Return the headings of the table of power modes."""
     dla = ("DLA MHz", "DLA INT8 TOPS") if board.dla.cores else ()
     return ("mode", "W", "CPU cores @ MHz", "GPU SMs @ MHz", "GPU INT8 / FP16 TOPS", *dla, "GB/s")
 
 
 def mode_row(board: Board, mode: Mode) -> tuple[str, ...]:
-    """The cells of a power mode under :func:`mode_headings`."""
+    """Return the cells of a power mode under :func:`mode_headings`."""
     is_default = board.default_mode is not None and board.mode(board.default_mode.name) is mode
     clocks = _cores([_exact(mode.dla_clock_mhz(core)) for core in range(mode.dla_cores)])
     dla = (clocks, _dla_tops(board, mode)) if board.dla.cores else ()
@@ -161,7 +161,7 @@ def mode_row(board: Board, mode: Mode) -> tuple[str, ...]:
 
 
 def facts(board: Board) -> Iterable[tuple[str, str]]:
-    """What a board has, whatever the power mode."""
+    """Yield the parts of a board that do not depend on the power mode."""
     cpu, memory = board.cpu, board.memory
     yield "board", f"{board.title} ({board.name}), {board.soc}"
     for one in board.match.variants if board.match is not None else ():
@@ -184,7 +184,7 @@ def facts(board: Board) -> Iterable[tuple[str, str]]:
 
 
 def remarks(board: Board) -> Iterable[str]:
-    """What to know about the table of power modes."""
+    """Yield notes on the table of power modes."""
     if board.default_mode is not None:
         sure = "" if board.default_mode.confidence == "high" else f" ({board.default_mode.confidence} confidence)"
         yield f"* boots into this one{sure}."
@@ -209,7 +209,7 @@ def _gb_s(board: Board, mode: Mode) -> str:
 
 
 def _rough(mode: Mode, *keys: str) -> str:
-    """``~`` before what follows from a key that is only estimated."""
+    """Return ``~`` for a value that follows from an estimated key."""
     return "~" if set(keys) & set(mode.estimated) else ""
 
 
@@ -218,7 +218,7 @@ def _dla_tops(board: Board, mode: Mode) -> str:
 
 
 def _cores(texts: list[str]) -> str:
-    """``2 × 10.1``, or ``10.1 + 1.9`` where the cores differ."""
+    """Return ``2 × 10.1``, or ``10.1 + 1.9`` where the cores differ."""
     if not texts:
         return NONE
     return " + ".join(texts) if len(set(texts)) > 1 else f"{len(texts)} × {texts[0]}"
@@ -233,12 +233,12 @@ def _count(count: int, noun: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    """A speed: one decimal from 10 on, two below."""
+    """Return a speed: one decimal from 10 on, two below."""
     return UNKNOWN if value is None else f"{value:.{1 if value >= 10 else 2}f}"
 
 
 def _exact(value: float | None) -> str:
-    """A clock or a count, as its file has it."""
+    """Return a clock or a count, as its file has it."""
     return UNKNOWN if value is None else f"{value:g}"
 
 

@@ -59,10 +59,12 @@ def build(
 ) -> None:
     """Prepare a pipeline for a board on any machine, and pack all of it into one file; or finish that file on a board.
 
-    Models are checked, given static shapes, rewritten for the DLA, calibrated, quantized, placed and compared with
-    what they were. Every step is cached under what it depends on: a second build does nothing, and one that was
-    interrupted goes on. Engines are compiled on the board, once: no x86 machine can build them. Given a bundle, this
-    verb does just that: it compiles what is missing here, checks and times it, and with -o packs it.
+    Models are checked, given static shapes, rewritten for the DLA, calibrated, quantized and placed. Then they are
+    compared with the original models. Every step is cached under what it depends on: a second build does nothing, and
+    an interrupted one resumes.
+
+    Engines are compiled on the board, once: no x86 machine can build them. Given a bundle, this verb does just that. It
+    compiles the missing engines here, checks and times them, and with -o packs them.
 
     --json writes one line for every event, and the result as the last line.
 
@@ -137,9 +139,9 @@ def build(
 
 @contextmanager
 def _events(json: Path | None) -> Iterator[tuple[OnEvent, Callable[[object], None]]]:
-    """Gives what takes events, and what takes the last line of JSON.
+    """Yield a function for events, and one for the last line of JSON.
 
-    Events are shown, unless JSON goes to standard output; and are lines of the JSON.
+    Events are shown, unless JSON goes to standard output. Each is also a line of the JSON.
     """
     with terminal.json_lines(json) as write, nullcontext() if terminal.is_stdout(json) else build_progress() as show:
 
@@ -183,7 +185,7 @@ def _show_compiled(made: RemoteBuilt | Finished, place: str, console: terminal.C
 def show_engines(
     console: terminal.Console, engines: Mapping[str, str], waiting: Mapping[str, Waiting], place: str
 ) -> None:
-    """Prints who runs each model at a place, and what was compiled for it that cannot run there yet."""
+    """Print which engine runs each model at a place, and which compiled engines cannot run there yet."""
     for model, engine in engines.items():
         console.print(f"{model} runs with {engine} {place}", markup=False)
     for model, one in waiting.items():
@@ -193,7 +195,7 @@ def show_engines(
 
 
 def _show_built(made: Built, tuned: Mapping[str, Tuned], console: terminal.Console) -> None:
-    """What was built, and what is left to the board."""
+    """Print what was built, and what is left to the board."""
     from edgert.cli.bundle_tables import show_tuned
 
     for name, one in tuned.items():

@@ -1,4 +1,4 @@
-"""What a bundle holds, its compiled engines with their slowest layers, and what a search for settings tried."""
+"""Tables of a bundle's members, its compiled engines with their slowest layers, and a search for settings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _MEMBERS = (Column("member", wraps=True), Column("size", is_number=True), Column
 
 
 def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
-    """Prints every tactic of a model that ran, fastest first, why others did not, and the gain."""
+    """Print every tactic of a model that ran, fastest first, why others did not, and the gain."""
     rows, excluded = [], []
     for trial in tuned.tried:
         if trial.frame is None:
@@ -78,7 +78,7 @@ def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
 
 
 def show_engines(console: Console, engines: Sequence[EngineReport]) -> None:
-    """Prints the engines of each machine, and the slowest layers of those that were timed."""
+    """Print the engines of each machine, and the slowest layers of those that were timed."""
     for target in dict.fromkeys(one.target for one in engines):
         here = [one for one in engines if one.target == target]
         machine = [here[0].facts.get(name, "") for name in ("module", "power mode", "GPU")]
@@ -88,7 +88,7 @@ def show_engines(console: Console, engines: Sequence[EngineReport]) -> None:
         for one in here:
             name = f"{one.model}-{one.number}"
             for attempt in one.attempts:
-                console.print(f"{name} was compiled otherwise than asked for: {attempt}", markup=False)
+                console.print(f"{name} was not compiled as requested: {attempt}", markup=False)
             if one.input:
                 console.print(f"{name} takes {one.input}", markup=False)
         for one in here:
@@ -113,7 +113,7 @@ def _cells(one: EngineReport, has_others: bool) -> tuple[str, ...]:
 
 
 def nodes_in_words(one: EngineReport) -> str:
-    """``dla0 12 → 10, gpu 40 → 40, 2 folded``; what is planned only, where it is not known where nodes run."""
+    """Return ``dla0 12 → 10, gpu 40 → 40, 2 folded``; planned counts only, where nodes run at unknown places."""
     parts = [
         f"{name} {count.planned}" + (f" → {count.actual}" if one.source else "")
         for name, count in one.nodes.items()
@@ -134,7 +134,7 @@ def _show_layers(console: Console, one: EngineReport) -> None:
 
 
 def show_bundle(console: Console, found: BundleInspection) -> None:
-    """Prints what a bundle holds, once all of it was found whole: its models, members and compiled engines."""
+    """Print what a bundle holds, after all of it was checked: its models, members and compiled engines."""
     console.print(facts(_rows(found)))
     rows = [
         Row((path, format_bytes(member.size_bytes), member.sha256[:_SHOWN_DIGEST]))
@@ -169,7 +169,7 @@ def _port(port: TensorEntry) -> str:
 
 
 def _accuracy(found: Mapping[str, Any], model: ModelEntry) -> Iterator[str]:
-    """How far each form is from the model it was made of."""
+    """Yield how far each form is from the model it was made of."""
     for name in model.forms:
         if (row := found["forms"].get(name)) is None:
             continue  # it is the model itself, which nothing was compared with

@@ -60,7 +60,7 @@ def import_model(
     """Make an ONNX model of a PyTorch or TensorFlow one, and check that it computes the same.
 
     The file is written only if every output is within the tolerance of the source's on the example inputs. A function
-    returns an nn.Module and example inputs; it is looked for in the current folder.
+    has to return an nn.Module and example inputs; it is looked for in the current folder.
 
     Examples:
 
@@ -159,11 +159,11 @@ def export(
     json: option.Json = None,
     debug: option.Debug = False,
 ) -> None:
-    """Take what was built to a Triton server, another ONNX runtime, or trtexec.
+    """Export what was built to a Triton server, another ONNX runtime, or trtexec.
 
     triton writes a model repository: a folder for each model with its file, labels and config.pbtxt. onnx writes plain
-    ONNX files, checked and run once. trtexec writes build.sh, the command line that TensorRT's own tool builds the same
-    engines with, and the files it names. What a format cannot express is printed, and noted in what is written.
+    ONNX files, checked and run once. trtexec writes build.sh and the files it names: the command line with which
+    TensorRT's own tool builds the same engines. Limitations of the format are printed, and noted in the written files.
 
     Examples:
 

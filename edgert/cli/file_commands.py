@@ -24,7 +24,7 @@ def schema(
         bool, typer.Option("--event", help="Print that of the messages that sinks send, for those who receive them.")
     ] = False,
 ) -> None:
-    """Print the JSON Schema of the pipeline file, for editors; or of the messages that are sent.
+    """Print the JSON Schema of the pipeline file, or of the messages that sinks send.
 
     Editors complete and check YAML with it.
 
@@ -52,8 +52,8 @@ def validate(
 ) -> None:
     """Check a pipeline file and everything it names.
 
-    Opens no camera, runs no engine and none of your code. Reads the YAML, the models, images and labels, and the
-    text of your code, and fits them together. Exit code 1 and the line when something is wrong.
+    It opens no camera and runs neither an engine nor your code. It reads the YAML, the models, images and labels, and
+    the text of your code, and checks that they fit together. Exit code 1 and the line when something is wrong.
 
     Examples:
 
@@ -84,10 +84,10 @@ def check(
 ) -> None:
     """Is my model wired right? Try the plausible settings on images and report which line looks wrong.
 
-    Color order, scale, resize, decoder: each is tried, and ranked by how well the answers hang together: confirmed by
-    the mirrored image, absent from noise of the same colors, and matching the statistics that the model stores of its
-    training (the column fit). No labels are needed, but where there are some they settle it. Exit code 0 also when a
-    line looks wrong; the verdict is in the JSON.
+    Color order, scale, resize and decoder are all tried, and ranked by how consistent the answers are. Good answers are
+    confirmed by the mirrored image and absent from noise of the same colors. They also match the training statistics
+    that the model stores (the column fit). No labels are needed, but where there are some they decide. Exit code 0 also
+    when a line looks wrong; the verdict is in the JSON.
 
     Examples:
 
@@ -114,7 +114,7 @@ def check(
 
 
 def print_report(console: terminal.Console, report: CheckReport, limit: int | None) -> None:
-    """The ranking as a table, then the verdict, the lines to change, and what the images cannot show."""
+    """Print the ranking as a table, then the verdict, the lines to change, and what the images cannot show."""
     console.print(_table(report, limit, console.width))
     style = {"fine": "green", "wrong": "red", "unclear": "yellow"}[report.verdict]
     console.print(report.summary, style=f"bold {style}", markup=False)
@@ -177,10 +177,10 @@ def new(
 ) -> None:
     """Write a commented starter pipeline for a model.
 
-    Reads the model's inputs and outputs, guesses task, decoder, size and color, and prints what it guessed and why.
-    With images it tries the guesses out, as edgert check does, and writes down the best. Where no decoder reads the
-    outputs, one to be filled in is written beside the file, with a test; these two never replace a file. Names of
-    classes that the exporter put beside the model are written beside the file, too.
+    It reads the model's inputs and outputs, guesses task, decoder, size and color, and prints each guess with its
+    reason. With images it tries the guesses out, as edgert check does, and writes down the best. Where no decoder reads
+    the outputs, it writes a decoder for you to fill in beside the file, with a test. These two never replace a file.
+    Class names that the exporter put beside the model are written beside the file, too.
 
     Examples:
 

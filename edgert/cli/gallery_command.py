@@ -39,8 +39,8 @@ def gallery(
 ) -> None:
     """List the names in a gallery; add images to it, or remove a name.
 
-    Pipelines that run see it within a second. For every image that is added, the name that was most like it before is
-    shown: another than its own is worth a look.
+    Running pipelines use the change within a second. For every added image, the name that was most like it before is
+    shown: if it is another name than its own, check the image.
 
     Examples:
 

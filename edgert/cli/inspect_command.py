@@ -33,7 +33,7 @@ _OPS = (
     Column("activations", is_number=True, rank=1),
 )
 _COLORS = {"yes": "green", "no": "red", "verify": "yellow", "folded": "dim"}
-_OPEN = ("no", "verify")  # what somebody has to look at
+_OPEN = ("no", "verify")  # verdicts that need attention
 _NODES = (
     Column("node", wraps=True),
     Column("op"),
@@ -76,10 +76,9 @@ def inspect(
 ) -> None:
     """Show what an ONNX model takes, returns and costs; with --dla, what a DLA can run of it.
 
-    And which task its outputs look like. Of a bundle: what it holds, after every digest in it was checked, and of the
-    engines that boards compiled: time, memory, slowest layers, and where nodes run against where they were to run.
-
-    An input that is given a second --shape begins another profile, which is counted by itself.
+    It also shows which task its outputs look like. For a bundle it checks every digest, then shows the contents.
+    Engines that boards compiled are shown with time, memory and slowest layers, and where nodes run compared with the
+    plan. An input that is given a second --shape begins another profile, which is counted by itself.
 
     Examples:
 
@@ -139,7 +138,7 @@ def inspect(
 
 
 def _profiles(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:
-    """``["x=1x3", "x=2x3"]`` → one profile for each round of inputs."""
+    """Turn ``["x=1x3", "x=2x3"]`` into one profile for each round of inputs."""
     profiles: list[dict[str, tuple[int, ...]]] = []
     for name, shape in map(option.shape_of, texts):
         if all(name in profile for profile in profiles):
@@ -149,9 +148,11 @@ def _profiles(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:
 
 
 def show_model(console: Console, found: Inspection, ops: bool) -> None:
-    """Prints what a model takes, returns, costs and looks like, and what it costs at every profile.
+    """Print a model's inputs, outputs, cost and likely task, and its cost at every profile.
 
     Args:
+        console: where it is printed.
+        found: the inspected model.
         ops: whether a table of operators is shown, too, per profile, those with the most work first.
     """
     notes = (("note", marked(warning, "yellow")) for warning in found.summary.warnings)
@@ -193,7 +194,7 @@ def _work(summary: ModelSummary) -> str:
 
 
 def _op_rows(summary: ModelSummary) -> Iterator[tuple[str, ...]]:
-    """Counts only where shapes are open."""
+    """Yield a row per operator; only counts where shapes are open."""
     if not summary.costs:
         for name, count in summary.ops.items():
             yield name, str(count), "?", "", "", ""
@@ -211,7 +212,7 @@ def _op_rows(summary: ModelSummary) -> Iterator[tuple[str, ...]]:
 
 
 def _count(number: int) -> str:
-    """1234567 → ``"1.23 M"``."""
+    """Return 1234567 as ``"1.23 M"``."""
     for size, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
         if number >= size:
             return f"{number / size:.2f}{unit}"
@@ -222,7 +223,7 @@ def _count(number: int) -> str:
 
 
 def _show_survey(console: Console, survey: Survey, board: str) -> None:
-    """How much runs, in how many segments, and what stands in the way."""
+    """Print how much runs, in how many segments, and what prevents the rest."""
     from edgert.report.dla_page import cautions, headline
 
     found, target = survey.summary, survey.target
@@ -247,7 +248,7 @@ def _show_survey(console: Console, survey: Survey, board: str) -> None:
 
 
 def _show_nodes(console: Console, survey: Survey, every: bool) -> None:
-    """The nodes that are refused or to verify, or every one: with verdict, rule, reason, and what would help."""
+    """Print refused nodes and those to verify, or every node: verdict, rule, reason, and what would help."""
     from edgert.report.dla_page import verdict_word
 
     rows = []

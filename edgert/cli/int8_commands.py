@@ -50,8 +50,8 @@ def calibrate(
 ) -> None:
     """Measure the ranges of a model's tensors on typical images, for INT8.
 
-    Images stream through the float model by the pipeline's preprocessing. The result does not depend on the
-    number of workers. Ctrl-C saves what was counted beside the output; the same command resumes from there.
+    Images stream through the float model with the pipeline's preprocessing. The result does not depend on the number of
+    workers. Ctrl-C saves the counts beside the output; the same command resumes from there.
 
     Examples:
 
@@ -124,11 +124,12 @@ def quantize(
 ) -> None:
     """Make a model INT8, within an accuracy budget, and report what it costs.
 
-    A model with Q/DQ nodes brings its scales: --target cache and --target dla take these, and no images.
+    A model with Q/DQ nodes has its own scales: --target cache and --target dla use these, and need no images.
 
     With --data and --max-drop, or the pipeline's accuracy:, layers are left in higher precision until the budget holds,
-    as few as can be; if none do, nothing is written and the layers that cost most are named. Without labels it is
-    compared with FP32 on the calibration images, and layers are left only where INT8 throughout would spoil it.
+    as few as possible. If it cannot hold, nothing is written and the layers that cost most are named. Without labels
+    the model is compared with FP32 on the calibration images, and layers are left only where INT8 throughout would
+    spoil it.
 
     Examples:
 
@@ -210,12 +211,12 @@ def evaluate(
 ) -> None:
     """How good is the model on my images, and what does another version of it lose?
 
-    Average precision is taken by COCO's evaluator, with boxes from a score of 0.01 on. Images without labels show
+    Average precision is measured by COCO's evaluator, with boxes from a score of 0.01 on. Images without labels show
     how far two versions agree. The interval of a loss is a 95 % paired bootstrap over the images. Exit code 1 when
     --max-drop, or the pipeline's accuracy: max_drop, is missed.
 
-    With --precision int8 everything that can becomes INT8, whatever it costs: that is what this measures. What
-    --emulate shows is the arithmetic that is publicly known, not a measurement of such a device; its times mean
+    With --precision int8 every layer that can becomes INT8, whatever it costs, so that the full loss is measured.
+    --emulate uses the arithmetic that is publicly known; it is not a measurement of such a device, and its times mean
     nothing.
 
     Ctrl-C ends it and shows the versions that were evaluated by then; exit code 130.

@@ -1,8 +1,8 @@
-"""Where the log of ``edgert run`` goes: to the terminal, to systemd's journal, or as lines of text or of JSON.
+"""The log of ``edgert run``: on the terminal, in systemd's journal, or as lines of text or of JSON.
 
 The journal gets its fields by its own protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL): a datagram for each
-message, sent without waiting, so that no journal that hangs holds up a camera; where that fails, the line goes to
-standard error with the priority that sd-daemon(3) puts before it.
+message, sent without waiting. So a journal that hangs cannot delay a camera. Where sending fails, the line goes to
+standard error with the priority prefix of sd-daemon(3).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RUN = logging.getLogger("edgert.run")
 
 
 def way(wanted: str | None, stderr: TextIO) -> Way:
-    """How the log is written: as wanted, else by what standard error is."""
+    """Return how the log is written: as wanted, else by what standard error is."""
     if wanted is not None:
         return "json" if wanted == "json" else "text"
     if stderr.isatty():
@@ -48,10 +48,12 @@ def way(wanted: str | None, stderr: TextIO) -> Way:
 
 
 def begin(how: Way, console: Console, *, quiet: bool, sources: Collection[str], stages: Collection[str]) -> None:
-    """From now on edgert's records go there; all of them, or with ``quiet`` warnings and errors.
+    """Send edgert's records there from now on; all of them, or with ``quiet`` warnings and errors.
 
     Args:
+        how: where the log goes.
         console: of the terminal, which a live view may share.
+        quiet: whether only warnings and errors are sent.
         sources: of the pipeline; each is a stream.
         stages: of the pipeline, the sources too.
     """
@@ -76,8 +78,12 @@ def begin(how: Way, console: Console, *, quiet: bool, sources: Collection[str], 
 
 
 def fields(record: logging.LogRecord, sources: Collection[str], stages: Collection[str]) -> dict[str, str]:
-    """A record by names: ``time`` (RFC 3339), ``level``, ``logger``, ``message``, ``code`` (which part of edgert wrote
-    it, a name that does not change with the words), and where it is about one, ``stage`` and ``stream``."""
+    """Return the fields of a record by name.
+
+    They are ``time`` (RFC 3339), ``level``, ``logger``, ``message`` and ``code``. ``code`` is the part of edgert that
+    wrote it, a name that does not change with the words. A record about a stage or stream also has ``stage`` and
+    ``stream``.
+    """
     message = record.getMessage()
     found = {
         "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
@@ -104,13 +110,13 @@ class _Lines(logging.Handler, ABC):
         self._stream, self._sources, self._stages = stream, sources, stages
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError, ValueError):  # whoever read it is gone, or the stream is closed: no reason to stop a run
+        with suppress(OSError, ValueError):  # the reader is gone, or the stream is closed: no reason to stop a run
             self._stream.write(f"{self.line(fields(record, self._sources, self._stages), record.levelno)}\n")
             self._stream.flush()
 
     @abstractmethod
     def line(self, found: Mapping[str, str], level: int) -> str:
-        """The record's line, without its end."""
+        """Return the record's line, without its end."""
 
 
 class _Text(_Lines):
@@ -155,12 +161,12 @@ def _below(found: Mapping[str, str]) -> str:
 
 
 def priority(level: int) -> int:
-    """Of syslog(3), for a level of logging."""
+    """Return the priority of syslog(3) for a level of logging."""
     return next((number for least, number in _PRIORITIES if level >= least), 7)
 
 
 def entry(named: Mapping[str, str]) -> bytes:
-    """A message of the journal's protocol; fields without a value are left out."""
+    """Return a message of the journal's protocol; fields without a value are left out."""
     found = bytearray()
     for name, value in named.items():
         data = value.encode("utf-8", "replace")
@@ -172,7 +178,7 @@ def entry(named: Mapping[str, str]) -> bytes:
 
 
 class JsonStderr(io.TextIOBase):
-    """Standard error on which all text becomes lines of JSON, whoever in Python writes it.
+    """A standard error that turns all text into lines of JSON, whichever Python code writes it.
 
     Attributes:
         under: the standard error below.
@@ -190,7 +196,7 @@ class JsonStderr(io.TextIOBase):
         return self.under.fileno()
 
     def write(self, text: str) -> int:
-        """What ends with the end of a line is a message, whatever lines it has."""
+        """Write text; text that ends with a line end is one message, however many lines it has."""
         with self._lock:
             self._pending += text
             if self._pending.endswith("\n"):
@@ -211,7 +217,7 @@ class JsonStderr(io.TextIOBase):
 
 
 def json_stderr() -> JsonStderr:
-    """Standard error as lines of JSON from now on."""
+    """Turn standard error into lines of JSON from now on, and return it."""
     if not isinstance(sys.stderr, JsonStderr):
         sys.stderr = JsonStderr(sys.stderr)
     return sys.stderr

@@ -74,8 +74,8 @@ live page gives them and ``fps_now``, since the look before; or its ``trouble``.
 def doctor(json: option.Json = None, debug: option.Debug = False) -> None:
     """Check what is on this machine, what is missing, and how to get it.
 
-    Looks at Python, board, CPU, memory, GPU, TensorRT, DLA, codecs, GStreamer and cameras. Needs no network and
-    changes nothing. Exit code 1 only when something that edgert cannot run without is broken.
+    Looks at Python, board, CPU, memory, GPU, TensorRT, DLA, codecs, GStreamer and cameras. Needs no network and changes
+    nothing. Exit code 1 only when a part that edgert requires is broken.
 
     Example: edgert doctor --json - | jq '.findings[] | select(.state != "yes")'
     """
@@ -124,11 +124,12 @@ def top(
 ) -> None:
     """Watch this machine: power, clocks, load, heat and memory, and the pipelines that you run on it.
 
-    Every edgert run and edgert.Pipeline of the same user is seen, with nothing to set up; those of other machines by
-    the address of their live page; where that wants its token, EDGERT_TOKEN holds it.
+    Every edgert run and edgert.Pipeline of the same user is found without any setup. Pipelines of other machines are
+    found by the address of their live page. If a page requires its token, put that into EDGERT_TOKEN.
 
-    Needs no root. For what cannot be read the reason is shown; nothing is shown as 0 that is not known. Sensors of
-    Jetsons average over 0.4 s, so faster than two samples a second repeats itself. Ends with Ctrl-C.
+    Needs no root. Where a value cannot be read, the reason is shown; an unknown value is never shown as 0. Sensors of
+    Jetsons average over 0.4 s, so more than two samples a second repeat themselves. Ends with Ctrl-C.
+
     --json writes one line for every sample. Exit code 1 where --once gets no answer from an address.
 
     Examples:
@@ -155,7 +156,7 @@ def top(
     stopped, screen = threading.Event(), terminal.console()
 
     def looks() -> Iterator[RenderableType]:
-        """The view, again and again; each look is also a line of JSON."""
+        """Yield the view repeatedly; each sample is also a line of JSON."""
         pipelines.look()
         stopped.wait(_LEAST_S if once else every)  # rates need a beginning and an end
         while not stopped.is_set():
@@ -191,7 +192,7 @@ def _plain(energy: Energy) -> dict[str, float]:
 
 
 class Pipelines:
-    """Looks at pipelines again and again.
+    """A repeated look at pipelines.
 
     Args:
         urls: of live pages (``sink: http``).
@@ -203,7 +204,7 @@ class Pipelines:
         self._before: dict[str, tuple[float, float]] = {}
 
     def look(self) -> list[Row]:
-        """All that can be seen now. Waits a second for each that does not answer."""
+        """Return all that can be seen now; waits a second for each page that does not answer."""
         from edgert.runtime.announce import running_pipelines
 
         found = {
@@ -234,7 +235,7 @@ def _row(at: str, state: Mapping[str, Any] | str) -> Row:
 
 
 def _fetched(url: str) -> Mapping[str, Any] | str:
-    """What a pipeline's live page reports of its run, or why nothing is known."""
+    """Return a pipeline's report of its run from its live page, or why there is none."""
     from urllib.error import URLError
     from urllib.request import Request, urlopen
 
@@ -253,7 +254,7 @@ def _fetched(url: str) -> Mapping[str, Any] | str:
 
 
 def view(sample: Sample, energy: Energy, pipelines: Sequence[Row], width: int) -> Iterator[RenderableType]:
-    """Pipelines, then the machine, then what cannot be read, in a line."""
+    """Yield pipelines, then the machine, then a line with what cannot be read."""
     yield pipeline_table(pipelines, width)
     yield ""
     if cameras := list(_cameras(pipelines)):
@@ -276,7 +277,7 @@ def view(sample: Sample, energy: Energy, pipelines: Sequence[Row], width: int) -
 
 
 def _ordered(sample: Sample) -> Iterator[tuple[str, Reading]]:
-    """Readings by kind of thing, of many cores the first few; then those that are not known."""
+    """Yield readings by kind of device, of many cores the first few; then those that are not known."""
 
     def place(name: str) -> tuple[int, str]:
         group = name.partition(".")[0].rstrip("0123456789")
@@ -289,7 +290,7 @@ def _ordered(sample: Sample) -> Iterator[tuple[str, Reading]]:
 
 
 def describe(reading: Reading) -> str:
-    """A value for people; a dash for none."""
+    """Return a value for people; a dash for none."""
     if reading.value is None:
         return "–"
     if reading.unit == "B":
@@ -301,12 +302,12 @@ def describe(reading: Reading) -> str:
 
 
 def _plain_number(value: float) -> str:
-    """Four digits, and of large numbers all of them: never an exponent."""
+    """Return four digits, and of large numbers all of them: never an exponent."""
     return f"{value:,.0f}" if abs(value) >= _FOUR_DIGITS else f"{value:.4g}" if abs(value) >= _LEAST else "0"
 
 
 def pipeline_table(rows: Sequence[Row], width: int) -> Table | Text:
-    """How each pipeline does, and whether it keeps its budgets; or why that is not known. Without any, a line."""
+    """Return a table of each pipeline's rates and budgets, or why they are not known; a line without pipelines."""
     if not rows:
         return terminal.marked("no pipelines of this user are running", "bold")
     shown = []
@@ -319,7 +320,7 @@ def pipeline_table(rows: Sequence[Row], width: int) -> Table | Text:
 
 
 def _cameras(pipelines: Sequence[Row]) -> Iterator[terminal.Row]:
-    """A row for each source that comes and goes."""
+    """Yield a row for each source that can go down and come back."""
     for row in pipelines:
         stats = _part(row, "stats")
         for name, stage in _part(stats, "stages").items():
@@ -337,7 +338,7 @@ def _cameras(pipelines: Sequence[Row]) -> Iterator[terminal.Row]:
 
 
 def _shares(share: Mapping[str, Any]) -> Iterator[str]:
-    """Frames a second, what was dropped, and latencies of the last minute."""
+    """Yield frames a second, dropped results, and latencies of the last minute."""
     latency, dropped = _part(share, "latency_ms"), _part(share, "dropped").values()
     yield _number(share.get("fps"), _plain_number)
     yield _number(sum(filter(_is_number, dropped)), "{:.0f}") if share else "?"
@@ -345,7 +346,7 @@ def _shares(share: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _figures(row: Row) -> Iterator[str]:
-    """What a pipeline does, in the order of the columns. It comes from another program, and may be anything."""
+    """Yield a pipeline's figures, in the order of the columns; another program wrote them, so they may be anything."""
     if "trouble" in row:
         yield from ("",) * 6
         return
@@ -358,7 +359,7 @@ def _figures(row: Row) -> Iterator[str]:
 
 
 def _promises(row: Row) -> Iterator[str]:
-    """What the governor does, and each budget with what is taken of it."""
+    """Yield what the governor does, and each budget with the part of it that is used."""
     stats = row["stats"]
     budgets, promised = _part(stats, "budgets"), _part(stats, "promised")
     if governor := _part(budgets, "governor"):
@@ -380,7 +381,7 @@ def _part(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 _MOST = 2**63
-"""Of what another program reports: Python's integers have no end, and its floats have one."""
+"""Largest number that is taken from another program: Python's integers have no limit, and its floats have one."""
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -398,5 +399,5 @@ def _size(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    """Without what would steer the terminal."""
+    """Return the text without control characters, which would steer the terminal."""
     return "".join(filter(str.isprintable, value)) if isinstance(value, str) else ""

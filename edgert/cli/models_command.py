@@ -28,7 +28,7 @@ def models(
 ) -> None:
     """List the families of models that edgert knows: how each is exported, fed and read, and what is known to work.
 
-    Models come from their makers' own tools; nothing is downloaded here.
+    Models come from their makers' own tools; edgert downloads none.
 
     Examples:
 
@@ -51,7 +51,7 @@ def models(
 
 
 def row(known: KnownFamily) -> tuple[str, ...]:
-    """The cells of a family under :data:`HEADINGS`."""
+    """Return the cells of a family under :data:`HEADINGS`."""
     decoders = ", ".join(known.family.reads) or "one of your own: edgert new"
     facts = (known.int8, known.dla(2), known.dla(1))
     return (known.family.name, decoders, *(fact or terminal.UNKNOWN for fact in facts))

@@ -1,6 +1,6 @@
-"""Arguments and options of the verbs: a name means one thing, whatever verb it stands behind.
+"""Arguments and options of the verbs: a name means the same with every verb.
 
-Those that differ from verb to verb are functions of the verb's own sentence: its default, or what it is for there.
+Options that differ from verb to verb are functions; they take the verb's own sentence on the default or purpose.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LARGEST = 10**9
 
 
 class Verb(typer.core.TyperCommand):
-    """A verb whose numbers are finite: of ``nan`` and ``inf``, ``min=`` and ``max=`` let some through."""
+    """A verb whose numbers are finite: typer's ``min=`` and ``max=`` let some ``nan`` and ``inf`` through."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments. Of a verb without any, the error has an example."""
+        """Read the arguments; where they are missing, the error has an example."""
         typed = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -37,7 +37,11 @@ class Verb(typer.core.TyperCommand):
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb. Raises BadParameter for a number that cannot be meant."""
+        """Run the verb.
+
+        Raises:
+            BadParameter: a number is out of range.
+        """
         for name, value in ctx.params.items():
             if isinstance(value, (int, float)) and not abs(value) <= _LARGEST:
                 why = f"{value!r} is not a number from -{_LARGEST} to {_LARGEST}"
@@ -180,7 +184,7 @@ Shape = Annotated[
 
 
 def _shared(meaning: str, metavar: str, *names: str, **more: Any) -> Callable[[str], Any]:
-    """An option whose help ends in a sentence of the verb's own."""
+    """Return an option whose help ends in a sentence of the verb's own."""
     return lambda sentence: typer.Option(*names, metavar=metavar, help=f"{meaning} {sentence}", **more)
 
 
@@ -211,20 +215,24 @@ Photos = images("Settings are tried on them, and several show more. Repeatable."
 
 
 def bundle_of(file: PipelineFile) -> Path:
-    """The bundle that a pipeline makes when none is named."""
+    """Return the bundle that a pipeline makes when none is named."""
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in file.config.name)
     return Path(f"{name or 'pipeline'}.edgert")
 
 
 def refuse(options: Mapping[str, object], why: str) -> None:
-    """A usage error for the first of these options that was given."""
+    """Raise a usage error for the first of these options that was given.
+
+    Raises:
+        BadParameter: one of them was given.
+    """
     for option, value in options.items():
         if value:
             raise typer.BadParameter(why, param_hint=option)
 
 
 def shape_of(text: str) -> tuple[str, tuple[int, ...]]:
-    """``images=1x3x320x320`` as a name and its sizes. Names may have ``=``, colons and slashes.
+    """Return ``images=1x3x320x320`` as a name and its sizes; names may have ``=``, colons and slashes.
 
     Raises:
         BadParameter: it is something else.

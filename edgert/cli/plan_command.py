@@ -41,9 +41,10 @@ def plan(
 ) -> None:
     """Predict what a pipeline does on a board, and which layers should run on its GPU and which on its DLA.
 
-    For every power mode and placement: frames per second, latency, power and memory, against the file's budgets. All
-    of it comes from a cost model that was fitted to published measurements; nothing is run. Of several boards each is
-    shown when it is done, and after Ctrl-C those that are. Exit code 1 when no board is sure to keep every budget.
+    For every power mode and placement it shows frames per second, latency, power and memory, compared with the file's
+    budgets. All numbers come from a cost model that was fitted to published measurements; nothing is run. Of several
+    boards each is shown when it is done; after Ctrl-C the finished ones are. Exit code 1 when no board is sure to keep
+    every budget.
 
     Examples:
 
@@ -96,7 +97,7 @@ def plan(
 
 
 def show_plan(console: terminal.Console, plan: Plan, *, chart: bool = False) -> None:
-    """Verdict, then a row for each mode and placement, or for each board, and a chart of them where it is asked for."""
+    """Print the verdict, then a row for each mode and placement, or for each board, and a chart where requested."""
     from edgert.planner.pareto import board_points, plan_points
     from edgert.planner.plan_text import headline
 
@@ -114,7 +115,7 @@ def show_plan(console: terminal.Console, plan: Plan, *, chart: bool = False) -> 
 def _show_boards(
     console: terminal.Console, boards: Sequence[BoardPlan], smallest: str | None = None, points: Sequence[Point] = ()
 ) -> None:
-    """A row for each board, and a line for one that cannot be predicted."""
+    """Print a row for each board, and a line for one that cannot be predicted."""
     from edgert.planner.plan_text import basis, board_headline
 
     rows = [
@@ -162,7 +163,7 @@ def _show_table(
     basis: str,
     points: Sequence[Point],
 ) -> None:
-    """Every row; the letters of a chart of these points stand before it, and the chart below."""
+    """Print every row, with the letters of a chart of these points before it, and the chart below."""
     from edgert.planner.pareto import letters
     from edgert.planner.plan_text import ESTIMATED, NUMBERS, numbers, row_text
     from edgert.report.html import VERDICTS

@@ -1,4 +1,4 @@
-"""Work as it goes on: bars on a terminal, a line for every step of a build, and Ctrl-C as a request to end."""
+"""The progress of work: bars on a terminal, a line for every step of a build, and Ctrl-C as a request to end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Bar = Callable[[str, int, int], None]
 
 
 class Interrupted:
-    """Whether a signal has ended a verb that was not done; its error is then no failure.
+    """A record whether a signal ended a verb that was not done; its error is then no failure.
 
     Attributes:
         by_signal: whether one has.
@@ -51,17 +51,19 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def stop_on_signal(stop: Callable[[], None], *, is_last: bool = False) -> Iterator[None]:
-    """Calls ``stop`` in a thread of its own, once, on the first SIGINT, SIGTERM or SIGHUP inside the block; the third
-    signal ends the process at once. A SIGHUP that is ignored, as under ``nohup``, stays so.
+    """Call ``stop`` once, in a thread of its own, on the first SIGINT, SIGTERM or SIGHUP inside the block.
+
+    The third signal ends the process at once. A SIGHUP that is ignored, as under ``nohup``, stays ignored.
 
     Args:
-        is_last: whether the process ends soon after the block: where a signal came, a second one must not break off
-            what is still written.
+        stop: called on the first signal.
+        is_last: whether the process ends soon after the block. A second signal must then not interrupt what is still
+            written.
     """
     received, is_over, reader_end, writer_end = 0, False, *os.pipe()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        # It may interrupt anything, itself too: so no lock is taken here, as those of stop() may be held already.
+        # A signal may interrupt any code, even this handler. So no lock is taken here: stop() may hold it already.
         nonlocal received
         received += 1
         Interrupted.by_signal |= not is_last
@@ -94,10 +96,11 @@ def stop_on_signal(stop: Callable[[], None], *, is_last: bool = False) -> Iterat
 
 @contextmanager
 def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Bar]:
-    """A bar with the time left, on a terminal; work of another name than before starts it again.
+    """Yield a function that moves a bar with the time left; work of another name starts the bar again.
 
     Args:
-        rate_of: what is counted, to show how many there are in a second; nothing shows none.
+        console: where the bar is shown, if it is a terminal.
+        rate_of: what is counted, to show its rate per second; empty shows none.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -119,7 +122,7 @@ def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Bar]:
 
 @contextmanager
 def planning_bar() -> Iterator[Bar]:
-    """A bar on standard error with the board that is planned, the time so far and the time left.
+    """Yield a function that moves a bar on standard error: the board being planned, time so far and time left.
 
     Where standard error is no terminal, the first board is named in a line.
     """
@@ -147,15 +150,17 @@ _SILENT_S = 1.0
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Says on standard error what takes so long, once a block takes longer than a second: moving on a terminal, and in
-    a line elsewhere."""
+    """Show on standard error what takes so long, once a block takes longer than a second.
+
+    A terminal shows a spinner, anything else a line.
+    """
     ended = threading.Event()
 
     def show() -> None:
         if ended.wait(_SILENT_S):
             return
         console = screen(stderr=True, tables=False)
-        with suppress(OSError):  # whoever looked is gone
+        with suppress(OSError):  # the terminal is gone
             if not console.is_terminal:
                 console.print(f"{text} ...", soft_wrap=True, markup=False)
                 return
@@ -173,7 +178,7 @@ def waiting(text: str) -> Iterator[None]:
 
 @contextmanager
 def first_time_bar() -> Iterator[Bar]:
-    """A bar on standard error that begins with why the start takes so long."""
+    """Yield a function that moves a bar on standard error; it first explains why the start takes so long."""
     console = screen(stderr=True, tables=False)
     explained = False
     with counting_bar(console) as bar:
@@ -192,8 +197,10 @@ def first_time_bar() -> Iterator[Bar]:
 
 @contextmanager
 def build_progress() -> Iterator[OnEvent]:
-    """Gives what takes the events of a build, from any thread: a line for each step that ended, a bar for one that
-    counts."""
+    """Yield a function that takes the events of a build, from any thread.
+
+    It prints a line for each step that ended, and shows a bar for one that counts.
+    """
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
@@ -226,10 +233,13 @@ def build_progress() -> Iterator[OnEvent]:
 def on_first_call(
     make: Callable[[], AbstractContextManager[Callable[..., Any]]], quiet: bool = False
 ) -> Iterator[Callable[..., None]]:
-    """What a context gives to be called; it costs nothing, imports included, before the first call enters it.
+    """Yield a function that enters a context on its first call and passes every call to it.
+
+    Before that call it costs nothing, imports included.
 
     Args:
-        quiet: it is never entered.
+        make: makes the context.
+        quiet: the context is never entered.
     """
     with ExitStack() as stack:
         entered = cache(lambda: stack.enter_context(make()))

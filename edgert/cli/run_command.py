@@ -77,8 +77,8 @@ def run(
     Ctrl-C and SIGTERM end it within 2 seconds with every file closed. The summary shows where the time went. Exit code
     1 also when a stage that may fail (on_error) was down at the end; 0 when it worked again.
 
-    A source like videos:FOLDER/*.mp4 is played file by file, and each file's result is shown. What was done stays done
-    when it is interrupted and started again. Exit code 1 when a video is damaged.
+    A source like videos:FOLDER/*.mp4 is played file by file, and each file's result is shown. After an interruption the
+    same command skips finished videos. Exit code 1 when a video is damaged.
 
     Examples:
 
@@ -162,7 +162,7 @@ def run(
                     summary = running.summary()
         except EdgertError as error:  # what it came to until then is wanted all the more
             failed = error
-        write(summary)  # before anything is shown: whoever looked may be gone
+        write(summary)  # before anything is shown: the terminal may be gone
         if failed is not None and not summary.frames_in:  # nothing was run, so there is nothing to show of it
             raise failed
         if not is_stdout(json) or how != "json":
@@ -179,7 +179,7 @@ def run(
 
 @contextmanager
 def told_to_systemd(pipeline: Pipeline) -> Iterator[None]:
-    """Reports how the pipeline is to systemd, where that asked for it."""
+    """Report the pipeline's state to systemd, where systemd asks for it."""
     from edgert.runtime.health import Heartbeat, notify
 
     if not notify("STATUS=starting"):
@@ -204,11 +204,18 @@ def _opened(
     dry_run: bool,
     quiet: bool,
 ) -> tuple[PipelineFile, Unpacked | None]:
-    """The pipeline, and the bundle that its models come out of, whose files are there until the stack is left.
+    """Open the pipeline, with the bundle of its models, whose files exist until the stack is left.
 
     Args:
-        is_here: whether a pipeline file is run by this machine's engines; if it is for its DLA, it is built here first,
+        stack: closes what is opened.
+        path: of the pipeline file or bundle.
+        overrides: ``KEY=VALUE`` of ``--set``.
+        on_event: called for what happens while engines are compiled.
+        strict: refuses to fall back to another engine.
+        is_here: whether a pipeline file is run by this machine's engines. If it is for its DLA, it is built here first,
             unless ``dry_run``.
+        dry_run: whether nothing is run.
+        quiet: whether the chosen engines are not printed.
     """
     from edgert.assemble import with_default_engines
     from edgert.bundle.bundle import is_bundle
@@ -240,15 +247,17 @@ def _opened(
 
 
 def _show_engines(bundle: Unpacked) -> None:
-    """Prints which engine runs a bundle."""
+    """Print which engine runs a bundle."""
     typer.echo(f"bundle for {bundle.manifest.board}: runs with {bundle.engine}", err=True)
     for line in bundle.tuned:
         typer.echo(line, err=True)
 
 
 def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_board: str | None, power: bool) -> None:
-    """The memory plan, and what power control would change, in the terminal and as JSON; leaves with 1 where the memory
-    does not fit."""
+    """Show the memory plan, and what power control would change, in the terminal and as JSON.
+
+    Exits with code 1 where the memory does not fit.
+    """
     from edgert.assemble.memory import planned
 
     if as_board is not None:
@@ -265,7 +274,7 @@ def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_boar
 
 
 def warn_of_settings_left(root: Path) -> None:
-    """Warns of what a crashed run left changed, as it may not be restored without consent; nothing otherwise."""
+    """Warn of settings that a crashed run left changed, as they may not be restored without consent."""
     from edgert.budget.control import PowerControl
 
     try:
@@ -280,10 +289,13 @@ def warn_of_settings_left(root: Path) -> None:
 def show_power_steps(
     file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bool = False
 ) -> list[dict[str, Any]]:
-    """The clocks and power modes that a governor would choose among, with the changes each takes; makes none.
+    """Show the clocks and power modes that a governor would choose among, with the changes each takes; change none.
 
     Args:
+        file: with budgets.
+        root: where the files of a Linux are.
         is_placed: see :func:`edgert.planner.simulation.power_steps`.
+        to_stderr: prints to standard error.
 
     Returns:
         The same as plain data.
@@ -315,12 +327,14 @@ def _emulated(
     bundle: Unpacked | None,
     quiet: bool,
 ) -> Emulation | None:
-    """What makes this machine emulate a board, where one is named."""
+    """Return the emulation of a board, where one is named."""
     if board is None:
         option.refuse({"--mode": mode, "--profile": profiles}, "it goes with --as")
         return None
     if bundle is not None:
-        raise typer.BadParameter("it is for pipeline files; a bundle is made for its own board", param_hint="--as")
+        raise typer.BadParameter(
+            "--as works with pipeline files only; a bundle already targets one board", param_hint="--as"
+        )
     from edgert.emulation import emulate
 
     with on_first_call(planning_bar, quiet) as bar:
@@ -332,8 +346,11 @@ def _emulated(
 
 
 def _environment(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, may_control: bool) -> Environment:
-    """What this machine brings to a run: a bundle's engines, clocks that the governor may change, which are restored
-    when the stack is left, and what a plan predicts where it has models to choose among."""
+    """Return the environment of a run: a bundle's engines, power control, and predictions.
+
+    Clocks that the governor changes are restored when the stack is left. Predictions come from a plan, where the
+    pipeline has models to choose among.
+    """
     from edgert.assemble import Environment
 
     engines = bundle.engines if bundle else None

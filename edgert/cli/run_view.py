@@ -1,4 +1,4 @@
-"""A run in the terminal: how it goes on, what it came to, and the memory it takes."""
+"""A run in the terminal: its progress, its summary, and its memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ KEEP_EVERY_S = 3600.0
 
 
 def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
-    """Every part, what was changed to make it fit, and whether it does."""
+    """Print every part, what was changed to make it fit, and whether it does."""
     screen = console(stderr=to_stderr)
     screen.print(parts_table(plan.parts, screen.width))
     for step in plan.steps:
@@ -74,7 +74,7 @@ def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
 
 
 def parts_table(parts: Sequence[Part], width: int) -> Table:
-    """A row for each part, and their sum."""
+    """Return a row for each part, and their sum."""
     total_bytes = sum(part.size_bytes for part in parts)
     rows = [Row((part.name, part.on, part.kind, format_bytes(part.size_bytes), part.note)) for part in parts]
     rows.append(Row(("all", "", "", format_bytes(total_bytes), "predicted peak"), "bold"))
@@ -95,11 +95,15 @@ def show(
     clock: Clock | None = None,
     keep: Callable[[Summary], None] | None = None,
 ) -> None:
-    """Runs the pipeline to its end, or for ``duration_s``, showing how it goes. Raises its first error.
+    """Run the pipeline to its end, or for ``duration_s``, and show its progress; its first error is raised.
 
     Args:
+        pipeline: not started yet.
+        duration_s: seconds after which it is stopped; None: never.
+        plain: whether lines are printed instead of a live table.
+        quiet: whether no progress is shown.
         how: where the log goes.
-        label: before every line, where what is shown is not this machine's.
+        label: before every line, where the figures are not this machine's.
         clock: of the duration; None: this machine's.
         keep: called every hour, in a thread of its own.
     """
@@ -140,7 +144,7 @@ def _watch(
     update: Callable[[Summary], None],
     every_s: float,
 ) -> None:
-    """Until it ends; whoever read the updates may end before, and nobody else minds."""
+    """Update until the run ends; a reader of the updates may go away before, which is ignored."""
     last = kept = time.monotonic()
     keeper = threading.Thread()
     while not pipeline.wait(0.1):
@@ -160,7 +164,7 @@ def _watch(
 
 
 def _kept(keep: Callable[[Summary], None], summary: Summary) -> None:
-    """A disk that is full now may not be at the end."""
+    """Write the summary, and only warn where that fails: a full disk may have space again at the end."""
     from edgert.cli import log
 
     try:
@@ -170,7 +174,7 @@ def _kept(keep: Callable[[Summary], None], summary: Summary) -> None:
 
 
 def _line(summary: Summary, label: str) -> str:
-    """All frames so far, and the last minute."""
+    """Return a line on all frames so far, and the last minute."""
     recent = summary.recent
     latency = recent.latency_ms
     down = [name for name, stage in summary.stages.items() if stage.source and stage.source.up is False]
@@ -182,7 +186,7 @@ def _line(summary: Summary, label: str) -> str:
 
 
 def stage_table(summary: Summary, width: int, title: str = "") -> Table:
-    """Per stage: what came in, what was lost, and what its thread did with its time."""
+    """Return a table: per stage what came in, what was lost, and how its thread spent its time."""
     rows = [
         Row(
             (
@@ -208,8 +212,10 @@ _NOTICED = 1.05  # times slower than the board
 
 
 def print_emulated(report: Mapping[str, Any]) -> None:
-    """What :meth:`edgert.emulation.Emulation.report` has: watts, heat and memory of the board, how that stands to the
-    budgets, and how much slower than the board this machine was."""
+    """Print the report of :meth:`edgert.emulation.Emulation.report`.
+
+    It has watts, heat and memory of the board, how they compare with the budgets, and how much slower this machine was.
+    """
     screen, figures, degrees = console(stderr=True, tables=False), report["figures"], report["temperature_c"]
     watts, energy_mj = figures["power_w"], figures["energy_mj_per_frame"]
     power = "" if watts is None or energy_mj is None else f": {watts:.1f} W, {energy_mj / 1e3:.3g} J a frame"
@@ -224,7 +230,7 @@ def print_emulated(report: Mapping[str, Any]) -> None:
 
 
 def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to_stderr: bool = False) -> None:
-    """Prints the whole summary, and the files that were written since ``began_s``, by the clock of the files."""
+    """Print the whole summary, and the files that were written since ``began_s``, by the clock of the files."""
     screen = console(stderr=to_stderr, tables=False)
     latency = summary.latency_ms
     screen.print(stage_table(summary, screen.width))
@@ -276,11 +282,11 @@ def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to
 _FIELD = re.compile(r"\{[^{}]*\}")
 _NAMED_FILES = 3
 _DATES_S = 2.0
-"""By which dates of files may be too early: FAT has one for every two seconds."""
+"""Seconds by which dates of files may be too early: FAT has a resolution of two seconds."""
 
 
 def written(pattern: Path, began_s: float) -> Iterator[str]:
-    """Return the paths of a sink that were written since a time; of more than a few, how many and the last."""
+    """Yield the paths of a sink that were written since a time; of more than a few, how many and the last."""
     found, root = list[tuple[float, Path]](), Path(pattern.anchor)
     spots = _FIELD.split(str(pattern.relative_to(root)))
     for path in root.glob("*".join(map(glob.escape, spots))):
@@ -314,13 +320,13 @@ def _troubles(summary: Summary) -> Iterator[str]:
 
 
 def _over_current(events: Mapping[str, int]) -> Iterator[str]:
-    """What slowed the board down that no figure above shows."""
+    """Yield what slowed the board down that no figure above shows."""
     if named := listed(events):
         yield f"the board lowered its clocks as it drew too much: {named} events; see docs/meters.md"
 
 
 def _governed(budgets: Mapping[str, Any], frames: int) -> Iterator[str]:
-    """What was done to keep the budgets and why, with power or CPU time and memory beside what was planned."""
+    """Yield the governor's actions and reasons, with power or CPU time, and memory beside the plan."""
     governor, used, plan = budgets.get("governor"), budgets.get("used"), budgets.get("memory")
     if not governor:
         return
@@ -347,7 +353,7 @@ def _governed(budgets: Mapping[str, Any], frames: int) -> Iterator[str]:
 
 
 def _broken_promises(file: PipelineFile, summary: Summary) -> Iterator[str]:
-    """Budgets against what was measured over the whole run."""
+    """Yield budgets that the measurements over the whole run exceed."""
     budgets, used, p99 = file.config.budgets, summary.budgets.get("used"), summary.latency_ms.p99
     if budgets.latency is not None and p99 > budgets.latency * 1e3:
         yield f"over budget: latency p99 {p99:.1f} ms, promised {budgets.latency * 1e3:.0f} ms"

@@ -74,8 +74,8 @@ def simulate(
 ) -> None:
     """Simulate a pipeline on a board that you do not have: frames, latency, drops, watts and degrees, second by second.
 
-    Sources, queues, threads, accelerators and the governor of the budgets are simulated event by event, in a second
-    or two for a minute. Nothing is run. Exit code 1 unless rate, memory and every budget are sure to be kept.
+    Sources, queues, threads, accelerators and the governor of the budgets are simulated event by event. A minute takes
+    a second or two. Nothing is run. Exit code 1 unless rate, memory and every budget are sure to be kept.
 
     Examples:
 
@@ -110,7 +110,7 @@ def simulate(
 
 
 def show_simulation(console: terminal.Console, simulation: Simulation) -> None:
-    """Verdict, what happened over time, what was lost where, what the governor did, and what was assumed."""
+    """Print the verdict, what happened over time, losses by stage, the governor's actions, and the assumptions."""
     from edgert.planner.simulation_page import simulation_headline, verdict_text
     from edgert.report.html import VERDICTS
 
@@ -139,7 +139,7 @@ def show_simulation(console: terminal.Console, simulation: Simulation) -> None:
 
 
 def _show_moments(console: terminal.Console, moments: Sequence[Moment]) -> None:
-    """Every n-th, so that the table stays readable; the JSON and the page have all."""
+    """Print every n-th moment, so that the table stays readable; the JSON and the page have all."""
     step = -(-len(moments) // _MOST_ROWS)
     names = list(dict.fromkeys(name for moment in moments for name in moment.busy))
     rows = []

@@ -1,5 +1,7 @@
-"""What a verb writes: text and tables of one look, as wide as the terminal, and JSON: a document, or a line for each
-thing that happens."""
+"""Output of a verb: text and tables of one look, as wide as the terminal, and JSON.
+
+The JSON is one document, or a line for each event.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ if TYPE_CHECKING:
     from rich.text import Text as Text
 
 NONE = "–"
-"""What stands where there is nothing."""
+"""Sign for a part that does not exist."""
 UNKNOWN = "?"
-"""What stands where nothing is known."""
+"""Sign for an unknown value."""
 VERDICTS = {"kept": "green", "close": "yellow", "unknown": "dim", "missed": "red"}
-"""Styles of rich for what is said of budgets."""
+"""Rich styles of budget verdicts."""
 _WIDTH = 140  # of what no terminal shows
 _GAP = 2  # blank columns between two columns
 _LEAST = 30  # of a column whose text wraps, if it has as much
@@ -60,20 +62,22 @@ class Row:
 
 
 def console(json: Path | None = None, *, stderr: bool = False, tables: bool = True) -> Console:
-    """Where a verb prints: as wide as the terminal, and wide for tables where there is none.
+    """Return the console of a verb: as wide as the terminal, and wide for tables where there is none.
 
     Args:
         json: where its JSON goes; the text goes to standard error where that is standard output.
+        stderr: prints to standard error in any case.
+        tables: whether tables are printed, which need width.
     """
     from rich.console import Console
 
     class Safe(Console):
         def render_str(self, text: str, *arguments: Any, **options: Any) -> Text:
-            """What files say does not steer the terminal."""
+            """Render text without control characters, so that text from files cannot steer the terminal."""
             return super().render_str(printable(text), *arguments, **options)
 
     made = Safe(stderr=stderr or is_stdout(json), highlight=False)
-    if made.stderr:  # whoever reads the log may go away: rich would end the thread that logs, as by sys.exit
+    if made.stderr:  # the reader of the log may go away: rich would end the thread that logs, as by sys.exit
         made.on_broken_pipe = partial(setattr, made, "quiet", True)  # type: ignore[method-assign]
     if tables and not made.is_terminal:
         made.width = max(made.width, _WIDTH)
@@ -81,9 +85,11 @@ def console(json: Path | None = None, *, stderr: bool = False, tables: bool = Tr
 
 
 def table(columns: Sequence[Column], rows: Iterable[Row], *, width: int, title: str = "", caption: str = "") -> Table:
-    """A table of at most so many terminal columns; what it leaves out for that is named below it.
+    """Return a table of at most ``width`` characters; columns left out for that are named below it.
 
     Args:
+        columns: of the table.
+        rows: of the table.
         width: of the terminal.
         title: above it.
         caption: below it.
@@ -110,7 +116,7 @@ def table(columns: Sequence[Column], rows: Iterable[Row], *, width: int, title: 
 
 
 def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
-    """Names in bold, each with its text."""
+    """Return names in bold, each with its text."""
     from rich.table import Table
 
     made = Table.grid(padding=(0, 1))
@@ -122,21 +128,21 @@ def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
 
 
 def marked(text: str, style: str) -> Text:
-    """Text in a style of rich."""
+    """Return text in a style of rich."""
     from rich.text import Text
 
     return Text(printable(text), style=style)
 
 
 def _text(cell: str | Text) -> Text:
-    """Plain text as it is: names with brackets are no markup, and names of files do not steer the terminal."""
+    """Return plain text as it is: brackets are no markup, and control characters do not steer the terminal."""
     from rich.text import Text
 
     return Text(printable(cell)) if isinstance(cell, str) else cell
 
 
 def _shown(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
-    """Numbers of the columns there is room for."""
+    """Return numbers of the columns that fit."""
     widths = [_width(column, [row.cells[number] for row in rows]) for number, column in enumerate(columns)]
     shown = list(range(len(columns)))
     while sum(widths[number] + _GAP for number in shown) - _GAP > width:
@@ -155,17 +161,17 @@ def _width(column: Column, cells: Iterable[str | Text]) -> int:
 
 
 def is_stdout(path: Path | None) -> bool:
-    """Whether JSON goes to standard output, which leaves standard error for the text."""
+    """Return whether JSON goes to standard output, which leaves standard error for the text."""
     return str(path) == "-"
 
 
 def as_typed() -> str:
-    """The command that runs, for reports."""
+    """Return the command that runs, for reports."""
     return shlex.join(["edgert", *sys.argv[1:]])
 
 
 def write_json(data: object, path: Path | None) -> None:
-    """Writes plain data as JSON to a file, whole or not at all, to standard output for ``-``, and nowhere for None.
+    """Write plain data as JSON to a file atomically, to standard output for ``-``, and nowhere for None.
 
     Raises:
         ArtifactError: the file cannot be written.
@@ -183,7 +189,7 @@ def write_json(data: object, path: Path | None) -> None:
 
 @contextmanager
 def json_lines(path: Path | None) -> Iterator[Callable[[object], None]]:
-    """Gives what writes plain data as JSON, one object per line and as it comes, from any thread.
+    """Yield a function that writes plain data as JSON, one object per line at once, from any thread.
 
     An :class:`EdgertError` that leaves the context is its last line: ``{"error": {...}}``.
 

@@ -1,4 +1,4 @@
-"""Many videos in the terminal: a bar, a line for each that is done, and at the end those that are not."""
+"""Many videos in the terminal: a bar, a line for each finished one, and at the end those that failed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def play_videos(
     bar: Bar,
     strict: bool,
 ) -> None:
-    """Play every video, and show what came of each.
+    """Play every video, and show the result of each.
 
     Raises:
         EdgertError: an error that is no video's.
@@ -111,7 +111,7 @@ def _once() -> Callable[[logging.LogRecord], bool]:
 
 
 def _line(result: VideoResult, done: int, total: int) -> str:
-    """One video, when it is done."""
+    """Return the line of one finished video."""
     skipped = f", {result.skipped} corrupt pieces skipped" if result.skipped else ""
     came = f"ok, {result.frames} frames in {result.seconds:.1f} s{skipped}"
     what = came if result.state == "ok" else f"{result.state}: {result.why}"
@@ -124,7 +124,7 @@ def _write(results: list[VideoResult], failed: EdgertError | None, count: int, j
 
 
 def _print_end(results: list[VideoResult], count: int, *, quiet: bool, to_stderr: bool) -> None:
-    """How many are done, and those that are not, each with its reason."""
+    """Print how many are done, and those that are not, each with its reason."""
     fine = sum(result.is_fine for result in results)
     typer.echo(f"{fine} of {count} videos are done", err=to_stderr)
     for result in results:
