@@ -1,8 +1,8 @@
-"""Changes the machine's power mode or the GPU's clock cap. The only place that does, and only when allowed.
+"""Changes of the machine's power mode or the GPU's clock cap: made only here, and only when allowed.
 
-Every change is written to a journal before it is made, and undone in reverse: at exit, and, after a crash, when the
-next one begins. Nothing here reboots: a mode whose GPU mask differs, which nvpmodel sets only by a reboot, is refused,
-and nvpmodel's question whether to reboot is answered NO. Needs root, like the tools it stands for.
+Every change is written to a journal before it is made. Changes are undone in reverse: at exit, and, after a crash, when
+the next run begins. Nothing here reboots. A mode whose GPU mask differs, which nvpmodel sets only by a reboot, is
+refused, and nvpmodel's question whether to reboot is answered NO. Needs root, like the tools it replaces.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Change:
 
 
 def run_nvpmodel(command: Sequence[str]) -> str:
-    """Runs ``nvpmodel`` and answers NO to its question. Returns what it printed; blocks for 30 s at most.
+    """Run ``nvpmodel``, answer NO to its question, and return what it printed; blocks for 30 s at most.
 
     Raises:
         DeviceError: it cannot be run, takes too long, or fails.
@@ -62,7 +62,7 @@ def run_nvpmodel(command: Sequence[str]) -> str:
 
 
 class PowerControl:
-    """Changes power settings inside a ``with`` block and restores them at its end.
+    """Power settings that are changed inside a ``with`` block and restored at its end.
 
     Args:
         allow: the user's consent, ``--allow-power-control``; without it every change is refused.
@@ -72,7 +72,7 @@ class PowerControl:
 
     Raises:
         BudgetError: from every change, without consent.
-        DeviceError: from the start, when what a crashed run left cannot be restored.
+        DeviceError: from the start, when a crashed run's settings cannot be restored.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PowerControl:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What was changed, or would have been, the oldest first."""
+        """Changes that were made, or would have been, the oldest first."""
         return tuple(self._made)
 
     def __enter__(self) -> PowerControl:
@@ -103,8 +103,7 @@ class PowerControl:
         self.restore()
 
     def check(self) -> None:
-        """Raises DeviceError where no change could be made, before one has to be: the journal cannot be written. A dry
-        run writes none."""
+        """Raise DeviceError if the journal cannot be written, before a change is needed; a dry run writes none."""
         if self._dry_run:
             return
         folder = self._journal.parent
@@ -116,19 +115,19 @@ class PowerControl:
             raise DeviceError(f"cannot write {self._journal}", why="not permitted", fix="it needs root")
 
     def modes(self) -> tuple[str, ...]:
-        """Power modes that can be switched to without a reboot, the one in use among them."""
+        """Return power modes that can be selected without a reboot, including the one in use."""
         masks, now = self._masks(), current_mode(self._root)
         return tuple(name for name, mask in masks.items() if mask == masks.get(now))
 
     def gpu_steps_hz(self) -> tuple[int, ...]:
-        """Clocks that the GPU can be capped at; none where there is no GPU, or it lists none."""
+        """Return clocks that the GPU can be capped at; none where there is no GPU, or it lists none."""
         folder = gpu_folder(self._root)
         if folder is None:
             return ()
         return tuple(int(text) for text in _read(folder / "available_frequencies").split() if text.isdigit())
 
     def set_mode(self, name: str) -> Change:
-        """Switches to a power mode by its name.
+        """Switch to a power mode by its name.
 
         Raises:
             BudgetError: not allowed, no such mode, or it takes a reboot.
@@ -146,7 +145,7 @@ class PowerControl:
         return self._make(Change("mode", before, name))
 
     def cap_gpu(self, hz: int) -> Change:
-        """Caps the GPU's clock at the fastest step that is not above ``hz``.
+        """Cap the GPU's clock at the fastest step that is not above ``hz``.
 
         Raises:
             BudgetError: not allowed, or no step is as slow.
@@ -164,7 +163,11 @@ class PowerControl:
         return self._make(Change(shown_path(path, self._root), _read(path).strip(), str(max(slower))))
 
     def restore(self) -> None:
-        """Undoes every change, the newest first. Safe to call again. Raises DeviceError when one cannot be undone."""
+        """Undo every change, the newest first; it is safe to call again.
+
+        Raises:
+            DeviceError: a change cannot be undone.
+        """
         while self._made:
             change = self._made[-1]
             if not self._dry_run:
@@ -173,7 +176,7 @@ class PowerControl:
             self._write_journal()
 
     def recover(self) -> tuple[Change, ...]:
-        """Undoes what a run that crashed left behind; what it was. Leaves alone what belongs to a run that lives."""
+        """Undo the changes of a crashed run, and return them; the changes of a living run are left alone."""
         left, owner = self._journaled()
         if owner:
             raise BudgetError("another edgert controls the power of this machine", why=f"process {owner}")
@@ -184,12 +187,16 @@ class PowerControl:
         return left
 
     def left(self) -> tuple[Change, ...]:
-        """What :meth:`recover` would undo; changes nothing. Raises DeviceError when the journal cannot be read."""
+        """Return what :meth:`recover` would undo; changes nothing.
+
+        Raises:
+            DeviceError: the journal cannot be read.
+        """
         left, owner = self._journaled()
         return () if owner else left
 
     def _journaled(self) -> tuple[tuple[Change, ...], int]:
-        """Changes in the journal, and the living process that made them; 0 where none does."""
+        """Return the changes in the journal, and the living process that made them; 0 where none does."""
         try:
             data = json.loads(self._journal.read_text(encoding="utf-8"))
             changes = tuple(Change(**change) for change in data["changes"])
@@ -238,7 +245,7 @@ class PowerControl:
             raise DeviceError(f"cannot write {change.what}", why=failure_of(error), fix="it needs root") from error
 
     def _masks(self) -> dict[str, str]:
-        """Name of each mode → its lines about parts of the GPU that are off."""
+        """Return name of each mode → its lines about parts of the GPU that are off."""
         modes = power_modes(self._root)
         if modes is None:
             return {}
@@ -246,12 +253,12 @@ class PowerControl:
         return {name: " ".join(" ".join(_MASK.findall(body)).split()) for name, body in _MODEL.findall(text)}
 
     def _birth(self, pid: int) -> str:
-        """When a process began, in ticks since boot (proc(5): stat, field 22); empty for none of that number."""
+        """Return when a process began, in ticks since boot (proc(5): stat, field 22); empty for no process."""
         fields = read_text(self._root / "proc" / str(pid) / "stat").rpartition(")")[2].split()
         return fields[19] if len(fields) > 19 else ""
 
     def _write_journal(self) -> None:
-        """Whole or not at all, and on the disk before a change is made."""
+        """Write the journal atomically, and to the disk, before a change is made."""
         if self._dry_run:
             return
         try:
@@ -270,7 +277,11 @@ class PowerControl:
 
 
 def _read(path: Path) -> str:
-    """A small system file. Raises DeviceError when it cannot be read. nvpmodel's may be longer than a page."""
+    """Return the text of a small system file; nvpmodel's may be longer than a page.
+
+    Raises:
+        DeviceError: it cannot be read.
+    """
     try:
         return path.read_text(encoding="utf-8") if path.suffix == ".conf" else read_small(str(path))
     except OSError as error:

@@ -1,9 +1,9 @@
-"""What settings would draw, by prediction and by what was measured since the start.
+"""Expected power of settings, from predictions and from measurements since the start.
 
-    power = predicted(demand, share) * common * own
+power = predicted(demand, share) * common * own
 
-``common`` follows the setting in use: it rises for all when the board gets warm. ``own`` is what remains of a setting's
-own error; it is learnt anew at each visit.
+``common`` follows the setting in use: it rises for all when the board gets warm. ``own`` is the rest of a setting's
+error; it is learnt anew at each visit.
 """
 
 import math
@@ -18,20 +18,20 @@ _MOST_DOUBLINGS = 6
 
 
 def estimate_w(rules: Rules, state: State, index: int, demand: float | None, share: float = 1.0) -> float:
-    """What a setting is expected to draw under that demand, at a share of its throughput."""
+    """Return the power that a setting is expected to draw under that demand, at a share of its throughput."""
     return rules.settings[index].predicted_w(demand, share) * _error(rules, state, index, demand)
 
 
 def share_within(rules: Rules, state: State, index: int, demand: float | None, power_w: float) -> float:
-    """The largest share of a setting's throughput that is expected to draw no more than that; 0 where none does."""
+    """Return the largest share of a setting's throughput that is expected to stay within that power; 0 for none."""
     return rules.settings[index].share_within(power_w / _error(rules, state, index, demand), demand)
 
 
 def _error(rules: Rules, state: State, index: int, demand: float | None) -> float:
-    """What a setting's prediction is to be multiplied by.
+    """Return the factor to multiply a setting's prediction by.
 
-    Of a setting that was never tried, the own error is between those of the two next to it in predicted power, as what
-    a prediction leaves out, like the work of decoding, is alike where settings are. Of one side only, the nearest's.
+    The own error of an untried setting is interpolated between its two neighbors in predicted power. Similar settings
+    share what a prediction leaves out, like the work of decoding. With a neighbor on one side only, its error is taken.
     """
     common, own = state.common or 1.0, state.records[index].own
     if own is not None:
@@ -49,12 +49,12 @@ def _error(rules: Rules, state: State, index: int, demand: float | None) -> floa
 
 
 def recent_w(state: State) -> float | None:
-    """Measured in the last second; None while no reading belongs to the setting in use."""
+    """Return the power measured in the last second; None while no reading belongs to the setting in use."""
     return sum(state.powers) / len(state.powers) if state.powers else None
 
 
 def look(rules: Rules, state: State, seen: Observation) -> State:
-    """The memory with what was just seen."""
+    """Return the state with a new observation."""
     setting = rules.settings[state.index]
     change = setting.load(seen.demand, state.share) - setting.load(state.demand, state.share)
     changed = abs(change) > _DEMAND_STEP
@@ -76,11 +76,14 @@ def look(rules: Rules, state: State, seen: Observation) -> State:
 
 
 def blame(rules: Rules, state: State, seen: Observation, power_w: float | None, lasts: bool) -> State:
-    """The memory after the setting in use failed.
+    """Return the state after the setting in use failed.
 
     Args:
+        rules: budget, settings and patience.
+        state: before.
+        seen: the observation.
         power_w: what it was seen to draw at least; None if that was not the trouble.
-        lasts: it is not to be taken again too soon.
+        lasts: whether it must not be taken again too soon.
     """
     patience, record = rules.patience, state.records[state.index]
     if power_w is not None and not state.is_learnt:
@@ -97,8 +100,10 @@ def blame(rules: Rules, state: State, seen: Observation, power_w: float | None, 
 
 
 def _late(rules: Rules, state: State, seen: Observation) -> int:
-    """Looks in a row with a latency that is too long and no longer that of the setting before. Where nothing came out
-    while queues are full, that of what waits is."""
+    """Return how many times in a row latency was too long, and no longer that of the setting before.
+
+    Where nothing came out while queues are full, the latency of waiting frames counts.
+    """
     limit_ms = rules.budget.latency_ms
     is_late = seen.is_overloaded if seen.latency_ms is None else limit_ms is not None and seen.latency_ms > limit_ms
     if limit_ms is None or not is_late:
@@ -108,7 +113,7 @@ def _late(rules: Rules, state: State, seen: Observation) -> int:
 
 
 def _learn(rules: Rules, state: State, seen: Observation) -> State:
-    """Takes readings that are of this setting, of this demand, and agree."""
+    """Learn from readings that belong to this setting and this demand, and agree."""
     power_w = recent_w(state)
     is_steady = seen.at_ns - state.steady_ns >= rules.patience.sensor_s * 1e9
     if power_w is None or not is_steady or len(state.powers) < _READINGS:
@@ -126,7 +131,7 @@ def _learn(rules: Rules, state: State, seen: Observation) -> State:
 
 
 def _own(rules: Rules, ratio: float, common: float | None) -> float:
-    """A setting's own error, as far as it can be its own."""
+    """Return a setting's own error, limited to what can be its own."""
     most = 1 + rules.patience.own_error
     return 1.0 if common is None else min(max(ratio / common, 1 / most), most)
 

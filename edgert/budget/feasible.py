@@ -35,7 +35,7 @@ class Trouble:
 
 
 def find_trouble(rules: Rules, state: State, seen: Observation) -> Trouble | None:
-    """The first of power, heat, latency and memory that is exceeded; None while all are kept."""
+    """Return the first of power, heat, latency and memory that is exceeded; None while all are kept."""
     found = _power(rules, state, seen) or _heat(rules, state, seen) or _latency(rules, state, seen)
     most, held = rules.budget.memory_bytes, seen.memory_bytes
     if found or most is None or held is None or held <= most:
@@ -44,8 +44,10 @@ def find_trouble(rules: Rules, state: State, seen: Observation) -> Trouble | Non
 
 
 def keeps(rules: Rules, state: State, index: int, seen: Observation, spare: float) -> float:
-    """The largest share at which a setting is expected to keep power and latency, with a part of the power to spare; 0
-    where none does."""
+    """Return the largest share at which a setting is expected to keep power and latency; 0 where none does.
+
+    A part of the power is kept to spare.
+    """
     cap, limit_ms = rules.budget.power_w, rules.budget.latency_ms
     if limit_ms is not None and rules.settings[index].latency_ms > limit_ms:
         return 0.0
@@ -53,8 +55,10 @@ def keeps(rules: Rules, state: State, index: int, seen: Observation, spare: floa
 
 
 def untried(rules: Rules, state: State, index: int, seen: Observation) -> float:
-    """Part of the power budget that is left to be sure of a setting that was never tried, where fewer frames will do;
-    more while another one is blocked because it failed."""
+    """Return the part of the power budget that an untried setting must leave free, where fewer frames will do.
+
+    It is more while another setting is blocked because it failed.
+    """
     if state.records[index].own is not None or rules.settings[index].least_share == 1:
         return 0.0
     is_warned = any(record.blocked_until_ns > seen.at_ns for record in state.records)
@@ -89,13 +93,13 @@ def _power(rules: Rules, state: State, seen: Observation) -> Trouble | None:
 
 
 def _told(rules: Rules, drawn: float) -> str:
-    """Power beside its budget, or the CPU time that stands in for it."""
+    """Return power beside its budget, or the CPU time that replaces it."""
     budget = rules.budget
     return f"{'power' if budget.unit == 'W' else 'CPU time'} {drawn:.4g} of {budget.power_w:.4g} {budget.unit}"
 
 
 def _measured_over(rules: Rules, state: State, seen: Observation, cap: float) -> float | None:
-    """What is drawn, if that is too much: over two readings, or in one that no noise explains.
+    """Return the measured power if it is too much: over two readings, or in one that no noise explains.
 
     After a rise any reading above the budget counts, however old: the setting before kept it.
     """
@@ -111,8 +115,10 @@ def _measured_over(rules: Rules, state: State, seen: Observation, cap: float) ->
 
 
 def _doubt(rules: Rules, state: State, seen: Observation, least: float = 0.0) -> float:
-    """How much more than expected may be drawn by now: the longer there is no reading, the more the board may have
-    warmed up. Only where there was one before."""
+    """Return how much more than expected may be drawn: the board may have warmed up while there is no reading.
+
+    It counts only where there was a reading before.
+    """
     if state.blind_ns is None or state.common is None:
         return 1.0
     blind_s = (seen.at_ns - state.blind_ns) / 1e9
@@ -147,7 +153,7 @@ def _latency(rules: Rules, state: State, seen: Observation) -> Trouble | None:
 
 
 def check_settings(rules: Rules) -> None:
-    """Refuses a budget that no setting is predicted to keep.
+    """Refuse a budget that no setting is predicted to keep.
 
     Raises:
         BudgetError: it names the closest setting and what that one needs; or there is no setting at all.
@@ -176,9 +182,10 @@ def check_settings(rules: Rules) -> None:
 
 
 def check_meter(budget: Budget, power: Reading) -> str:
-    """A warning about a power budget on a machine without a power sensor; empty where there is one, or no such budget.
+    """Return a warning about a power budget on a machine without a power sensor; empty if none is needed.
 
     Args:
+        budget: the budget.
         power: measured; or modeled, which the budget is then kept by; or unavailable, and then it is not watched.
 
     Raises:
@@ -201,6 +208,6 @@ def check_meter(budget: Budget, power: Reading) -> str:
 
 
 def _far(setting: Setting, budget: Budget) -> float:
-    """The largest factor by which a budget is missed; up to 1 when all are kept."""
+    """Return the largest factor by which a budget is missed; up to 1 when all are kept."""
     pairs = ((setting.power_w, budget.power_w), (setting.latency_ms, budget.latency_ms))
     return max((value / limit for value, limit in pairs if limit), default=0.0)

@@ -1,4 +1,4 @@
-"""The memory that a pipeline will take, part by part, and how it is made smaller where that is too much. Pure."""
+"""The memory that a pipeline will take, part by part, and how it is made smaller where that is too much."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Memory of one thing.
+    """The memory of one part.
 
     Attributes:
         name: of the model or stage, or ``process``.
@@ -37,12 +37,12 @@ class Footprint:
 
     Attributes:
         parts: what adds up.
-        budget_bytes: promised; None without a promise.
-        machine_bytes: what can be had at all; 0 when unknown.
-        steps: what was changed in the pipeline to make it less, in words.
-        error: part by which such a prediction was wrong at worst; a promise is kept with this to spare, and the machine
-            has to have the least that it can mean: a prediction must not stop what may well run.
-        doubt_bytes: what may not be needed, as nothing here predicts it better.
+        budget_bytes: the limit of ``budgets:``; None without one.
+        machine_bytes: what the machine can give at all; 0 when unknown.
+        steps: changes of the pipeline that save memory, in words.
+        error: relative error of such predictions at worst. A budget is kept with this to spare. The machine only has to
+            have the least that it can mean: a prediction must not stop what may well run.
+        doubt_bytes: memory that may not be needed, as nothing here predicts it better.
     """
 
     parts: tuple[Part, ...]
@@ -54,7 +54,7 @@ class Footprint:
 
     @property
     def total_bytes(self) -> int:
-        """Of all parts at their peak."""
+        """Sum of all parts at their peak."""
         return sum(part.size_bytes for part in self.parts)
 
     @property
@@ -64,42 +64,42 @@ class Footprint:
 
     @property
     def most_bytes(self) -> int:
-        """Of all parts, should the prediction be as much too small as any before."""
+        """Sum of all parts, if the prediction is too small by its worst error."""
         return round(self.total_bytes * (1 + self.error))
 
     @property
     def least_bytes(self) -> int:
-        """Of all parts, should the prediction be as much too large."""
+        """Sum of all parts, if the prediction is too large by its worst error."""
         return round((self.total_bytes - self.doubt_bytes) * (1 - self.error))
 
     @property
     def keeps_budget(self) -> bool:
-        """Whether it is within the budget, error and all."""
+        """Whether it is within the budget, including the error."""
         return self.budget_bytes is None or self.most_bytes <= self.budget_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether it keeps the budget, and can be had from the machine."""
+        """Whether it keeps the budget, and the machine has that much."""
         return self.keeps_budget and not 0 < self.machine_bytes < self.least_bytes
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         names = ("total_bytes", "least_bytes", "most_bytes", "limit_bytes")
         sums = {name: getattr(self, name) for name in names}
         return {**asdict(self), **sums, "fits": self.fits}
 
 
 Step = tuple[str, Callable[[T], T | None]]
-"""A name for people, and what makes a smaller pipeline of one; None where nothing is left to save."""
+"""A name for people, and a function that returns a smaller pipeline; None where nothing is left to save."""
 
 
 def shrunk(first: T, plan: Callable[[T], Footprint], steps: Iterable[Step[T]]) -> tuple[T, Footprint]:
-    """The pipeline as it is, or changed step by step until it fits; steps that save nothing are left out.
+    """Return the pipeline as it is, or changed step by step until it fits; steps that save nothing are left out.
 
     Args:
         first: the pipeline as it was written.
         plan: its memory.
-        steps: in the order in which they hurt least; each is taken as often as it gives something.
+        steps: in the order in which they hurt least; each is repeated as long as it saves memory.
 
     Returns:
         The last pipeline that was tried, and its memory with the steps that led to it; it may still not fit.
@@ -117,7 +117,7 @@ def shrunk(first: T, plan: Callable[[T], Footprint], steps: Iterable[Step[T]]) -
 
 
 def check_footprint(footprint: Footprint, where: str) -> None:
-    """Refuses what does not fit.
+    """Refuse a pipeline that does not fit.
 
     Raises:
         BudgetError: with the largest parts, what was tried, and the budget that would do.

@@ -1,7 +1,7 @@
-"""The governor: keeps budgets while a pipeline runs, by choosing among planned settings. Down at once, up only after
-headroom, and never back and forth.
+"""The governor: it keeps budgets while a pipeline runs, by choosing among planned settings.
 
-A pure function of rules, memory and observation; whoever calls it every half second carries its memory along.
+It steps down at once, steps up only after headroom, and never oscillates. It is a pure function of rules, state and
+observation; its caller, every half second, keeps the state.
 """
 
 import math
@@ -25,7 +25,7 @@ _Aim = tuple[int, float]  # a setting, and the share of its throughput
 
 
 def start(rules: Rules, at_ns: int = 0) -> State:
-    """The memory to begin with, in the best setting that the predictions allow; without one, the most frugal.
+    """Return the first state, in the best setting that the predictions allow; without one, the most frugal.
 
     Raises:
         ValueError: there are no settings; see :func:`edgert.budget.feasible.check_settings`.
@@ -40,11 +40,11 @@ def start(rules: Rules, at_ns: int = 0) -> State:
 
 
 def decide(rules: Rules, state: State, seen: Observation) -> Decision:
-    """What to do now. Looks must come in the order of time.
+    """Decide what to do now; observations must come in the order of time.
 
     Returns:
-        ``keep``; ``switch`` to a more frugal or a better setting; ``warn``, once each time a budget is exceeded that
-        no switch can or may keep; ``stop``.
+        ``keep``; ``switch`` to a more frugal or a better setting; ``warn``, once each time a budget is exceeded that no
+            switch can or may keep; ``stop``.
     """
     state = look(rules, state, seen)
     trouble = find_trouble(rules, state, seen)
@@ -86,7 +86,7 @@ def _stay(state: State, kind: ActionKind = "keep", why: str = "") -> Action:
 
 
 def _improve(rules: Rules, state: State, seen: Observation) -> Decision:
-    """Up, once a better setting has fitted for long enough, enough is known and it is cool enough."""
+    """Step up once a better setting has fitted for long enough, enough is known and it is cool enough."""
     patience, was_measured = rules.patience, state.common is not None
     knows = rules.budget.power_w is None or not was_measured or (state.is_learnt and recent_w(state) is not None)
     is_cool = seen.margin_c is None or seen.margin_c >= rules.budget.margin_c + patience.cool_margin_c
@@ -128,8 +128,10 @@ def _better(rules: Rules, state: State, seen: Observation) -> list[_Aim]:
 
 
 def _is_probe(rules: Rules, state: State, seen: Observation, index: int, served: float) -> bool:
-    """Whether a setting is to be tried that is not expected to give more, as nothing is known of it but a prediction:
-    once, after a long time without a change, at as many frames as now, which take about as much power."""
+    """Return whether to try a setting of which only a prediction is known, though it promises no more.
+
+    That is done once, after a long time without a change, at the present frame rate, which takes about as much power.
+    """
     setting, record = rules.settings[index], state.records[index]
     is_calm = seen.at_ns - state.switched_ns >= _PROBE_S * _S and not state.failures
     is_new = setting.least_share < 1 and record.own is None and rules.budget.power_w is not None
@@ -137,7 +139,7 @@ def _is_probe(rules: Rules, state: State, seen: Observation, index: int, served:
 
 
 def _spare(rules: Rules, state: State, seen: Observation, index: int, served: float) -> float:
-    """Part of the power budget that a setting has to leave to be worth a try."""
+    """Return the part of the power budget that a setting has to leave free to be worth a try."""
     patience = rules.patience
     if state.records[index].own is not None:
         return patience.spare_known
@@ -168,7 +170,7 @@ def _switch(rules: Rules, state: State, seen: Observation, target: _Aim, why: st
 
 
 def _usable(rules: Rules, state: State, seen: Observation, fits: Callable[[int], float]) -> list[_Aim]:
-    """Settings as far as they fit, and, where one is blocked, below the share that failed."""
+    """Return settings with the share that fits; a blocked one is limited to less than the share that failed."""
 
     def aim(index: int) -> _Aim:
         record = state.records[index]
@@ -180,7 +182,7 @@ def _usable(rules: Rules, state: State, seen: Observation, fits: Callable[[int],
 
 
 def _best(rules: Rules, aims: Iterable[_Aim], demand: float | None) -> _Aim:
-    """Most results; of as many, the most accurate; of those, the first in the list."""
+    """Return the setting with most results; of equal ones the most accurate, then the first in the list."""
     settings = rules.settings
     return min(aims, key=lambda aim: (-settings[aim[0]].served(demand, aim[1]), settings[aim[0]].accuracy_rank, aim))
 

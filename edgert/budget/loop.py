@@ -1,7 +1,7 @@
-"""One governor at work: gets observations, decides, has the decision carried out, and records it.
+"""One governor at work: it gets observations, decides, carries out the decision, and records it.
 
-No clock and no thread: whoever looks every :data:`PERIOD_S` calls :meth:`Loop.step`, a control thread in a real run, an
-event in a simulated one.
+It has no clock and no thread. Every :data:`PERIOD_S` :meth:`Loop.step` is called: by a control thread in a real run, by
+an event in a simulated one.
 """
 
 from collections import Counter, deque
@@ -21,7 +21,7 @@ Carry = Callable[[Action], None]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that a governor did.
+    """An action of a governor.
 
     Attributes:
         at_s: since the loop began.
@@ -38,14 +38,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class GovernorReport:
-    """What a governor did in a run.
+    """The record of a governor in a run.
 
     Attributes:
         setting: the one in use.
         seconds: setting → how long it was in use; those that never were are left out.
         switches, warnings: how many.
         events: the last thousand, the oldest first.
-        notes: what else there is to say, as of a meter that vanished.
+        notes: further remarks, such as a meter that vanished.
         queued: how full the fullest queue of live frames was, the mean of all looks, 0 to 1; None without any.
         lost: results that those queues dropped.
         level: of the setting in use: 0 is every model as it was written, each further level has one more fallback
@@ -64,7 +64,7 @@ class GovernorReport:
 
 
 class Loop:
-    """Keeps the budgets of one run. For one thread at a time; :meth:`report` may be called from any.
+    """The governor of one run, for one thread at a time; :meth:`report` may be called from any.
 
     Attributes:
         state: the governor's memory.
@@ -92,11 +92,14 @@ class Loop:
 
     @property
     def setting(self) -> Setting:
-        """The one in use."""
+        """The setting in use."""
         return self.rules.settings[self.state.index]
 
     def step(self, seen: Observation) -> Action:
-        """One look: decides, carries out, notes. Looks must come in the order of time."""
+        """Decide on one observation, carry the action out, and record it.
+
+        Observations must come in the order of time.
+        """
         name = self.setting.name
         self._seconds[name] = self._seconds.get(name, 0.0) + (seen.at_ns - self._last_ns) / 1e9
         self._last_ns = seen.at_ns
@@ -113,7 +116,7 @@ class Loop:
         return action
 
     def report(self, notes: tuple[str, ...] = ()) -> GovernorReport:
-        """What it did so far."""
+        """Return the record so far."""
         return GovernorReport(
             self.setting.name,
             dict(self._seconds),

@@ -42,19 +42,19 @@ class Setting:
             raise ValueError(f"setting {self.name!r} at least at {self.least_share} of its throughput")
 
     def load(self, demand: float | None, share: float = 1.0) -> float:
-        """Part of its throughput that is used, of ``share`` that may be; demand that is not known takes all of it."""
+        """Return the part of its throughput in use, out of ``share``; unknown demand takes all of it."""
         return share if demand is None else min(share, demand / self.throughput)
 
     def predicted_w(self, demand: float | None, share: float = 1.0) -> float:
-        """Drawn under that demand."""
+        """Return the predicted power under that demand."""
         return self._least_w + (self.power_w - self._least_w) * self.load(demand, share)
 
     def served(self, demand: float | None, share: float = 1.0) -> float:
-        """Results per second under that demand."""
+        """Return the results per second under that demand."""
         return self.throughput * self.load(demand, share)
 
     def share_within(self, power_w: float, demand: float | None) -> float:
-        """The largest share, in hundredths, at which no more than that is predicted; 0 where none is."""
+        """Return the largest share, in hundredths, with no more predicted power than that; 0 where there is none."""
         if self.predicted_w(demand) <= power_w:
             return 1.0
         if self.power_w <= self._least_w:
@@ -63,7 +63,7 @@ class Setting:
         return share if share >= self.least_share else 0.0
 
     def called(self, share: float) -> str:
-        """Its name at a share of its throughput, for people."""
+        """Return its name at a share of its throughput, for people."""
         return self.name if share == 1 else f"{self.name}, {share:.0%} of that"
 
     @property
@@ -159,7 +159,7 @@ ActionKind = Literal["keep", "switch", "warn", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is seen of the pipeline and its machine, every half second. None is not known.
+    """One observation of the pipeline and its machine, every half second; None is not known.
 
     Attributes:
         at_ns: monotonic.
@@ -183,17 +183,17 @@ class Observation:
 
     @property
     def is_overloaded(self) -> bool:
-        """Whether more came than went on."""
+        """Whether more results came than went on."""
         return self.lost > 0 or (self.queued is not None and self.queued >= 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of one setting.
+    """The knowledge about one setting.
 
     Attributes:
-        own: its measured power over what the prediction, corrected by what all settings have in common; None before
-            it was tried.
+        own: its measured power over the prediction, corrected by what all settings have in common; None before it was
+            tried.
         blocked_until_ns: not to be taken before.
         refused: the share of its throughput that failed last, which blocks it.
         failures: how often it had to be left.
@@ -261,7 +261,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What to do now.
+    """The action to take now.
 
     Attributes:
         kind: ``keep`` as it is, ``switch`` to another setting, ``warn`` the user, or ``stop`` the pipeline.
@@ -278,7 +278,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An action, and the memory to bring along next time."""
+    """An action, and the state for the next call."""
 
     action: Action
     state: State = field(repr=False)

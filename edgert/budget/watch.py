@@ -50,7 +50,7 @@ _MOST_NOTES = 100
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a run took of its budget of power, or of CPU time.
+    """The part of its budget of power, or of CPU time, that a run used.
 
     Attributes:
         unit: ``W``, or ``cores``.
@@ -70,15 +70,15 @@ class Used:
 
 
 class Observer:
-    """Reads what a governor decides by. For one thread.
+    """The observations that a governor decides by, for one thread.
 
     Args:
         meters: of the machine; read once per look.
-        budget: what is looked for: watts, or cores of CPU time.
+        budget: its unit decides what is read: watts, or cores of CPU time.
         latency_ms: gives the 99th percentile of the last seconds; None when nothing came.
-        granted: part of the frames of the setting in use, since it was last asked, that CPU time was left for; what
-            all of them would have taken is looked at.
-        pressure: returns how full the fullest queue of live frames is, and what was lost since it was last asked.
+        granted: part of the setting's frames since the last call that the CPU budget allowed. The observed CPU time is
+            scaled up to all frames.
+        pressure: returns how full the fullest queue of live frames is, and what was lost since the last call.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Observer:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What meters reported: one that vanished, what is used instead."""
+        """Reports of meters: one that vanished, what is used instead."""
         return tuple(self._notes)
 
     @property
     def used(self) -> Used | None:
-        """Of power or CPU time so far; None without a budget of either."""
+        """Power or CPU time used so far; None without a budget of either."""
         budget, energy = self._budget, self._energy
         if budget.power_w is None:
             return None
@@ -111,7 +111,7 @@ class Observer:
         return Used(budget.unit, budget.power_w, *amounts)
 
     def observe(self) -> Observation:
-        """Reads everything once. Does not raise."""
+        """Read everything once; never raises."""
         sample = self._meters.sample()
         self._notes.extend(sample.notes)
         rss, nvmap = sample[_RSS].value, sample[_NVMAP].value
@@ -129,7 +129,7 @@ class Observer:
         )
 
     def _drawn(self, sample: Sample) -> float | None:
-        """Watts, or cores of CPU time that all frames would have taken; None without a budget or a reading."""
+        """Return watts, or cores of CPU time that all frames would have taken; None without a budget or a reading."""
         if self._budget.power_w is None:
             return None
         if self._budget.unit != CORES:
@@ -146,11 +146,11 @@ class Observer:
 
 
 class Watch(threading.Thread):
-    """Looks every :data:`PERIOD_S` from :meth:`start` to :meth:`stop`.
+    """A thread that looks every :data:`PERIOD_S` from :meth:`start` to :meth:`stop`.
 
     Args:
-        fail: called with what went wrong, once; the thread then ends.
-        notes: warnings to report beside those of meters, as about a budget that cannot be watched here.
+        fail: called with the error, once; the thread then ends.
+        notes: warnings to report beside those of meters, such as a budget that cannot be watched here.
 
     Attributes:
         observer: what it reads; ``used`` and ``nvmap_bytes`` may be read from any thread.
@@ -169,7 +169,7 @@ class Watch(threading.Thread):
         self._stop_event = threading.Event()
 
     def run(self) -> None:
-        """The thread's body; never raises."""
+        """Run the thread's body; never raises."""
         for note in self._notes:
             _LOG.warning("%s", note)
         try:
@@ -178,15 +178,15 @@ class Watch(threading.Thread):
                 if action.kind != "keep":
                     level = logging.INFO if action.kind == "switch" else logging.WARNING
                     _LOG.log(level, "budgets: %s", action.reason)
-        except Exception as error:  # noqa: BLE001 - handed to whoever runs the pipeline, which then ends
+        except Exception as error:  # noqa: BLE001 - handed to the pipeline, which then ends
             self._fail(error)
 
     def stop(self) -> None:
-        """Ends the thread after its look. May be called when it never started, and more than once."""
+        """End the thread after its look; may be called before the start, and more than once."""
         self._stop_event.set()
         if self.ident is not None and self is not threading.current_thread():
             self.join()
 
     def report(self) -> GovernorReport:
-        """What was done so far; callable from any thread."""
+        """Return the record so far; callable from any thread."""
         return self._loop.report((*self._notes, *self.observer.notes))

@@ -1,6 +1,6 @@
-"""YAML text → plain data that remembers, for every key, the line it was written on.
+"""YAML text as plain data that remembers the line of every key.
 
-``${NAME}`` is filled in from the environment, and hidden in everything that is printed; ``--set key.path=value``
+``${NAME}`` is filled in from the environment, and hidden in everything that is printed. ``--set key.path=value``
 replaces or adds one key.
 """
 
@@ -32,8 +32,13 @@ Loc = tuple["str | int", ...]
 
 
 def fill_in(text: str, env: Mapping[str, str], where: str) -> str:
-    """``text`` with ``${NAME}`` and ``${NAME:-default}`` replaced; what came from the environment is hidden from then
-    on in what is printed. Raises ConfigError for a variable that is unset or malformed."""
+    """Return ``text`` with ``${NAME}`` and ``${NAME:-default}`` replaced.
+
+    Values from the environment are hidden from then on in everything that is printed.
+
+    Raises:
+        ConfigError: a variable is unset or malformed.
+    """
 
     def value(match: re.Match[str]) -> str:
         inside = _INSIDE.fullmatch(match[1])
@@ -69,14 +74,14 @@ class Document:
     written: Mapping[Loc, str] = field(repr=False)
 
     def where(self, loc: Iterable[str | int]) -> str:
-        """``file:line a.b.c`` of a key path, or of the nearest enclosing key that was written."""
+        """Return ``file:line a.b.c`` of a key path, or of the nearest enclosing key that was written."""
         loc = tuple(loc)
         known = next((loc[:n] for n in range(len(loc), -1, -1) if loc[:n] in self.places), ())
         return _at(str(self.places.get(known, self.path)), loc)
 
 
 def read(path: str | Path, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Document:
-    """Reads a pipeline file.
+    """Read a pipeline file.
 
     Args:
         path: a YAML file.
@@ -103,7 +108,7 @@ def read(path: str | Path, overrides: Iterable[str] = (), env: Mapping[str, str]
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:  # the name may be a slip of one that is: a file beside it, or a shipped pipeline
+    except FileNotFoundError as error:  # maybe a typo in the name of a file beside it, or of a shipped pipeline
         shipped = pipeline_names()
         beside = [file.name for file in path.parent.glob("*.y*ml")]
         hint = nearest(path.name, [*beside, *(shipped if path.name == str(path) else ())])
@@ -134,7 +139,7 @@ def _compose(text: str, name: str) -> yaml.Node | None:
 
 
 class _Builder:
-    """Turns YAML nodes into data, noting places and filling in variables."""
+    """A builder that turns YAML nodes into data, records places and fills in variables."""
 
     def __init__(self, name: str, env: Mapping[str, str]) -> None:
         self.name, self._env = name, env
@@ -146,8 +151,14 @@ class _Builder:
         self._values = 0
 
     def override(self, data: dict[str, Any], text: str) -> None:
-        """Applies ``key.path=value`` to ``data`` in place; entries of lists are numbered from 0, sections on the way
-        are made. Forgets what was known of the key it replaces.
+        """Apply ``key.path=value`` to ``data`` in place.
+
+        Entries of lists are numbered from 0, and missing sections are made. Places recorded for the replaced key are
+        dropped.
+
+        Args:
+            data: changed in place.
+            text: the override.
 
         Raises:
             ConfigError: no ``=``, a path through a plain value, an entry that a list does not have, or no YAML.
@@ -180,7 +191,7 @@ class _Builder:
         target[step] = None if node is None else self.build(node, loc)
 
     def build(self, node: yaml.Node, loc: Loc) -> Any:
-        """The data of a node, aliases followed."""
+        """Return the data of a node, aliases followed."""
         place = self._place(node)
         self._values += 1
         if len(loc) > limits.YAML_LEVELS:
@@ -200,7 +211,7 @@ class _Builder:
         return self._override or f"{self.name}:{node.start_mark.line + 1}"
 
     def _pairs(self, node: yaml.MappingNode, loc: Loc, depth: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Key → its node and its value's; keys merged in by ``<<`` come first and give way to the mapping's own."""
+        """Return key → its node and its value's node; the mapping's own keys replace those merged in by ``<<``."""
         if depth > limits.YAML_LEVELS:
             raise _too_deep(self._place(node))
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
@@ -224,7 +235,7 @@ class _Builder:
         return {**merged, **own}
 
     def _merged(self, node: yaml.Node, loc: Loc, depth: int) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """What ``<<`` brings in: a mapping, or several, of which the earlier wins (https://yaml.org/type/merge.html)."""
+        """Return the keys that ``<<`` merges in; the earlier mapping wins (https://yaml.org/type/merge.html)."""
         found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             self._values += 1
@@ -262,13 +273,13 @@ def _too_deep(place: str) -> ConfigError:
 
 
 def _at(place: str, loc: Iterable[str | int]) -> str:
-    """``file:line a.b.c``; of ``--set a.b.c`` the path is there already, and that of a section it made."""
+    """Return ``file:line a.b.c``; a ``--set a.b.c`` place has the path already, also for sections it made."""
     path = ".".join(map(str, loc))
     return place if f"{place}.".startswith(f"--set {path}.") else f"{place} {path}".rstrip()
 
 
 def _step(target: Any, key: str, loc: Loc, place: str) -> str | int:
-    """A key as what ``target`` is indexed with."""
+    """Return a key as the index of ``target``."""
     if isinstance(target, dict):
         return key
     above = ".".join(map(str, loc))

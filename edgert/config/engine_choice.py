@@ -34,7 +34,7 @@ def _chain(value: object) -> object:
                 )
             raise ValueError(f"no engine {name!r}{nearest(str(name), ENGINES)}; known: {', '.join(ENGINES)}")
     if len(set(names)) < len(names):
-        raise ValueError(f"an engine stands twice: {', '.join(names)}")
+        raise ValueError(f"an engine is listed twice: {', '.join(names)}")
     return tuple(names)
 
 
@@ -67,7 +67,7 @@ _Weights = {
 
 
 class ReplicateConfig(Section):
-    """The whole model on each of several accelerators, frames dealt to them and put back in order."""
+    """The whole model on each of several accelerators; frames are distributed to them and put back in order."""
 
     replicate: Annotated[
         dict[Accelerator, Annotated[int, Field(ge=1)]],

@@ -16,7 +16,7 @@ from edgert.errors import ConfigError, nearest, shown
 from edgert.files import exists
 from edgert.kinds import PAGE, Registry
 
-# What a value should have been, in words for the writer of a pipeline file instead of pydantic's.
+# Messages on wrong values for authors of pipeline files, instead of pydantic's.
 
 _Context = Mapping[str, Any]
 _NUMBER, _WHOLE, _SWITCH = "expected a number", "expected a whole number", "expected true or false"
@@ -56,7 +56,7 @@ _PATTERNS = {
 
 
 def expected(detail: Mapping[str, Any]) -> str:
-    """The message of one of pydantic's error details (``ValidationError.errors()``).
+    """Return the message for one of pydantic's error details (``ValidationError.errors()``).
 
     Kinds: https://docs.pydantic.dev/latest/errors/validation_errors/. Messages of edgert's own checks stay as they are.
     """
@@ -96,7 +96,7 @@ _NAME_BYTES, _PATH_BYTES = 255, 4095  # NAME_MAX and PATH_MAX of linux/limits.h
 
 
 def _output(value: object) -> Path:
-    """Outputs belong to whoever runs the pipeline: they are relative to the current folder."""
+    """Return an output path; it is relative to the current folder, as outputs belong to the user."""
     if not isinstance(value, (str, Path)) or not str(value):
         raise ValueError("expected a path")
     names = [len(part.encode(errors="replace")) for part in Path(value).parts]
@@ -104,7 +104,7 @@ def _output(value: object) -> Path:
         raise ValueError(f"expected a path, of names of at most {_NAME_BYTES} bytes")
     try:
         return Path(value).expanduser()
-    except RuntimeError as error:  # ~name of somebody who is not known here
+    except RuntimeError as error:  # ~name of a user who does not exist here
         raise ValueError(f"expected a path; {error}") from error
 
 
@@ -113,13 +113,13 @@ def _resolve(value: object, info: pydantic.ValidationInfo) -> Path:
 
 
 def _labels(value: object, info: pydantic.ValidationInfo) -> Path:
-    """A file, or the name of a list that comes with edgert."""
+    """Return a file, or the file of a list that comes with edgert."""
     path = _resolve(value, info)
     return installation.labels_named(str(value)) or path if not exists(path) else path
 
 
 def _images(value: object, info: pydantic.ValidationInfo) -> object:
-    """A path, or a source that generates images; the folder of its code is then absolute."""
+    """Return a path, or a source that generates images, with the folder of its code made absolute."""
     if not str(value).startswith(("python:", "synthetic:")):
         return _resolve(value, info)
     kind, _, rest = str(value).partition(":")
@@ -128,9 +128,9 @@ def _images(value: object, info: pydantic.ValidationInfo) -> object:
 
 
 def beside(path: Path, directory: Path) -> Path:
-    """An input's path: relative to the pipeline file, or, where nothing is there, to the current folder.
+    """Return an input's path: relative to the pipeline file, or, where nothing is there, to the current folder.
 
-    The second is for ``--set``, whose paths are typed by somebody who stands in the current folder.
+    The second is for ``--set``, whose paths are typed in the current folder.
     """
     path = path.expanduser()
     there = directory / path
@@ -138,7 +138,7 @@ def beside(path: Path, directory: Path) -> Path:
 
 
 def _dla_pool(size_bytes: int) -> int:
-    """What the DLA compiler takes: NVIDIA's page on DLA memory pools."""
+    """Return the size if the DLA compiler accepts it: NVIDIA's page on DLA memory pools."""
     if size_bytes < 4096 or size_bytes & (size_bytes - 1):
         raise ValueError(f"a pool of a DLA is a power of two of at least 4 KiB, not {size_bytes} bytes")
     return size_bytes
@@ -146,7 +146,7 @@ def _dla_pool(size_bytes: int) -> int:
 
 def _some(size_bytes: int) -> int:
     if size_bytes <= 0:
-        raise ValueError("it must be more than nothing")
+        raise ValueError("expected more than 0 bytes")
     return size_bytes
 
 
@@ -189,7 +189,7 @@ def _one_or_many(value: object) -> object:
 
 
 def _names(value: object) -> object:
-    """Classes without a name are known by their number."""
+    """Return names of classes; a class without a name is known by its number."""
     many = _one_or_many(value)
     if not isinstance(many, (list, tuple)):
         return many
@@ -208,7 +208,7 @@ def _region(value: object) -> object:
 
 
 def _extent(value: object) -> object:
-    """``[320, 480, 640]``: the least, the usual and the largest size; one number stands for all three."""
+    """Parse ``[320, 480, 640]``: the least, the usual and the largest size; one number is all three."""
     sizes: list[Any] = list(value) if isinstance(value, (list, tuple)) else [value] * 3
     if len(sizes) != 3 or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
         raise ValueError("expected one size, or [least, usual, largest], whole numbers from 1 on")
@@ -286,7 +286,7 @@ class Kinded(Section):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: pydantic.GetJsonSchemaHandler) -> JsonSchemaValue:
-        """For a family, the keys of all kinds, each with what any of them takes."""
+        """Return, for a family, the keys of all kinds, each with what any of them takes."""
         schema = handler.resolve_ref_schema(handler(core))
         if "family" not in vars(cls):
             return schema
@@ -304,7 +304,7 @@ class Kinded(Section):
 
 @dataclass(frozen=True, slots=True)
 class KindIn:
-    """Marks text that names a kind."""
+    """A mark on text that names a kind."""
 
     registry: Registry
 
@@ -326,7 +326,11 @@ class KindIn:
 
 
 def section_of(family: type[_Self], registry: Registry, kind: str) -> type[_Self]:
-    """The section of a kind. Raises ConfigError when the kind is not there, or is of another family."""
+    """Return the section of a kind.
+
+    Raises:
+        ConfigError: the kind does not exist, or is of another family.
+    """
     found = registry.get(kind)
     if not issubclass(found, family):
         raise ConfigError(
@@ -338,7 +342,7 @@ def section_of(family: type[_Self], registry: Registry, kind: str) -> type[_Self
 
 
 def flattened(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """pydantic's error details, those of kinds' own sections in the place of the one that stands for them."""
+    """Return pydantic's error details, with those of kinds' own sections in place of their summary error."""
     found: list[Mapping[str, Any]] = []
     for detail in details:
         inner = detail["ctx"]["details"] if detail["type"] == WITHIN else ()

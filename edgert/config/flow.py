@@ -1,4 +1,4 @@
-"""The graph that ``from`` draws between stages: who feeds whom, in what order, and which frames meet where."""
+"""The graph that ``from`` defines between stages: who feeds whom, in what order, and which frames meet where."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -15,17 +15,17 @@ Where = Callable[[Iterable["str | int"]], str]
 
 
 def inputs_of(stage: section.StageConfig) -> tuple[str, ...]:
-    """Names of the stages a stage listens to; none for a source."""
+    """Return the names of the stages a stage listens to; none for a source."""
     return () if isinstance(stage, section.SourceStage) else stage.inputs
 
 
 def order(stages: Stages) -> list[str]:
-    """Stage names, every one after those it listens to."""
+    """Return stage names, every one after those it listens to."""
     return list(TopologicalSorter({name: inputs_of(stage) for name, stage in stages.items()}).static_order())
 
 
 def sources_of(stages: Stages) -> dict[str, frozenset[str]]:
-    """For every stage, the sources whose frames reach it."""
+    """Return, for every stage, the sources whose frames reach it."""
     found: dict[str, frozenset[str]] = {}
     for name in order(stages):
         feeding = inputs_of(stages[name])
@@ -33,13 +33,14 @@ def sources_of(stages: Stages) -> dict[str, frozenset[str]]:
     return found
 
 
-# Who looks at pixels, and where.
+# Which stages read pixels, and where.
 
 
 def reads_of(stages: Stages, on_gpu: Collection[str]) -> dict[str, Reads]:
-    """Which pixels every stage looks at.
+    """Return which pixels every stage reads.
 
     Args:
+        stages: of the pipeline.
         on_gpu: the infer stages that read frames on a GPU.
     """
     found: dict[str, Reads] = {}
@@ -71,8 +72,10 @@ def _reads(stage: section.StageConfig, is_on_gpu: bool, comes_drawn: bool) -> Re
 
 
 def reached(stages: Stages, reads: Mapping[str, Reads], source: str) -> list[str]:
-    """The stages that a source's frames reach where it made them: not those behind one that reads them on the host,
-    which passes on what it read."""
+    """Return the stages that a source's frames reach where the source made them.
+
+    A stage that reads them on the host passes on what it read, so stages behind it are left out.
+    """
     found, makes = list[str](), {source}
     for name in order(stages):
         if makes.isdisjoint(inputs_of(stages[name])):
@@ -87,7 +90,7 @@ _LAST_TO_STOP = ("high", "normal", "low")
 
 
 def streams_of(stages: Stages) -> tuple[str, ...]:
-    """The sources, those first that are the last to be given up: by priority, and then in the order of the file."""
+    """Return the sources, those that stop last first: by priority, and then in the order of the file."""
     ranks = {
         name: _LAST_TO_STOP.index(stage.priority)
         for name, stage in stages.items()
@@ -97,13 +100,13 @@ def streams_of(stages: Stages) -> tuple[str, ...]:
 
 
 def upstream(stages: Stages, name: str) -> frozenset[str]:
-    """All stages that a stage's frames come through, without itself."""
+    """Return all stages that a stage's frames come through, without itself."""
     direct = inputs_of(stages[name])
     return frozenset(direct).union(*(upstream(stages, other) for other in direct))
 
 
 def check_flow(stages: Stages, models: Mapping[str, ModelConfig], where: Where) -> None:
-    """Raises ConfigError for dangling names, cycles, a missing source, and stages that cannot follow each other."""
+    """Raise ConfigError for dangling names, cycles, a missing source, and stages that cannot follow each other."""
     for name, stage in stages.items():
         _check_inputs(name, inputs_of(stage), stages, where)
         if isinstance(stage, section.InferStage) and stage.infer not in models:
@@ -133,10 +136,12 @@ def check_flow(stages: Stages, models: Mapping[str, ModelConfig], where: Where) 
 
 
 def check_outputs(stages: Stages, read: Iterable[Path], where: Where) -> None:
-    """Raises ConfigError where two sinks write one file, or one writes a file that the pipeline reads.
+    """Raise ConfigError where two sinks write one file, or one writes a file that the pipeline reads.
 
     Args:
+        stages: of the pipeline.
         read: the pipeline's files, recordings and models.
+        where: the place of a key in the file.
     """
     taken = {path.absolute().resolve(): "" for path in read}
     streams = sources_of(stages)
@@ -175,7 +180,7 @@ def _check_inputs(name: str, inputs: tuple[str, ...], stages: Stages, where: Whe
 
 
 def _check_tiles(name: str, stage: section.InferStage, models: Mapping[str, ModelConfig], where: Where) -> None:
-    """Raises ConfigError for a model whose results cannot be put together from tiles."""
+    """Raise ConfigError for a model whose results cannot be merged from tiles."""
     for one in variants_of(models, stage.infer):
         task = models[one].task
         kind = value_of(task) if verb_of(task) == "detect" else ""
@@ -195,7 +200,7 @@ _BOXED = ("detect", "keypoints", "python")
 
 
 def _check_has_boxes(name: str, stages: Stages, models: Mapping[str, ModelConfig], where: Where) -> None:
-    """Raises ConfigError for a stage that tracks or crops detections where nothing before it makes any."""
+    """Raise ConfigError for a stage that tracks or crops detections where nothing before it makes any."""
     others: list[str] = []
     for before in (stages[other] for other in upstream(stages, name)):
         if isinstance(before, section.PythonStage) or (isinstance(before, section.PackageStage) and before.detects):
@@ -216,14 +221,14 @@ def _check_has_boxes(name: str, stages: Stages, models: Mapping[str, ModelConfig
 
 
 def score_before(stages: Stages, models: Mapping[str, ModelConfig], name: str) -> float | None:
-    """The lowest score of the detections that reach a stage; None where no model's task sets one."""
+    """Return the lowest score of the detections that reach a stage; None where no model's task sets one."""
     before = (stages[other] for other in upstream(stages, name))
     used = [model for one in before if isinstance(one, section.InferStage) for model in variants_of(models, one.infer)]
     return min((score for one in used if (score := getattr(models[one].task, "score", None)) is not None), default=None)
 
 
 def trackers_of(stages: Stages, models: Mapping[str, ModelConfig], model: str) -> Iterator[section.TrackStage]:
-    """The stages that follow what a model detects, in the file's order."""
+    """Yield the stages that track what a model detects, in the file's order."""
     for name, stage in stages.items():
         if isinstance(stage, section.TrackStage):
             before = (stages[other] for other in upstream(stages, name))
@@ -232,7 +237,7 @@ def trackers_of(stages: Stages, models: Mapping[str, ModelConfig], model: str) -
 
 
 def thresholds(stages: Stages, models: Mapping[str, ModelConfig]) -> dict[str, str]:
-    """Stage → from which scores on it follows objects, of those that say so."""
+    """Return stage → the scores from which it tracks objects, of those that have such a threshold."""
     trackers = {name: one for name, one in stages.items() if isinstance(one, section.TrackStage)}
     found = {name: one.thresholds(score_before(stages, models, name)) for name, one in trackers.items()}
     return {name: text for name, text in found.items() if text}
@@ -242,7 +247,7 @@ def thresholds(stages: Stages, models: Mapping[str, ModelConfig]) -> dict[str, s
 
 
 def variants_of(models: Mapping[str, ModelConfig], name: str) -> tuple[str, ...]:
-    """A model and its fallback models, one after the other."""
+    """Return a model and its fallback models, in order."""
     found = [name]
     while (smaller := models[found[-1]].degrade_to) is not None:
         found.append(smaller)
@@ -250,7 +255,7 @@ def variants_of(models: Mapping[str, ModelConfig], name: str) -> tuple[str, ...]
 
 
 def fallbacks(stages: Stages, models: Mapping[str, ModelConfig]) -> list[tuple[str, ...]]:
-    """The fallback models in use at each level of degrading; fewest first."""
+    """Return the fallback models in use at each level of degrading, fewest first."""
     used = dict.fromkeys(stage.infer for stage in stages.values() if isinstance(stage, section.InferStage))
     chains = [chain for name in used if len(chain := variants_of(models, name)) > 1]
     deepest = max(map(len, chains), default=1)
@@ -258,12 +263,12 @@ def fallbacks(stages: Stages, models: Mapping[str, ModelConfig]) -> list[tuple[s
 
 
 def in_use(chain: Sequence[str], level: int) -> str:
-    """The model of a chain at a level; its last for all further ones."""
+    """Return the model of a chain at a level; its last for all further ones."""
     return chain[min(level, len(chain) - 1)]
 
 
 def stages_at(stages: Stages, models: Mapping[str, ModelConfig], level: int) -> dict[str, section.StageConfig]:
-    """The stages with the models that they run at a level of degrading."""
+    """Return the stages with the models that they run at a level of degrading."""
     found = dict(stages)
     for name, stage in stages.items():
         if isinstance(stage, section.InferStage):
@@ -273,13 +278,13 @@ def stages_at(stages: Stages, models: Mapping[str, ModelConfig], level: int) -> 
 
 
 def users_of(stages: Stages, models: Mapping[str, ModelConfig], name: str) -> list[section.InferStage]:
-    """The stages that run a model, be it as a fallback."""
+    """Return the stages that run a model, even only as a fallback."""
     infers = [stage for stage in stages.values() if isinstance(stage, section.InferStage)]
     return [stage for stage in infers if name in variants_of(models, stage.infer)]
 
 
 def check_variants(models: Mapping[str, ModelConfig], where: Where) -> None:
-    """Raises ConfigError for a fallback model that is not defined, leads back, or has another task."""
+    """Raise ConfigError for a fallback model that is not defined, leads back, or has another task."""
     for name, model in models.items():
         if (smaller := model.degrade_to) is None:
             continue
@@ -312,13 +317,14 @@ def check_variants(models: Mapping[str, ModelConfig], where: Where) -> None:
 
 
 def why_not_called(stages: Stages, pinned: Collection[str] = ()) -> tuple[str, str]:
-    """Why a pipeline cannot be called with its frames, and what to change; empty texts where it can.
+    """Return why a pipeline cannot be called with its frames, and what to change; empty texts where it can.
 
-    A call runs every stage in the caller's thread, on frames that it is given, and returns one result for each. So
-    frames come from one ``source: api`` that leaves none out, no stage makes several frames of one, and none has a core
-    to itself. Everything else works as it does in a started pipeline.
+    A call runs every stage in the caller's thread, on given frames, and returns one result for each. So frames come
+    from one ``source: api`` that leaves none out, no stage makes several frames of one, and none has its own core.
+    Everything else works as it does in a started pipeline.
 
     Args:
+        stages: of the pipeline.
         pinned: stages whose model is placed on cores, to which their threads are pinned.
     """
     sources = {name: stage for name, stage in stages.items() if isinstance(stage, section.SourceStage)}

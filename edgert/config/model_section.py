@@ -1,4 +1,4 @@
-"""The sections under ``models:``: an ONNX file, what it is for, and what its input wants to see."""
+"""The sections under ``models:``: an ONNX file, its task, and its preprocessing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ShapeConfig(fields.Section):
 
     @property
     def extents(self) -> Mapping[str, tuple[int, int, int]]:
-        """Letter → least, usual and largest, of those that are written."""
+        """Letter → least, usual and largest size, of those that are written."""
         written = {letter: getattr(self, letter) for letter in ("N", "H", "W")}
         return {letter: extent for letter, extent in written.items() if extent is not None}
 
@@ -215,12 +215,12 @@ TaskConfig = Annotated[_AnyTask, Discriminator(lambda data: verb_tag(data, TASK_
 
 
 def verb_of(task: TaskConfig) -> str:
-    """``detect``, ``classify``, ..."""
+    """Return ``detect``, ``classify``, ..."""
     return next(verb for verb in TASK_VERBS if verb in type(task).model_fields)
 
 
 def value_of(task: TaskConfig) -> str:
-    """What stands behind the verb, like ``yolox``."""
+    """Return the value of the verb, like ``yolox``."""
     return str(getattr(task, verb_of(task)))
 
 
@@ -379,7 +379,7 @@ class ModelConfig(fields.Section):
 
     @property
     def is_converted(self) -> bool:
-        """Whether the model runs in another precision than the file's; ``auto`` may where it can calibrate."""
+        """Whether the model may run in another precision than the file's; ``auto`` may where it can calibrate."""
         return self.precision in ("fp16", "int8") or (self.precision == "auto" and self.calibrate is not None)
 
     @property

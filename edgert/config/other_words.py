@@ -1,4 +1,4 @@
-"""Keys as other tools name them, and where a pipeline file has what they mean."""
+"""Keys as other tools name them, and the place of the same setting in a pipeline file."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ _PLACES = {
 
 
 def instead(key: str, above: Sequence[str | int], data: Mapping[str, Any]) -> str:
-    """Return where a pipeline file has what a key means that it does not know; empty for a word of no other tool.
+    """Return where a pipeline file has the meaning of an unknown key; empty for a key of no other tool.
 
     Args:
         key: as it was written.

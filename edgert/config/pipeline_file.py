@@ -1,4 +1,4 @@
-"""The whole file as one frozen record, how its mistakes are reported, and sections written on one line."""
+"""The whole file as one frozen record, the reports of its mistakes, and sections written on one line."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _KEYS = tuple(key for key in InputConfig.model_fields if key != "shape")  # rang
 
 
 def parse_input(text: str, where: str = "--input") -> InputConfig:
-    """``"letterbox rgb mean=0 std=255"`` → the section ``input:``.
+    """Parse ``"letterbox rgb mean=0 std=255"`` into the section ``input:``.
 
-    Words are values of the keys that have a few (``letterbox`` is ``resize: letterbox``); other keys are written
+    Words are values of the keys that have a few (``letterbox`` is ``resize: letterbox``). Other keys are written
     ``key=value``, with commas between several numbers.
 
     Raises:
@@ -56,7 +56,9 @@ def parse_input(text: str, where: str = "--input") -> InputConfig:
 
 
 def parse_task(text: str, where: str = "--task") -> TaskConfig:
-    """``"detect yolox score=0.3"`` → the section ``task:``. A detector's own options are written like its keys.
+    """Parse ``"detect yolox score=0.3"`` into the section ``task:``.
+
+    A detector's own options are written like its keys.
 
     Raises:
         ConfigError: names what cannot be used and the nearest that can.
@@ -68,7 +70,7 @@ def parse_task(text: str, where: str = "--task") -> TaskConfig:
     kind = rest.pop(0) if rest and "=" not in rest[0] else _USUAL.get(verb)
     if kind is None:
         fix = "write like 'detect yolox', 'classify auto', 'segment argmax', 'embed l2'"
-        raise ConfigError(f"{verb} what?", where=where, fix=fix)
+        raise ConfigError(f"{verb} needs a second word: what the output is", where=where, fix=fix)
     found: dict[str, Any] = {verb: kind}
     options: dict[str, Any] = {}
     for token in rest:
@@ -84,7 +86,7 @@ def parse_task(text: str, where: str = "--task") -> TaskConfig:
 
 
 def input_words(config: InputConfig) -> str:
-    """The section ``input:`` as :func:`parse_input` reads it, but for ``shape:``, which has no short form."""
+    """Return the section ``input:`` as :func:`parse_input` reads it, but for ``shape:``, which has no short form."""
     usual = {key for key in ("crop", "layout") if getattr(config, key) == InputConfig.model_fields[key].default}
     fields = config.model_dump(exclude={"shape", *usual}, exclude_none=True)
     words = _words()
@@ -92,7 +94,7 @@ def input_words(config: InputConfig) -> str:
 
 
 def task_words(task: TaskConfig) -> str:
-    """The section ``task:`` as :func:`parse_task` reads it, but for its labels."""
+    """Return the section ``task:`` as :func:`parse_task` reads it, but for its labels."""
     fields = task.model_dump(exclude={"labels"}, exclude_none=True)
     verb = next(key for key in fields if key in TASK_VERBS)
     options = {**fields.pop("options", {}), **fields.pop("args", {})}
@@ -101,7 +103,7 @@ def task_words(task: TaskConfig) -> str:
 
 
 def setting(key: str, value: object) -> str:
-    """``mean=103.5,116.3,123.7``: a key and its value as they are written on a command line."""
+    """Return ``mean=103.5,116.3,123.7``: a key and its value as they are written on a command line."""
     if key == "size" and isinstance(value, tuple):
         return f"size={value[0]}x{value[1]}"
     texts = [
@@ -112,7 +114,7 @@ def setting(key: str, value: object) -> str:
 
 
 def _words() -> Mapping[str, str]:
-    """Word → the key of ``input:`` that has it among its few values."""
+    """Return word → the key of ``input:`` that has it among its few values."""
     fields = {key: field.annotation for key, field in InputConfig.model_fields.items()}
     return {value: key for key, kind in fields.items() if get_origin(kind) is Literal for value in get_args(kind)}
 
@@ -124,7 +126,7 @@ def _set(found: dict[str, Any], key: str, value: Any, token: str, where: str) ->
 
 
 def _numbers(text: str) -> Any:
-    """Numbers where they are some, a list of them where there are commas; otherwise the text."""
+    """Parse numbers, and a list of them where there are commas; other text stays text."""
     if "," in text:
         return [_numbers(part) for part in text.split(",")]
     for kind in (int, float):
@@ -156,7 +158,7 @@ CODE = "python:"
 
 
 class BudgetConfig(Section):
-    """Promises: what the pipeline may use, and what happens when it uses more."""
+    """Limits: what the pipeline may use, and what happens when it uses more."""
 
     power: Watts | None = Field(default=None, description="drawn by the module")
     cpu: Cores | None = Field(
@@ -220,7 +222,7 @@ class PipelineConfig(Section):
 
     @property
     def code(self) -> Mapping[tuple[str, ...], str]:
-        """Key path → ``[FOLDER/]module:name`` of the user's own code; files under ``ops:`` are besides."""
+        """Key path → ``[FOLDER/]module:name`` of the user's own code, without files under ``ops:``."""
         found: dict[tuple[str, ...], str | None] = {}
         for name, stage in self.stages.items():
             if isinstance(stage, SourceStage) and stage.source.startswith(CODE):
@@ -236,7 +238,7 @@ class PipelineFile:
     """A checked pipeline and the document it came from, so that later errors can point at a line.
 
     Attributes:
-        passed_over: of a file without ``engines:``, once this machine's stand in ``config``: better ones that cannot
+        passed_over: of a file without ``engines:``, once this machine's are set in ``config``: better ones that cannot
             run here, with the reason. Empty for a bundle that ONNX Runtime alone runs; else None.
     """
 
@@ -245,11 +247,11 @@ class PipelineFile:
     passed_over: Mapping[str, str] | None = None
 
     def where(self, *loc: str | int) -> str:
-        """``file:line key.path`` of a key."""
+        """Return ``file:line key.path`` of a key."""
         return self.document.where(loc)
 
     def located(self, error: EdgertError, default: str = "") -> EdgertError:
-        """The error, its bare key path (``stages.camera.source``) completed with file and line.
+        """Return the error with file and line added to its bare key path (``stages.camera.source``).
 
         Args:
             error: the error; its ``where`` is changed.
@@ -267,7 +269,7 @@ def load_pipeline(
     *,
     run_ops: bool = True,
 ) -> PipelineFile:
-    """Reads and checks a pipeline file; opens no model, touches no hardware, runs no code but that under ``ops:``.
+    """Read and check a pipeline file; open no model, touch no hardware, run no code but that under ``ops:``.
 
     Args:
         path: the YAML file, to which paths in it are relative; or the name of a shipped pipeline, such as ``hello``. A
@@ -302,12 +304,12 @@ def load_pipeline(
 
 
 def _name_of(path: Path) -> str:
-    """Return the name of a pipeline whose file gives none; what is not UTF-8 in a file name is a question mark."""
+    """Return the name of a pipeline whose file gives none; non-UTF-8 bytes of a file name become question marks."""
     return path.stem.encode(errors="replace").decode()
 
 
 def _read_by(config: PipelineConfig, path: Path) -> Iterable[Path]:
-    """Files that a pipeline reads, which its sinks must not write."""
+    """Return files that a pipeline reads, which its sinks must not write."""
     yield path
     yield from (model.onnx for model in config.models.values())
     for stage in config.stages.values():
@@ -316,7 +318,7 @@ def _read_by(config: PipelineConfig, path: Path) -> Iterable[Path]:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the pipeline file, for editors."""
+    """Return the JSON Schema (2020-12) of the pipeline file, for editors."""
     schema = PipelineConfig.model_json_schema(by_alias=True)
     for section in (schema, *schema["$defs"].values()):
         for part in section.get("properties", {}).values():
@@ -326,7 +328,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _explained(document: Document, detail: Any) -> ConfigError:
-    """One pydantic error as a ConfigError with the line, the value as written, and what was expected."""
+    """Return one pydantic error as a ConfigError with the line, the value as written, and what was expected."""
     loc = _written_loc(document, detail["loc"])
     kind, message = detail["type"], expected(detail)
     if kind == EXPLAINED:
@@ -358,7 +360,7 @@ def _explained(document: Document, detail: Any) -> ConfigError:
 
 
 def _written_loc(document: Document, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Pydantic's location without the tags of unions, as far as the file goes."""
+    """Return pydantic's location without the tags of unions, as far as the file goes."""
     here: Any = document.data
     path: list[str | int] = []
     for step in loc:

@@ -1,4 +1,4 @@
-"""The sections under ``stages:``: one verb each."""
+"""The sections under ``stages:``: each has one verb."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ from edgert.kinds import SINKS, STAGES, TRACKERS
 from edgert.policy import Drop, OnError
 from edgert.units import parse_size
 
-# A stage or task is known by its one verb: the key that names what it does.
+# A stage or task is identified by its one verb: the key that names its work.
 
 
 def keys_of(data: Any) -> list[str]:
-    """Keys of a mapping as read from YAML, or of a record already made from one."""
+    """Return the keys of a mapping as read from YAML, or of a record already made from one."""
     return [str(key) for key in data] if isinstance(data, dict) else list(getattr(type(data), "model_fields", ()))
 
 
 def verb_tag(data: Any, verbs: Sequence[str], first: Sequence[str] = ()) -> str | None:
-    """``<verb>`` of the single verb among the keys, for pydantic's tagged unions; None when there is not one.
+    """Return ``<verb>`` of the single verb among the keys, for pydantic's tagged unions; None unless there is one.
 
     Args:
+        data: a section as read from YAML, or a record made from one.
+        verbs: all verbs.
         first: verbs that win over others, because their stages take an option of another verb's name.
     """
     found = [key for key in keys_of(data) if key in verbs]
@@ -43,7 +45,7 @@ def verb_tag(data: Any, verbs: Sequence[str], first: Sequence[str] = ()) -> str 
 
 
 def explain_no_verb(data: Any, verbs: Sequence[str]) -> str:
-    """Why :func:`verb_tag` found none."""
+    """Return why :func:`verb_tag` found none."""
     if not isinstance(data, dict):
         return f"expected a mapping with one of {', '.join(verbs)}; got {data!r}"
     found = [key for key in keys_of(data) if key in verbs]
@@ -55,9 +57,9 @@ def explain_no_verb(data: Any, verbs: Sequence[str]) -> str:
 
 class _Stage(Section):
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "restart", "drop", "log")
-    """What its key may say."""
+    """Values that ``on_error`` may have."""
     why_not: ClassVar[str] = ""
-    """Why not the others."""
+    """Why it may have no other values."""
     on_error: OnError | None = Field(
         default=None, description="when it fails: the pipeline stops, or as [troubles](troubles.md) says"
     )
@@ -82,10 +84,13 @@ def _no_number(value: object) -> object:
 
 
 class SourceStage(_Stage):
-    """Where frames come from. A file path, ``rtsp://``, ``v4l2:///dev/video0``, ``csi://0`` (a Jetson's own camera),
-    ``images:GLOB``, ``videos:GLOB`` (one after another, each with its own results), ``gst:PIPELINE``,
-    ``python:module:name`` (images of your own code), ``synthetic:noise`` or ``api``; other packages can add schemes of
-    their own."""
+    """A source of frames.
+
+    It is a file path, ``rtsp://``, ``v4l2:///dev/video0``, ``csi://0`` (a Jetson's own camera), ``images:GLOB`` or
+    ``videos:GLOB`` (one after another, each with its own results). It may also be ``gst:PIPELINE``,
+    ``python:module:name`` (images of your own code), ``synthetic:noise`` or ``api``. Other packages can add schemes of
+    their own.
+    """
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop")
     why_not: ClassVar[str] = "reconnect: opens a source again"
@@ -138,7 +143,7 @@ class SourceStage(_Stage):
 
 
 class CropConfig(Section):
-    """Which detections to cut out for the next model."""
+    """The detections to cut out for the next model."""
 
     classes: Names = Field(default=(), description="only these, by label or number; all by default")
     limit: int = Field(default=8, ge=1, le=256, description="best-scored detections per frame")
@@ -147,9 +152,12 @@ class CropConfig(Section):
 
 
 class BatchConfig(Section):
-    """Several frames in one run of the model, whose batch size must be left open; with precision: int8 or auto it may
-    be fixed to 1 as well. Of cameras, a free model takes at once what has come; batches form while it is busy. Of
-    files, a free model on a GPU waits for a full batch, too, as long as frames come."""
+    """Several frames in one run of the model.
+
+    The model's batch size must be left open; with precision: int8 or auto it may be fixed to 1 as well. With cameras, a
+    free model takes all waiting frames at once; batches form while it is busy. With files, a free model on a GPU also
+    waits for a full batch, as long as frames come.
+    """
 
     max: int = Field(ge=2, le=64, description="frames in a full batch")
     wait: Seconds = Field(
@@ -228,7 +236,7 @@ class _Fed(_Stage):
 
 
 class InferStage(_Fed):
-    """Runs a model on whole frames, or on crops of another stage's detections."""
+    """A model run on whole frames, or on crops of another stage's detections."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "restart", "drop")
     why_not: ClassVar[str] = "an engine that failed is tried before it is trusted again"
@@ -261,7 +269,7 @@ class InferStage(_Fed):
 
 
 class TrackStage(_Fed, Kinded):
-    """Gives detections a number that stays with the object. Each method has keys of its own."""
+    """Numbers for detections that stay with the object; each method has keys of its own."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
     why_not: ClassVar[str] = "a tracker has nothing to open again"
@@ -273,7 +281,7 @@ class TrackStage(_Fed, Kinded):
         return False
 
     def thresholds(self, score: float | None) -> str:
-        """What counts, in words, where the detections come from a model with this lowest score; empty: not known."""
+        """Return the score thresholds in words, for detections of a model with this lowest score; empty: not known."""
         return ""
 
 
@@ -281,7 +289,7 @@ TrackStage.family = ("track", TRACKERS)
 
 
 class DrawStage(_Fed):
-    """Paints results onto an image of the frame."""
+    """Results painted onto an image of the frame."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
     why_not: ClassVar[str] = "it has nothing to open again"
@@ -304,7 +312,7 @@ RegionOrDetections = Annotated[
 
 
 class CropStage(_Fed):
-    """Cuts out a fixed region, or every detection, as frames of their own; no pixel is copied."""
+    """A fixed region, or every detection, cut out as frames of their own; no pixel is copied."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
     why_not: ClassVar[str] = "it has nothing to open again"
@@ -312,7 +320,7 @@ class CropStage(_Fed):
 
 
 class PythonStage(_Fed):
-    """The user's function or class: ``module:name``, called with a Result, returning a Result or None."""
+    """Your own function or class: ``module:name``, called with a Result, returning a Result or None."""
 
     python: str = Field(
         pattern=CODE_NAME,
@@ -324,7 +332,7 @@ class PythonStage(_Fed):
 
 
 class SinkStage(_Fed, Kinded):
-    """Where results go. Each kind has keys of its own; sinks of other packages are kinds as well."""
+    """A destination of results; each kind has keys of its own, and other packages can add kinds."""
 
     takes_images: ClassVar[bool]
     """Whether it looks at pixels."""
@@ -338,7 +346,7 @@ class SinkStage(_Fed, Kinded):
         return self.takes_images
 
     def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
-        """As of :class:`PackageStage`."""
+        """See :class:`PackageStage`."""
 
 
 SinkStage.family = ("sink", SINKS)
@@ -356,11 +364,11 @@ class PackageStage(_Fed, Kinded):
     stage: str = Field(description="the kind")
 
     def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
-        """What the file alone shows of the stage and those around it.
+        """Check the stage against its neighbors, as far as the file alone shows.
 
         Args:
             name: of the stage.
-            stages: all of the file, by name; each listens to stages that are there, and none to itself.
+            stages: all of the file, by name; each listens to existing stages, and none to itself.
             where: the place of a key in the file.
 
         Raises:

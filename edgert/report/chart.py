@@ -1,8 +1,8 @@
-"""Bars, intervals, histograms and values over time as SVG text: pure functions from numbers, drawn with the classes of
-``page.css`` and ``series.css``.
+"""SVG charts as text: bars, intervals, histograms and values over time.
 
-Positions across are percentages and positions down are pixels, so that a chart fills whatever width it is given while
-its text and lines keep their size; what is drawn beyond 0 and 100 % needs a margin of the page.
+They are pure functions from numbers, drawn with the classes of ``page.css`` and ``series.css``. Positions across are
+percentages and positions down are pixels. So a chart fills any width while its text and lines keep their size. Marks
+beyond 0 and 100 % need a margin of the page.
 """
 
 import math
@@ -19,7 +19,9 @@ from edgert.report.numbers import power_of_ten, significant
 
 
 def ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
-    """About ``wanted`` multiples of 1, 2 or 5 times a power of ten, within ``[low, high]``; none if that is empty.
+    """Return about ``wanted`` multiples of 1, 2 or 5 times a power of ten, within ``[low, high]``.
+
+    There are none if the interval is empty.
 
     Raises:
         ValueError: an end is not finite.
@@ -37,36 +39,36 @@ def ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
 
 
 def decades(largest: float, wanted: int) -> tuple[int, ...]:
-    """Whole powers of ten from 1 up to ``largest``, at most about ``wanted`` of them, evenly spaced."""
+    """Return whole powers of ten from 1 up to ``largest``, at most about ``wanted`` of them, evenly spaced."""
     top = math.floor(math.log10(largest)) if largest >= 1 else 0
     stride = max(1, math.ceil(top / max(wanted - 1, 1)))
     return tuple(range(0, top + 1, stride))
 
 
 def text(across: float, down: float, content: str, class_: str | None = None, dx: int | None = None) -> Markup:
-    """A label; ``across`` in percent of the chart's width, ``down`` and ``dx`` in pixels."""
+    """Return a label; ``across`` in percent of the chart's width, ``down`` and ``dx`` in pixels."""
     return tag("text", content, x=percent(across), y=float(down), dx=dx, class_=class_)
 
 
 def anchor(across: float) -> str:
-    """The class with which a label under its tick stays inside the chart."""
+    """Return the class with which a label under its tick stays inside the chart."""
     return "start" if across < 4 else "end" if across > 96 else "middle"
 
 
 def level(down: float, class_: str, left: str = "", right: str = "") -> Markup:
-    """A line across the whole chart, ``down`` in pixels, with a label beside either end."""
+    """Return a line across the whole chart, ``down`` in pixels, with a label beside either end."""
     labels = [text(0, down + 4, left, "end", -6)] if left else []
     labels += [text(100, down + 4, right, None, 6)] if right else []
     return join([shape("line", x1="0", x2="100%", y1=down, y2=down, class_=class_), *labels])
 
 
 def upright(across: float, top: float, foot: float, class_: str) -> Markup:
-    """A line down; ``across`` in percent of the chart's width, its ends in pixels."""
+    """Return a vertical line; ``across`` in percent of the chart's width, its ends in pixels."""
     return shape("line", x1=percent(across), x2=percent(across), y1=top, y2=foot, class_=class_)
 
 
 def percent(value: float) -> str:
-    """12.5 → ``"12.5%"``, as SVG wants it."""
+    """Return 12.5 as ``"12.5%"``, the form of SVG."""
     return f"{value:.2f}".rstrip("0").rstrip(".") + "%"
 
 
@@ -104,7 +106,7 @@ class Interval:
 
 
 def bar_chart(bars: Sequence[Bar], *, title: str, grid: Callable[[float], tuple[str, str]]) -> Markup:
-    """Vertical bars in the order given, from zero; thin ones where there are hundreds.
+    """Return vertical bars in the order given, from zero; thin ones where there are hundreds.
 
     Args:
         bars: at least one.
@@ -146,7 +148,7 @@ def _bar(bar: Bar, left: float, room: float, down: Callable[[float], float], hig
 
 
 def _marks(bars: Sequence[Bar], room: float, down: Callable[[float], float], high: float) -> list[Markup]:
-    """Numbers above the marked bars, lifted where neighbors would touch."""
+    """Return numbers above the marked bars, lifted where neighbors would touch."""
     placed: list[tuple[float, float, str]] = []
     for number, bar in enumerate(bars):
         if bar.mark:
@@ -159,13 +161,13 @@ def _marks(bars: Sequence[Bar], room: float, down: Callable[[float], float], hig
 
 
 def _numbered(count: int) -> list[tuple[int, float]]:
-    """Numbers, counted from one, of some bars along the foot, and where they stand, in percent."""
+    """Return the numbers of some bars, counted from one, and their positions along the foot, in percent."""
     numbers = [1, *(int(value) for value in ticks(2, count, 8) if value >= count / 16)]
     return [(number, (number - 0.5) * (100 / count)) for number in dict.fromkeys(numbers)]
 
 
 def interval_chart(intervals: Sequence[Interval], *, title: str, show: Callable[[float], str]) -> Markup:
-    """Values as dots with whiskers on one axis from zero, and each one's limit as a bar across.
+    """Return values as dots with whiskers on one axis from zero, and each one's limit as a bar across.
 
     Args:
         intervals: at least one, all in one unit.
@@ -212,7 +214,7 @@ def _interval(one: Interval, top: int, across: Callable[[float], float]) -> Mark
 
 
 def length_bar(part: float, *, strong: bool) -> Markup:
-    """A bar whose length is a part (0 to 1) of the room it has; it only repeats the number beside it."""
+    """Return a bar whose length is a part (0 to 1) of its space; it only repeats the number beside it."""
     bar = shape("rect", width=percent(100 * part), height="100%", class_="strong" if strong else None)
     return tag("svg", bar, class_="length", height=12, aria_hidden="true")
 
@@ -245,14 +247,15 @@ def histogram_chart(
     title: str,
     rows: int = 0,
 ) -> Markup:
-    """How often each magnitude occurs, counts on a log scale, with labeled lines, shaded beyond the chosen one.
+    """Return the counts of each magnitude on a log scale, with labeled lines, shaded beyond the chosen one.
 
     Args:
-        counts: (bins,) counts of equal bins from zero up; neighbors are added up to what can be seen.
+        counts: (bins,) counts of equal bins from zero up; neighbors are added up to visible columns.
         bin_width: in the values' own unit.
         largest: the largest value; the axis ends there or at the largest marker.
+        markers: the labeled lines.
         title: text for screen readers; shown on hovering.
-        rows: lines of labels to keep room for, so that charts side by side have equal plots; at least one per marker.
+        rows: lines of labels to keep space for, so that charts side by side have equal plots; at least one per marker.
     """
     end = max([largest, *(marker.value for marker in markers)]) * _ROOM
     top = max(rows, len(markers)) * _LINE_PX + 6
@@ -282,7 +285,7 @@ def histogram_chart(
 
 
 def _area(columns: npt.NDArray[np.float64], width: float, end: float, top: int) -> Markup:
-    """The histogram's outline in a box of its own, which is stretched to the chart's width."""
+    """Return the histogram's outline in a box of its own, which is stretched to the chart's width."""
     levels = np.zeros(len(columns), np.int64)
     some = columns > 0
     scale = _LEVELS / (math.log10(max(columns.max(), 1.0)) + _FLOOR_DECADES)
@@ -316,10 +319,10 @@ def _value_ticks(end: float, height: int) -> Iterator[Markup]:
 
 
 def _marker_lines(markers: Sequence[Marker], end: float, top: int) -> list[Markup]:
-    """A line and a label each; every label has a row of its own, so that none meets another.
+    """Return a line and a label each; every label has a row of its own, so that labels never overlap.
 
-    On the left half labels stand right of their lines and the leftmost is highest, on the right half the other way
-    round: so lines do not cross labels, except around the middle.
+    On the left half labels are right of their lines and the leftmost is highest; on the right half it is the other way
+    round. So lines do not cross labels, except around the middle.
     """
     left = sorted((one for one in markers if 100 * one.value / end < _MARKER_MIDDLE), key=lambda one: one.value)
     right = sorted((one for one in markers if one not in left), key=lambda one: -one.value)
@@ -359,10 +362,11 @@ def series_chart(
     show: Callable[[float], str],
     limit: float | None = None,
 ) -> Markup:
-    """Lines from zero up, at most :data:`LINES`, with a legend where there are several.
+    """Return lines from zero up, at most :data:`LINES`, with a legend where there are several.
 
     Args:
         times_s: rising, from 0 at the left; at least one.
+        lines: each with a value at every time.
         title: text for screen readers.
         show: a value with its unit.
         limit: a budget, drawn across.
@@ -394,7 +398,7 @@ def series_chart(
 
 
 def _line(times_s: Sequence[float], line: Series, number: int, end_s: float, high: float) -> Markup:
-    """In a box of its own, which is stretched to the chart's width."""
+    """Return a line in a box of its own, which is stretched to the chart's width."""
     return tag(
         "svg",
         *(shape("path", d=path, class_=f"line{number}") for path in _paths(times_s, line.values, end_s, high)),
@@ -407,7 +411,7 @@ def _line(times_s: Sequence[float], line: Series, number: int, end_s: float, hig
 
 
 def _paths(times_s: Sequence[float], values: Sequence[float | None], end_s: float, high: float) -> Iterator[str]:
-    """A path for every stretch without a gap; a value alone is a dash as long as its moment."""
+    """Yield a path for every stretch without a gap; a value alone is a short dash."""
     points: list[str] = []
     for time_s, value in [*zip(times_s, values, strict=True), (math.inf, None)]:
         if value is not None:
@@ -428,12 +432,12 @@ HUES = 8
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A row of a timeline: what was at work in it.
+    """A row of a timeline: the spans in which something worked.
 
     Attributes:
         label: beside it.
         spans: color → (start, end) of each.
-        titles: color → what hovering shows.
+        titles: color → text on hovering.
     """
 
     label: str
@@ -459,10 +463,12 @@ def timeline_chart(
     title: str,
     show: Callable[[float], str],
 ) -> Markup:
-    """Rows of what was at work, then rows of numbers, on one axis of time; a page's script stretches it.
+    """Return rows of working spans, then rows of numbers, on one time axis; a page's script stretches it.
 
     Args:
         ends: of the axis.
+        tracks: rows of spans.
+        steps: rows of numbers.
         title: text for screen readers.
         show: a moment with its unit.
     """
@@ -494,7 +500,7 @@ def timeline_chart(
 
 
 def _track(track: Track, top: int, across: Callable[[float], float]) -> Markup:
-    """One path for each color: thousands of spans stay small."""
+    """Return one path for each color: thousands of spans stay small."""
     parts = [shape("rect", x=0, y=top, width=_UNITS, height=_TRACK_PX, class_="lane")]
     for hue, spans in track.spans.items():
         boxes = []

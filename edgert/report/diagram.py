@@ -1,8 +1,9 @@
-"""A directed graph drawn as boxes and lines: in rows, every box below those that feed it, with few crossing lines.
+"""A directed graph drawn as boxes and lines: in rows, every box below those that feed it, with few crossings.
 
-The method is that of Sugiyama, Tagawa and Toda (1981, https://doi.org/10.1109/TSMC.1981.4308636): rows by longest path,
-a dummy node on every row that a long line passes, rows ordered by the mean place of their neighbors, and then places as
-near to that mean as the order and the room between neighbors allow, which is isotonic regression.
+The method is that of Sugiyama, Tagawa and Toda (1981, https://doi.org/10.1109/TSMC.1981.4308636). Rows follow from the
+longest path, with a dummy node on every row that a long line passes. Rows are ordered by the mean place of their
+neighbors. Then places are as near to that mean as the order and the space between neighbors allow, which is isotonic
+regression.
 """
 
 import math
@@ -23,12 +24,12 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Places, in units of a box's room; the first row is 0 and the leftmost place is 0.
+    """Places, in units of a box's space; the first row is 0 and the leftmost place is 0.
 
     Attributes:
         places: of every box.
         routes: of every line, in the order given: the points it passes, from box to box.
-        width, height: of all of it.
+        width, height: of the whole drawing.
     """
 
     places: tuple[Point, ...]
@@ -38,7 +39,7 @@ class Layout:
 
 
 def arrange(count: int, lines: Iterable[tuple[int, int]]) -> Layout:
-    """Places ``count`` boxes, numbered so that every line goes from a smaller number to a larger one."""
+    """Place ``count`` boxes, numbered so that every line goes from a smaller number to a larger one."""
     drawing = _Drawing(count, tuple(lines))
     drawing.order()
     return drawing.placed()
@@ -63,7 +64,7 @@ class _Drawing:
             self._spread(nodes, [float(place) for place in range(len(nodes))])
 
     def order(self) -> None:
-        """Sweeps down and up: each row sorted by, then placed near, the mean of its neighbors."""
+        """Sweep down and up: each row is sorted by, then placed near, the mean of its neighbors."""
         for sweep in range(_SWEEPS):
             down = sweep % 2 == 0
             near = self.before if down else self.after
@@ -82,7 +83,7 @@ class _Drawing:
         return Layout(tuple(points[: self.count]), routes, width, float(len(self.rows)))
 
     def _upright(self) -> list[float]:
-        """Places without what every row is farther to one side than the one above: a long drawing leans that much."""
+        """Return places with the lean removed: in long drawings every row drifts to one side of the one above."""
         rows, means = range(len(self.rows)), [fmean(self.x[node] for node in nodes) for nodes in self.rows if nodes]
         if len(means) < 2:
             return self.x
@@ -103,7 +104,7 @@ class _Drawing:
         return chain
 
     def _spread(self, nodes: Sequence[int], wanted: Sequence[float]) -> None:
-        """Places a row's nodes, in order and with room between them, with the least squared distance from wanted."""
+        """Place a row's nodes, in order and with space between them, with least squared distance from ``wanted``."""
         rooms = [1.0 if node < self.count else _DUMMY for node in nodes]
         offsets = list(accumulate(((one + other) / 2 for one, other in pairwise(rooms)), initial=0.0))[: len(nodes)]
         steady = _isotonic([want - offset for want, offset in zip(wanted, offsets, strict=True)])
@@ -116,7 +117,7 @@ def _wide(places: Sequence[float]) -> float:
 
 
 def _isotonic(values: Sequence[float]) -> list[float]:
-    """The rising sequence nearest to the values, by pooling neighbors that fall."""
+    """Return the rising sequence nearest to the values, by pooling neighbors that fall."""
     pools: list[tuple[float, int]] = []
     for value in values:
         total, size = value, 1
@@ -173,7 +174,7 @@ class Line:
 
 
 def network_image(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) -> Markup:
-    """An SVG of its natural size; the page's script zooms it.
+    """Return an SVG of its natural size; the page's script zooms it.
 
     Args:
         boxes: at least one, every one after those that feed it.
@@ -197,7 +198,7 @@ def network_image(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) ->
 
 
 def folded(layout: Layout, width: float) -> Layout:
-    """The layout in several columns, from left to right, where it is long and so many are no wider than that."""
+    """Return the layout in several columns, from left to right, where it is long and they fit into ``width``."""
     count = min(int(width // layout.width), math.ceil(layout.height / _FEWEST_ROWS)) if layout.height else 1
     if count < 2:
         return layout
@@ -240,7 +241,7 @@ def _box(box: Box, place: Point) -> Markup:
 
 
 def _line(line: Line, route: Sequence[Point]) -> Markup:
-    """Straight down through the rows it passes, bent between them, and up again to where the drawing goes on."""
+    """Return a line straight down through the rows it passes, bent between them, and up to a new column's top."""
     points = [(left + _BOX_X / 2, top) for left, top in map(_corner, route)]
     x, y = points[0]
     path = [f"M{x:.1f} {y + _BOX_Y:.1f}"]
@@ -267,11 +268,11 @@ class Block:
 
 
 def blocks_of(names: Sequence[str], most: int) -> tuple[Block, ...]:
-    """At most so many blocks of units, in their order, each of names that begin alike.
+    """Return at most ``most`` blocks of units, in their order, each of names that begin alike.
 
     Names are paths, as exporters write them: ``/layers.1/blocks.0/attn/MatMul``. They are compared part by part, by as
-    many parts as leave no more than ``most`` blocks; where the first parts that differ would make more, neighbors are
-    put together.
+    many parts as give no more than ``most`` blocks. Where the first parts that differ would give more, neighbors are
+    joined.
     """
     paths = [_path(name) for name in names]
     found, shown = [(0, len(names))] if names else [], 1  # parts that labels have
@@ -288,7 +289,7 @@ def blocks_of(names: Sequence[str], most: int) -> tuple[Block, ...]:
 
 
 def _path(name: str) -> tuple[str, ...]:
-    """``"/blocks.3/attn/MatMul"`` → ``("blocks.3", "attn", "MatMul")``: a number belongs to what it counts."""
+    """Split ``"/blocks.3/attn/MatMul"`` into ``("blocks.3", "attn", "MatMul")``: a number stays with its name."""
     parts: list[str] = []
     for part in filter(None, re.split(r"[/.]+", name)):
         if part.isdigit() and parts:
@@ -299,7 +300,7 @@ def _path(name: str) -> tuple[str, ...]:
 
 
 def _runs(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) -> list[tuple[int, int]]:
-    """Neighbors whose paths begin with the same so many parts."""
+    """Return neighbors whose paths begin with the same ``depth`` parts."""
     starts = [at for at in range(first, end) if at == first or paths[at][:depth] != paths[at - 1][:depth]]
     return list(pairwise([*starts, end]))
 
@@ -310,7 +311,7 @@ def _joined(runs: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]
 
 
 def _label(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) -> str:
-    """The beginning of their names, or those of the first and the last, without what all names begin with."""
+    """Return the common beginning of their names, or the first and last name, without what all names begin with."""
     pairs = enumerate(zip(paths[0], paths[-1], strict=False))
     known = next((at for at, (one, other) in pairs if one != other), 0)
     head, tail = (paths[at][:depth][known:] or paths[at] for at in (first, end - 1))

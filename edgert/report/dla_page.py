@@ -1,4 +1,4 @@
-"""What part of a network a DLA can run, as one HTML file: summary, obstacles, segments, and every node."""
+"""The part of a network that a DLA can run, as one HTML file: summary, obstacles, segments, and every node."""
 
 from pathlib import Path
 
@@ -16,9 +16,10 @@ _MARKS = {"yes": "✓ yes", "no": "✗ no", "verify": "? verify", "folded": "· 
 
 
 def render_survey(survey: Survey, model: str, board: str) -> str:
-    """The survey as a whole HTML document; equal surveys give equal text.
+    """Return the survey as a whole HTML document; equal surveys give equal text.
 
     Args:
+        survey: the verdicts on every node.
         model: name of the model, as it is shown.
         board: title of the board.
     """
@@ -33,12 +34,16 @@ def render_survey(survey: Survey, model: str, board: str) -> str:
 
 
 def save_survey(survey: Survey, model: str, board: str, path: Path) -> None:
-    """Writes the page, all of it or nothing. Raises ArtifactError."""
+    """Write the page atomically.
+
+    Raises:
+        ArtifactError: the page cannot be written.
+    """
     replace_text(path, render_survey(survey, model, board))
 
 
 def headline(survey: Survey, board: str) -> str:
-    """One sentence."""
+    """Return one sentence."""
     found = survey.summary
     if survey.target.release.answer == "no":
         return f"Nothing of it can run on a DLA of {board}: {survey.target.release.reason}."
@@ -48,7 +53,7 @@ def headline(survey: Survey, board: str) -> str:
 
 
 def verdict_word(verdict: Verdict) -> str:
-    """``"folded"`` for what is gone before anything runs, else the answer."""
+    """Return ``"folded"`` for a node that is gone before anything runs, else the answer."""
     return "folded" if verdict.is_folded else verdict.answer
 
 
@@ -71,7 +76,7 @@ def _header(survey: Survey, model: str, sentence: str) -> html.Markup:
 
 
 def cautions(survey: Survey) -> list[str]:
-    """What a reader should know before trusting the numbers."""
+    """Return what a reader should know before trusting the numbers."""
     found = []
     if survey.target.release.answer == "verify":
         found.append(f"{survey.target.release.reason}: {survey.target.release.fix}.")
@@ -83,7 +88,7 @@ def cautions(survey: Survey) -> list[str]:
 
 
 def _map(survey: Survey) -> html.Markup:
-    """Every node as a square in graph order, colored by its verdict; hovering names it."""
+    """Return every node as a square in graph order, colored by its verdict; hovering names it."""
     rows = -(-len(survey.nodes) // _ROW)
     cells = []
     for place, (node, verdict) in enumerate(zip(survey.nodes, survey.verdicts, strict=True)):
@@ -126,7 +131,7 @@ def _work(survey: Survey, part: float) -> html.Cell:
 
 
 def _rule(name: str) -> object:
-    """A rule's name, leading to the page it was read on."""
+    """Return a rule's name, linked to the page that states it."""
     return html.tag("a", name, href=SOURCES[name]) if name in SOURCES else name
 
 

@@ -1,4 +1,4 @@
-"""HTML made of pieces that cannot be mistaken for text: whatever is not :class:`Markup` is escaped.
+"""HTML made of pieces that cannot be mistaken for text: everything that is not :class:`Markup` is escaped.
 
 Names of tensors come from model files, and model files come from anywhere.
 """
@@ -18,7 +18,7 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})  # controls, direction
 _NAME_HEAD, _NAME_TAIL = 52, 18  # characters of a name that are shown at most; all of it on hover
 
 VERDICTS = {"kept": ("✓", "good"), "close": ("≈", "doubt"), "unknown": ("?", "open"), "missed": ("✗", "bad")}
-"""Sign and class of what is said of a budget."""
+"""Sign and class of budget verdicts."""
 
 
 class Markup(str):
@@ -28,7 +28,7 @@ class Markup(str):
 
 
 def visible(text: str) -> str:
-    """The text with every character that would not show, or would hide others, written as its Python escape."""
+    """Return the text with characters that are invisible, or would hide others, as Python escapes."""
     if text.isprintable():
         return text
     return "".join(
@@ -37,22 +37,22 @@ def visible(text: str) -> str:
 
 
 def escape(text: object) -> Markup:
-    """The text as HTML; Markup as it is."""
+    """Return the text as HTML; Markup as it is."""
     return text if isinstance(text, Markup) else Markup(html.escape(visible(str(text))))
 
 
 def join(pieces: Iterable[object], between: object = "") -> Markup:
-    """Pieces one after the other."""
+    """Return the pieces one after the other."""
     return Markup(escape(between).join(map(escape, pieces)))
 
 
 def tag(element: str, /, *children: object, **attributes: object) -> Markup:
-    """``tag("td", "a < b", class_="name")`` → ``<td class="name">a &lt; b</td>``.
+    """Return ``<td class="name">a &lt; b</td>`` for ``tag("td", "a < b", class_="name")``.
 
     Args:
         element: its name; those that have no content in HTML get no end tag.
         children: text is escaped, Markup is not.
-        attributes: ``_`` stands for ``-`` and one at the end goes; True is a bare attribute; False and None are left
+        attributes: ``_`` becomes ``-`` and one at the end is removed; True is a bare attribute; False and None are left
             out; a float is written with five digits.
     """
     head = "".join([element, *(_attribute(key, value) for key, value in attributes.items())])
@@ -62,7 +62,7 @@ def tag(element: str, /, *children: object, **attributes: object) -> Markup:
 
 
 def shape(element: str, /, **attributes: object) -> Markup:
-    """An SVG element without children."""
+    """Return an SVG element without children."""
     return Markup(f"<{element}{''.join(_attribute(key, value) for key, value in attributes.items())}/>")
 
 
@@ -75,7 +75,7 @@ def _attribute(key: str, value: object) -> str:
 
 
 def code(name: str) -> Markup:
-    """A node's or tensor's name, of any length: the middle gives way where it does not fit, and hovering shows all."""
+    """Return a node's or tensor's name; a long one is shortened in the middle, and hovering shows all."""
     shown = visible(name)
     if len(shown) > _NAME_HEAD + _NAME_TAIL:
         head, tail = shown[:_NAME_HEAD] + "…", shown[-_NAME_TAIL:]
@@ -87,7 +87,7 @@ def code(name: str) -> Markup:
 
 
 def paragraph(text: object, class_: str | None = None) -> Markup:
-    """One paragraph."""
+    """Return one paragraph."""
     return tag("p", text, class_=class_)
 
 
@@ -96,7 +96,7 @@ def paragraph(text: object, class_: str | None = None) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a cell shows, and the number it is sorted by."""
+    """The content of a cell, and the number it is sorted by."""
 
     content: object
     order: float
@@ -106,9 +106,8 @@ class Cell:
 class Column:
     """A header and its cells, each text, Markup or a :class:`Cell`.
 
-    ``number`` columns align right; ``name``, ``prose`` and ``length`` columns share what room is left, and text of a
-    ``wrap`` column may take several lines in a room that it leaves to others; ``rank`` is what rows are numbered by;
-    ``minor`` ones are left out on narrow pages.
+    ``number`` columns align right. ``name``, ``prose`` and ``length`` columns share the free width. Text of a ``wrap``
+    column may take several lines. ``rank`` columns number the rows. ``minor`` ones are left out on narrow pages.
     """
 
     header: str
@@ -129,14 +128,14 @@ class Column:
 
 
 def with_bar(text: object, bar: object) -> Markup:
-    """What a cell holds, and its error bar or what else is to know about it on a line below."""
+    """Return the text of a cell, with its error bar or another remark on a line below."""
     return join([text, " ", tag("small", bar)]) if bar else escape(text)
 
 
 def table(
     caption: str, columns: Sequence[Column], *, head: int = 0, sortable: bool = False, stacked: bool = False
 ) -> Markup:
-    """A table.
+    """Return a table.
 
     Args:
         caption: read out before the table; not shown, for a heading has the same text.
@@ -180,13 +179,14 @@ def document(
     styles: Sequence[str] = ("page.css",),
     scripts: Sequence[str] = ("page.js",),
 ) -> str:
-    """A whole page.
+    """Return a whole page.
 
     Args:
         title: of the window.
-        description: one sentence, for whoever lists pages.
-        body: what is on it.
-        styles, scripts: files of this package that become part of it, in order.
+        description: one sentence, for lists of pages.
+        body: the page's content.
+        styles: files of this package that become part of it, in order.
+        scripts: likewise.
     """
     style, script = (join(map(_part, names)) for names in (styles, scripts))
     # this page's own style and script and nothing else: even a mistake in escaping could not act
@@ -206,7 +206,7 @@ def document(
 
 
 def header(kicker: str, name: str, sentence: object, *rest: object, badges: Sequence[Markup] = ()) -> Markup:
-    """The head of a page.
+    """Return the head of a page.
 
     Args:
         kicker: what the page is, above the heading.
@@ -220,16 +220,16 @@ def header(kicker: str, name: str, sentence: object, *rest: object, badges: Sequ
 
 
 def bullets(texts: Iterable[object]) -> Markup:
-    """A list of texts."""
+    """Return a list of texts."""
     return tag("ul", *(tag("li", text) for text in texts))
 
 
 def columns(sections: Iterable[tuple[str, str, object]], names: Mapping[str, str] | None = None) -> Markup:
-    """Sections with a list of them beside.
+    """Return sections with a list of them beside.
 
     Args:
         sections: (id, title, content) of each.
-        names: id → what the list calls it, of those that it has; all, by their titles, by default.
+        names: id → title in the list, of those that it has; all, by their titles, by default.
     """
     listed = tuple(sections)
     names = {name: title for name, title, _ in listed} if names is None else names
@@ -243,10 +243,10 @@ def columns(sections: Iterable[tuple[str, str, object]], names: Mapping[str, str
 
 
 def figures(shown: Iterable[tuple[str, str, str]]) -> Markup:
-    """A row of large numbers.
+    """Return a row of large numbers.
 
     Args:
-        shown: (what it is, the number with its unit, what to know about it) of each.
+        shown: (label, number with its unit, remark) of each.
     """
     rows = (
         tag("div", tag("dt", label), tag("dd", tag("b", value), tag("span", detail))) for label, value, detail in shown
@@ -256,7 +256,7 @@ def figures(shown: Iterable[tuple[str, str, str]]) -> Markup:
 
 @cache
 def _part(name: str) -> Markup:
-    """A file of this package as it stands; it holds no end tag that would close its element."""
+    """Return a file of this package as it is; it holds no end tag that would close its element."""
     return Markup(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them: no meaningless digit, a real minus, and a unit that does not wrap away."""
+"""Numbers in readable form: no meaningless digit, a real minus sign, and a unit that stays on the same line."""
 
 import math
 
@@ -13,13 +13,13 @@ _CLEAR = 1.05  # a ratio nearer to 1 prints as 1.0 and is called the same
 
 
 def fixed(value: float, places: int) -> str:
-    """``-0.5`` with 2 → ``"−0.50"``; a negative zero loses its sign."""
+    """Return ``-0.5`` with 2 places as ``"−0.50"``; a negative zero loses its sign."""
     text = f"{value:.{places}f}"
     return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Three digits that matter: ``0.0253``, ``3.21``, ``412``, ``1.2×10⁻⁷``; trailing zeros go."""
+    """Return three significant digits: ``0.0253``, ``3.21``, ``412``, ``1.2×10⁻⁷``, without trailing zeros."""
     if value == 0 or not math.isfinite(value):
         return fixed(value, 0) if value == 0 else ("∞" if value > 0 else "−∞" if value < 0 else "not a number")
     mantissa, exponent = f"{abs(value):.{digits - 1}e}".split("e")
@@ -33,64 +33,64 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def power_of_ten(exponent: int) -> str:
-    """2 → ``"100"``, 6 → ``"10⁶"``."""
+    """Return 2 as ``"100"``, 6 as ``"10⁶"``."""
     return str(10**exponent) if exponent <= 2 else f"10{str(exponent).translate(_RAISED)}"
 
 
 def percent(fraction: float, places: int = 2) -> str:
-    """0.7012 → ``"70.12 %"``."""
+    """Return 0.7012 as ``"70.12 %"``."""
     return f"{fixed(fraction * 100, places)}{_SPACE}%"
 
 
 def share(fraction: float) -> str:
-    """A small part of a whole: ``"0.013 %"``, ``"none"``, ``"all"``."""
+    """Return a small part of a whole: ``"0.013 %"``, ``"none"``, ``"all"``."""
     if 0 < fraction < _SMALLEST_SHARE:
         return f"under {100 * _SMALLEST_SHARE:g}{_SPACE}%"
     return "none" if fraction <= 0 else "all" if fraction >= 1 else f"{significant(fraction * 100, 2)}{_SPACE}%"
 
 
 def points(fraction: float) -> str:
-    """0.0042 → ``"0.42 points"``, of a percentage."""
+    """Return 0.0042 as ``"0.42 points"``, of a percentage."""
     return f"{fixed(fraction * 100, 2)}{_SPACE}points"
 
 
 def score(value: float, unit: str) -> str:
-    """A metric's value."""
+    """Return a metric's value with its unit."""
     return percent(value) if unit == "percent" else fixed(value, 4)
 
 
 def difference(value: float, unit: str) -> str:
-    """A difference of two values of a metric."""
+    """Return a difference of two values of a metric."""
     return points(value) if unit == "percent" else fixed(value, 4)
 
 
 def milliseconds(value: float) -> str:
-    """12.345 → ``"12.3 ms"``."""
+    """Return 12.345 as ``"12.3 ms"``."""
     return f"{significant(value)}{_SPACE}ms"
 
 
 def decibels(value: float | None) -> str:
-    """31.26 → ``"31.3 dB"``; ``"exact"`` for infinity, a dash for what is not known."""
+    """Return 31.26 as ``"31.3 dB"``; ``"exact"`` for infinity, a dash for an unknown value."""
     if value is None or math.isnan(value):
         return "–"
     return "exact" if value == math.inf else f"{fixed(value, 1)}{_SPACE}dB"
 
 
 def size(count: int) -> str:
-    """Bytes in binary units."""
+    """Return bytes in binary units."""
     return format_bytes(count).replace(" ", _SPACE)
 
 
 def times(ratio: float) -> str:
-    """1.83 → ``"1.8×"``, 12.4 → ``"12×"``, 1 → ``"1.0×"``."""
+    """Return 1.83 as ``"1.8×"``, 12.4 as ``"12×"``, 1 as ``"1.0×"``."""
     return f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:.0f}×"
 
 
 def is_same(ratio: float) -> bool:
-    """Whether a ratio is too near to 1 to speak of."""
+    """Return whether a ratio is so near to 1 that it counts as the same."""
     return 1 / _CLEAR < ratio < _CLEAR
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """``"1 layer"``, ``"3 layers"``."""
+    """Return ``"1 layer"``, ``"3 layers"``."""
     return f"{count}{_SPACE}{one if count == 1 else many or one + 's'}"

@@ -15,7 +15,7 @@ _MANY = 12  # rows from which a list is folded away
 
 
 def correction_section(report: QuantizationReport) -> html.Markup:
-    """Changes of weights, by kind."""
+    """Return changes of weights, by kind."""
     if not report.corrections:
         return html.paragraph(report.absent.get("corrections", "None: weights were rounded as they are."), "absent")
     parts = []
@@ -34,7 +34,7 @@ def correction_section(report: QuantizationReport) -> html.Markup:
 
 
 def note_section(report: QuantizationReport) -> html.Markup:
-    """Warnings first, notes behind them."""
+    """Return warnings first, then notes."""
     notes = sorted(report.notes, key=lambda note: note.level != "warning")
     if not notes:
         return html.paragraph("None.")
@@ -46,7 +46,7 @@ def note_section(report: QuantizationReport) -> html.Markup:
 
 
 def origin_section(report: QuantizationReport) -> html.Markup:
-    """Everything needed to make the result again."""
+    """Return everything needed to make the result again."""
     origin = report.provenance
     images = counted(origin.images, "image") if origin.images is not None else ""
     facts = {
@@ -71,7 +71,7 @@ def _facts(values: Mapping[str, str]) -> html.Markup:
 
 
 def judge(report: QuantizationReport) -> Verdict:
-    """Budgets are kept when every row of the report's precision keeps its own."""
+    """Return the verdict: budgets are kept when every row of the report's precision keeps its own."""
     rows = [row for row in report.accuracy if row.precision == report.precision]
     judged = [row for row in rows if row.kept is not None]
     kept = all(row.kept for row in judged) if judged else None
@@ -116,7 +116,7 @@ def _listed(clauses: list[str]) -> str:
 
 
 def _speed(report: QuantizationReport) -> tuple[str, Figure] | None:
-    """A clause and a figure on the result beside FP32 on one engine and machine; None without both."""
+    """Return a clause and a figure on the speed beside FP32 on one engine and machine; None without both."""
     pairs = ((sections.speed_base(report.speed, row), row) for row in report.speed if row.precision == report.precision)
     before, after = next(((one.median_ms, row.median_ms) for one, row in pairs if one is not None), (0.0, 0.0))
     if not before:
@@ -131,7 +131,7 @@ def _speed(report: QuantizationReport) -> tuple[str, Figure] | None:
 
 
 def _size(report: QuantizationReport) -> tuple[str, Figure] | None:
-    """The same of the files' sizes."""
+    """Return a clause and a figure on the sizes of the files likewise."""
     before, after = (report.sizes_bytes.get(name) for name in (REFERENCE, report.precision))
     if not before or not after:
         return None
@@ -152,7 +152,7 @@ def _caution(row: AccuracyRow) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    """A difference without its unit."""
+    """Return a difference without its unit."""
     return difference(value, unit).split("\N{NO-BREAK SPACE}")[0]
 
 
@@ -170,7 +170,7 @@ _BADGES = {True: ("✓ Budget kept", "good"), False: ("✗ Budget missed", "bad"
 
 
 def render(report: QuantizationReport) -> str:
-    """The report as a whole HTML document; equal reports give equal text."""
+    """Return the report as a whole HTML document; equal reports give equal text."""
     verdict, model = judge(report), report.provenance.model
     word, kind = _BADGES[verdict.kept]
     badges = [html.tag("span", word, class_=f"badge {kind}")]
@@ -193,7 +193,7 @@ def render(report: QuantizationReport) -> str:
 
 
 def save(report: QuantizationReport, path: Path) -> None:
-    """Writes the report, all of it or nothing; folders on the way are made.
+    """Write the report atomically; missing folders are made.
 
     Raises:
         ArtifactError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""A quantization's result as plain records: all that a report shows, nothing that it can work out itself."""
+"""A quantization's result as plain records: all that a report shows, without what it can compute itself."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ Part = Literal["accuracy", "speed", "layers", "tensors", "corrections"]
 """Parts of a report that may be missing, with a reason."""
 
 REFERENCE = "FP32"
-"""What everything is compared with."""
+"""The precision that all others are compared with."""
 
 _ROUNDING = 1e-9  # scores are fractions of images: 0.702 - 0.692 must count as 0.010, not as a hair more
 
@@ -47,12 +47,12 @@ class AccuracyRow:
 
     @property
     def kept(self) -> bool | None:
-        """Whether the drop is inside its budget; None without one. A hair of float rounding is forgiven."""
+        """Whether the drop is inside its budget; None without one. Tiny float rounding errors are ignored."""
         return None if self.max_drop is None else self.drop <= self.max_drop + _ROUNDING
 
     @property
     def sure(self) -> bool:
-        """Whether the whole interval lies on one side of the budget; so it is taken where there is no interval."""
+        """Whether the whole interval lies on one side of the budget; True where there is no interval."""
         if self.interval is None or self.max_drop is None:
             return True
         low, high = self.interval
@@ -126,13 +126,13 @@ class TensorRow:
 
     @property
     def threshold(self) -> float:
-        """The threshold in force."""
+        """Threshold in use."""
         return self.thresholds[self.chosen] if self.used is None else self.used
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A change of weights that was made to win accuracy back.
+    """A change of weights that was made to recover accuracy.
 
     Attributes:
         kind: ``Cross-layer equalization``, ``Bias correction``, ``AdaRound``.
@@ -216,7 +216,7 @@ class QuantizationReport:
 
 
 class Figure(NamedTuple):
-    """A number worth printing large: what it is of, the number, and what it was worked out from."""
+    """A number to print large: its label, its value, and what it was computed from."""
 
     label: str
     value: str
@@ -225,7 +225,7 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What it all comes to; see :func:`~edgert.report.quantization_page.judge`.
+    """The overall verdict; see :func:`~edgert.report.quantization_page.judge`.
 
     Attributes:
         kept: whether every budget was kept; None without accuracy budgets.

@@ -22,7 +22,7 @@ _STATES = {True: ("✓ kept", "good"), False: ("✗ missed", "bad"), None: ("–
 
 
 def accuracy_section(report: QuantizationReport) -> Markup:
-    """Table and chart of every metric; a reason where nothing was scored."""
+    """Return table and chart of every metric; a reason where nothing was scored."""
     rows = report.accuracy
     if not rows:
         return paragraph(report.absent.get("accuracy", "Accuracy was not measured."), "absent")
@@ -62,12 +62,12 @@ def _table(report: QuantizationReport, names: Sequence[str]) -> Markup:
 
 
 def _bare(value: float, unit: str) -> str:
-    """A value or difference without its unit."""
+    """Return a value or difference without its unit."""
     return fixed(value * 100, 2) if unit == "percent" else fixed(value, 4)
 
 
 def _charts(rows: Sequence[AccuracyRow], names: Sequence[str]) -> Iterator[Markup]:
-    """One chart for each unit that has an interval or a budget to be seen against."""
+    """Yield one chart for each unit that has an interval or a budget to compare with."""
     for unit, factor, places in (("percent", 100, 1), ("plain", 1, 3)):
         some = [(name, row) for name, row in zip(names, rows, strict=True) if row.unit == unit]
         some = [(name, row) for name, row in some if math.isfinite(row.drop)]
@@ -88,7 +88,7 @@ def _axis(value: float, factor: int, places: int) -> str:
 
 
 def speed_base(rows: Sequence[SpeedRow], row: SpeedRow) -> SpeedRow | None:
-    """What a row is compared with: FP32 on the same engine and machine; None for FP32 itself."""
+    """Return the row to compare with: FP32 on the same engine and machine; None for FP32 itself."""
     same = [
         one for one in rows if (one.engine, one.machine) == (row.engine, row.machine) and one.precision == REFERENCE
     ]
@@ -96,7 +96,7 @@ def speed_base(rows: Sequence[SpeedRow], row: SpeedRow) -> SpeedRow | None:
 
 
 def speed_section(report: QuantizationReport) -> Markup:
-    """The time of one inference and the size of the file; a reason where no time was taken."""
+    """Return the time of one inference and the size of the file; a reason where no time was measured."""
     if report.speed:
         parts = [paragraph(_lead(report.speed), "lead"), _speed(report)]
     else:
@@ -105,7 +105,7 @@ def speed_section(report: QuantizationReport) -> Markup:
 
 
 def _lead(rows: Sequence[SpeedRow]) -> str:
-    """What all rows share, for the line above the table."""
+    """Return what all rows share, for the line above the table."""
     shared = (getattr(rows[0], field) for field in ("engine", "machine") if _is_one(rows, field))
     where = ", ".join(filter(None, shared))
     runs = f", median of {counted(rows[0].runs, 'run')}" if _is_one(rows, "runs") else ""
@@ -156,7 +156,7 @@ def _sizes(report: QuantizationReport) -> Markup:
 def _measures(
     header: str, texts: Sequence[str], parts: Sequence[float], result: Sequence[bool]
 ) -> tuple[Column, Column]:
-    """Numbers, and bars that repeat them; those of the result stand out."""
+    """Return numbers, and bars that repeat them; those of the result stand out."""
     cells = [tag("b", text) if strong else text for text, strong in zip(texts, result, strict=True)]
     bars = [length_bar(part, strong=strong) for part, strong in zip(parts, result, strict=True)]
     return Column(header, cells, "number"), Column("of the largest", bars, "length")
@@ -170,7 +170,7 @@ _NOT_KNOWN = -math.inf  # sorts below every measured value
 
 
 def layer_section(report: QuantizationReport) -> Markup:
-    """Noise layer by layer: chart, the worst by name, all of them on demand."""
+    """Return noise layer by layer: a chart, the worst by name, all of them folded."""
     layers = report.layers
     known = [layer.sqnr_db for layer in layers if layer.sqnr_db is not None and not math.isnan(layer.sqnr_db)]
     if not known:
@@ -197,7 +197,7 @@ def layer_section(report: QuantizationReport) -> Markup:
 
 
 def kept_section(report: QuantizationReport) -> Markup:
-    """Layers that compute in another precision than the result's, and why."""
+    """Return layers that compute in another precision than the result's, and why."""
     kept = [place for place, layer in enumerate(report.layers) if layer.precision != report.precision]
     if not report.layers:
         return paragraph("Nothing is known of single layers.", "absent")
@@ -211,7 +211,7 @@ def kept_section(report: QuantizationReport) -> Markup:
 
 
 def _noise(sqnr_db: float) -> str:
-    """RMS of the noise as a part of the signal's, by the definition of the decibel: 20 dB is a tenth."""
+    """Return the RMS of the noise as a part of the signal's, by the definition of the decibel: 20 dB is a tenth."""
     ratio = 10 ** (-sqnr_db / 20)
     return f"{significant(100 * ratio, 2)}\N{NO-BREAK SPACE}%" if ratio < _LOUD else f"{significant(ratio, 2)} times"
 
@@ -250,7 +250,7 @@ def _worst_table(report: QuantizationReport, worst: Sequence[int]) -> Markup:
 
 
 def _costliest(report: QuantizationReport) -> list[Markup]:
-    """The layers to look at first when a budget is missed."""
+    """Return the layers to look at first when a budget is missed."""
     costs = [(layer.cost, -place) for place, layer in enumerate(report.layers) if layer.cost is not None]
     places = [-place for cost, place in sorted(costs, reverse=True)[:_WORST] if cost > 0]
     if not places:
@@ -271,7 +271,7 @@ def _numbers(places: Sequence[int]) -> Column:
 def _columns(
     report: QuantizationReport, places: Sequence[int], cost: Literal["number", "minor number"] = "number"
 ) -> list[Column]:
-    """What every table shows of a layer; the name comes first."""
+    """Return the columns that every table has for a layer; the name comes first."""
     layers = [report.layers[place] for place in places]
     columns = [
         Column("Layer", [code(layer.name) for layer in layers], "name"),
@@ -302,7 +302,7 @@ _TENSOR_LEAD = (
 
 
 def tensor_section(report: QuantizationReport) -> Markup:
-    """Histograms: those that lose most open, the others folded away in graph order."""
+    """Return histograms: those that lose most are open, the others folded in graph order."""
     if not report.tensors:
         return paragraph(report.absent.get("tensors", "No activations were counted."), "absent")
     same: dict[object, list[TensorRow]] = {}  # with one and the same histogram, as before and after a transposition
@@ -327,10 +327,10 @@ def tensor_section(report: QuantizationReport) -> Markup:
 
 
 def own_sqnr_db(row: TensorRow) -> float:
-    """SQNR of rounding and clipping this one tensor, in dB, taken from its histogram; infinite if it is always zero.
+    """Return the SQNR of rounding and clipping this tensor, in dB, from its histogram; infinite if it is always zero.
 
-    Every value counts as the middle of its bin, those of the first bin as zero: they round to it, and after a ReLU most
-    of them are.
+    Every value counts as the middle of its bin. Those of the first bin count as zero: they round to it, and after a
+    ReLU most of them are.
     """
     width = _bin_width(row)
     values = (np.arange(len(row.counts)) + 0.5) * width
@@ -343,7 +343,7 @@ def own_sqnr_db(row: TensorRow) -> float:
 
 
 def clipped_share(row: TensorRow) -> float:
-    """Part of the values that lie beyond the threshold, to a bin."""
+    """Return the share of values that lie beyond the threshold, to the precision of a bin."""
     starts = np.arange(len(row.counts)) * _bin_width(row)
     counts: npt.NDArray[np.float64] = row.counts.astype(np.float64)
     return float(counts[starts >= row.threshold].sum() / max(counts.sum(), 1.0))
@@ -354,7 +354,7 @@ def _bin_width(row: TensorRow) -> float:
 
 
 def _card(same: Sequence[TensorRow], sqnr_db: float, rows: int) -> Markup:
-    """One histogram; the first tensor that has it, in graph order, stands for all."""
+    """Return one histogram; the first tensor that has it, in graph order, represents all."""
     row = same[0]
     body = [tag("figcaption", code(row.name))]
     if row.amax <= 0:

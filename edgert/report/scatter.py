@@ -1,4 +1,4 @@
-"""Dots with error bars on two logarithmic axes, and classes of numbers that are told apart by color."""
+"""Dots with error bars on two logarithmic axes, and classes of numbers shown by color."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ _SHAPES = {
     "missed": "M-4.5,-4.5L4.5,4.5M-4.5,4.5L4.5,-4.5",
 }
 SIGNS = {"kept": "● kept", "close": "◆ too close to tell", "unknown": "☐ not known", "missed": "✕ missed"}
-"""What the shapes of dots stand for."""
+"""Meaning of the shapes of dots."""
 
 # Classes of numbers, drawn as the colors ``heat0`` to ``heat4`` of ``series.css``.
 
@@ -43,20 +43,21 @@ class Heat:
     high: float
 
     def of(self, value: float) -> int:
-        """The class of a number, 0 to 4; the last one for what is infinite."""
+        """Return the class of a number, 0 to 4; the last one for infinity."""
         return CLASSES - 1 if value == math.inf else sum(value >= edge * (1 - 1e-9) for edge in self.edges[1:])
 
     def legend(self, show: Callable[[float], str]) -> Iterator[tuple[int, str]]:
-        """Every class with the numbers that it has."""
+        """Yield every class with its range of numbers."""
         ends = [*self.edges[1:], self.high]
         for number, (low, high) in enumerate(zip(self.edges, ends, strict=True)):
             yield number, show(low) if show(low) == show(high) else f"{show(low)} – {show(high)}"
 
 
 def heat_of(values: Sequence[float], *, is_from_least: bool = False) -> Heat:
-    """Classes for numbers; what is not finite or not above zero counts for none.
+    """Return classes for numbers; numbers that are not finite or not above zero are ignored.
 
     Args:
+        values: the numbers.
         is_from_least: far numbers share the hottest class, and not the coldest.
     """
     known = [value for value in values if 0 < value < math.inf]
@@ -71,7 +72,7 @@ def heat_of(values: Sequence[float], *, is_from_least: bool = False) -> Heat:
 
 
 def heat_legend(heat: Heat, unit: str, show: Callable[[float], str]) -> Markup:
-    """What the colors stand for."""
+    """Return the legend of the colors."""
     keys = [tag("span", words, class_=f"key heat{number}") for number, words in heat.legend(show)]
     return tag("span", f"{unit}: ", *keys, class_="legend")
 
@@ -81,10 +82,10 @@ class Dot:
     """One dot.
 
     Attributes:
-        x, y: above 0; ``y`` is None where it is not known: then it stands in a strip of its own below.
+        x, y: above 0; ``y`` is None where it is not known: the dot is then in a strip of its own below.
         x_bar, y_bar: ends of the error bars; None: there is none.
         label: beside it; empty: none.
-        detail: what hovering shows.
+        detail: text on hovering.
         heat: class of its color.
         mark: its shape, of :data:`SIGNS`.
         kind: ``chosen``, ``small`` (without bars) or empty.
@@ -109,11 +110,11 @@ class Axis:
     high: float
 
     def part(self, value: float) -> float:
-        """Where a number stands, 0 to 1."""
+        """Return the position of a number, 0 to 1."""
         return math.log(value / self.low) / math.log(self.high / self.low)
 
     def ticks(self, wanted: int) -> list[float]:
-        """Round numbers."""
+        """Return round numbers."""
         if self.high / self.low < _DECADES:
             return list(ticks(self.low, self.high, wanted))
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
@@ -126,7 +127,7 @@ class Axis:
 
 
 def axis_of(values: Sequence[float], limit: float | None = None) -> Axis:
-    """An axis with room for all that is finite and above zero, and for a limit that is not far from it."""
+    """Return an axis with space for all finite numbers above zero, and for a limit that is not far from them."""
     known = [value for value in values if 0 < value < math.inf] or [1.0]
     low, high = min(known), max(known)
     if limit is not None and low / _NEAR <= limit <= high * _NEAR:
@@ -136,7 +137,7 @@ def axis_of(values: Sequence[float], limit: float | None = None) -> Axis:
 
 
 def front_of(dots: Sequence[Dot]) -> list[Dot]:
-    """The dots that no other is right of and below of, from left to right."""
+    """Return the dots that no other is right of and below of, from left to right."""
     found: list[Dot] = []
     for dot in sorted((one for one in dots if one.y is not None), key=lambda one: (-one.x, one.y or 0.0)):
         if not found or (dot.y or 0.0) < (found[-1].y or 0.0):
@@ -153,7 +154,7 @@ def scatter_chart(
     limits: tuple[float | None, float | None] = (None, None),
     strip: str = "",
 ) -> Markup:
-    """Dots, the best of them joined: less is better upwards, more is better to the right.
+    """Return dots, the best of them joined: down is better, and right is better.
 
     Args:
         dots: at least one; small ones are drawn first.
@@ -161,7 +162,7 @@ def scatter_chart(
         names: of both axes.
         show: a number of an axis.
         limits: drawn across, or named at the edge that they are beyond; None: none.
-        strip: what is said of dots whose ``y`` is not known.
+        strip: the words for dots whose ``y`` is not known.
     """
     x_axis = axis_of([one for dot in dots for one in (dot.x, *(dot.x_bar or ()))], limits[0])
     y_axis = axis_of([one for dot in dots if dot.y for one in (dot.y, *(dot.y_bar or ()))], limits[1])
@@ -222,7 +223,7 @@ def _budget(
 
 
 def _front(points: Sequence[tuple[float, float]], height: int) -> Markup:
-    """Steps from dot to dot: what can be had without giving up one for the other."""
+    """Return steps from dot to dot: the best combinations of both axes."""
     if len(points) < 2:
         return Markup("")
     steps = [f"M{points[0][0]:.2f},{points[0][1]:.1f}", *(f"V{y:.1f}H{x:.2f}" for x, y in points[1:])]
@@ -258,7 +259,7 @@ def _dot(dot: Dot, x: float, y: float) -> Markup:
 
 
 def _labels(places: Sequence[tuple[float, float, str]]) -> Iterator[Markup]:
-    """One for dots in the same place, and each where it meets no dot and no other label, if there is such a place."""
+    """Yield one label for dots in the same place, where it overlaps no dot and no other label, if there is space."""
     groups: list[tuple[float, float, list[str]]] = []
     for x, y, label in places:
         near = (one for one in groups if abs(one[0] - x) * _NOMINAL_PX / 100 < _SAME_PX and abs(one[1] - y) < _SAME_PX)

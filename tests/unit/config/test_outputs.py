@@ -40,7 +40,7 @@ def test_the_keys_become_rules(tmp_path: Path) -> None:
     [
         ("rotate: {}", "expected size: or every:"),
         ("rotate: {size: 10B}", "at least 64KiB"),
-        ("rotate: {size: 0B}", "more than nothing"),
+        ("rotate: {size: 0B}", "more than 0 bytes"),
         ("rotate: {every: 0s}", "1 or more"),
         ("rotate: {every: 1y}", "unknown unit"),
         ("rotate: {each: 1h}", "unknown key 'each'"),

@@ -242,7 +242,7 @@ def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
             "engines: no engine 'tensort'; did you mean 'tensorrt'?; known: tensorrt-dla, tensorrt",
             ":1 engines",
         ),
-        ("engines: [tensorrt, tensorrt]\n" + MINIMAL, "engines: an engine stands twice: tensorrt", ":1 engines"),
+        ("engines: [tensorrt, tensorrt]\n" + MINIMAL, "engines: an engine is listed twice: tensorrt", ":1 engines"),
         ("engines: 3\n" + MINIMAL, "engines: cannot use 3", ":1 engines"),
         ("engines: []\n" + MINIMAL, "engines: no engine is left to run the models", ":1 engines"),
     ],

@@ -76,7 +76,7 @@ def test_tasks(text: str, wanted: object) -> None:
     [
         ("", "'' is no task"),
         ("clasify", "'clasify' is no task; did you mean 'classify'?"),
-        ("detect", "detect what?"),
+        ("detect", "detect needs a second word"),
         ("detect yolo", "cannot use 'detect yolo'"),
         ("detect yolox fast", "cannot understand 'fast'"),
         ("detect yolox score=7", "cannot use 'score=7'"),
