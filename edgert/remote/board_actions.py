@@ -29,8 +29,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def receive(content: job.Content, size_bytes: int, source: BinaryIO, out: BinaryIO) -> None:
-    """Answers how many bytes are here (``at``), takes the rest, checks all of it, and answers ``done``. Blocks. Raises
-    ArtifactError when the disk is full; or what came is not what was announced, and is deleted."""
+    """Receive a bundle, from where an earlier transfer stopped.
+
+    The number of bytes that are here is answered first (``at``). Then the rest is received and all of it checked, and
+    ``done`` is answered. Blocks until done.
+
+    Raises:
+        ArtifactError: the disk is full; or the content is not what was announced, and is deleted.
+    """
     with job.held(content.lock, 2 * SILENCE_S):
         try:
             if content.bundle.is_file() and sha256_of(content.bundle) == content.digest:  # it came in before
@@ -38,7 +44,7 @@ def receive(content: job.Content, size_bytes: int, source: BinaryIO, out: Binary
                 write_line(out, {"at": size_bytes})
             else:
                 at = content.part.stat().st_size if content.part.exists() else 0
-                if at > size_bytes:  # nothing can go on from what is longer than it may be
+                if at > size_bytes:  # too long: a transfer cannot resume from it
                     content.part.unlink()
                     at = 0
                 write_line(out, {"at": at})
@@ -57,7 +63,7 @@ def receive(content: job.Content, size_bytes: int, source: BinaryIO, out: Binary
 
 
 def _append(part: Path, left: int, source: BinaryIO) -> None:
-    """Appends what comes, up to so many bytes; ends early when the sender is gone."""
+    """Append at most ``left`` received bytes; end early when the sender is gone."""
     with part.open("ab") as file:
         while left > 0:
             ready, _, _ = select.select([source], [], [], SILENCE_S)
@@ -68,11 +74,15 @@ def _append(part: Path, left: int, source: BinaryIO) -> None:
 
 
 def _accept(content: job.Content, size_bytes: int) -> None:
-    """Lets the part become the bundle. Raises ArtifactError when it is cut short, or is not what was announced."""
+    """Check the received part and rename it to the bundle.
+
+    Raises:
+        ArtifactError: it is cut short, or is not what was announced.
+    """
     have = content.part.stat().st_size
     if have < size_bytes:
         raise ArtifactError(
-            "the bundle did not come in whole", why=f"{have} of {size_bytes} bytes came", fix="build again: it goes on"
+            "the bundle did not come in whole", why=f"{have} of {size_bytes} bytes came", fix="build again: it resumes"
         )
     found = sha256_of(content.part)
     if found != content.digest:
@@ -94,9 +104,10 @@ _TAIL_BYTES, _TAIL_LINES = 8192, 20
 
 
 def follow(run: job.Run, at: int, out: BinaryIO) -> None:
-    """Writes every line of the events as ``{"at": offset after it, "text": line}``, and ``end`` at last. Blocks.
+    """Write every line of the events as ``{"at": offset after it, "text": line}``, and ``end`` at last.
 
-    The end has the content of ``end.json``; ``code`` is None for a job whose process is gone without an end.
+    Blocks until the job ends. The end has the content of ``end.json``; ``code`` is None for a job whose process is gone
+    without an end.
     """
     beat_s = time.monotonic()
     while True:
@@ -130,9 +141,14 @@ ACTIONS = ("receive", "start", "work", "follow", "send", "cancel")
 
 
 def perform(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
-    """Performs ``edgert job ACTION``: an action's name and arguments. An error is also written to ``out``, for the
-    workstation. Raises EdgertError as the action does, and ArtifactError for no such action, or other words than it
-    takes."""
+    """Perform ``edgert job ACTION``: an action's name and arguments.
+
+    An error is also written to ``out``, for the workstation.
+
+    Raises:
+        EdgertError: as the action does.
+        ArtifactError: no such action, or other arguments than it takes.
+    """
     if words[0] not in ACTIONS:
         what = f"there is no action {words[0]!r}{nearest(words[0], ACTIONS)}"
         raise ArtifactError(what, fix=f"one of {', '.join(ACTIONS)}")
@@ -164,4 +180,6 @@ def _perform(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
             job.cancel(job.known_run(name))
             write_line(out, {"canceled": True})
         case _:
-            raise ArtifactError(f"action {words[0]!r} does not take {len(words) - 1} words", fix="edgert job --help")
+            raise ArtifactError(
+                f"action {words[0]!r} does not take {len(words) - 1} arguments", fix="edgert job --help"
+            )

@@ -1,7 +1,7 @@
 """A build on the board that belongs to no connection: its files, and how it is started, joined and ended.
 
-One job per bundle at a time. Its process holds the bundle's ``work`` lock, and so does the compiler, which inherits it:
-a free lock means that no job works, however the last one ended.
+There is one job per bundle at a time. Its process holds the bundle's ``work`` lock, and so does the compiler, which
+inherits it. So a free lock means that no job works, however the last one ended.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from edgert.files import cache_folder, replace_text
 BUNDLE_LIFETIME_S = 7 * 86400.0
 """How long a bundle stays after it was last used."""
 RUN_LIFETIME_S = 3600.0
-"""How long a job's files stay: longer than a workstation that lost its link tries to come back."""
+"""How long a job's files stay: longer than a workstation that lost its connection retries."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RUN = re.compile(r"([0-9a-f]{64})\.[0-9a-f]{12}")
 
@@ -38,7 +38,7 @@ class _HasFolder(Protocol):
 
 
 class _File:
-    """A path of a fixed name in the folder of the object that is asked for it."""
+    """A path of a fixed name in the folder of its owner."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -49,7 +49,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A bundle, known by the SHA-256 of its bytes; ``lock`` is held while it is received, ``work`` by its job."""
+    """A bundle, identified by the SHA-256 of its bytes; ``lock`` is held during a transfer, ``work`` by its job."""
 
     digest: str
     folder: Path
@@ -75,40 +75,52 @@ class Run:
         return self.content.folder / self.name
 
     events = _File("events.jsonl")
-    """What the compiler wrote on standard output: a JSON object per line."""
+    """Standard output of the compiler: a JSON object per line."""
     log = _File("log.txt")
-    """What it wrote on standard error."""
+    """Standard error of the compiler."""
     output = _File("out.edgert")
     """The bundle with its engines."""
     addition = _File("addition.zip")
-    """What the workstation does not have of it."""
+    """The members that the workstation does not have."""
     canceled = _File("canceled")
-    """Exists once it was asked to end."""
+    """Exists once a stop was requested."""
     strict = _File("strict")
     """Exists where an engine that would be skipped is an error."""
     process = _File("pid")
     """Process id of the job."""
     end = _File("end.json")
-    """How it ended; exists once it has."""
+    """Result of the job; exists once it has ended."""
 
 
 def content_of(digest: str) -> Content:
-    """Raises ArtifactError for anything but a SHA-256 in hex."""
+    """Return the content of a digest.
+
+    Raises:
+        ArtifactError: it is not a SHA-256 in hex.
+    """
     if not _DIGEST.fullmatch(digest):
         raise ArtifactError(f"{digest!r} names no content", why="it is no SHA-256 in hexadecimal digits")
     return Content(digest, cache_folder() / "remote" / digest)
 
 
 def run_of(name: str) -> Run:
-    """Raises ArtifactError for what names no run."""
+    """Return the run of a name.
+
+    Raises:
+        ArtifactError: it is not the name of a run.
+    """
     match = _RUN.fullmatch(name)
     if match is None:
-        raise ArtifactError(f"{name!r} names no job", why="it is not what edgert job start answered")
+        raise ArtifactError(f"unknown job {name!r}", why="expected an id printed by edgert job start")
     return Run(name, content_of(match[1]))
 
 
 def known_run(name: str) -> Run:
-    """A run that was started, and whose files are still here. Raises ArtifactError."""
+    """Return a run that was started, and whose files still exist.
+
+    Raises:
+        ArtifactError: there is no such run.
+    """
     run = run_of(name)
     if not run.folder.is_dir():
         raise ArtifactError(
@@ -120,7 +132,7 @@ def known_run(name: str) -> Run:
 
 
 def sweep(content: Content) -> None:
-    """Removes what nothing needs any more: other bundles, and runs of this one, none of which may be alive."""
+    """Remove what is no longer needed: other bundles, and runs of this one; none of them may be alive."""
     old = [(folder, BUNDLE_LIFETIME_S) for folder in content.folder.parent.glob("*") if folder != content.folder]
     old += [(folder, RUN_LIFETIME_S) for folder in content.folder.glob(f"{content.digest}.*")]
     for folder, lifetime_s in old:
@@ -135,9 +147,12 @@ _POLL_S = 0.1
 
 
 def take(path: Path) -> int | None:
-    """An open file that holds the lock, which a child process may inherit; None where another holds it.
+    """Return an open file that holds the lock, which a child process may inherit; None where another holds it.
 
-    The caller closes it. Raises ArtifactError where there can be no such file.
+    The caller closes it.
+
+    Raises:
+        ArtifactError: the file cannot be made.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +170,7 @@ def take(path: Path) -> int | None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a living process holds it."""
+    """Return whether a living process holds it."""
     if not path.exists():
         return False
     descriptor = take(path)
@@ -167,13 +182,17 @@ def is_held(path: Path) -> bool:
 
 @contextmanager
 def held(path: Path, timeout_s: float) -> Iterator[None]:
-    """Holds the lock in the block. Blocks until it has it; raises ArtifactError when ``timeout_s`` have passed."""
+    """Hold the lock in the block, after waiting for it.
+
+    Raises:
+        ArtifactError: ``timeout_s`` have passed.
+    """
     until = time.monotonic() + timeout_s
     while (descriptor := take(path)) is None:
         if time.monotonic() > until:
             raise ArtifactError(
                 "this bundle is being copied to the board already",
-                why=f"another process has been at it for {timeout_s:g} s",
+                why=f"another process has been copying it for {timeout_s:g} s",
                 where=str(path),
                 fix="wait for the other build, or end it",
             )
@@ -185,7 +204,7 @@ def held(path: Path, timeout_s: float) -> Iterator[None]:
 
 
 END_TIMEOUT_S = 30.0
-"""How long a compiler that is asked to end may take: TensorRT is asked between kernels, a DLA's compiler not at all."""
+"""Seconds that a compiler may take to end on request: TensorRT checks between kernels, a DLA's compiler never."""
 STRICT = "strict"
 """The word for a run in which an engine that would be skipped is an error."""
 _SETTLE_S = 10.0
@@ -194,12 +213,17 @@ _JOB_POLL_S = 0.05
 
 
 def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
-    """Starts a run, or finds the one that is at the same bundle: its result is taken, not made again. Asked twice, as
-    after a connection that was lost before the answer came, it starts one. Whether the other is strict, its
-    :attr:`Run.strict` has.
+    """Start a run, or find the one that builds the same bundle: its result is used instead of a second build.
 
-    Returns the run, and whether it is another than was asked for. Raises ArtifactError when the bundle is not here, or
-    nothing can be written, and BuildError when a run is neither alive nor gone.
+    A repeated call, after a connection was lost before the answer came, starts only one run. :attr:`Run.strict` shows
+    whether the other run is strict.
+
+    Returns:
+        The run, and whether it is another than the requested one.
+
+    Raises:
+        ArtifactError: the bundle is not here, or nothing can be written.
+        BuildError: a run is neither alive nor gone.
     """
     content = run.content
     if run.folder.is_dir():
@@ -227,7 +251,7 @@ def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
 
 
 def _begin(run: Run, lock: int, strict: bool) -> None:
-    """A process of its own session, which outlives this one and the connection."""
+    """Start a process in its own session, which outlives this one and the connection."""
     sweep(run.content)
     try:
         run.folder.mkdir(parents=True)
@@ -252,7 +276,7 @@ def _begin(run: Run, lock: int, strict: bool) -> None:
 
 
 def work(run: Run, lock: int) -> None:
-    """Compiles, and records how it ended. Runs in the job's own process; blocks until done."""
+    """Compile, and record how it ended; runs in the job's own process, and blocks until done."""
     asked: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -275,7 +299,7 @@ def work(run: Run, lock: int) -> None:
 
 
 def _result(run: Run) -> dict[str, Any]:
-    """What is to be fetched, with its digest; or why there is nothing."""
+    """Return the file to fetch, with its digest; or why there is none."""
     from edgert.remote.remote_job import pack_addition  # bundles take half a second to import, on every connection
 
     try:
@@ -288,12 +312,12 @@ def _result(run: Run) -> dict[str, Any]:
 
 
 def is_alive(run: Run) -> bool:
-    """Whether a process works on it."""
+    """Return whether a process works on it."""
     return _named(run.content) == run and is_held(run.content.work)
 
 
 def cancel(run: Run) -> None:
-    """Asks a run to end; one that has ended already is left alone. Returns at once."""
+    """Request a run to end, without waiting; one that has ended already is left alone."""
     if not run.end.exists() and is_alive(run):
         run.canceled.touch()
         with contextlib.suppress(ProcessLookupError):  # it has ended since
@@ -301,13 +325,13 @@ def cancel(run: Run) -> None:
 
 
 def _named(content: Content) -> Run | None:
-    """The run whose name the lock has, alive or not."""
+    """Return the run named in the lock, alive or not."""
     name = content.work.read_text(encoding="utf-8") if content.work.exists() else ""
     return Run(name, content) if _RUN.fullmatch(name) else None
 
 
 def _ourselves() -> list[str]:
-    """How this edgert was called, to be called again: a script that sets up its surroundings, or the module."""
+    """Return the command that calls this edgert again: a script that prepares its environment, or the module."""
     script = Path(sys.argv[0])
     is_module = script.name == "__main__.py" or not os.access(script, os.X_OK)
     return [sys.executable, "-m", "edgert"] if is_module else [str(script.absolute())]

@@ -1,7 +1,7 @@
 """Commands on the board through the system's ``ssh``, with the user's configuration, keys and known hosts.
 
-Nothing is asked on a terminal (``BatchMode``), no host key is accepted here, and no option overrides
-whom the user's configuration trusts.
+Nothing is asked on a terminal (``BatchMode``), no host key is accepted here, and no option overrides which hosts the
+user's configuration trusts.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, BinaryIO
 
 from edgert.errors import ConfigError, DeviceError, EdgertError, error_of
 
-# Lines of JSON: how workstation and board talk over a connection that a login shell may write on, too.
+# Lines of JSON between workstation and board, over a connection that a login shell may write on, too.
 
 
 def write_line(out: BinaryIO, content: Mapping[str, Any]) -> None:
-    """Writes one line, at once."""
+    """Write one line, and flush."""
     out.write(json.dumps(content).encode("ascii") + b"\n")
     out.flush()
 
 
 def read_line(line: bytes) -> dict[str, Any] | None:
-    """The line's content; None for a line that is none of ours, such as what a ``.bashrc`` prints."""
+    """Return the line's content; None for other lines, such as those that a ``.bashrc`` prints."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
@@ -46,14 +46,14 @@ _BY_HAND = "type  ssh {address} true  by hand: what works there works here"
 
 
 class LinkError(DeviceError):
-    """There is no connection to the board; ``passing``: it may be there again in a moment."""
+    """The board cannot be reached; ``passing``: it may be reachable again in a moment."""
 
     passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Words of ssh's → what they mean."""
+    """Words in ssh's messages, and their meaning."""
 
     words: tuple[str, ...]
     what: str
@@ -101,7 +101,7 @@ _OTHER = _Case((), "the connection to {address} broke", _BY_HAND, passing=True)
 
 
 def link_error(address: str, stderr: str) -> LinkError:
-    """The error for what ssh wrote on standard error."""
+    """Return the error for ssh's output on standard error."""
     case = next((case for case in _CASES if any(word in stderr for word in case.words)), _OTHER)
     names = {"address": address, "host": host_of(address)}
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("@")]
@@ -115,7 +115,7 @@ def link_error(address: str, stderr: str) -> LinkError:
 
 
 def host_of(address: str) -> str:
-    """The host of ``user@host`` or ``ssh://user@host:port``, as ``ssh-keygen -R`` takes it."""
+    """Return the host of ``user@host`` or ``ssh://user@host:port``, as ``ssh-keygen -R`` takes it."""
     host = address.removeprefix("ssh://").rpartition("@")[2].rstrip("/")
     name, colon, port = host.rpartition(":")
     return f"'[{name}]:{port}'" if colon and address.startswith("ssh://") else host
@@ -126,7 +126,7 @@ CHUNK_BYTES = 1 << 18
 
 
 def sha256_of(path: Path) -> str:
-    """A file's SHA-256, in hexadecimal digits."""
+    """Return a file's SHA-256, in hexadecimal digits."""
     found = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
@@ -144,7 +144,7 @@ _TAIL_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Where the board is, and how edgert is called there.
+    """The address of the board, and the command of edgert there.
 
     Attributes:
         address: as ssh takes it: ``user@host``, a name of its configuration, ``ssh://user@host:port``.
@@ -159,18 +159,27 @@ class Link:
             raise ConfigError(f"{self.address!r} is no address", where="--remote", fix="write user@host")
 
     def call(self, *words: str) -> Call:
-        """Calls edgert there with these words; a context, in which it runs."""
+        """Call edgert there with these words; the result is a context manager, in which it runs."""
         return Call(self.address, [*self.program, *words])
 
     def ask(self, *words: str, poll: Poll = bool) -> dict[str, Any]:
-        """The last line of JSON of a call. Blocks until it has ended. Raises as :meth:`Call.lines`."""
+        """Return the last line of JSON of a call, after it has ended; raises as :meth:`Call.lines`."""
         with self.call(*words) as call:
             return [{}, *call.lines(poll)][-1]
 
 
 class Call:
-    """One command on the board, while it runs. A context; leaving it early ends ssh, not what the board started. Raises
-    DeviceError when there is no ssh on this machine."""
+    """One command on the board, while it runs.
+
+    A context manager; leaving it early ends ssh, not what the board started.
+
+    Args:
+        address: of the board.
+        words: the command.
+
+    Raises:
+        DeviceError: there is no ssh on this machine.
+    """
 
     def __init__(self, address: str, words: Sequence[str]) -> None:
         self.address, self.words = address, words
@@ -203,7 +212,7 @@ class Call:
             stream.close()
 
     def write(self, chunk: bytes) -> bool:
-        """Sends bytes to the command; False when it takes no more, and :meth:`lines` raises the reason. Blocks."""
+        """Send bytes to the command; False when it takes no more: :meth:`lines` then raises the reason. Blocks."""
         assert self._process.stdin is not None  # a pipe
         rest = memoryview(chunk)
         try:
@@ -214,8 +223,11 @@ class Call:
         return True
 
     def line(self, poll: Poll) -> dict[str, Any] | None:
-        """The next line of JSON that the command wrote, other lines left out; None at its end. Raises EdgertError when
-        the board's side reported one."""
+        """Return the command's next line of JSON, other lines left out; None at its end.
+
+        Raises:
+            EdgertError: the board's side reported one.
+        """
         while True:
             end = self._rest.find(b"\n")
             if end < 0:
@@ -232,14 +244,19 @@ class Call:
                 return content
 
     def lines(self, poll: Poll) -> Iterator[dict[str, Any]]:
-        """All lines of JSON to the command's end. Raises EdgertError when the board's side reported one, LinkError when
-        the connection failed, and DeviceError when the command failed in another way."""
+        """Yield all lines of JSON to the command's end.
+
+        Raises:
+            EdgertError: the board's side reported one.
+            LinkError: the connection failed.
+            DeviceError: the command failed in another way.
+        """
         while (content := self.line(poll)) is not None:
             yield content
         self.check()
 
     def raw(self, poll: Poll) -> Iterator[bytes]:
-        """The bytes that follow the lines read so far, in pieces. Raises as :meth:`lines`."""
+        """Yield the bytes after the lines read so far, in pieces; raises as :meth:`lines`."""
         piece, self._rest = self._rest, b""
         while piece or (piece := self._piece(poll)):
             yield piece
@@ -247,7 +264,7 @@ class Call:
         self.check()
 
     def check(self) -> None:
-        """Raises unless the command has done what it should."""
+        """Raise an error if the command failed."""
         code = self._process.wait()
         if code == FAILED or code < 0:
             raise link_error(self.address, self.stderr())
@@ -258,7 +275,11 @@ class Call:
             )
 
     def result(self, poll: Poll) -> tuple[int, str]:
-        """Exit code and everything on standard output, for a command that is not one of ours. Raises LinkError."""
+        """Return exit code and all of standard output, for a command that is not edgert's.
+
+        Raises:
+            LinkError: the connection failed.
+        """
         content = b"".join(iter(lambda: self._piece(poll), b""))
         code = self._process.wait()
         if code == FAILED or code < 0:
@@ -266,12 +287,12 @@ class Call:
         return code, content.decode("utf-8", "replace")
 
     def stderr(self) -> str:
-        """What ssh and the command wrote on standard error."""
+        """Return the output of ssh and the command on standard error."""
         self._stderr.seek(0)
         return self._stderr.read().decode("utf-8", "replace")
 
     def _piece(self, poll: Poll) -> bytes:
-        """The next bytes on standard output; none at its end."""
+        """Return the next bytes on standard output; none at its end."""
         assert self._process.stdout is not None  # a pipe
         while True:
             poll()
@@ -281,7 +302,7 @@ class Call:
 
 
 def remote_error(address: str, plain: Mapping[str, Any]) -> EdgertError:
-    """An error of the board's, with the board in its place."""
+    """Return an error of the board's, with the board in its place."""
     error = error_of(plain)
     error.where = f"{address}: {error.where}" if error.where else address
     return error

@@ -32,8 +32,8 @@ class RemoteBoard:
         mode: its power mode; may be empty.
         jetpack: may be empty.
         tensorrt: release in three numbers; empty where there is none.
-        tensorrt_fix: how it is got where there is none.
-        pycuda_fix: how PyCUDA is got, which runs engines there; empty where it is installed.
+        tensorrt_fix: how to install it where there is none.
+        pycuda_fix: how to install PyCUDA, which runs engines there; empty where it is installed.
         cache: edgert's folder there.
         free_bytes: on that folder's disk.
     """
@@ -54,11 +54,19 @@ class RemoteBoard:
 
 
 def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[Link, RemoteBoard]:
-    """Finds edgert on the board and asks its ``doctor``. Blocks for as long as that looks around. ``program`` is the
-    path of ``edgert`` there, from the user's home folder on; by default ``edgert`` and ``python3 -m edgert`` are tried.
+    """Find edgert on the board and run its ``doctor``.
 
-    Raises LinkError when there is no connection, and DeviceError when edgert is not there, is another version, or
-    cannot run there.
+    Blocks until that is done.
+
+    Args:
+        address: of the board.
+        program: path of ``edgert`` there, from the user's home folder; by default ``edgert`` and ``python3 -m edgert``
+            are tried.
+        poll: called while waiting.
+
+    Raises:
+        LinkError: there is no connection.
+        DeviceError: edgert is not there, is another version, or cannot run there.
     """
     programs = _USUAL if program is None else ((program.removeprefix("~/"),),)
     for words in programs:
@@ -78,7 +86,11 @@ def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[L
 
 
 def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
-    """What ``edgert doctor --json -`` printed. Raises DeviceError when no edgert of this version can run there."""
+    """Read the output of ``edgert doctor --json -``.
+
+    Raises:
+        DeviceError: no edgert of this version can run there.
+    """
     start = re.search(r"^\{", text, re.MULTILINE)  # a login shell may have written lines before it
     try:
         found = json.loads(text[start.start() :]) if start else None
@@ -130,8 +142,11 @@ _BASE_BYTES, _TIMES = 64 * 2**20, 4
 def remote_target(
     file: PipelineFile, found: RemoteBoard, board: str | None, mode: str | None, tensorrt: str | None
 ) -> BuildTarget:
-    """What a pipeline is built for: what its file and the options name; else what is there. Raises ConfigError for
-    no such board, mode or release."""
+    """Return the target of a pipeline: what its file and the options name, else the connected board.
+
+    Raises:
+        ConfigError: no such board, mode or release.
+    """
     asked = board or file.config.board
     if asked in THIS_MACHINE and board is None:
         asked = found.name
@@ -142,14 +157,24 @@ def remote_target(
 
 
 def check_target(found: RemoteBoard, address: str, board: str, engines: Collection[str], tensorrt: str) -> None:
-    """Holds what a bundle is for, its board (``host``: any machine), engines and TensorRT (empty for ``host``), to what
-    is there. Raises ConfigError when it is for another board or kind of TensorRT, and DeviceError when there is no
-    TensorRT."""
+    """Check that a bundle fits the connected board.
+
+    Args:
+        found: the connected board.
+        address: of it.
+        board: of the bundle; ``host``: any machine.
+        engines: of the bundle.
+        tensorrt: of the bundle; empty for ``host``.
+
+    Raises:
+        ConfigError: it is for another board or kind of TensorRT.
+        DeviceError: there is no TensorRT.
+    """
     if board not in (HOST, found.name):
         what = "is no Jetson" if found.name == HOST else f"is a {found.name}"
         raise ConfigError(
             f"this is built for {board}, and {address} {what}",
-            why="placement, scales and predictions are another board's",
+            why="its placement, scales and predictions are for another board",
             where="--remote",
             fix=f"leave --board out, or write --board {found.name}",
         )
@@ -172,8 +197,10 @@ def check_target(found: RemoteBoard, address: str, board: str, engines: Collecti
 
 
 def without_pycuda(found: RemoteBoard, address: str, engines: Collection[str]) -> str:
-    """That TensorRT's engines will be compiled there, but not opened, timed or run, for want of PyCUDA; empty where
-    it is there, or nothing is compiled."""
+    """Return a note that engines are compiled there, but not opened, timed or run, as PyCUDA is missing.
+
+    Empty where PyCUDA is installed, or nothing is compiled.
+    """
     if not found.pycuda_fix or not {TENSORRT, TENSORRT_DLA}.intersection(engines):
         return ""
     return (
@@ -183,7 +210,7 @@ def without_pycuda(found: RemoteBoard, address: str, engines: Collection[str]) -
 
 
 def check_space(found: RemoteBoard, address: str, size_bytes: int) -> None:
-    """Raises ArtifactError when the board's disk has too little space for a bundle of so many bytes."""
+    """Raise ArtifactError when the board's disk has too little space for a bundle of this size."""
     needed = _BASE_BYTES + _TIMES * size_bytes
     if found.free_bytes < needed:
         raise ArtifactError(

@@ -23,11 +23,11 @@ from edgert.steps import Event, OnEvent, Stopped
 
 @dataclass(frozen=True, slots=True)
 class RemoteBuilt(Built):
-    """What came of a build that ended on a board.
+    """The result of a build that ended on a board.
 
     Attributes:
         remote_board: the board that compiled it.
-        engines: model → who runs it there as things are.
+        engines: model → the engine that runs it there now.
         waiting: model → the engine that will run it instead, as soon as it can.
     """
 
@@ -49,25 +49,27 @@ def build_remote(
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> RemoteBuilt:
-    """Builds a bundle with the engines of a board that ssh reaches. Blocks until done.
+    """Build a bundle with the engines of a board that ssh reaches.
 
-    A lost connection ends nothing: the board goes on, and is asked again. What was sent, and what finished steps made
-    here and there, is cached.
+    Blocks until done. A lost connection ends nothing: the board goes on, and the connection is retried. Sent files and
+    finished steps are cached, here and there.
 
     Args:
         source: a pipeline, built here first; or a bundle.
-        output: the bundle to write, whole or not at all.
+        output: the bundle to write, atomically.
         address: as ssh takes it.
         program: path of ``edgert`` on the board; see :func:`edgert.remote.probe.probe_board`.
-        board, mode, tensorrt: of the target; by default what is found there.
+        board: of the target; by default the connected one.
+        mode: of the target; by default that of the connected board.
+        tensorrt: likewise.
         strict: as for :func:`edgert.compiler.finish.finish`, there.
         on_event: called for everything that happens here and there.
         stop: ends the build here and there when set.
 
     Raises:
-        LinkError: the board cannot be reached, does not let us in, or does not come back.
-        ConfigError: the target is not what is there.
-        DeviceError: edgert or TensorRT is not there, or another.
+        LinkError: the board cannot be reached, refuses the login, or does not come back.
+        ConfigError: the target is not the connected board.
+        DeviceError: edgert or TensorRT is not there, or another version.
         ArtifactError: a disk is full, or a transfer damaged.
         EdgertError: as :func:`edgert.compiler.build`, here or there.
     """
@@ -97,14 +99,14 @@ def build_remote(
 
 @dataclass(frozen=True)
 class _Remote:
-    """The part of a build that is done on the board."""
+    """The part of a build that runs on the board."""
 
     address: str
     retry: Retry
     strict: bool = False
 
     def poll(self, program: str | None) -> tuple[Link, RemoteBoard]:
-        """Asks the board what it is, once: a board that cannot be reached at the start is an error at once."""
+        """Probe the board once: a board that cannot be reached at the start is an error at once."""
         began = time.perf_counter()
         self.retry.on_event(Event("board", "", "started"))
         link, found = probe_board(self.address, program, self._poll)
@@ -112,32 +114,34 @@ class _Remote:
         return link, found
 
     def check(self, found: RemoteBoard, board: str, engines: Collection[str], tensorrt: str) -> None:
-        """Holds what a bundle is for to what is there, as :func:`~edgert.remote.probe.check_target`; what it will do
-        without is an event."""
+        """Check that the bundle fits the board, and report missing parts as an event.
+
+        See :func:`~edgert.remote.probe.check_target`.
+        """
         check_target(found, self.address, board, engines, tensorrt)
         if lacking := without_pycuda(found, self.address, engines):
             self.retry.on_event(Event("check", "", "skipped", detail=lacking))
 
     def compile(self, link: Link, bundle: Path, addition: Path) -> Mapping[str, Any]:
-        """Sends a bundle, has it compiled, and fetches what was added into a new file; the compiler's last line."""
+        """Send a bundle, compile it there, and fetch the additions into a new file; return the compiler's last line."""
         digest = Transfer(link, self.retry, self._poll).send(bundle)
         while True:
             watch, alike = self._start(link, f"{digest}.{uuid.uuid4().hex[:12]}")
             end = watch.to_end()
             if not watch.joined or (alike and not is_abandoned(end)):
-                break  # else another's, who gave it up or asked more or less of it than we do: ours comes next
+                break  # else another build's run, which was canceled or differs in strictness: start ours next
         result = result_of(end, watch.error, self.address)
         Transfer(link, self.retry, self._poll).fetch(watch.run, result, addition)
         return watch.summary
 
     def _start(self, link: Link, run: str) -> tuple[Watch, bool]:
-        """The run that is on now, and whether it is as strict as ours is to be."""
+        """Return the run in progress, and whether it is as strict as this build has to be."""
         words = ("job", "start", run, *([STRICT] if self.strict else []))
         started = self.retry.run(lambda: link.ask(*words, poll=self._poll), lambda: 0)
         alike = started["strict"] == self.strict
         if started["joined"]:
             then = "its result is taken" if alike else f"ours, {'' if self.strict else 'not '}{STRICT}, comes after it"
-            detail = f"a build of the same bundle is at it: {then}"
+            detail = f"a build of the same bundle is running there: {then}"
             self.retry.on_event(Event("link", "", "note", detail=detail))
         return Watch(link, started["run"], started["joined"], self.retry), alike
 

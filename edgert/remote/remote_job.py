@@ -1,5 +1,6 @@
-"""The workstation's side of a job on the board: its bundle sent, watched to its end over any number of connections, and
-what it added to the bundle fetched. Each goes on from where a lost connection broke it off.
+"""The workstation's side of a job on the board: sending its bundle, watching it, and fetching the additions.
+
+Each step resumes after a lost connection.
 """
 
 import signal
@@ -25,13 +26,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Retry:
-    """How often a lost connection is tried again.
+    """The limits for retrying a lost connection.
 
     Attributes:
         on_event: called for every loss.
         stop: ends the waiting when set.
-        first_s, most_s: the pause before the first new try, and the longest; each is twice the one before.
-        limit_s: pauses in a row, together, after which it is given up.
+        first_s, most_s: the pause before the first retry, and the longest; each is twice the one before.
+        limit_s: total of pauses in a row after which it is given up.
     """
 
     on_event: OnEvent
@@ -41,8 +42,15 @@ class Retry:
     limit_s: float = 900.0
 
     def run(self, attempt: Callable[[], Result], state: Callable[[], object]) -> Result:
-        """What an attempt returns, however often the connection is lost; a new ``state`` begins the pauses anew. Raises
-        LinkError when it will not come back by itself, did not in time, or was lost when ``stop`` was set."""
+        """Return the result of an attempt, however often the connection is lost; a new ``state`` resets the pauses.
+
+        Args:
+            attempt: called again after each loss.
+            state: its progress.
+
+        Raises:
+            LinkError: the connection will not come back by itself, did not in time, or was lost when ``stop`` was set.
+        """
         seen, pause_s, waited_s = state(), self.first_s, 0.0
         while True:
             try:
@@ -63,7 +71,7 @@ _EVERY_S = 0.1
 
 @dataclass
 class Transfer:
-    """One file on its way, and how far it is. ``look`` is called every now and then, and ends it by raising."""
+    """One file in transfer, and its progress; ``poll`` is called regularly, and ends it by raising."""
 
     link: Link
     retry: Retry
@@ -72,8 +80,14 @@ class Transfer:
     _reported_s: float = 0.0
 
     def send(self, bundle: Path) -> str:
-        """Sends a bundle unless it is there; returns its SHA-256. Blocks. Raises LinkError when the connection cannot
-        be had, or does not come back, and ArtifactError when the board cannot store it."""
+        """Send a bundle unless it is there, and return its SHA-256.
+
+        Blocks until done.
+
+        Raises:
+            LinkError: there is no connection, or it does not come back.
+            ArtifactError: the board cannot store it.
+        """
         digest, size_bytes = sha256_of(bundle), bundle.stat().st_size
         began = time.perf_counter()
         self._event("send", "started")
@@ -83,7 +97,7 @@ class Transfer:
         return digest
 
     def _send(self, bundle: Path, digest: str, size_bytes: int) -> bool:
-        """One try; whether anything had to be sent."""
+        """Send the bundle in one attempt, and return whether anything had to be sent."""
         with self.link.call("job", "receive", digest, str(size_bytes)) as call, bundle.open("rb") as file:
             answer = call.line(self.poll)
             if answer is not None:
@@ -97,15 +111,21 @@ class Transfer:
             raise link_error(self.link.address, "the board did not confirm the bundle")
 
     def fetch(self, run: str, wanted: Member, path: Path) -> None:
-        """Fetches what a run made into a new file. Blocks. Raises LinkError when the connection does not come back, and
-        ArtifactError when what came is not what the board made."""
+        """Fetch the result of a run into a new file.
+
+        Blocks until done.
+
+        Raises:
+            LinkError: the connection does not come back.
+            ArtifactError: the received content is not what the board made.
+        """
         began = time.perf_counter()
         self._event("fetch", "started")
         path.touch()
         self.retry.run(lambda: self._fetch(run, wanted, path), lambda: self.at)
         if sha256_of(path) != wanted.sha256:
             raise ArtifactError(
-                "what the board made was damaged on its way",
+                "the board's result was damaged on its way",
                 why=f"its SHA-256 is not {wanted.sha256[:16]}…",
                 where=self.link.address,
                 fix="build again: the board has it in its cache",
@@ -138,8 +158,11 @@ class Transfer:
 
 
 def pack_addition(before: Path, after: Path, path: Path) -> Member:
-    """Writes what one bundle has and the one before has not; returns its size and digest. Raises ArtifactError when a
-    bundle is damaged, or the file cannot be written."""
+    """Write what one bundle has and the one before lacks; return its size and digest.
+
+    Raises:
+        ArtifactError: a bundle is damaged, or the file cannot be written.
+    """
     with open_bundle(before) as old, open_bundle(after) as new:
         known = old.manifest.members
         content = {name: new.read(name) for name, member in new.manifest.members.items() if known.get(name) != member}
@@ -153,8 +176,11 @@ def pack_addition(before: Path, after: Path, path: Path) -> Member:
 
 
 def add(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:
-    """Writes the bundle with what was added to it; returns what is in it then, and whether it had to be written. Raises
-    ArtifactError when the addition is damaged, or belongs to another bundle; or the bundle cannot be written."""
+    """Write the bundle with the additions; return its manifest, and whether it had to be written.
+
+    Raises:
+        ArtifactError: the addition is damaged, or belongs to another bundle; or the bundle cannot be written.
+    """
     with ZipContainer(addition) as archive:
         manifest = parse_manifest(archive.read(NAME), str(addition))
         members = {name: archive.read(name) for name in archive.sizes if name != NAME}
@@ -180,14 +206,24 @@ _AGAIN = "build again: finished steps are cached"
 
 
 def is_abandoned(end: Mapping[str, Any]) -> bool:
-    """Whether it has no result: it was canceled, or its process was ended from outside."""
+    """Return whether it has no result: it was canceled, or its process was killed."""
     return bool(end["canceled"]) or end["code"] is None
 
 
 def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) -> Member:
-    """What is to be fetched, by the end that ``edgert job follow`` reports. Raises the EdgertError that the compiler,
-    or the packing of its result, ended with; Stopped when it was canceled; ArtifactError when the board's disk is full;
-    BuildError when it crashed, or its process is gone."""
+    """Return the file to fetch, from the end that ``edgert job follow`` reports.
+
+    Args:
+        end: as reported.
+        error: of the compiler, if it reported one.
+        address: of the board.
+
+    Raises:
+        EdgertError: the error of the compiler, or of packing its result.
+        Stopped: it was canceled.
+        ArtifactError: the board's disk is full.
+        BuildError: it crashed, or its process is gone.
+    """
     code, log = end["code"], end["log"]
     if "result" in end:
         return Member(**end["result"])
@@ -212,11 +248,11 @@ def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) ->
 
 @dataclass
 class Watch:
-    """Passes on a run's events as if they happened here.
+    """A run whose events are reported as if they happened here.
 
     Attributes:
         joined: another build started it, and only that one cancels it.
-        at: how much of its events is known.
+        at: how far its events were read.
         error: that the compiler reported, if any.
         summary: its last line, once it came.
     """
@@ -231,12 +267,18 @@ class Watch:
     _canceled: bool = False
 
     def to_end(self) -> Mapping[str, Any]:
-        """How it ended, as ``edgert job follow`` reports it. Blocks. Raises LinkError when the connection does not come
-        back; the job goes on. Raises Stopped when it is another's job, and this build was stopped."""
+        """Return how it ended, as ``edgert job follow`` reports it.
+
+        Blocks until then.
+
+        Raises:
+            LinkError: the connection does not come back; the job goes on.
+            Stopped: it is another build's job, and this build was stopped.
+        """
         try:
             return self.retry.run(self._once, lambda: self.at)
         except LinkError as error:
-            error.fix += "; the job goes on there: the same command, once more, takes it up"
+            error.fix += "; the job goes on there: repeat the same command to join it"
             raise
 
     def _once(self) -> Mapping[str, Any]:
@@ -255,7 +297,7 @@ class Watch:
         raise link_error(self.link.address, "the board stopped sending events")
 
     def _poll(self) -> None:
-        """Ends our job when we are to stop; another's is only left."""
+        """Cancel our job when a stop is requested; another build's job is only left."""
         if not self.retry.stop.is_set() or self._canceled:
             return
         if self.joined:

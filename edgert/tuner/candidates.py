@@ -1,4 +1,4 @@
-"""Tactics, and which of them are worth a try: what the pipeline file leaves open, on the cores that the model has."""
+"""Tactics, and those worth a try: what the pipeline file leaves open, on the cores that the model has."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,8 +15,10 @@ from edgert.config.model_section import TuningConfig
 
 
 def why_not(backend: str) -> str:
-    """Why a backend runs nothing here, and what to install, in one line; empty where it can, as far as is known without
-    a model."""
+    """Return why a backend runs nothing here, and what to install, in one line; empty where it can.
+
+    It is checked as far as possible without a model.
+    """
     if backend == "openvino":
         from edgert.backend import openvino
 
@@ -77,11 +79,11 @@ class Tactic:
 
     @property
     def frames(self) -> int:
-        """Frames that are under way at a time: each of them waits for all."""
+        """Frames in progress at a time: each of them waits for all."""
         return self.replicas * self.batch
 
     def __str__(self) -> str:
-        """``"ort int8, 2 × 1 thread, pinned, no arena"``."""
+        """Return ``"ort int8, 2 × 1 thread, pinned, no arena"``."""
         share = f"{self.replicas} × " if self.replicas > 1 else ""
         threads = f"{share}{self.threads} thread{'s' if self.threads > 1 else ''}"
         parts = [f"batches of {self.batch}"] if self.batch > 1 else []
@@ -95,8 +97,7 @@ class Tactic:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """The same as keys of a model's section, but for the file of its form and the batch, which stages
-        have."""
+        """Keys of a model's section, without the file of its form and the batch, which belongs to stages."""
         found = {
             "backend": self.backend,
             "threads": self.replicas * self.threads,
@@ -109,7 +110,11 @@ class Tactic:
 
 
 def tactic_of(data: Mapping[str, Any]) -> Tactic:
-    """A tactic from its dict. Raises TypeError for data of another edgert, with keys more or fewer."""
+    """Return a tactic from its dict.
+
+    Raises:
+        TypeError: the data is of another edgert, with keys more or fewer.
+    """
     known = {field.name for field in fields(Tactic)}
     if set(data) != known:
         raise TypeError(f"a tactic has {sorted(known)}, not {sorted(data)}")
@@ -117,7 +122,7 @@ def tactic_of(data: Mapping[str, Any]) -> Tactic:
 
 
 def applied(config: ModelConfig, tactic: Tactic) -> ModelConfig:
-    """A model's section with a tactic's keys."""
+    """Return a model's section with a tactic's keys."""
     found = {**tactic.keys, "tuning": TuningConfig(**asdict(tactic.tuning))}
     if tactic.pinned:
         found["placement"] = ReplicateConfig.model_validate(found["placement"])
@@ -125,9 +130,12 @@ def applied(config: ModelConfig, tactic: Tactic) -> ModelConfig:
 
 
 def overrides(name: str, tactic: Tactic, onnx: str, batching: Collection[str] = ()) -> list[str]:
-    """The same as arguments of ``--set``, for the model ``name`` with its form in the file ``onnx``.
+    """Return the tactic as arguments of ``--set``.
 
     Args:
+        name: of the model.
+        tactic: to apply.
+        onnx: file with the tactic's form.
         batching: the stages that run it in batches.
     """
     keys = {**tactic.keys, "onnx": onnx}
@@ -162,7 +170,7 @@ _GPU_FLIPS: Sequence[tuple[str, Any]] = (
 )
 """One step from a tactic in what ONNX Runtime does inside, on a processor and on a GPU."""
 _FOR_THREADS = ("spinning", "balance", "parallel")
-"""Steps that mean nothing to a single thread."""
+"""Steps that have no effect on a single thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +178,14 @@ class SearchSpace:
     """The search space of a model.
 
     Attributes:
-        default: what runs without it.
+        default: the tactic without tuning.
         backends, forms: to choose from.
         threads: altogether.
         fixed_threads, fixed_replicas: whether the file sets how many.
         replicated: whether several frames may be worked on at a time.
         pinned: whether threads may be pinned to cores.
-        batches: form → how many frames it can take in one run, largest first; one where it is not here.
-        left_out: what may not be changed, or cannot be here → why.
+        batches: form → how many frames it can take in one run, largest first; one where it is not listed.
+        left_out: what may not be changed, or is not available here → why.
     """
 
     default: Tactic
@@ -193,21 +201,21 @@ class SearchSpace:
 
 
 def backends_of(config: ModelConfig) -> tuple[str, ...]:
-    """The backends that a section allows: the one it names, else all."""
+    """Return the backends that a section allows: the one it names, else all."""
     return tuple(FORMS_OF) if config.backend == "auto" else (config.backend,)
 
 
 def forms_of(precision: str, made: Collection[str]) -> tuple[str, ...]:
-    """The forms that a section's precision allows: all that were made for ``auto``, else the one it names."""
+    """Return the forms that a section's precision allows: all that were made for ``auto``, else the one it names."""
     wanted = {"int8": ("ort",), "fp16": ("fp16",), "fp32": ("float",)}.get(precision, tuple(FORMS))
     found = tuple(name for name in FORMS if name in made and name in wanted)
     return found or ("float",)  # a file that is quantized already is run as it is
 
 
 def combinations(space: SearchSpace) -> tuple[Tactic, ...]:
-    """Every backend, form, batch and sharing of the threads, the default first.
+    """Return every combination of backend, form, batch and threads per replica, the default first.
 
-    With and without TF32, which is faster, and may differ too much from float32.
+    TF32 is tried on and off: it is faster, and may differ too much from float32.
     """
     default = space.default.tuning
     exact = replace(default, tf32=False)
@@ -225,7 +233,7 @@ def combinations(space: SearchSpace) -> tuple[Tactic, ...]:
 
 
 def _shares(space: SearchSpace, backend: str) -> Iterator[tuple[int, int, bool]]:
-    """(replicas, threads of each, pinned)."""
+    """Yield ``(replicas, threads_per_replica, pinned)`` combinations."""
     total, default = space.threads, space.default
     if space.fixed_replicas:
         yield default.replicas, default.threads, False
@@ -243,17 +251,17 @@ def _shares(space: SearchSpace, backend: str) -> Iterator[tuple[int, int, bool]]
 
 
 def batches(most: int) -> tuple[int, ...]:
-    """``most`` frames and fewer, down to one."""
+    """Return ``most`` frames and fewer, down to one."""
     return tuple(_powers(most))
 
 
 def _powers(most: int) -> list[int]:
-    """``most`` and the powers of two below it, largest first."""
+    """Return ``most`` and the powers of two below it, largest first."""
     return sorted({most, *(2**n for n in range(most.bit_length()) if 2**n < most)}, reverse=True)
 
 
 def neighbors(tactic: Tactic, tried: Collection[Tactic]) -> Sequence[Tactic]:
-    """Tactics that differ in one thing inside ONNX Runtime and were not tried; none for other backends."""
+    """Return untried tactics that differ in one ONNX Runtime setting; none for other backends."""
     flips = {ORT: _FLIPS, ORT_CUDA: _GPU_FLIPS}.get(tactic.backend, ())
     useless = _FOR_THREADS if tactic.threads == 1 else ()  # there is no pool of threads
     found = [
@@ -263,7 +271,7 @@ def neighbors(tactic: Tactic, tried: Collection[Tactic]) -> Sequence[Tactic]:
 
 
 def with_less_memory(tactics: Sequence[Tactic]) -> Sequence[Tactic]:
-    """The same with less memory: without ONNX Runtime's arena and second copies of weights."""
+    """Return the same tactics with less memory: without ONNX Runtime's arena and second copies of weights."""
     return [
         replace(one, tuning=replace(one.tuning, arena=False, prepacking=False)) for one in tactics if one.backend == ORT
     ]

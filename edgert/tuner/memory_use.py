@@ -1,4 +1,4 @@
-"""How much memory a tactic takes, measured in a separate process, which also contains native crashes."""
+"""Memory of a tactic, measured in a separate process, which also contains native crashes."""
 
 import json
 import os
@@ -21,7 +21,7 @@ class Footprint:
 
     Attributes:
         base_bytes: of a process that has imported all that is needed, and no model.
-        engine_bytes: what engine, tensors and a run of every replica add, on a GPU as well.
+        engine_bytes: added by engine, tensors and a run of every replica, on a GPU as well.
     """
 
     base_bytes: int
@@ -29,13 +29,15 @@ class Footprint:
 
 
 def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
-    """Compiles and runs a tactic in a child process.
+    """Compile and run a tactic in a child process, and return its memory.
 
     Args:
+        tactic: to measure.
         onnx: file with the tactic's form.
+        config: the model's section.
 
     Raises:
-        BuildError: the backend refuses the model, is not there, or crashed.
+        BuildError: the backend refuses the model, is not installed, or crashed.
     """
     section = config.model_dump(mode="json", include={"task", "input", "profiles"}, by_alias=True)
     if config.input.size is not None:  # as in a file
@@ -88,7 +90,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gpu_free_bytes(tactic: Tactic) -> int:
-    """Of the GPU that a tactic runs on; 0 for one that runs on the processor."""
+    """Return the free bytes of the GPU that a tactic runs on; 0 for one that runs on the processor."""
     if tactic.backend not in ON_GPU:
         return 0
     from edgert.memory.cuda import open_device
@@ -97,7 +99,7 @@ def _gpu_free_bytes(tactic: Tactic) -> int:
 
 
 def main() -> None:
-    """Answers the question on standard input; standard output carries the answer only."""
+    """Answer the question on standard input; standard output carries the answer only."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     json.dump(_answer(json.load(sys.stdin)), out)

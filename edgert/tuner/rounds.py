@@ -34,9 +34,10 @@ log = logging.getLogger("edgert.tune")
 
 
 def one_run(session: Session, batch: int) -> Run:
-    """A function that runs a session once, from what its inputs hold in host memory to outputs in host memory; blocks.
+    """Return a function that runs a session once, from inputs in host memory to outputs in host memory; it blocks.
 
     Args:
+        session: to run.
         batch: frames in it, where that is open.
     """
     if isinstance(session, GpuSession) and session.recordable:
@@ -67,13 +68,16 @@ def _replay(session: GpuSession, graph: Graph) -> None:
 
 
 class Candidate:
-    """An engine, and a thread with bound tensors for each of its replicas, as a pipeline has them. A context.
+    """An engine, and a thread with bound tensors for each of its replicas, as in a pipeline; a context manager.
 
     Args:
-        feed: input → array, written into every session once; all runs are on it.
+        tactic: the settings.
+        model: in the tactic's form.
+        config: the model's section.
+        feed: input → array, written into every session once; all runs use it.
 
     Raises:
-        EdgertError: the backend is not there, or refuses the model.
+        EdgertError: the backend is not installed, or refuses the model.
     """
 
     def __init__(self, tactic: Tactic, model: Model, config: ModelConfig, feed: Mapping[str, Array]) -> None:
@@ -95,13 +99,15 @@ class Candidate:
         self._engine.close()
 
     def outputs(self) -> Mapping[str, Array]:
-        """Output → what the engine gives for the feed, of the caller's own; of one frame where the batch is open."""
+        """Return copies of the engine's outputs for the feed; of one frame where the batch is open."""
         arrays = self._sessions[0].run(1)
         return {tensor.name: array.copy() for tensor, array in zip(self._engine.outputs, arrays, strict=True)}
 
     def frame_ms(self, frames: int) -> float:
-        """Milliseconds per frame, of so many shared among the replicas; a run each before, while the threads of other
-        engines, which spin for a while, go to sleep."""
+        """Return milliseconds per frame, over ``frames`` shared among the replicas.
+
+        One run before lets the threads of other engines, which spin for a while, go to sleep.
+        """
         self._work(1)
         each = max(1, frames // self.tactic.frames)
         started = time.perf_counter()
@@ -123,7 +129,7 @@ def _repeat(run: Run, times: int) -> None:
 
 
 def _threads(tactic: Tactic) -> Sequence[ThreadPoolExecutor]:
-    """A thread for each replica, on its core where that is asked for; none where the caller's own will do."""
+    """Return a thread for each replica, on its core where required; none where the caller's own is enough."""
     if tactic.replicas == 1 and not tactic.pinned:
         return ()
     cores = list(core_accelerators().values()) if tactic.pinned else []
@@ -146,16 +152,16 @@ smaller."""
 
 @dataclass(frozen=True)
 class RoundSetup:
-    """How tactics of one model are compared.
+    """The setup for comparing tactics of one model.
 
     Attributes:
         config: the model's section.
         models: form → model.
         feed: input → array that all of them run on.
-        wrong: why outputs on the feed cannot be those of a form; empty for outputs that are near enough.
-        streams: least number of frames in a run: as many as any tactic has under way.
+        wrong: returns why outputs on the feed are not accurate enough for a form; empty if they are.
+        streams: least number of frames in a run: the most that any tactic has in progress.
         stop: ends a round between two runs.
-        on_run: called with the number of runs that are done.
+        on_run: called with the number of finished runs.
     """
 
     config: ModelConfig
@@ -180,25 +186,29 @@ class Round:
     refused: Mapping[Tactic, str]
 
     def gain(self, tactic: Tactic) -> float:
-        """How many times as fast as the first, the median of the runs."""
+        """Return how many times as fast as the first it is: the median of the runs."""
         first = next(iter(self.times.values()))
         return float(np.median(np.divide(first, self.times[tactic])))
 
     def timing(self, tactic: Tactic) -> Timing:
-        """Of one frame."""
+        """Return the timing of one frame."""
         return timing(self.times[tactic])
 
 
 def run_round(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_ratio: float = GIVE_UP_RATIO) -> Round:
-    """Runs tactics interleaved until it is sure which is fastest, ``most`` of them, which may be few, or
-    :data:`ROUND_S`.
+    """Run tactics interleaved until it is sure which is fastest.
+
+    It ends after ``most`` runs, which may be few, or :data:`ROUND_S`.
 
     Args:
+        setup: model, feed and checks.
+        tactics: the first one is the reference.
+        most: number of runs.
         give_up_ratio: times as slow as the first, from which on a tactic is left out after two runs.
 
     Raises:
         EdgertError: the first tactic cannot run; the others may.
-        Stopped: it was asked to.
+        Stopped: a stop was requested.
     """
     refused: dict[Tactic, str] = {}
     with ExitStack() as stack:
@@ -217,7 +227,7 @@ def run_round(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_r
 def _ready(
     setup: RoundSetup, tactics: Sequence[Tactic], stack: ExitStack, refused: dict[Tactic, str]
 ) -> Sequence[Candidate]:
-    """Those that can run, open as long as the stack is; the others' reasons go to ``refused``."""
+    """Return the candidates that can run, open as long as the stack is; reasons of others go to ``refused``."""
     found = []
     for tactic in tactics:
         _check_stop(setup)
@@ -231,17 +241,17 @@ def _ready(
 
 
 def _best_ms(one: Candidate, frames: int) -> float:
-    """The better of two runs: milliseconds a frame."""
+    """Return the better of two runs: milliseconds a frame."""
     return min(one.frame_ms(frames) for _ in range(2))
 
 
 def frames_per_run(usual_ms: float, streams: int) -> int:
-    """Frames in a run: so many for each stream that the run takes :data:`_RUN_MS` at ``usual_ms`` a frame."""
+    """Return the frames in a run: enough for each stream that it takes :data:`_RUN_MS` at ``usual_ms`` a frame."""
     return streams * min(_MOST_FRAMES, math.ceil(_RUN_MS / max(usual_ms * streams, 1e-3)))
 
 
 def run_count(most: int, run_ms: float) -> int:
-    """As many runs as there is time for; never too few to compare."""
+    """Return as many runs as time allows; never too few to compare."""
     fewest = ROUNDS if most > ROUNDS else min(most, _FEWEST)
     return max(fewest, min(most, int(ROUND_S * 1e3 / max(run_ms, 1e-3))))
 
@@ -256,7 +266,7 @@ def _opened(setup: RoundSetup, tactic: Tactic) -> Candidate:
 
 
 def _interleaved(setup: RoundSetup, ready: Sequence[Candidate], frames: int) -> Callable[[], Sequence[float]]:
-    """A function that runs each once; already warm."""
+    """Return a function that runs each once; already warm."""
     done = 0
 
     def run_all() -> Sequence[float]:

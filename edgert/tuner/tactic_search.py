@@ -1,4 +1,4 @@
-"""The search: halves the candidates in short rounds, varies the best one, and compares it with the default again."""
+"""The search: it halves the candidates in short rounds, varies the best one, and compares it with the default again."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ _MOST_OPEN = 8
 _STEPS = 3
 """Changes inside ONNX Runtime one after the other, at most."""
 LIMIT_S = 600.0
-"""After which no other tactic is looked at: what is fastest by then is held to the default."""
+"""Seconds after which no other tactic is tried: the fastest one by then is compared with the default."""
 _OVER = f"not tried: {LIMIT_S / 60:g} minutes were over"
 _NEVER_GIVE_UP = 1e9
 """How many times as slow a tactic may be where the first cannot be chosen itself."""
@@ -32,7 +32,7 @@ _NEVER_GIVE_UP = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a tactic must not exceed; None where there is no bound.
+    """Limits that a tactic must not exceed; None for no limit.
 
     Attributes:
         memory_bytes: for its engine.
@@ -45,14 +45,14 @@ class Bounds:
 
 @dataclass
 class Search:
-    """One model's search.
+    """The search for one model.
 
     Attributes:
-        measure: a tactic's memory, in a process of its own; raises BuildError for one that cannot run.
+        measure: returns a tactic's memory, from a process of its own; raises BuildError for one that cannot run.
         free_bytes: memory for engines that are open at the same time.
         log: called with one line at a time.
         clock: by which :data:`LIMIT_S` ends.
-        trials: what is known of every tactic that was looked at.
+        trials: results of every tactic that was looked at.
     """
 
     space: SearchSpace
@@ -67,8 +67,17 @@ class Search:
     _end_ns: int = 0
 
     def run(self, live: bool, machine: Mapping[str, str]) -> Tuned:
-        """Searches. Raises BudgetError when no tactic meets the bounds, BuildError when the default cannot run, and
-        Stopped, with the best so far, when it was asked to stop."""
+        """Search for the fastest tactic.
+
+        Args:
+            live: whether the result is for cameras, or for files.
+            machine: what the times depend on.
+
+        Raises:
+            BudgetError: no tactic meets the bounds.
+            BuildError: the default cannot run.
+            Stopped: a stop was requested; it names the best so far.
+        """
         try:
             chosen, gain, runs = self._settled(self._leader())
         except Stopped as error:
@@ -85,7 +94,7 @@ class Search:
         return Tuned(self.space.default, chosen, gain, runs, live, machine, tuple(ranked), self.space.left_out)
 
     def _leader(self) -> Tactic:
-        """The fastest there is, not yet held to the default."""
+        """Return the fastest tactic found, not yet compared with the default."""
         default = self.space.default
         self._end_ns = self.clock.now_ns() + round(LIMIT_S * 1e9)
         self._weigh(default)
@@ -98,8 +107,11 @@ class Search:
         return leader
 
     def _able(self, tactics: Sequence[Tactic]) -> list[Tactic]:
-        """Those whose backend takes their form, which one of each pair finds out in a process of its own; within the
-        memory, for which ONNX Runtime gives up some speed where nothing else is."""
+        """Return the tactics whose backend accepts their form, within the memory.
+
+        One tactic of each backend and form tests that in a process of its own. Where nothing else is left, ONNX Runtime
+        gives up some speed for less memory.
+        """
         refused: dict[tuple[str, str], str] = {}
         for tactic in tactics:
             kin = (tactic.backend, tactic.form)
@@ -118,7 +130,7 @@ class Search:
         return ""
 
     def _bounded(self, tactics: Sequence[Tactic]) -> list[Tactic]:
-        """Those within the memory; only where that is bounded each of them is measured."""
+        """Return those within the memory; each of them is measured only where memory is limited."""
         for tactic in tactics if self.bounds.memory_bytes is not None else ():
             why = self._refusal(tactic)
             if why:
@@ -126,7 +138,11 @@ class Search:
         return [one for one in tactics if self._may_win(one)]
 
     def _weigh(self, tactic: Tactic) -> None:
-        """Measures its memory, and bars it where that is too much. Raises BuildError when it cannot run."""
+        """Measure a tactic's memory, and exclude it where that is too much.
+
+        Raises:
+            BuildError: it cannot run.
+        """
         found = Footprint(**self.journal.once(["memory", asdict(tactic)], lambda: asdict(self.measure(tactic))))
         self.trials[tactic] = replace(self._trial(tactic), memory_bytes=found.engine_bytes)
         most = self.bounds.memory_bytes
@@ -134,7 +150,7 @@ class Search:
             self._bar(tactic, f"over the memory, {format_bytes(max(most, 0))}")
 
     def _best(self, first: Tactic, others: Sequence[Tactic]) -> Tactic:
-        """The fastest that may win; ``first``, where it may, unless another is surely faster."""
+        """Return the fastest that may win; ``first``, where it may, unless another is surely faster."""
         while len(others) > _FINALISTS:
             ranked = self._ranked(first, others)
             others = ranked[: max(_FINALISTS, math.ceil(len(others) / 2))]
@@ -146,7 +162,7 @@ class Search:
         return allowed[winner([times[one] for one in allowed])] if allowed else first
 
     def _ranked(self, first: Tactic, others: Sequence[Tactic]) -> list[Tactic]:
-        """Fastest first, by a few runs beside the same ``first``; as many at a time as there is memory for."""
+        """Return the tactics fastest first, by a few runs beside the same ``first``, in groups that fit into memory."""
         gains: dict[Tactic, float] = {}
         each = self._trial(self.space.default).memory_bytes or 1
         together = max(1, min(_MOST_OPEN, self.free_bytes // (2 * each) - 1))  # others may need twice as much
@@ -159,8 +175,11 @@ class Search:
         return sorted(gains, key=lambda one: -gains[one])
 
     def _settled(self, leader: Tactic) -> tuple[Tactic, float, int]:
-        """The leader against the default once more, as of many tactics the best is also the luckiest: which of them is
-        chosen, how many times as fast, and in how many runs that was measured."""
+        """Compare the leader with the default once more: of many tactics the best is also the luckiest.
+
+        Returns:
+            The chosen one, how many times as fast it is, and in how many runs that was measured.
+        """
         default = self.space.default
         is_new = leader != default
         found = self._run_round([default, leader], MOST_ROUNDS) if is_new else self._run_round([default], _SHORT)
@@ -173,7 +192,7 @@ class Search:
         return default, 1.0, 0
 
     def _run_round(self, tactics: Sequence[Tactic], most: int) -> Round:
-        """Runs a round, or reads what came of it before: in a search that was interrupted, or had other budgets."""
+        """Run a round, or read its earlier result from an interrupted search or one with other budgets."""
         give_up_ratio = GIVE_UP_RATIO if self._may_win(tactics[0]) else _NEVER_GIVE_UP
 
         def answer() -> dict[str, object]:
@@ -203,7 +222,7 @@ class Search:
             self._bar(tactic, why)
 
     def _is_over(self, tactics: Sequence[Tactic]) -> bool:
-        """Whether there is no time for these; that is then recorded of those that never ran."""
+        """Return whether there is no time for these; it is then recorded for those that never ran."""
         is_over = self.clock.now_ns() > self._end_ns
         for tactic in tactics if is_over else ():
             if self._trial(tactic).frame is None:
@@ -211,7 +230,7 @@ class Search:
         return is_over
 
     def _nothing_left(self) -> BudgetError:
-        """Shows the tactic that is nearest to the bounds."""
+        """Return an error that names the tactic closest to the bounds."""
         known = [one for one in self.trials.values() if one.memory_bytes is not None or one.frame is not None]
         nearest = min(known, key=self._excess)
         memory = format_bytes(nearest.memory_bytes) if nearest.memory_bytes is not None else "unknown"
@@ -224,7 +243,7 @@ class Search:
         )
 
     def _excess(self, trial: Trial) -> float:
-        """How many times as much as allowed, of what is exceeded most."""
+        """Return the largest ratio of use to limit."""
         bounds, found = self.bounds, [0.0]
         if bounds.memory_bytes is not None and trial.memory_bytes is not None:
             found.append(trial.memory_bytes / max(bounds.memory_bytes, 1))

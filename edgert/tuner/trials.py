@@ -17,12 +17,15 @@ from edgert.quantization.throughput import Timing
 from edgert.steps import digest_of
 from edgert.tuner.candidates import Tactic, tactic_of
 
-# What times depend on besides the model: a tactic holds for this machine, with these packages, and no other.
+# Facts that times depend on besides the model: a tactic holds for this machine, with these packages, and no other.
 
 
 def identity() -> dict[str, str]:
-    """Processor, cores, system, GPUs, and the versions of what runs models here. Raises DeviceError without ONNX
-    Runtime."""
+    """Return processor, cores, system, GPUs, and the versions of the libraries that run models here.
+
+    Raises:
+        DeviceError: ONNX Runtime is not installed.
+    """
     driver = cuda_driver()
     gpus = [gpu.name for gpu in driver.gpus] if driver is not None else []
     return {
@@ -37,7 +40,7 @@ def identity() -> dict[str, str]:
 
 
 def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """``"cores 8 → 2, openvino none → 2026.4.1"``; empty where nothing differs."""
+    """Return ``"cores 8 → 2, openvino none → 2026.4.1"``; empty where nothing differs."""
     keys = [key for key in (*then, *(now.keys() - then.keys())) if then.get(key, "") != now.get(key, "")]
     return ", ".join(f"{key} {then.get(key) or 'none'} → {now.get(key) or 'none'}" for key in keys)
 
@@ -54,11 +57,11 @@ class Trial:
     """One tactic, with the results of its last runs.
 
     Attributes:
-        tactic: which.
+        tactic: the tactic.
         excluded: why it cannot be chosen, however fast; empty where it can.
         frame: milliseconds per frame; None where it never ran.
         gain: how many times as fast as the default in the same runs, the median; None where it never ran.
-        memory_bytes: what its engine adds to a process at its peak; None where that was not measured.
+        memory_bytes: memory that its engine adds to a process at its peak; None where that was not measured.
     """
 
     tactic: Tactic
@@ -69,7 +72,7 @@ class Trial:
 
 
 def trial_of(data: Mapping[str, Any]) -> Trial:
-    """A trial from its dict."""
+    """Return a trial from its dict."""
     frame = Timing(**data["frame"]) if data["frame"] else None
     return Trial(**{**data, "tactic": tactic_of(data["tactic"]), "frame": frame})
 
@@ -99,19 +102,24 @@ class Tuned:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return asdict(self)
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """Summary in one line."""
         if self.chosen == self.default:
             return f"{self.default} stays: nothing of {len(self.tried)} tactics is surely faster"
         return f"{self.chosen}: {self.gain:.2f} × as fast as {self.default} (n={self.runs})"
 
 
 def tuned_of(data: Mapping[str, Any]) -> Tuned:
-    """What :meth:`Tuned.to_json` gave. Raises TypeError or KeyError for data of another edgert."""
+    """Return the result that :meth:`Tuned.to_json` stored.
+
+    Raises:
+        TypeError: the data is of another edgert.
+        KeyError: likewise.
+    """
     found = {"default": tactic_of(data["default"]), "chosen": tactic_of(data["chosen"])}
     return Tuned(**{**data, **found, "tried": tuple(map(trial_of, data["tried"]))})
 
@@ -120,11 +128,11 @@ def tuned_of(data: Mapping[str, Any]) -> Tuned:
 
 
 class Journal:
-    """A file of measurements by what was measured.
+    """A file of measurements, keyed by what was measured.
 
     Args:
-        path: made when first written to; a damaged one is begun anew. It is of one machine and model, which one
-            search has to itself.
+        path: made when first written to; a damaged one is started over. It is for one machine and model, and used by
+            one search at a time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -134,7 +142,11 @@ class Journal:
             self._known = found if isinstance(found, dict) else {}
 
     def once(self, asked: object, answer: Callable[[], Any]) -> Any:
-        """The measurement in the file, as plain data; else measures and writes it. Raises ArtifactError."""
+        """Return the measurement from the file, as plain data; else measure and write it.
+
+        Raises:
+            ArtifactError: the file cannot be written.
+        """
         key = digest_of(asked)
         if key not in self._known:
             self._known[key] = answer()

@@ -31,7 +31,7 @@ def target(name: str) -> BuildTarget:
 def test_the_pipelines_own_board_is_this_machine(file: PipelineFile) -> None:
     own = build_target(file, None, None, None)
     assert (own.name, own.board, own.mode, own.tensorrt) == ("host", None, "", "")
-    with pytest.raises(ConfigError, match="--mode of which board"):
+    with pytest.raises(ConfigError, match="--mode needs a board"):
         build_target(file, "host", "15W", None)
     with pytest.raises(ConfigError, match="--trt of which board"):
         build_target(file, None, None, "10.3")

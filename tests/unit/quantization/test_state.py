@@ -71,7 +71,7 @@ def test_another_key_starts_over_and_reports_it(tmp_path: Path, caplog: pytest.L
 def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "precious.json"
     path.write_text(text)
-    with pytest.raises(CalibrationError, match="holds no calibration to go on with"):
+    with pytest.raises(CalibrationError, match="holds no calibration to resume from"):
         Journal(path, "k")
     assert path.read_text() == text
 

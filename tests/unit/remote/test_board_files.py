@@ -136,7 +136,7 @@ def test_a_disk_that_fills_up_is_named(content: Content, source: BinaryIO) -> No
 def test_names_from_the_other_side_cannot_lead_out(name: str) -> None:
     with pytest.raises(ArtifactError, match="names no content"):
         content_of(name)
-    with pytest.raises(ArtifactError, match="names no job"):
+    with pytest.raises(ArtifactError, match="unknown job"):
         run_of(f"{name}.{'0' * 12}")
 
 
