@@ -33,7 +33,7 @@ def test_the_pipelines_own_board_is_this_machine(file: PipelineFile) -> None:
     assert (own.name, own.board, own.mode, own.tensorrt) == ("host", None, "", "")
     with pytest.raises(ConfigError, match="--mode needs a board"):
         build_target(file, "host", "15W", None)
-    with pytest.raises(ConfigError, match="--trt of which board"):
+    with pytest.raises(ConfigError, match="--trt needs a board"):
         build_target(file, None, None, "10.3")
 
 
