@@ -240,9 +240,9 @@ def test_an_action_that_there_is_not() -> None:
 
 def test_an_action_with_words_that_it_does_not_take() -> None:
     out = io.BytesIO()
-    with pytest.raises(ArtifactError, match="action 'cancel' does not take 2 words"):
+    with pytest.raises(ArtifactError, match="action 'cancel' does not take 2 arguments"):
         perform(["cancel", "one", "two"], io.BytesIO(), out)
-    assert told(out)[0]["error"]["what"] == "action 'cancel' does not take 2 words"
+    assert told(out)[0]["error"]["what"] == "action 'cancel' does not take 2 arguments"
 
 
 def test_a_job_that_neither_lives_nor_ends_is_told(
