@@ -1,1 +1,1 @@
-"""Which part of a model runs where: costs, limits, exact solvers, and schedules in simulated time."""
+"""Placement of models on accelerators: costs, limits, exact solvers, and schedules in simulated time."""

@@ -1,4 +1,4 @@
-"""What a placement of several networks has to keep to, and what it comes to: engines, rates, power and memory."""
+"""Limits on a placement of several networks, and its figures: engines, rates, power and memory."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ Objective = Literal["throughput", "latency", "energy"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None: no limit.
+    """Limits of a board; None is no limit.
 
     Attributes:
         static_w: drawn whatever runs; counts for the energy of a frame, with its latency.
-        traffic_bytes_s: what the memory gives.
-        loadables: accelerator → segments it can still take, over all engines.
+        traffic_bytes_s: bandwidth of the memory.
+        loadables: accelerator → segments it can still load, over all engines.
     """
 
     static_w: float = 0.0
@@ -31,7 +31,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One engine of a network: the accelerator of every unit, its share of the network's frames, and a run's load."""
+    """An engine of a network: accelerator of every unit, share of the network's frames, and load of a run."""
 
     assignment: Assignment
     weight: float
@@ -40,15 +40,15 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One network.
+    """A network on its engines.
 
     Attributes:
         name: of the network.
         engines: the one with most frames first.
-        capacity_hz: runs per second that the placement has room for.
-        fps: frames per second: of the rate asked for, as far as there is room.
+        capacity_hz: most runs per second in this placement.
+        fps: frames per second, at most those of the requested rate.
         latency_ms: of one run alone on the board; of the slowest engine.
-        power_w: what running adds to the board's.
+        power_w: that running adds to the board's power.
         loadables: accelerator → segments of all engines.
     """
 
@@ -63,14 +63,14 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """All networks.
+    """All networks on their engines.
 
     Attributes:
-        objective: what was made best.
+        objective: what was optimized.
         networks: in the order given.
-        value: of the objective: the multiple of the rates that there is room for; milliseconds; millijoules per run
-            with what the board draws anyway. The latter two are summed over networks, each weighted by its rate.
-        gap: how far the best may be from it, as a share.
+        value: of the objective: the possible multiple of the requested rates; milliseconds; or millijoules per run,
+            including what the board draws when idle. The latter two are summed over networks, weighted by their rates.
+        gap: upper bound on the relative distance to the best value.
         power_w: of the board, at ``fps``.
         utilization: accelerator → share of the time it is busy, at ``fps``.
     """
@@ -84,7 +84,7 @@ class Placement:
 
 
 def placed(network: Network, engines: Sequence[tuple[Assignment, Load, float]]) -> Placed:
-    """A network from its engines: (assignment, load of a run, runs per second there is room for)."""
+    """Return a network on its engines, given as (assignment, load of a run, runs per second)."""
     capacity = sum(runs for _, _, runs in engines)
     made = [
         Engine(assignment, runs / capacity if capacity else 1 / len(engines), load)
@@ -105,7 +105,7 @@ def placed(network: Network, engines: Sequence[tuple[Assignment, Load, float]]) 
 def together(
     objective: Objective, networks: Sequence[Network], each: Sequence[Placed], limits: Limits, value: float, gap: float
 ) -> Placement:
-    """All of them, and what they take of the board."""
+    """Return the placement of all networks, with the power and utilization of the board."""
     busy: dict[str, float] = defaultdict(float)
     for network, one in zip(networks, each, strict=True):
         for engine in one.engines:
@@ -115,7 +115,7 @@ def together(
 
 
 def asked(networks: Sequence[Network], placement: Placement) -> dict[str, Asked]:
-    """What every accelerator asks of the memory while the placement runs."""
+    """Return the memory traffic and busy time of every accelerator while the placement runs."""
     traffic: dict[str, float] = defaultdict(float)
     for network, one in zip(networks, placement.networks, strict=True):
         for engine in one.engines:
@@ -131,7 +131,10 @@ def asked(networks: Sequence[Network], placement: Placement) -> dict[str, Asked]
 
 
 def streams(networks: Sequence[Network], placement: Placement, *, saturated: bool = False) -> tuple[Stream, ...]:
-    """The placement to be played: at the rates asked for, or ``saturated``: as many frames as go through."""
+    """Return the placement's streams for a simulation, at the requested rates.
+
+    With ``saturated`` each stream runs as many frames as it can.
+    """
     made = []
     for index, (network, one) in enumerate(zip(networks, placement.networks, strict=True)):
         replicas = tuple(Replica(steps(network, engine.assignment), engine.weight) for engine in one.engines)
@@ -141,11 +144,11 @@ def streams(networks: Sequence[Network], placement: Placement, *, saturated: boo
     return tuple(made)
 
 
-# Networks whose engines, and their shares of the frames, are given in the pipeline file.
+# Networks whose engines and shares of the frames the pipeline file states.
 
 
 def with_given_shares(networks: Sequence[Network], found: Placement, limits: Limits) -> Placement:
-    """The placement with the engines of networks that have ``shares`` in place of those that were found for them."""
+    """Return the placement in which networks with ``shares`` use those instead of the engines found for them."""
     if not any(network.shares for network in networks):
         return found
     pairs = zip(networks, found.networks, strict=True)
@@ -159,10 +162,9 @@ def with_given_shares(networks: Sequence[Network], found: Placement, limits: Lim
 
 
 def _dispatched(network: Network) -> Placed:
-    """The network as its shares ask for, with as many runs as the accelerator that is busiest with it has time for.
+    """Return the network on the accelerators of its shares, with as many runs as the busiest accelerator has time for.
 
-    Each engine runs all that its accelerator can on that, ``dla`` being its first core, and the rest where else it may
-    be.
+    Each engine runs every unit that its accelerator can run there (``dla`` is the first core), and the rest elsewhere.
     """
     found: list[tuple[float, Assignment, Load]] = []
     busy_ms: dict[str, float] = defaultdict(float)

@@ -1,7 +1,7 @@
-"""Accelerators share one memory: what each of them gets when others ask too, and placements that take that in.
+"""Contention of accelerators for one memory: the bandwidth that each gets, and placements that account for it.
 
-The model is "what is left, with a floor": a unit that asks for ``own`` while others ask for ``others`` gets
-min(own, max(total − slope · others, floor + share · own)). Its form follows what was measured for PCCS: Xu et al.,
+The model is "what is left, with a floor". A unit that requests ``own`` while others request ``others`` gets
+min(own, max(total − slope · others, floor + share · own)). Its form follows the measurements of PCCS: Xu et al.,
 "PCCS: Processor-Centric Contention-aware Slowdown Model for Heterogeneous System-on-Chips", MICRO 2021,
 https://doi.org/10.1145/3466752.3480101.
 """
@@ -16,17 +16,18 @@ from edgert.placement.problem import Cost, Network, with_costs
 T = TypeVar("T")
 
 _ROUNDS, _SETTLED = 5, 0.01
-_MANY = 6  # of more others than this only the mean demand is looked at
+_MANY = 6  # with more others than this only their mean demand counts
 
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Coefficients, fitted to a board.
+    """Coefficients of the model, fitted to a board.
 
     Attributes:
-        total_bytes_s: what the memory gives to all.
-        slope: how much of it others take per byte they ask for.
-        floor_bytes_s, floor_share: what is left in any case: this plus this share of what is asked for.
+        total_bytes_s: bandwidth of the memory for all.
+        slope: bandwidth lost per byte that others request.
+        floor_bytes_s: bandwidth that is left in any case, plus the next.
+        floor_share: share of the requested bandwidth that is left in any case.
     """
 
     total_bytes_s: float
@@ -35,27 +36,27 @@ class Contention:
     floor_share: float = 0.0
 
     def slowdown(self, own_bytes_s: float, others_bytes_s: float) -> float:
-        """How many times longer it takes, at least 1."""
+        """Return how many times longer the unit takes, at least 1."""
         floor = self.floor_bytes_s + self.floor_share * own_bytes_s
         left = max(self.total_bytes_s - self.slope * others_bytes_s, floor)
         return 1.0 if own_bytes_s <= left else own_bytes_s / max(left, 1e-9)
 
 
 MEASURED = Contention(total_bytes_s=1.0)
-"""What cores that were profiled share: a memory that has 1 to give, of which each asks for :func:`demand_of`."""
+"""Memory that profiled cores share: its bandwidth is 1, of which each core requests :func:`demand_of`."""
 
 
 def demand_of(slowdown: float, accelerators: int) -> float:
-    """What each of so many accelerators asks of :data:`MEASURED` if all at once slow one another down by this factor.
+    """Return what each accelerator requests of :data:`MEASURED` if all together slow one another down by this factor.
 
-    It solves own / (1 - others) = slowdown; one by itself asks for no more than there is.
+    It solves own / (1 - others) = slowdown; a single accelerator requests at most 1.
     """
     return min(slowdown / (1 + slowdown * (accelerators - 1)), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one accelerator asks of the memory.
+    """Memory traffic that one accelerator requests.
 
     Attributes:
         busy: share of the time that it runs.
@@ -67,9 +68,9 @@ class Asked:
 
 
 def stretched(network: Network, asked: Mapping[str, Asked], contention: Contention) -> Network:
-    """The network with the times that its units take on average while the other accelerators ask for memory.
+    """Return the network with the mean times of its units while the other accelerators use the memory.
 
-    The others are taken to run independently of one another, each for its share of the time.
+    The others are assumed to run independently of one another, each for its share of the time.
     """
     names = {name for unit in network.units for name in unit.costs}
     others = {name: _mixed([asked[other] for other in asked if other != name]) for name in names}
@@ -89,12 +90,14 @@ def settle(
     asked: Callable[[T], Mapping[str, Asked]],
     score: Callable[[T], float],
 ) -> T:
-    """Solves, asks what the answer demands of the memory, stretches times, solves again, until little changes.
+    """Solve, compute the memory traffic of the answer, lengthen times by it, and solve again until little changes.
 
     Args:
+        networks: with times alone on the board.
+        contention: the memory's coefficients.
         solve: networks → answer.
-        asked: answer → what every accelerator asks for.
-        score: what an answer is worth, by simulation; the answer with the highest is kept.
+        asked: answer → memory traffic of every accelerator.
+        score: value of an answer, by simulation; the answer with the highest is returned.
     """
     current = tuple(networks)
     before: Mapping[str, Asked] = {}
@@ -111,7 +114,7 @@ def settle(
 
 
 def _mixed(others: Sequence[Asked]) -> list[tuple[float, float]]:
-    """(probability, bytes per second asked for together) of every combination that run at once."""
+    """Return (probability, bytes per second in total) of every combination that runs at once."""
     if len(others) > _MANY:
         return [(1.0, sum(one.busy * one.bytes_s for one in others))]
     mixed = []
@@ -126,7 +129,7 @@ def _mixed(others: Sequence[Asked]) -> list[tuple[float, float]]:
 
 
 def _change(before: Mapping[str, Asked], after: Mapping[str, Asked]) -> float:
-    """The largest change of what an accelerator asks for on average, as a share of what all ask for."""
+    """Return the largest change of an accelerator's mean traffic, as a share of the total."""
     total = sum(one.busy * one.bytes_s for one in after.values())
     if total <= 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""The ``placement:`` section of a model, checked, and the model cut where its accelerators change, part by part.
+"""Checks of a model's ``placement:`` section, and the model cut where its accelerators change, part by part.
 
 A part is a segment as ONNX nodes and tensors, in an order in which the parts can run.
 """
@@ -15,13 +15,14 @@ from edgert.graph.partition import Part, parts
 __all__ = ["MOST_PARTS", "Part", "cut", "partition"]
 
 MOST_PARTS = 16
-"""Each is a thread with tensors of its own; beyond this a pipeline of them only waits."""
+"""Most parts of a model: each is a thread with tensors of its own, and more threads would mostly wait."""
 
 
 def partition(graph: Graph, accelerators: Mapping[str, str]) -> tuple[Part, ...]:
-    """The fewest parts, in an order in which each follows those it reads.
+    """Return the fewest parts, in an order in which each follows those it reads.
 
     Args:
+        graph: the graph.
         accelerators: node name → accelerator, for every node.
 
     Raises:
@@ -32,14 +33,14 @@ def partition(graph: Graph, accelerators: Mapping[str, str]) -> tuple[Part, ...]
         ends = ", ".join(f"{part.nodes[0]} ({part.accelerator})" for part in found[:6])
         raise PlacementError(
             f"this placement cuts the model into {len(found)} segments",
-            why=f"each is a thread of its own, and there are {MOST_PARTS} at most; they begin at {ends} …",
+            why=f"each is a thread of its own, and at most {MOST_PARTS} are allowed; they begin at {ends} …",
             fix="assign larger connected parts: a glob for a whole block, such as '/head/*'",
         )
     return found
 
 
 def cut(graph: Graph, part: Part, like: Model) -> Model:
-    """A part as a model whose inputs and outputs are the tensors that go into it and out of it.
+    """Return a part as a model whose inputs and outputs are the tensors that it reads and writes.
 
     Raises:
         PlacementError: the type or size of one of these tensors is not known before the model runs.
@@ -60,28 +61,28 @@ def _not_there(part: Part, why: str) -> PlacementError:
     return PlacementError(f"the model cannot be cut around its {part}", why=why, fix=fix)
 
 
-# The section.
+# The section of the pipeline file.
 
 
 def weights_of(placement: PlacementConfig) -> Mapping[str, int]:
-    """Accelerator → weight, for a model that runs whole on each; empty for one that is cut, or ``auto``."""
+    """Return accelerator → weight for a model that runs whole on each; empty for one that is cut, or ``auto``."""
     if isinstance(placement, ReplicateConfig):
         return placement.replicate
     return {placement: 1} if isinstance(placement, str) and placement != "auto" else {}
 
 
 def accelerators_of(placement: PlacementConfig) -> tuple[str, ...]:
-    """All that it names."""
+    """Return all accelerators that the section names."""
     named = placement.values() if isinstance(placement, dict) else weights_of(placement)
     return tuple(dict.fromkeys(named))
 
 
 def check_accelerators(wanted: Collection[str], known: Collection[str]) -> None:
-    """Raises PlacementError for an accelerator that this machine does not have, or that edgert cannot use here."""
+    """Raise PlacementError for an accelerator that this machine does not have, or that edgert cannot use here."""
     name = next((name for name in wanted if name not in known), None)
     if name is None:
         return
-    have = ", ".join(sorted(known)) or "none: this system cannot keep a thread on a core"
+    have = ", ".join(sorted(known)) or "none: this system cannot pin a thread to a core"
     if name.startswith(("gpu", "dla")):
         raise PlacementError(
             f"this machine has no {name} that models can be placed on",
@@ -96,17 +97,18 @@ def check_accelerators(wanted: Collection[str], known: Collection[str]) -> None:
 
 
 def assign(graph: Graph, globs: Mapping[str, str], original: Collection[str]) -> dict[str, str]:
-    """Node → accelerator. The last glob that fits decides; what none fits goes where the first one puts it.
+    """Return node → accelerator: the last glob that matches decides; other nodes go where the first glob does.
 
-    Nodes of a quantized model that the file does not know stay with those they serve: QuantizeLinear with what it
-    reads, DequantizeLinear with what reads it, so that bytes go between accelerators and not floats.
+    Nodes of a quantized model that the file does not name stay with those they serve: QuantizeLinear with the node
+    before it, DequantizeLinear with the node behind it. So bytes go between accelerators and not floats.
 
     Args:
         graph: the model as it will run.
+        globs: glob of node names → accelerator.
         original: names of the file's nodes, of which ``graph`` may have folded some and added others.
 
     Raises:
-        PlacementError: a glob fits no node.
+        PlacementError: a glob matches no node.
     """
     names = [node.name for node in graph.nodes]
     for glob in globs:
@@ -127,13 +129,13 @@ def assign(graph: Graph, globs: Mapping[str, str], original: Collection[str]) ->
 
 
 def no_node(glob: str, names: Collection[str]) -> PlacementError:
-    """The error for a glob that fits none of these names."""
+    """Return the error for a glob that matches none of these names."""
     plain = glob.strip("*/")
     inside = [name for name in dict.fromkeys(names) if plain and plain.casefold() in name.casefold()]
     shown = ", ".join((inside or list(dict.fromkeys(names)))[:5])
     scopes = dict.fromkeys(scope for name in names for scope in accumulate(name.strip("/").split("/"), "{}/{}".format))
     return PlacementError(
-        f"placement {glob!r} fits no node{nearest(plain, scopes)}",
-        why=f"{'nodes like it' if inside else 'its nodes'}: {shown} …",
-        fix="globs know * ? and [abc], and mind upper and lower case; a viewer such as Netron shows the names",
+        f"placement {glob!r} matches no node{nearest(plain, scopes)}",
+        why=f"{'similar nodes' if inside else 'its nodes'}: {shown} …",
+        fix="correct the glob: it may have * ? and [abc], and its case counts; Netron shows the names of nodes",
     )

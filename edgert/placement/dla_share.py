@@ -1,4 +1,4 @@
-"""What part of a network a DLA can run: verdicts, segments, shares, and what would change them."""
+"""Survey of the part of a network that a DLA can run: verdicts, segments, shares, and what would change them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -16,16 +16,16 @@ _HOPED: tuple[Answer, ...] = ("yes", "verify")
 
 @dataclass(frozen=True)
 class Survey:
-    """A graph against one DLA.
+    """A graph checked for one DLA.
 
     Attributes:
         target: generation, release of TensorRT, precision.
         nodes: in graph order.
         verdicts: one per node.
         macs: multiply-adds per node.
-        regions: segments of what is sure, each a loadable.
-        hoped: segments if every ``verify`` turns out to run; those of doubtful nodes alone are left out.
-        stranded: places of nodes that would run there, and stay on the GPU with all around them.
+        regions: segments of the nodes that surely run, each a loadable.
+        hoped: segments if every ``verify`` turns out to run, without those of doubtful nodes alone.
+        stranded: positions of nodes that could run there, but stay on the GPU with all around them.
         summary: the same in numbers.
     """
 
@@ -40,7 +40,7 @@ class Survey:
 
     @property
     def loadables(self) -> int:
-        """Loadables of what is sure; a core holds 16, over all engines."""
+        """Loadables of the nodes that surely run; a core holds 16, over all engines."""
         return len(self.regions)
 
     @property
@@ -50,18 +50,18 @@ class Survey:
 
     @property
     def allowed(self) -> frozenset[str]:
-        """Names of the nodes that surely run on the DLA, and not between those of the GPU alone."""
+        """Names of the nodes that surely run on the DLA, without those between nodes of the GPU alone."""
         sure = (place for place, verdict in enumerate(self.verdicts) if verdict.answer == "yes")
         return frozenset(self.nodes[place].name for place in sure if place not in self.stranded)
 
     @property
     def fixes(self) -> tuple[str, ...]:
-        """What would bring more of it onto the DLA, most work first."""
+        """Changes that would bring more of it onto the DLA, most work first."""
         reasons = (*self.summary.refusals, *self.summary.doubts)
         return tuple(dict.fromkeys(reason.fix for reason in reasons if reason.fix))
 
     def segment_of(self, place: int) -> int | None:
-        """Number of the segment of what is sure that holds a node, from 1."""
+        """Return the number, from 1, of the sure segment that holds a node."""
         return self._segments.get(place)
 
     @cached_property
@@ -69,7 +69,7 @@ class Survey:
         return {place: number for number, region in enumerate(self.regions, 1) for place in region.places}
 
     def to_json(self) -> dict[str, Any]:
-        """The same as dicts, lists, strings and numbers."""
+        """Return the survey as dicts, lists, strings and numbers."""
         rows = [
             {"name": node.name, "op": node.op, "macs": macs, **asdict(verdict), "form": verdict.int8_form}
             for node, verdict, macs in zip(self.nodes, self.verdicts, self.macs, strict=True)
@@ -92,11 +92,12 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One number before and after a graph was changed.
+    """A number before and after a change of a graph.
 
     Attributes:
         what: in words.
-        before, after: as text, with its unit.
+        before: as text, with its unit.
+        after: as text, with its unit.
         is_better: whether the change is an improvement; None where nothing changed.
     """
 
@@ -107,11 +108,13 @@ class Difference:
 
 
 def target_of(generation: int | None, tensorrt: str, precision: str) -> Target:
-    """A target from what a user wrote. Raises ConfigError for what there is not."""
+    """Return a target from a user's values; raise ConfigError for values that do not exist."""
     try:
-        return Target(generation or 0, tensorrt, precision)  # type: ignore[arg-type]  # it checks what it is given
+        return Target(generation or 0, tensorrt, precision)  # type: ignore[arg-type]  # Target checks its arguments
     except ValueError as error:
-        raise ConfigError(f"no such DLA target: {error}", fix="for example --trt 10.3 --precision int8") from error
+        raise ConfigError(
+            f"no such DLA target: {error}", fix="give, for example, --trt 10.3 --precision int8"
+        ) from error
 
 
 def survey(
@@ -120,9 +123,11 @@ def survey(
     scaled: Collection[str] | None = None,
     macs: Mapping[str, int] | None = None,
 ) -> Survey:
-    """Asks the rules about every node and grows segments. Clean the graph first, as a build does.
+    """Check every node by the rules and form segments; clean the graph first, as a build does.
 
     Args:
+        graph: with static shapes.
+        target: generation, release of TensorRT, precision.
         scaled: tensors with an INT8 scale, or tensor → scale; None where calibration is still to come.
         macs: node name → multiply-adds; None counts them from the shapes.
     """
@@ -152,11 +157,11 @@ _COMPARED = (
     ("nodes to be verified", "verify", False),
     ("segments (loadables)", "segments", False),
 )
-"""What a comparison shows, its name in a summary, and whether more of it is better."""
+"""Rows of a comparison: title, name in a summary, and whether more is better."""
 
 
 def compare(before: Survey, after: Survey) -> tuple[Difference, ...]:
-    """What changed between two surveys of one network, for example by rewrites."""
+    """Return what changed between two surveys of one network, for example by rewrites."""
     found = []
     for what, name, more in _COMPARED:
         old, new = getattr(before.summary, name), getattr(after.summary, name)

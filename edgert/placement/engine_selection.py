@@ -1,4 +1,4 @@
-"""Chooses engines for a throughput mix: which network runs on which accelerators, how often, within all limits."""
+"""Selection of engines for a throughput mix: which network runs on which accelerators, how often, within all limits."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,17 +17,19 @@ from edgert.placement.throughput import F64, Blend, Column, Resources, Search
 _RARE = 1e-6  # an engine that runs a smaller share of its network's frames is not worth its memory
 
 Key = tuple[int, Assignment]
-"""An engine: index of its network, and where that runs."""
+"""An engine: index of its network, and its assignment."""
 Engines = list[tuple[Assignment, Load, float]]
-"""Those of one network: where each runs, what a run takes, and how often it runs a second."""
+"""Engines of one network: assignment, load of a run, and runs per second."""
 
 
 class EngineSelector:
-    """Turns a mix into engines that keep to all limits.
+    """Conversion of a mix into engines that keep all limits.
 
     Args:
-        networks, resources, limits: what the mix was made for.
-        time_limit_s: for the integer program that is needed where loadables bind.
+        networks: of the mix.
+        resources: of the mix.
+        limits: of the mix.
+        time_limit_s: for the integer program that is needed where the limit of loadables binds.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class EngineSelector:
         self._loads: dict[Key, Load] = {}
 
     def select(self, mixed: Blend) -> tuple[float, list[Engines]]:
-        """(multiplier met, engines of each network): the mix as it is where that keeps the limits, else the best ones.
+        """Return (multiplier reached, engines of each network): the mix itself where it keeps the limits.
+
+        Otherwise they are the best engines that do.
 
         Raises:
             PlacementError: no engines keep the limits.
@@ -54,7 +58,7 @@ class EngineSelector:
         return mixed.multiplier, engines
 
     def _filled(self, mixed: Blend) -> list[tuple[int, Assignment, float]]:
-        """The columns that run, assigned to the members of their classes so that at most one is split between two."""
+        """Return the columns that run, assigned to the members of their classes so that at most one is split."""
         pieces = [(column, runs) for column, runs in zip(mixed.columns, mixed.runs_hz, strict=True)]
         total: dict[int, float] = defaultdict(float)
         for column, runs in pieces:
@@ -68,7 +72,7 @@ class EngineSelector:
     def _spread(
         self, pieces: Sequence[tuple[int, Assignment, float]], members: tuple[str, ...]
     ) -> Iterator[tuple[int, Assignment, float]]:
-        """Fills one member after the other up to its share."""
+        """Fill one member after the other up to its share."""
         busy = [runs * self._load(network, names).busy_ms.get(members[0], 0.0) for network, names, runs in pieces]
         share = sum(busy) / len(members)
         member, room = 0, share
@@ -98,7 +102,7 @@ class EngineSelector:
         return self._loads[network, assignment]
 
     def _chosen(self, mixed: Blend) -> tuple[float, list[Engines]]:
-        """An integer program over the columns that run, plain ones, and some with fewer segments."""
+        """Solve an integer program over the columns that run, plain ones, and some with fewer segments."""
         keys = list(dict.fromkeys(self._candidates(mixed)))
         program = Program()
         multiplier = program.variable(-1.0)
@@ -122,14 +126,14 @@ class EngineSelector:
             raise PlacementError(
                 "no engines of these networks keep all limits",
                 why=f"loadables left: {dict(self._limits.loadables)}",
-                fix="fewer networks",
+                fix="place fewer networks",
             )
         pieces = [(*key, float(values[share[key]]) * most[key[0]]) for key in keys if values[kept[key]] > 0.5]
         engines = self._engines(piece for piece in pieces if piece[2] > 0)
         return float(values[multiplier]) * mixed.bound, engines
 
     def _candidates(self, mixed: Blend) -> Iterator[Key]:
-        """On every member of the classes that they use."""
+        """Yield candidates on every member of the classes that they use."""
         running = [column for column, runs in zip(mixed.columns, mixed.runs_hz, strict=True) if runs > 0]
         search = Search(self._networks, self._resources)
         found = [*running, *search.plain()]
@@ -150,19 +154,19 @@ def _renamed(assignment: Assignment, old: str, new: str) -> Assignment:
     return assignment if old == new else tuple(new if name == old else name for name in assignment)
 
 
-# Columns for scarce loadables: a mix in which every segment has a price too.
+# Columns for scarce loadables come from a mix in which every segment has a price, too.
 #
-# An engine takes its loadables however seldom it runs; the linear program here lets it take them in proportion to
-# its share of the frames, and a cut pays for every transition to the DLA instead of for every segment. Neither
-# is exact: what comes out are candidates for the integer program above.
+# An engine occupies its loadables however seldom it runs. The linear program here counts them in proportion to its
+# share of the frames, and a cut pays for every transition to the DLA instead of for every segment. Neither is exact:
+# the results are candidates for the integer program above.
 
 _ROUNDS = 12
-_ENTRIES = (0.0, 0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.3, 1.0)  # what a transition costs on top, in runs
+_ENTRIES = (0.0, 0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.3, 1.0)  # additional costs of a transition, in runs
 
 
 @dataclass(frozen=True, slots=True)
 class _Prices:
-    """A program's answer: the share of ``top`` that is met, the columns' shares, prices; what networks pay per run."""
+    """Answer of a program: the share of ``top`` reached, the columns' shares, prices, and what networks pay per run."""
 
     share: float
     shares: F64
@@ -172,10 +176,13 @@ class _Prices:
 
 
 class _FewSegments:
-    """The search.
+    """Search for columns with few segments.
 
     Args:
-        networks, search, resources, limits: of the mix.
+        networks: of the mix.
+        search: of the mix.
+        resources: of the mix.
+        limits: of the mix.
         load: of a network's assignment.
     """
 
@@ -194,7 +201,7 @@ class _FewSegments:
         self._most = [max(rooms) for rooms in each]
 
     def columns(self, start: Sequence[Column], top: float) -> list[Column]:
-        """Those that some round ran; ``top``: no placement meets more."""
+        """Return the columns that some round ran; no placement reaches more than ``top``."""
         known = {(column.network, column.assignment): column for column in start if self._fits(column)}
         chosen: dict[tuple[int, Assignment], Column] = {}
         for _ in range(_ROUNDS):
@@ -202,7 +209,7 @@ class _FewSegments:
             found = self._priced(pool, top)
             chosen |= {(pool[at].network, pool[at].assignment): pool[at] for at in np.flatnonzero(found.shares > 1e-6)}
             price, segment = self._resources.price(found.worth.tolist()), found.segment / self._runs(top)
-            for entry in _ENTRIES:  # what is cheapest, with transitions at the price of segments and at higher ones
+            for entry in _ENTRIES:  # the cheapest, with transitions at the price of segments and at higher prices
                 for column in self._search.cuts(price, entry=segment + entry * found.paid):
                     if self._fits(column):
                         known.setdefault((column.network, column.assignment), column)
@@ -212,11 +219,11 @@ class _FewSegments:
         return list(chosen.values())
 
     def _fits(self, column: Column) -> bool:
-        """Whether one core takes all its segments."""
+        """Return whether one core can hold all its segments."""
         return all(count <= most for count, most in zip(self._segments(column), self._most, strict=True))
 
     def _segments(self, column: Column) -> list[int]:
-        """By class of accelerators."""
+        """Return the number of segments by class of accelerators."""
         counts = self._load(column.network, column.assignment).segments
         return [sum(counts.get(name, 0) for name in members) for members in self._resources.classes]
 
@@ -247,7 +254,7 @@ class _FewSegments:
         return _Prices(float(found.x[-1]), found.x[:-1], prices[: len(used)], segment, found.eqlin.marginals / runs)
 
     def _unpriced(self, pool: Sequence[Column]) -> _Prices:
-        """Where no mix of the columns runs every network: all costs alike, for others to be looked for."""
+        """Return equal prices, to search for further columns, where no mix of the present ones runs every network."""
         return _Prices(
             1.0, np.zeros(len(pool)), np.ones(len(self._resources.amounts)), 1.0, np.ones(len(self._rates_hz))
         )

@@ -1,4 +1,4 @@
-"""The best placement of one network under side conditions, as an integer program."""
+"""Best placement of one network under side conditions, as an integer program."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from edgert.placement.min_cut import Found
 from edgert.placement.problem import Assignment, Edge, Network, Transition
 from edgert.placement.run_load import Price, loads, preferring, priced, priced_transition, segments, stranded, use
 
-_TOLERANCE = 1e-6  # HiGHS keeps rows this well; they are scaled to 1
+_TOLERANCE = 1e-6  # HiGHS satisfies rows with this tolerance; they are scaled to 1
 
-_EXPLAIN_S = 1.0  # for each condition of what cannot be had: it only makes a better sentence
+_EXPLAIN_S = 1.0  # for each condition of an impossible problem: it only improves the error's text
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A priced load that may not be above something: its name for people, the price, and the most of the sum."""
+    """An upper limit on a priced load: its name for people, the price, and the largest sum."""
 
     name: str
     price: Price
@@ -34,10 +34,18 @@ def exact(
     loadables: Mapping[str, int] | None = None,
     time_limit_s: float = 20.0,
 ) -> Found:
-    """The cheapest placement that keeps every condition and has at most so many segments on each of ``loadables``.
+    """Return the cheapest placement that keeps every condition and the limits on segments (``loadables``).
 
     Segments count as :func:`edgert.placement.run_load.segments` cuts them. If time runs out, the best plain placement
     that keeps the conditions is the answer, with its gap.
+
+    Args:
+        network: to place.
+        among: accelerators to use.
+        price: to minimize.
+        conditions: limits on other sums.
+        loadables: accelerator → most segments on it.
+        time_limit_s: for the search.
 
     Raises:
         PlacementError: no placement keeps the conditions (names what each can reach), or none was found in time.
@@ -61,7 +69,7 @@ def exact(
     if best is None:
         raise PlacementError(
             f"no placement of {network.name} was found in time",
-            why="none that keeps the limits turned up, and it is not proven that there is none",
+            why="the search found none that keeps the limits, and has not proven that there is none",
             fix="allow more time, or relax a limit",
         )
     return Found(best[1], use(network, best[1]), best[0], min(bound, best[0]))
@@ -104,7 +112,7 @@ class _Model:
         }
 
     def assignment(self, answer: Answer) -> Assignment:
-        """Where the answer runs the units."""
+        """Return the assignment of the answer's values."""
         assert answer.values is not None
         values = answer.values
         return tuple(
@@ -113,7 +121,7 @@ class _Model:
         )
 
     def refine(self, answer: Answer) -> bool:
-        """Adds rows if the answer has too many segments; whether it has."""
+        """Add rows if the answer has too many segments; return whether it has."""
         assert answer.values is not None
         assignment = self.assignment(answer)
         names = [segment.accelerator for segment in segments(self._network, assignment)] if self._forests else []
@@ -133,7 +141,7 @@ class _Model:
         return [name for name in self._among if name in self._network.units[unit].costs]
 
     def _add_transitions(self, edge: Edge) -> None:
-        """One variable per pair of accelerators: 1 where the tensor makes that transition. All of them are costs."""
+        """Add one variable per pair of accelerators: 1 where the tensor makes that transition, which has a cost."""
         home = self._network.home
         starts = [home] if edge.producer is None else self._able(edge.producer)
         ends = dict.fromkeys([*self._among, home])
@@ -155,7 +163,7 @@ class _Model:
                 self.program.at_most({variable: 1.0, self._runs[edge.producer, start]: -1.0}, 0.0)
 
     def _needed(self, edge: Edge, end: str, arriving: dict[int, float]) -> None:
-        """A tensor arrives where it is read unless it was made there."""
+        """Require a tensor to arrive where it is read unless it was computed there."""
         made = {self._runs[edge.producer, end]: -1.0} if (edge.producer, end) in self._runs else {}  # type: ignore[index]
         for reader in dict.fromkeys(self._runs[unit, end] for unit in edge.consumers if (unit, end) in self._runs):
             self.program.at_most({**arriving, **made, reader: 1.0}, 0.0)
@@ -173,7 +181,7 @@ class _Model:
 def keeps(
     network: Network, assignment: Assignment, conditions: Sequence[Condition], loadables: Mapping[str, int]
 ) -> bool:
-    """Whether an assignment keeps all conditions and counts of segments."""
+    """Return whether an assignment keeps all conditions and limits on segments."""
     run = use(network, assignment)
     if any(run.cost(one.price) > one.most + _TOLERANCE * abs(one.most) + 1e-12 for one in conditions):
         return False
@@ -188,7 +196,10 @@ def plain(
     conditions: Sequence[Condition],
     loadables: Mapping[str, int],
 ) -> tuple[float, Assignment] | None:
-    """The cheapest placement on one accelerator wherever that can run a unit that keeps the conditions, if one does."""
+    """Return the cheapest plain placement that keeps the conditions, or None.
+
+    A plain placement runs every unit on one accelerator wherever that can run it.
+    """
     found = {preferring(network, (name, network.home, *among)) for name in among}
     kept = [one for one in found if one and keeps(network, one, conditions, loadables)]
     return min(((use(network, one).cost(price), one) for one in kept), default=None)
@@ -197,7 +208,7 @@ def plain(
 def _impossible(
     network: Network, among: Sequence[str], conditions: Sequence[Condition], loadables: Mapping[str, int]
 ) -> PlacementError:
-    """With what each condition could reach by itself, with loadables enough."""
+    """Return the error, with the best value of each condition by itself, with enough loadables."""
     reasons = []
     for condition in conditions:
         alone = exact(network, among, condition.price, time_limit_s=_EXPLAIN_S)

@@ -1,8 +1,8 @@
-"""Integer programs, written down term by term and solved by SciPy's HiGHS, and rows that count a placement's segments.
+"""Integer programs, built term by term and solved by SciPy's HiGHS, and rows that count a placement's segments.
 
 A connected piece has one unit more than a spanning tree has edges, so segments are units less edges of a forest. The
-forest keeps to edges with no longer path beside them: a segment is convex and holds such a path whole, and stays
-connected without the edge. What makes it a forest of convex pieces is added where a solution breaks it.
+forest uses only edges with no longer path beside them. A segment is convex, so it contains such a path whole, and stays
+connected without the edge. Rows that make it a forest of convex pieces are added where a solution breaks them.
 """
 
 import importlib
@@ -20,16 +20,16 @@ from edgert.errors import PlacementError
 from edgert.placement.problem import Assignment, Network
 from edgert.placement.run_load import neighbors
 
-# The one door to SciPy: flows, linear programs and integer programs, imported when first needed.
+# All use of SciPy is here: flows, linear programs and integer programs, imported on first use.
 
 I32 = npt.NDArray[np.int32]
 
 
 def optional(module: str) -> Any:
-    """A module of SciPy.
+    """Return a module of SciPy.
 
     Raises:
-        PlacementError: SciPy is not installed; names the extra that brings it.
+        PlacementError: SciPy is not installed; names the extra that contains it.
     """
     try:
         return importlib.import_module(f"scipy.{module}")
@@ -42,11 +42,14 @@ def optional(module: str) -> Any:
 
 
 def sink_side(capacity: I32, head: I32, rows: I32, source: int, sink: int) -> npt.NDArray[np.bool_]:
-    """Which nodes a maximum flow leaves out of the source's reach: the sink's side of a minimum cut.
+    """Return which nodes a maximum flow leaves unreachable from the source: the sink's side of a minimum cut.
 
     Args:
-        capacity, head, rows: the arcs as a CSR matrix with sorted columns, every arc's reverse among them.
-        source, sink: nodes.
+        capacity: of the arcs, as data of a CSR matrix with sorted columns; every arc's reverse is among them.
+        head: columns of that matrix.
+        rows: row offsets of that matrix.
+        source: node.
+        sink: node.
     """
     sparse, graph = optional("sparse"), optional("sparse.csgraph")
     shape = (len(rows) - 1,) * 2
@@ -60,19 +63,19 @@ def sink_side(capacity: I32, head: I32, rows: I32, source: int, sink: int) -> np
     return beyond
 
 
-# Linear and mixed-integer programs, written down term by term and solved by HiGHS.
+# Linear and mixed-integer programs, built term by term and solved by HiGHS.
 
 F64 = npt.NDArray[np.float64]
 Terms = Mapping[int, float]
-"""Variable → coefficient."""
+"""Coefficients by variable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program comes to.
+    """Solution of a program.
 
     Attributes:
-        values: of the variables; None where none were found in time or there are none.
+        values: of the variables; None where none were found in time or none exist.
         cost: of the values.
         bound: no values cost less.
         is_infeasible: proven that no values keep all rows.
@@ -85,7 +88,7 @@ class Answer:
 
 
 class Program:
-    """Minimize a sum over variables from 0 to 1 under rows."""
+    """Minimization of a sum over variables from 0 to 1 under rows."""
 
     def __init__(self) -> None:
         self._costs: list[float] = []
@@ -93,22 +96,22 @@ class Program:
         self._rows: list[tuple[Terms, float]] = []
 
     def variable(self, cost: float = 0.0, *, whole: bool = False) -> int:
-        """A new one's index."""
+        """Add a variable and return its index."""
         self._costs.append(cost)
         self._whole.append(whole)
         return len(self._costs) - 1
 
     def at_most(self, terms: Terms, most: float) -> None:
-        """A row: the sum of the terms is at most this."""
+        """Add a row: the sum of the terms is at most this."""
         self._rows.append((terms, most))
 
     def equal(self, terms: Terms, value: float) -> None:
-        """Two rows."""
+        """Add two rows: the sum of the terms equals this."""
         self.at_most(terms, value)
         self.at_most({variable: -factor for variable, factor in terms.items()}, -value)
 
     def solve(self, *, time_limit_s: float, gap: float = 1e-6) -> Answer:
-        """The best values, to a relative gap, or what was found in time."""
+        """Return the best values, to a relative gap, or what was found in time."""
         optimize = optional("optimize")
         most = np.array([most for _, most in self._rows])
         lengths = np.array([len(terms) for terms, _ in self._rows], int)
@@ -132,15 +135,15 @@ class Program:
 
 Row = tuple[dict[int, float], float]
 
-_LONGEST_CYCLE = 8  # cycles up to here get all their rows before the first solution
+_LONGEST_CYCLE = 8  # cycles up to this length get all their rows before the first solution
 _EPSILON = 1e-6
 
 
 class Forest:
-    """The segments of one accelerator.
+    """Variables and rows that count the segments of one accelerator.
 
     Args:
-        program: takes the variables and rows.
+        program: receives the variables and rows.
         network: what is placed.
         runs: unit → variable that is 1 where the accelerator runs it.
         most: segments allowed.
@@ -171,7 +174,10 @@ class Forest:
                 program.at_most(*row)
 
     def broken(self, on: Sequence[bool], values: npt.NDArray[np.float64]) -> Iterator[Row]:
-        """Rows that every partition into segments keeps and these values break. ``on``: units the accelerator runs."""
+        """Yield rows that every partition into segments keeps and these values break.
+
+        ``on`` says which units the accelerator runs.
+        """
         left = {unit for unit in self._runs if on[unit]}
         while left:
             piece = sorted(_spread(min(left), self._beside, left))  # units that run, connected
@@ -181,7 +187,7 @@ class Forest:
                     yield terms, most
 
     def _no_cycle(self, units: Sequence[int]) -> Iterator[Row]:
-        """Fewer edges among units than units that run: one row for every unit, which is left out of the count."""
+        """Yield rows that allow fewer edges among units than units that run: a row for every unit, left out of it."""
         inside = set(units)
         edges = {joined: 1.0 for pair, joined in self._joins.items() if inside >= set(pair)}
         left_out = units if len(units) <= _LONGEST_CYCLE else (units[0], units[-1])
@@ -189,7 +195,7 @@ class Forest:
             yield {**edges, **{self._runs[other]: -1.0 for other in units if other != unit}}, 0.0
 
     def _convex(self, piece: Sequence[int], on: Sequence[bool]) -> Iterator[Row]:
-        """A tree path between two units is not whole unless the accelerator runs all between them."""
+        """Yield rows that allow a whole tree path between two units only if the accelerator runs all between them."""
         for start in piece:
             outside = [unit for unit in range(len(on)) if self._reach[start] >> unit & 1 and not on[unit]]
             ends = [unit for unit in piece if any(self._reach[between] >> unit & 1 for between in outside)]
@@ -203,13 +209,13 @@ class Forest:
 
 
 def forbid(assignment: Assignment, variables: Mapping[tuple[int, str], int]) -> Row:
-    """The row that rules out one assignment."""
+    """Return the row that rules out one assignment."""
     chosen = [variables[choice] for choice in enumerate(assignment)]
     return dict.fromkeys(chosen, 1.0), len(chosen) - 1.0
 
 
 def _spread(start: int, beside: Mapping[int, Sequence[int]], within: set[int]) -> dict[int, int]:
-    """Every unit that can be reached → the one it was reached from."""
+    """Return every unit that can be reached → the one it was reached from."""
     came, waiting = {start: start}, deque([start])
     while waiting:
         unit = waiting.popleft()
@@ -221,7 +227,7 @@ def _spread(start: int, beside: Mapping[int, Sequence[int]], within: set[int]) -
 
 
 def _short_cycles(beside: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
-    """The cycle that each edge beside a spanning forest closes, if it is short."""
+    """Yield the short cycles that edges outside a spanning forest close."""
     seen: set[int] = set()
     for root in beside:
         if root not in seen:
@@ -237,7 +243,7 @@ def _short_cycles(beside: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
 
 
 def _trail(unit: int, came: Mapping[int, int]) -> list[int]:
-    """Back to the start."""
+    """Return the path from a unit back to the start."""
     trail = [unit]
     while came[trail[-1]] != trail[-1]:
         trail.append(came[trail[-1]])

@@ -1,12 +1,12 @@
-"""The best placement of networks on two accelerators, as a minimum cut.
+"""Best placement of networks on two accelerators, as a minimum cut.
 
-Exact for any DAG and any costs that are not negative: Stone, "Multiprocessor scheduling with the aid of network flow
-algorithms", IEEE TSE 1977, https://doi.org/10.1109/TSE.1977.233840. A tensor that several units read has a node of its
-own, so that its transition is paid once.
+It is exact for any DAG and any costs that are not negative: Stone, "Multiprocessor scheduling with the aid of network
+flow algorithms", IEEE TSE 1977, https://doi.org/10.1109/TSE.1977.233840. A tensor that several units read has a node of
+its own, so that its transition is paid once.
 
-SciPy's flows have 32-bit capacities. Each network is scaled so that the cheaper of its two plain placements (all that
-can on one accelerator) is 2**30 above the sum of what every unit costs where it is cheapest. What rounding can lose is
-reported, and the costs of what is found are the true ones.
+SciPy's flows have 32-bit capacities. Each network is scaled so that the cheaper of its two plain placements is 2**30
+above the sum of every unit's cheapest cost. (A plain placement runs all units on one accelerator that it can run.) The
+possible loss by rounding is reported, and the costs of the result are exact.
 """
 
 from collections.abc import Sequence
@@ -20,34 +20,37 @@ from edgert.placement.integer import sink_side
 from edgert.placement.problem import GPU, Assignment, Edge, Network, Transition
 from edgert.placement.run_load import Price, Use, stranded
 
-# A network as arcs for a minimum cut between two accelerators.
+# A network becomes arcs of a minimum cut between two accelerators.
 #
-# A node on the source's side is on the first accelerator, one on the sink's side on the second. An arc that leads
+# A node on the source's side runs on the first accelerator, one on the sink's side on the second. An arc that leads
 # from the source's side to the sink's is paid.
 
 SOURCE, SINK = -1, -2
 TIME, ENERGY, TRAFFIC, FIRST, SECOND, REFORMAT, HOME, ENTRIES = range(8)
-"""Columns of an arc's load: as in Load; busy time of the first and the second; the shares of transitions of the GPU
-and of the home where they are neither of the two; tensors that go to the second."""
+"""Columns of an arc's load: the fields of Load; busy time of the first and the second accelerator; busy time of
+transitions on the GPU and the home accelerator where they are neither of the two; tensors that go to the second."""
 
 _NUMBERS = 8
-"""Of an arc: time, energy, traffic; busy time of who gives away, the GPU and who takes it; columns of the first and the
-last of these. A unit's arc has all busy time in one place, and the same column twice."""
+"""Numbers of an arc.
+
+They are time, energy, traffic; busy time of the source accelerator, the GPU and the target accelerator; and the columns
+of the first and the last of these. A unit's arc has all busy time in one place, and the same column twice."""
 
 Arc = tuple[int, int]
 F64 = npt.NDArray[np.float64]
 
 
 class Arcs:
-    """One network's nodes (its units, then tensors that several units read) and arcs.
+    """Nodes of one network (its units, then tensors that several units read) and arcs.
 
     Attributes:
-        nodes: how many.
-        finite: arcs that can be paid; ``loads()`` has what for.
+        nodes: number of nodes.
+        finite: arcs that can be paid, with the loads of ``loads()``.
         endless: arcs that cannot be cut.
         second_any: (node, unit): the node is on the second's side as soon as one of its units is.
-        first_any: the same of the first's side.
-        second: whether each unit is on the second when all run on the first where they can, and on the second.
+        first_any: the same for the first's side.
+        second: whether each unit is on the second accelerator, for two plain placements: all on the first where
+            possible, and all on the second where possible.
 
     Raises:
         PlacementError: a unit can run on neither accelerator; names them.
@@ -67,7 +70,7 @@ class Arcs:
         self.endless: list[Arc] = []
         self.second_any: list[Arc] = []
         self.first_any: list[Arc] = []
-        self._numbers: list[float] = []  # of all finite arcs, flat: NumPy reads that fastest
+        self._numbers: list[float] = []  # of all finite arcs, flat, which NumPy reads fastest
         for index, unit in enumerate(network.units):
             for name, arc, column in ((first, (index, SINK), FIRST), (second, (SOURCE, index), SECOND)):
                 if (cost := unit.costs.get(name)) is None:
@@ -80,7 +83,7 @@ class Arcs:
             self._hand(edge)
 
     def loads(self) -> F64:
-        """(finite arcs, columns)."""
+        """Return the loads, (finite arcs, columns)."""
         numbers = np.array(self._numbers).reshape(-1, _NUMBERS)
         start, end = numbers[:, _NUMBERS - 2 :].T.astype(np.intp)
         rows, loads = np.arange(len(numbers)), np.zeros((len(numbers), ENTRIES + 1))
@@ -96,7 +99,7 @@ class Arcs:
         self._numbers += (one.time_ms, one.energy_mj, one.traffic_bytes, one.from_ms, one.gpu_ms, one.to_ms, *columns)
 
     def _hand(self, edge: Edge) -> None:
-        """A tensor: from its producer or home to its readers and, an output, home."""
+        """Add the arcs of a tensor: from its producer or home to its readers and, for an output, home."""
         (first, second), home, transitions = self._pair, self._network.home, edge.transitions
         readers, producer = edge.consumers, edge.producer
         returns = home if edge.is_output and producer is not None else None
@@ -115,7 +118,10 @@ class Arcs:
     def _arrive(
         self, readers: Sequence[int], source: int, one: Transition, start: str, to_second: bool, is_sure: bool
     ) -> None:
-        """Paid when the source is on one side and a reader on the other; ``is_sure``: the home is there."""
+        """Add an arc that is paid when the source is on one side and a reader on the other.
+
+        ``is_sure``: the home accelerator reads it there in any case.
+        """
         if len(readers) == 1 and not is_sure:
             end = readers[0]
         elif is_sure:
@@ -133,20 +139,20 @@ class Arcs:
 
 I64 = npt.NDArray[np.int64]
 Side = npt.NDArray[np.bool_]
-"""Of every node, whether it is on the second accelerator's side."""
+"""Whether each node is on the second accelerator's side."""
 
 _SCALE, _ENDLESS = 2**30, 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The cheapest placement of one network.
+    """Cheapest placement of one network.
 
     Attributes:
         assignment: of its units.
-        use: what a run takes.
+        use: of a run.
         cost: the priced use, with the additions.
-        bound: no placement that keeps the conditions costs less; of a cut, below the cost by what rounding can lose.
+        bound: no placement that keeps the conditions costs less; for a cut, below the cost by what rounding can lose.
     """
 
     assignment: Assignment
@@ -156,12 +162,12 @@ class Found:
 
     @property
     def gap(self) -> float:
-        """How far the best may be below, as a share of the cost."""
+        """Upper bound on how much cheaper the best may be, as a share of the cost."""
         return max(0.0, self.cost - self.bound) / max(self.cost, 1e-12)
 
 
 def cut(network: Network, first: str, second: str, price: Price) -> Found:
-    """The assignment of the units to two accelerators that costs least.
+    """Return the assignment of the units to two accelerators that costs least.
 
     Raises:
         PlacementError: some unit can run on neither; names them.
@@ -170,7 +176,7 @@ def cut(network: Network, first: str, second: str, price: Price) -> Found:
 
 
 class Cutter:
-    """Networks made ready for cuts at many prices between two accelerators, all of them in one flow.
+    """Networks prepared for cuts at many prices between two accelerators, all of them in one flow.
 
     Raises:
         PlacementError: a unit can run on neither accelerator.
@@ -190,7 +196,7 @@ class Cutter:
         counts = [len(block.finite) for block in blocks]
         self._block, self._first_arc = np.repeat(np.arange(len(blocks)), counts), np.cumsum([0, *counts[:-1]])
         self._lay_out()
-        self._plain = []  # what is paid when all units run on the first or the second where they can
+        self._plain = []  # arcs paid when all units run on the first or the second where they can
         for index in (0, 1):
             side = np.zeros(self._sink + 1, bool)
             for start, block in zip(self._starts, blocks, strict=False):
@@ -198,10 +204,10 @@ class Cutter:
             self._plain.append(self._paid(self._complete(side)))
 
     def solve(self, price: Price, *, entry: F64 | float = 0.0) -> list[Found]:
-        """A placement of each network.
+        """Return the cheapest placement of each network.
 
         Args:
-            price: of what runs take.
+            price: of the load of runs.
             entry: also paid for every tensor that goes to the second accelerator, by all or by each, (networks,).
         """
         busy = [price.busy.get(name, 0.0) for name in (*self._pair, GPU)]
@@ -210,7 +216,9 @@ class Cutter:
         for column, added in ((ENTRIES, entry), (HOME, home)):
             worth += self._loads[:, column] * np.broadcast_to(added, len(self._units))[self._block]
         capacity: F64 = np.bincount(self._slots, worth, len(self._head)).astype(np.float64)
-        both = np.minimum(capacity[self._in], capacity[self._out])  # what a unit costs on either side need not flow
+        both = np.minimum(
+            capacity[self._in], capacity[self._out]
+        )  # the cost that a unit has on either side need not flow
         capacity[self._in] -= both
         capacity[self._out] -= both
         common = np.bincount(self._unit_block, both, len(self._units)).astype(np.float64)
@@ -233,7 +241,7 @@ class Cutter:
         return found
 
     def _joined(self, blocks: Sequence[Sequence[Arc]]) -> I64:
-        """Pairs of nodes, (n, 2), with the numbers that nodes have when all blocks share a source and a sink."""
+        """Return pairs of nodes, (n, 2), renumbered for all blocks with one source and one sink."""
         counts = [len(pairs) for pairs in blocks]
         flat = chain.from_iterable(chain.from_iterable(blocks))
         own = np.fromiter(flat, np.int64, 2 * sum(counts)).reshape(-1, 2)
@@ -241,7 +249,7 @@ class Cutter:
         return np.where(own >= 0, shifted, np.where(own == SOURCE, self._source, self._sink))
 
     def _lay_out(self) -> None:
-        """The sparse matrix: every arc and its reverse once, sorted."""
+        """Build the sparse matrix: every arc and its reverse once, sorted."""
         nodes = self._sink + 1
         pairs = np.concatenate((self._arcs, self._endless))
         cells, slots = np.unique(np.concatenate((pairs, pairs[:, ::-1])) @ (nodes, 1), return_inverse=True)
@@ -250,13 +258,13 @@ class Cutter:
         self._unit_block = np.repeat(np.arange(len(self._units)), self._units)
         within = np.arange(sum(self._units)) - np.repeat(np.cumsum([0, *self._units[:-1]]), self._units)
         units = self._starts[self._unit_block] + within
-        inner = np.minimum(self._head, cells // nodes)  # one end is a block's own: source and sink come last
+        inner = np.minimum(self._head, cells // nodes)  # one end is in a block: source and sink come last
         self._cell_block = np.searchsorted(self._starts, inner, side="right") - 1
         self._in = np.searchsorted(cells, self._source * nodes + units)
         self._out = np.searchsorted(cells, units * nodes + self._sink)
 
     def _complete(self, side: Side) -> Side:
-        """The nodes of tensors follow from the units: each is where a reader makes it pay."""
+        """Return the sides with tensor nodes derived from the units: each is where a reader makes it pay."""
         side = side.copy()
         side[self._source], side[self._sink] = False, True
         side[self._second_any[:, 0]], side[self._first_any[:, 0]] = False, True
@@ -265,11 +273,11 @@ class Cutter:
         return side
 
     def _paid(self, side: Side) -> npt.NDArray[np.bool_]:
-        """A column: which arcs are cut."""
+        """Return a column: which arcs are cut."""
         paid: npt.NDArray[np.bool_] = (~side[self._arcs[:, 0]] & side[self._arcs[:, 1]])[:, None]
         return paid
 
     def _sums(self, rows: F64) -> F64:
-        """Rows of arcs added up, network by network."""
+        """Return rows of arcs added up, network by network."""
         summed: F64 = np.add.reduceat(rows, self._first_arc, axis=0)
         return summed

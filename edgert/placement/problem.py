@@ -1,7 +1,7 @@
-"""The placement problem as plain records: networks of units, accelerators they may run on, and transitions.
+"""Placement problem as plain records: networks of units, accelerators they may run on, and transitions.
 
-Times are milliseconds per run of the network (one batch), energy millijoules, traffic bytes. The records carry no
-graph: where the numbers come from (a cost model, a measured profile) does not matter to the solvers.
+Times are milliseconds per run of the network (one batch), energy millijoules, traffic bytes. The records contain no
+graph. The solvers need not know whether the numbers come from a cost model or a measured profile.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,24 +11,24 @@ from typing import TypeVar
 from edgert.errors import PlacementError
 
 GPU = "gpu"
-"""The accelerator that reformats tensors for others."""
+"""Name of the accelerator that reformats tensors for others."""
 
 Assignment = tuple[str, ...]
 """Accelerator of every unit, in order: ``("gpu", "dla0", "dla0")``."""
 
 
 def is_asked_for(asked: str, accelerator: str) -> bool:
-    """Whether a name in ``placement:`` means an accelerator; ``dla`` is any core of the DLA."""
+    """Return whether a name in ``placement:`` means an accelerator; ``dla`` is any core of the DLA."""
     return asked == accelerator or (asked == "dla" and accelerator.startswith(asked))
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One unit on one accelerator.
+    """Cost of one unit on one accelerator.
 
     Attributes:
         time_ms: how long it keeps the accelerator busy, alone on the board.
-        energy_mj: drawn beyond what the board draws anyway.
+        energy_mj: drawn beyond what the board draws when idle.
         traffic_bytes: to and from DRAM.
     """
 
@@ -39,14 +39,15 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One tensor moved from one accelerator to another; paid once, however many units read it there.
+    """Move of one tensor from one accelerator to another; paid once, however many units read it there.
 
     Attributes:
         time_ms: added to the latency of a run.
         gpu_ms: how long it keeps the GPU busy, which reformats for the DLA.
-        energy_mj, traffic_bytes: as in :class:`Cost`.
-        from_ms, to_ms: how long it keeps the accelerator busy that gives the tensor away, and the one that takes it;
-            these two and ``gpu_ms`` are parts of ``time_ms``.
+        energy_mj: as in :class:`Cost`.
+        traffic_bytes: as in :class:`Cost`.
+        from_ms: how long it keeps the source accelerator busy; part of ``time_ms``, as are the next and ``gpu_ms``.
+        to_ms: how long it keeps the target accelerator busy.
     """
 
     time_ms: float
@@ -57,11 +58,14 @@ class Transition:
     to_ms: float = 0.0
 
     def busy(self, start: str, end: str) -> tuple[tuple[str, float], ...]:
-        """Who is busy, one after the other, and for how long; the GPU may be one of the two ends."""
+        """Return the accelerators that are busy, one after the other, and for how long.
+
+        The GPU may be one of the two ends.
+        """
         return (start, self.from_ms), (GPU, self.gpu_ms), (end, self.to_ms)
 
     def mover(self, start: str) -> str:
-        """Whose memory traffic it is: the GPU's where that reformats."""
+        """Return the accelerator that the memory traffic counts for: the GPU where it reformats."""
         return GPU if self.gpu_ms else start
 
 
@@ -73,7 +77,7 @@ class Unit:
         name: of its first node.
         nodes: names of its ONNX nodes.
         costs: accelerator → cost; one that is missing cannot run it.
-        weight_bytes: kept in memory by whoever runs it.
+        weight_bytes: memory of the weights, on the accelerator that runs it.
     """
 
     name: str
@@ -91,7 +95,7 @@ class Edge:
         producer: index of the unit that writes it; None for an input of the network.
         consumers: indices of the units that read it.
         is_output: whether it also leaves the network.
-        transitions: (from, to) → what the transition costs; a pair that is missing costs nothing.
+        transitions: (from, to) → cost of the transition; a pair that is missing costs nothing.
         size_bytes: of one run.
     """
 
@@ -105,16 +109,16 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """One model to be placed.
+    """A model to be placed.
 
     Attributes:
         name: of the model.
         units: in an order in which every unit follows those it reads.
         edges: every tensor between units, in or out.
         home: accelerator where inputs come from and outputs go to.
-        rate_hz: how often it is to run, at least against the other networks.
+        rate_hz: requested runs per second, at least relative to the other networks.
         batch: frames per run.
-        shares: accelerator → part of the frames, where the file dispatches them to engines that run the whole network;
+        shares: accelerator → share of the frames, where the file dispatches them to engines that run the whole network;
             empty: the solvers choose.
     """
 
@@ -128,18 +132,18 @@ class Network:
 
 
 def with_costs(network: Network, costs_of: Callable[[Unit], Mapping[str, Cost]]) -> Network:
-    """The network with other costs of its units."""
+    """Return the network with other costs of its units."""
     return replace(network, units=tuple(replace(unit, costs=costs_of(unit)) for unit in network.units))
 
 
-# Several networks as one, so that what holds for one holds for all of them together.
+# Several networks become one, so that one solver places all of them together.
 
 _K = TypeVar("_K")
 _P = TypeVar("_P", Cost, Transition)
 
 
 def merged(networks: Sequence[Network], weights: Sequence[float]) -> tuple[Network, tuple[range, ...]]:
-    """One network whose costs are the weighted ones of all, and which units are whose.
+    """Return one network whose costs are the weighted costs of all, and the range of units of each network.
 
     Raises:
         PlacementError: the networks have different homes.
@@ -167,5 +171,5 @@ def _weighted(parts: Mapping[_K, _P], weight: float) -> dict[_K, _P]:
 
 
 def apart(assignment: Assignment, own: Sequence[range]) -> list[Assignment]:
-    """Back to the networks."""
+    """Return the assignment of each network out of the merged one."""
     return [assignment[units.start : units.stop] for units in own]

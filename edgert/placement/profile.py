@@ -1,7 +1,7 @@
-"""A measured profile: how long the parts of one model take on one machine, which no cost model describes.
+"""Measured profile: how long the parts of one model take on one machine, which no cost model describes.
 
 Each unit takes what ONNX Runtime's profiler reports of its kernels, scaled so that all units together take as long as
-the whole model does unobserved; both are kept, and they must agree within :data:`MAX_GAP`.
+the whole model does without profiler. Both are kept, and they must agree within :data:`MAX_GAP`.
 """
 
 import json
@@ -20,12 +20,12 @@ from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 
 SCHEMA = 2
 MAX_GAP = 0.10
-"""Between the sum of the kernels and the whole model, as part of the whole."""
+"""Largest difference between the sum of the kernels and the whole model, as a share of the whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The whole model on one accelerator, milliseconds per run.
+    """Times of the whole model on one accelerator, milliseconds per run.
 
     Attributes:
         alone_ms: while the others are idle.
@@ -39,12 +39,12 @@ class Whole:
 
     @property
     def gap(self) -> float:
-        """How far the sum of the kernels is from the whole, as part of the whole."""
+        """Difference between the sum of the kernels and the whole, as a share of the whole."""
         return abs(self.kernels_ms - self.alone_ms) / self.alone_ms
 
     @property
     def contention(self) -> float:
-        """How much longer it takes when all other accelerators are busy."""
+        """Factor by which a run takes longer when all other accelerators are busy."""
         return max(1.0, self.busy_ms / self.alone_ms)
 
 
@@ -59,12 +59,13 @@ class ProfiledUnit:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTransition:
-    """What a cut costs beyond the work of the units. Half of it is counted on either side: ``docs/costs.md``.
+    """Cost of a cut beyond the work of the units; half of it counts on either side: ``docs/costs.md``.
 
     Attributes:
         hop_ms: a frame from one thread to the next.
-        tensor_ms, ms_per_mib: per tensor at the cut, and per MiB of it: kernels that cannot fuse across the cut, and
-            the layout inside the runtime turned into that of ONNX and back.
+        tensor_ms: per tensor at the cut: kernels that cannot fuse across the cut, and the conversion of the runtime's
+            layout to that of ONNX and back.
+        ms_per_mib: the same per MiB of the tensor.
     """
 
     hop_ms: float
@@ -72,21 +73,24 @@ class MeasuredTransition:
     ms_per_mib: float
 
     def time_ms(self, size_bytes: int) -> float:
-        """For one tensor, both sides together, without the hop."""
+        """Return the time for one tensor, both sides together, without the hop."""
         return self.tensor_ms + self.ms_per_mib * size_bytes / 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What was measured of one model on one machine.
+    """Measurements of one model on one machine.
 
     Attributes:
-        model, digest: name and SHA-256 of the file.
-        board, mode: ``"host"`` and ``""``, or a board and its power mode.
+        model: name of the file.
+        digest: SHA-256 of the file.
+        board: ``"host"``, or a board.
+        mode: ``""``, or the board's power mode.
         machine: what the figures hold for: cpu, system, runtime.
-        runs: how many each median is of.
+        runs: number of runs behind each median.
         whole: accelerator → the whole model there.
         units: in an order in which each follows those it reads.
+        transition: cost of a cut.
     """
 
     model: str
@@ -100,11 +104,11 @@ class Profile:
     transition: MeasuredTransition
 
     def check(self, digest: str, machine: Mapping[str, str]) -> None:
-        """Raises PlacementError when it was measured on another model or another machine."""
+        """Raise PlacementError when it was measured on another model or another machine."""
         if digest != self.digest:
             raise PlacementError(
                 f"this profile is of another model: {self.model}, {self.digest[:12]}…",
-                why=f"the model to be placed is {digest[:12]}…",
+                why=f"the model to place is {digest[:12]}…",
                 fix="measure it: edgert bench --units MODEL.onnx -o profile.json",
             )
         wrong = [key for key in (*self.machine, *machine) if self.machine.get(key) != machine.get(key)]
@@ -117,21 +121,21 @@ class Profile:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the profile as plain data."""
         return {"schema": SCHEMA, **asdict(self)}
 
 
 def from_json(data: object, where: str = "") -> Profile:
-    """The profile that :meth:`Profile.to_json` returned. Raises ArtifactError for anything else."""
+    """Return the profile that :meth:`Profile.to_json` returned; raise ArtifactError for anything else."""
     try:
         if isinstance(data, dict) and "format" in data:
-            raise ValueError(f"it is {data['format']!r}, which is of a board and not of this machine")
+            raise ValueError(f"it is {data['format']!r}, a profile of a board, not of this machine")
         if not isinstance(data, dict) or data["schema"] != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
         return _profile({key: value for key, value in data.items() if key != "schema"})
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ArtifactError(
-            "this is no profile that edgert can read",
+            "edgert cannot read this as a profile",
             why=f"{type(error).__name__}: {error}",
             where=where,
             fix="measure again: edgert bench --units MODEL.onnx -o profile.json",
@@ -139,7 +143,7 @@ def from_json(data: object, where: str = "") -> Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """Reads a profile. Raises ArtifactError when it is not there, damaged, or holds impossible times."""
+    """Read a profile; raise ArtifactError when it is missing, damaged, or holds impossible times."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -184,9 +188,10 @@ def _times(data: Mapping[str, Any]) -> dict[str, float]:
 
 
 def network_of(profile: Profile, graph: Graph) -> Network:
-    """The placement problem of a profiled model, for the solvers.
+    """Return the placement problem of a profiled model, for the solvers.
 
     Args:
+        profile: the measurements.
         graph: the model as it was profiled: static and clean.
 
     Raises:
@@ -198,8 +203,8 @@ def network_of(profile: Profile, graph: Graph) -> Network:
         other = sorted(names ^ profiled)[0]
         raise PlacementError(
             "the profile and the model do not have the same nodes",
-            why=f"{other!r} is in {'the model' if other in names else 'the profile'} alone",
-            fix="profile the model as it will be placed: of fixed shapes, in the same precision",
+            why=f"only {'the model' if other in names else 'the profile'} has {other!r}",
+            fix="profile the model as it will be placed: with fixed shapes, in the same precision",
         )
     demand = {name: demand_of(whole.contention, len(profile.whole)) for name, whole in profile.whole.items()}
     units = []
@@ -220,7 +225,7 @@ def _edges(profile: Profile, graph: Graph) -> tuple[Edge, ...]:
         if users or leaves:
             size_bytes = tensor_bytes(graph, name)
             transitions = {}
-            if producer is not None and users:  # what comes in or goes out is in memory anyway
+            if producer is not None and users:  # inputs and outputs of the network are in memory anyway
                 time_ms = profile.transition.hop_ms + profile.transition.time_ms(size_bytes)
                 each = Transition(time_ms, from_ms=time_ms / 2, to_ms=time_ms / 2)
                 transitions = dict.fromkeys(permutations(profile.whole, 2), each)
@@ -229,7 +234,7 @@ def _edges(profile: Profile, graph: Graph) -> tuple[Edge, ...]:
 
 
 def tensor_bytes(graph: Graph, name: str) -> int:
-    """Size of a tensor; 0 where the graph does not have it."""
+    """Return the size of a tensor; 0 where the graph does not have it."""
     ends = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
     spec = graph.specs.get(name) or ends.get(name)
     if spec is None or not spec.is_static:
@@ -243,7 +248,7 @@ _ITEM_BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 
 
 
 def part_ms(profile: Profile, graph: Graph, parts: Sequence[Part], number: int) -> float:
-    """Milliseconds that one part of a model takes, with its half of the transitions to it and from it."""
+    """Return the milliseconds of one part of a model, with half of the transitions to it and from it."""
     part, transition = parts[number], profile.transition
     own = set(part.nodes)
     work = sum(unit.time_ms[part.accelerator] * len(own & set(unit.nodes)) / len(unit.nodes) for unit in profile.units)

@@ -1,4 +1,4 @@
-"""What an assignment comes to: segments, latency, busy time per accelerator, energy and traffic."""
+"""Load of an assignment: segments, latency, busy time per accelerator, energy and traffic."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from edgert.errors import PlacementError
 from edgert.placement.problem import Assignment, Cost, Edge, Network, Transition
 
-# Segments: connected pieces of one accelerator, each run and compiled by itself.
+# Segments are connected pieces of one accelerator, each compiled and run by itself.
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Units that one accelerator runs in one go.
+    """Units that one accelerator runs without a break.
 
     Attributes:
         accelerator: of all of them.
-        units: their indices, rising.
+        units: their indices, ascending.
     """
 
     accelerator: str
@@ -24,7 +24,7 @@ class Segment:
 
 
 def neighbors(network: Network) -> tuple[list[list[int]], list[list[int]]]:
-    """Indices of the units before and after every unit, each once, rising."""
+    """Return the indices of the units before and after every unit, each once, ascending."""
     before: list[set[int]] = [set() for _ in network.units]
     after: list[set[int]] = [set() for _ in network.units]
     for edge in network.edges:
@@ -36,10 +36,10 @@ def neighbors(network: Network) -> tuple[list[list[int]], list[list[int]]]:
 
 
 def segments(network: Network, assignment: Assignment) -> tuple[Segment, ...]:
-    """The segments in an order in which every one follows those it reads.
+    """Return the segments in an order in which every one follows those it reads.
 
-    Units in order join the segments of the units they read, wherever that leaves an order to run in: a piece that a
-    path leaves and enters again is two. The home accelerator, where pieces cost least, joins last.
+    Units in order join the segments of the units they read, wherever an order of execution remains. A piece that a path
+    leaves and enters again becomes two. The home accelerator, where pieces cost least, joins last.
     """
     pieces = _Pieces(neighbors(network)[0], assignment)
     for home in (False, True):
@@ -48,7 +48,7 @@ def segments(network: Network, assignment: Assignment) -> tuple[Segment, ...]:
 
 
 class _Pieces:
-    """A partition of the units that grows coarser and never gets a cycle."""
+    """A partition of the units that is merged step by step and never gets a cycle."""
 
     def __init__(self, before: list[list[int]], assignment: Assignment) -> None:
         self._before, self._assignment = before, assignment
@@ -57,7 +57,7 @@ class _Pieces:
         self._outside = {unit: set(before[unit]) for unit in self._piece}  # units of other pieces that it reads
 
     def join(self, units: Iterable[int]) -> None:
-        """These with what they read."""
+        """Join these units with those they read."""
         for unit in units:
             for read in self._before[unit]:
                 one, other = self._piece[read], self._piece[unit]
@@ -66,7 +66,7 @@ class _Pieces:
                     self._merge(*sorted((one, other), key=lambda piece: len(self._units[piece])))
 
     def in_order(self) -> list[list[int]]:
-        """The pieces, each after those it reads, else by first unit."""
+        """Return the pieces, each after those it reads, otherwise by first unit."""
         done: dict[int, None] = {}
         for piece in sorted(self._units, key=lambda piece: min(self._units[piece])):
             stack = [piece]
@@ -82,7 +82,7 @@ class _Pieces:
         return {self._piece[read] for read in self._outside[piece]}
 
     def _detour(self, start: int, end: int) -> bool:
-        """Whether a third piece lies between."""
+        """Return whether a path between the two leads through a third piece."""
         waiting = list(self._reads(end) - {start})
         seen = set(waiting)
         while waiting:
@@ -101,18 +101,18 @@ class _Pieces:
         self._outside[large] = {read for read in reads if self._piece[read] != large}
 
 
-# What a run takes.
+# Load of one run.
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a unit of each load is worth; a solver minimizes the sum. None is negative.
+    """Price per unit of each load; a solver minimizes the sum; none is negative.
 
     Attributes:
         latency: per millisecond of a run.
         energy: per millijoule.
         traffic: per byte.
-        busy: accelerator → per millisecond it is kept busy.
+        busy: accelerator → per millisecond it is busy.
     """
 
     latency: float = 0.0
@@ -126,12 +126,12 @@ ENERGY = Price(energy=1.0)
 
 
 def priced(cost: Cost | None, price: Price, accelerator: str) -> float:
-    """What a unit on an accelerator is worth; infinite if it cannot be there."""
+    """Return the price of a unit on an accelerator; infinite if it cannot run there."""
     return float("inf") if cost is None else _flat(cost, price) + price.busy.get(accelerator, 0.0) * cost.time_ms
 
 
 def priced_transition(transition: Transition, price: Price, start: str, end: str) -> float:
-    """The price of a transition from one accelerator to another."""
+    """Return the price of a transition from one accelerator to another."""
     busy = (price.busy.get(name, 0.0) * busy_ms for name, busy_ms in transition.busy(start, end))
     return _flat(transition, price) + sum(busy)
 
@@ -142,12 +142,13 @@ def _flat(part: Cost | Transition, price: Price) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one run of a network takes, alone on the board.
+    """Load of one run of a network, alone on the board.
 
     Attributes:
         latency_ms: units and transitions one after the other, as an execution context runs them.
         busy_ms: accelerator → how long it is busy, its shares of transitions included.
-        energy_mj, traffic_bytes: of units and transitions.
+        energy_mj: of units and transitions.
+        traffic_bytes: of units and transitions.
     """
 
     latency_ms: float
@@ -156,7 +157,7 @@ class Use:
     traffic_bytes: float
 
     def cost(self, price: Price) -> float:
-        """The priced sum."""
+        """Return the priced sum."""
         busy = sum(price.busy.get(accelerator, 0.0) * busy_ms for accelerator, busy_ms in self.busy_ms.items())
         flat = price.latency * self.latency_ms + price.energy * self.energy_mj + price.traffic * self.traffic_bytes
         return flat + busy
@@ -164,13 +165,13 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Load(Use):
-    """What an assignment takes per run, and ``segments``: accelerator → convex connected pieces, a DLA's loadables."""
+    """Load of an assignment per run, and ``segments``: accelerator → convex connected pieces, a DLA's loadables."""
 
     segments: Mapping[str, int]
 
 
 def accelerators(networks: Iterable[Network]) -> tuple[str, ...]:
-    """All that some unit can run on, homes first, then in order of appearance."""
+    """Return all accelerators that some unit can run on, homes first, then in order of appearance."""
     networks = tuple(networks)
     able = dict.fromkeys(name for network in networks for unit in network.units for name in unit.costs)
     homes = dict.fromkeys(network.home for network in networks if network.home in able)
@@ -178,7 +179,7 @@ def accelerators(networks: Iterable[Network]) -> tuple[str, ...]:
 
 
 def transitions_of(network: Network, assignment: Assignment) -> Iterator[tuple[Edge, str, str, Transition]]:
-    """Every (tensor, accelerator it leaves, accelerator it goes to, transition), in the order of the edges."""
+    """Yield every (tensor, source accelerator, target accelerator, transition), in the order of the edges."""
     for edge in network.edges:
         source = network.home if edge.producer is None else assignment[edge.producer]
         wanted = {assignment[consumer] for consumer in edge.consumers}
@@ -191,10 +192,10 @@ def transitions_of(network: Network, assignment: Assignment) -> Iterator[tuple[E
 
 
 def use(network: Network, assignment: Assignment) -> Use:
-    """Adds a run up; a transition is paid once per tensor and accelerator it goes to.
+    """Return the load of a run; a transition is paid once per tensor and target accelerator.
 
     Raises:
-        PlacementError: a unit cannot run where it is put, or there are more or fewer accelerators than units.
+        PlacementError: a unit cannot run on its accelerator, or there are more or fewer accelerators than units.
     """
     if len(assignment) != len(network.units):
         raise PlacementError(f"{network.name}: {len(network.units)} units, {len(assignment)} accelerators")
@@ -223,20 +224,20 @@ def use(network: Network, assignment: Assignment) -> Use:
 
 
 def loads(network: Network, assignment: Assignment) -> Load:
-    """What a run takes, and in how many segments. Raises PlacementError as :func:`use` does."""
+    """Return the load of a run and its segments; raise PlacementError as :func:`use` does."""
     run = use(network, assignment)
     counts = Counter(segment.accelerator for segment in segments(network, assignment))
     return Load(run.latency_ms, run.busy_ms, run.energy_mj, run.traffic_bytes, dict(counts))
 
 
 def preferring(network: Network, order: Sequence[str]) -> Assignment | None:
-    """Every unit on the first of these accelerators that can run it; None where one can run on none of them."""
+    """Return every unit on the first of these accelerators that can run it; None where none can run some unit."""
     chosen = [next((name for name in order if name in unit.costs), None) for unit in network.units]
     return None if None in chosen else tuple(name for name in chosen if name is not None)
 
 
 def stranded(network: Network, among: Sequence[str]) -> PlacementError:
-    """The error for a network with units that none of these accelerators can run."""
+    """Return the error for a network with units that none of these accelerators can run."""
     units = [unit.name for unit in network.units if not set(among) & set(unit.costs)]
     named = ", ".join(repr(name) for name in units[:5]) + (f" and {len(units) - 5} more" if len(units) > 5 else "")
     return PlacementError(

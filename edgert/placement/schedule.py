@@ -1,4 +1,4 @@
-"""Simulated time: events, accelerators that steps wait for and share memory on, and placements played with them."""
+"""Simulated time: events, accelerators that steps wait for and share memory on, and simulations of placements."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from edgert.placement.segment_engines import Step
 from edgert.policy import Dispatcher, ReorderBuffer
 
 Then = Callable[[], object]
-"""What happens next."""
+"""Function that an event calls."""
 
 
 class Timeline:
-    """Events in order of time; those of one moment in the order in which they were noted. Milliseconds."""
+    """Events in order of time; those of one moment in the order in which they were added; milliseconds."""
 
     __slots__ = ("_count", "_events", "now_ms")
 
@@ -30,22 +30,22 @@ class Timeline:
         self._count = 0
 
     def at(self, at_ms: float, then: Then) -> None:
-        """Notes an event; not before the present."""
+        """Add an event, not before the present."""
         self._count += 1
         heapq.heappush(self._events, (at_ms, self._count, then))
 
     @property
     def next_ms(self) -> float | None:
-        """When the next event is; None where none is noted."""
+        """Time of the next event; None where there is none."""
         return self._events[0][0] if self._events else None
 
     def step(self) -> None:
-        """Lets the next event happen, and nothing else."""
+        """Run the next event, and nothing else."""
         self.now_ms, _, then = heapq.heappop(self._events)
         then()
 
     def run(self, until_ms: float) -> None:
-        """Lets everything happen up to then, and what follows from it up to then."""
+        """Run all events up to then, including those that they add."""
         events = self._events
         while events and events[0][0] <= until_ms:
             self.now_ms, _, then = heapq.heappop(events)
@@ -57,7 +57,9 @@ class Progress:
     """Work in progress at a speed that may change.
 
     Args:
-        time_ms: what it takes at speed 1.
+        timeline: the simulated time.
+        time_ms: duration at speed 1.
+        done: called at the end.
 
     Attributes:
         speed: 0 before it was first set.
@@ -70,7 +72,7 @@ class Progress:
         self._since_ms, self._version, self.speed = timeline.now_ms, 0, 0.0
 
     def catch_up(self) -> float:
-        """Milliseconds since the last look, all at the same speed."""
+        """Return the milliseconds since the last call, all at the same speed."""
         now_ms = self._timeline.now_ms
         passed_ms = now_ms - self._since_ms
         self._left_ms -= passed_ms * self.speed
@@ -78,14 +80,14 @@ class Progress:
         return passed_ms
 
     def go_on(self, speed: float) -> None:
-        """From now on at this speed, above 0; ``done`` follows at its end. Only after :meth:`catch_up`."""
+        """Continue at this speed, above 0; ``done`` is called at the end; call :meth:`catch_up` before."""
         self.speed = speed
         self._version += 1
         end_ms = self._timeline.now_ms + max(self._left_ms, 0.0) / speed
         self._timeline.at(end_ms, partial(self._end, self._version))
 
     def stop(self) -> None:
-        """For good; ``done`` does not follow. Only after :meth:`catch_up`."""
+        """Stop for good, without a call of ``done``; call :meth:`catch_up` before."""
         self._version += 1
 
     def _end(self, version: int) -> None:
@@ -95,13 +97,13 @@ class Progress:
 
 @dataclass(slots=True)
 class Used:
-    """What an accelerator did so far.
+    """Work that an accelerator has done so far.
 
     Attributes:
         busy_ms: how long it ran.
         worked_ms: how long that would have taken alone on the board.
         traffic_bytes: to and from DRAM.
-        energy_mj: drawn for that beyond what the board draws anyway, at full clocks.
+        energy_mj: drawn for that beyond what the board draws when idle, at full clocks.
     """
 
     busy_ms: float = 0.0
@@ -112,7 +114,7 @@ class Used:
 
 @dataclass(slots=True)
 class _Server:
-    """An accelerator: who waits, what runs, how quickly."""
+    """An accelerator: its queue, its running step, and its speed."""
 
     waiting: deque[tuple[Step, Then]] = field(default_factory=deque)
     running: Progress | None = None
@@ -121,7 +123,7 @@ class _Server:
     used: Used = field(default_factory=Used)
 
     def catch_up(self) -> None:
-        """Counts what was done since the last look."""
+        """Count the work since the last call."""
         if self.running is None:
             return
         passed_ms = self.running.catch_up()
@@ -133,9 +135,10 @@ class _Server:
 
 
 class Accelerators:
-    """Each runs one step at a time, first come first served, and is never interrupted; all share the memory.
+    """Accelerators that run one step at a time, in order of arrival, without interruption; all share the memory.
 
     Args:
+        timeline: the simulated time.
         contention: how those that run at once slow one another down; None: not at all.
     """
 
@@ -145,13 +148,13 @@ class Accelerators:
         self._clock = 1.0
 
     def throttle(self, clock: float) -> None:
-        """Everything that runs, and what will run, goes at that part of its speed, above 0 and up to 1."""
+        """Run everything at that share of its speed from now on, above 0 and up to 1."""
         if clock != self._clock:
             self._clock = clock
             self._pace()
 
     def run(self, step: Step, then: Then) -> None:
-        """Gets in line; ``then`` follows when the step is done. A step without an accelerator only takes time."""
+        """Queue a step; call ``then`` when it is done; a step without an accelerator only takes time."""
         if step.accelerator is None:
             self._timeline.at(self._timeline.now_ms + step.time_ms, then)
             return
@@ -163,7 +166,7 @@ class Accelerators:
             self._start(server)
 
     def used(self) -> dict[str, Used]:
-        """Accelerator → what it did up to now."""
+        """Return the work of each accelerator up to now."""
         for server in self._servers.values():
             server.catch_up()
         return {name: server.used for name, server in self._servers.items()}
@@ -188,7 +191,7 @@ class Accelerators:
         then()
 
     def _pace(self) -> None:
-        """New speeds, and so new ends, for all that runs."""
+        """Set new speeds, and so new ends, for all running steps."""
         contention, servers = self._contention, self._servers.values()
         total = sum([server.asked for server in servers])
         for server in servers:
@@ -199,27 +202,27 @@ class Accelerators:
             if contention is not None:
                 speed /= contention.slowdown(server.asked, total - server.asked)
             if speed != running.speed:
-                if running.speed:  # else it has only just begun
+                if running.speed:  # otherwise it has only just begun
                     server.catch_up()
                 running.go_on(speed)
 
 
-# A schedule played through, event by event: frames per second, latencies and how busy the accelerators are.
+# A schedule is simulated event by event, for frames per second, latencies and the use of accelerators.
 #
 # Frames of a stream arrive at its rate and are dispatched to its replicas by weight. Every step waits in line for
-# its accelerator, first come first served, and is never interrupted. Accelerators that run at once slow one another
-# down as the contention model has it. Frames leave in the order they came in. The same input gives the same output.
+# its accelerator, in order of arrival, and is never interrupted. Accelerators that run at once slow one another
+# down by the contention model. Frames leave in the order they arrived. The same input gives the same output.
 
 _WARM_UP = 0.1  # of the simulated time, not counted
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One engine of a stream.
+    """An engine of a stream.
 
     Attributes:
         steps: of one frame, in order.
-        weight: its share of the frames, against the other replicas'.
+        weight: its share of the frames, relative to the other replicas.
     """
 
     steps: tuple[Step, ...]
@@ -234,8 +237,8 @@ class Stream:
         name: of the network.
         replicas: engines that frames are dispatched to.
         rate_hz: of arrivals; None: a new one as soon as one leaves.
-        in_flight: frames inside at a time; one that arrives when there are as many is dropped. None: no limit, or two
-            per replica where ``rate_hz`` is None.
+        in_flight: most frames inside at a time; further arrivals are dropped. None: no limit, or two per replica where
+            ``rate_hz`` is None.
         start_ms: when the first arrives.
     """
 
@@ -248,12 +251,14 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What became of one stream, after warming up.
+    """Result of one stream, after warming up.
 
     Attributes:
+        name: of the network.
         fps: frames that left, per second.
-        dropped: frames that found no room.
-        p50_ms, p99_ms: latency from arrival until leaving in order; nan if none left.
+        dropped: arrivals beyond ``in_flight``.
+        p50_ms: median latency from arrival until leaving in order; nan if none left.
+        p99_ms: 99th percentile of it; nan if none left.
     """
 
     name: str
@@ -265,7 +270,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A simulation's outcome.
+    """Result of a simulation.
 
     Attributes:
         streams: in the order given.
@@ -277,7 +282,7 @@ class Played:
 
 
 def play(streams: Sequence[Stream], duration_ms: float, contention: Contention | None = None) -> Played:
-    """Plays the streams for so long; the first tenth does not count.
+    """Simulate the streams for so long; the first tenth does not count.
 
     Raises:
         PlacementError: a stream has no replicas, or no weight above zero.
@@ -296,7 +301,7 @@ class _Frame:
 
 
 class _Line:
-    """A stream on its way. Raises PlacementError where it has no replicas, or no weight above zero."""
+    """A stream during a simulation; raises PlacementError where it has no replicas, or no weight above zero."""
 
     __slots__ = ("dispatcher", "dropped", "inside", "left", "limit", "next_in", "reorder", "stream")
 
@@ -312,7 +317,7 @@ class _Line:
         self.left: list[tuple[float, float]] = []
 
     def flow(self, end_ms: float) -> Flow:
-        """What became of it, after warming up."""
+        """Return the stream's result, after warming up."""
         start = _WARM_UP * end_ms
         latencies = np.array([latency for at, latency in self.left if at >= start])
         fps = 1e3 * len(latencies) / (end_ms - start)
@@ -350,7 +355,7 @@ class _Simulation:
         frame.then()
 
     def _advance(self, frame: _Frame) -> None:
-        """Gets in line for its next step, or leaves."""
+        """Queue the frame's next step, or let it leave."""
         if frame.at == len(frame.steps):
             self._leave(frame)
             return
@@ -359,7 +364,7 @@ class _Simulation:
         self._accelerators.run(step, frame.then)
 
     def _leave(self, frame: _Frame) -> None:
-        """In order: behind all that came in earlier."""
+        """Let frames leave in order: behind all that arrived earlier."""
         line, now = frame.line, self._time.now_ms
         line.reorder.add(frame.index, frame)
         while (due := line.reorder.pop()) is not None:

@@ -1,7 +1,8 @@
 """Engines made of segments: as steps that take time on accelerators, and compiled to run here without copies.
 
 Every tensor that one segment passes to another exists several times, in slots. While a segment writes slot 1 for frame
-n + 1, the next one reads slot 0 of frame n; the channel between them holds the writer up before it comes round again.
+n + 1, the next one reads slot 0 of frame n. The channel between them blocks the writer before it reaches a slot that is
+still in use.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from edgert.placement.cutting import Part, cut
 if TYPE_CHECKING:
     from edgert.placement.problem import Assignment, Network
 
-# An engine as steps, one after the other: what its execution context does with a frame.
+# An engine as steps, one after the other, as its execution context runs them for a frame.
 
-_AMOUNTS = ("time_ms", "traffic_bytes", "energy_mj")  # of a step, that add up
-_NO_TIME_MS = 1e-9  # what is left of a time when all shares of it are taken away may not be exactly nothing
+_AMOUNTS = ("time_ms", "traffic_bytes", "energy_mj")  # fields of a step that add up
+_NO_TIME_MS = 1e-9  # a time less all its shares may not be exactly 0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that holds an accelerator, or only time.
+    """Work that occupies an accelerator, or only takes time.
 
     Attributes:
         accelerator: that runs it and nothing else meanwhile; None: it only takes time.
@@ -38,7 +39,7 @@ class Step:
         traffic_bytes: to and from DRAM.
         slowdown: of a core, how many times longer it takes while all other cores are busy.
         threads: cores that it runs on at once, each doing its part.
-        energy_mj: drawn for it beyond what the board draws anyway, alone and at full clocks.
+        energy_mj: drawn for it beyond what the board draws when idle, alone and at full clocks.
     """
 
     accelerator: str | None
@@ -49,16 +50,17 @@ class Step:
     energy_mj: float = 0.0
 
     def times(self, factor: float) -> Step:
-        """So many of it, one after the other."""
+        """Return a step that is so many times as long, as if run one after the other."""
         return replace(self, **{name: getattr(self, name) * factor for name in _AMOUNTS})
 
 
 def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
-    """The segments in order, each behind the transitions of its inputs; outputs return home at the end.
+    """Return the segments in order, each behind the transitions of its inputs; outputs return home at the end.
 
-    A tensor makes one transition to an accelerator, before the first segment there that reads it. Who gives it away is
-    busy right after its segment, who reformats and who takes it right before theirs; the rest only takes time. The
-    times add up to the latency of a run. The traffic and the energy of a transition are with who moves it.
+    A tensor makes one transition to an accelerator, before the first segment there that reads it. The source
+    accelerator is busy right after its segment. The accelerators that reformat and receive the tensor are busy right
+    before theirs; the rest only takes time. The times add up to the latency of a run. The traffic and the energy of a
+    transition count for the accelerator that moves the tensor.
     """
     from edgert.placement.run_load import segments, transitions_of  # for plans; a pipeline starts without it
 
@@ -87,12 +89,12 @@ def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
 
 
 def _in_turn(found: list[Step], last: str) -> list[Step]:
-    """Grouped by accelerator, so that each is asked for once; ``last`` comes last."""
+    """Return the steps grouped by accelerator, so that each is used once, with ``last`` at the end."""
     return sorted(found, key=lambda step: (step.accelerator == last, step.accelerator is None, step.accelerator or ""))
 
 
 def _joined(found: list[Step]) -> tuple[Step, ...]:
-    """Neighbors on one accelerator are one step; steps of no time are none."""
+    """Return the steps with neighbors on one accelerator joined, and without steps of no time."""
     joined: list[Step] = []
     for step in found:
         if step.time_ms <= _NO_TIME_MS:
@@ -111,9 +113,11 @@ _Engine = OrtEngine | CustomOpEngine
 class SegmentedEngine:
     """The engines of all segments of one model, each for one thread.
 
+    ``inputs``, ``outputs``, ``outputs_known`` and ``batched`` are those of :class:`~edgert.backend.Engine`, for the
+    whole model.
+
     Attributes:
         segments: in the order in which they run.
-        inputs, outputs, outputs_known, batched: as :class:`~edgert.backend.Engine` has them, of the whole model.
         info: plain facts for the summary.
         tensors: everything that goes in, out, or from segment to segment.
     """
@@ -124,7 +128,7 @@ class SegmentedEngine:
         missing = [spec.name for spec in graph.outputs if spec.name not in self.tensors]
         if missing:
             raise PlacementError(
-                f"output {missing[0]!r} is computed by no segment",
+                f"no segment computes output {missing[0]!r}",
                 why="it is an input or a stored tensor of the model",
                 where=str(path),
                 fix="placement: auto, or one accelerator for the whole model",
@@ -144,7 +148,7 @@ class SegmentedEngine:
         }
 
     def chain(self, waiting: int) -> Chain:
-        """Tensors of its own for one slot of frames.
+        """Return a chain with tensors of its own for its slots of frames.
 
         Args:
             waiting: frames that may wait between two segments.
@@ -152,19 +156,19 @@ class SegmentedEngine:
         return Chain(self, self._engines, 1 + (waiting + 1) * (len(self.segments) - 1))
 
     def lives(self, name: str) -> tuple[int, int]:
-        """The first segment that has a tensor and the last; what leaves the model is read behind the last."""
+        """Return the first and the last segment that use a tensor; an output of the model lives until the end."""
         users = [n for n, s in enumerate(self.segments) if name in s.inputs or name in s.outputs]
         leaves = any(name == tensor.name for tensor in self.outputs)
         return users[0], len(self.segments) - 1 if leaves else users[-1]
 
     def close(self) -> None:
-        """Gives the engines' memory back."""
+        """Free the engines' memory."""
         for engine in self._engines:
             engine.close()
 
 
 class Chain:
-    """Tensors in slots, and every segment bound to them. Each segment for one thread at a time.
+    """Tensors in slots, and every segment bound to them; each segment for one thread at a time.
 
     Attributes:
         slots: sets of tensors; frame n uses set n modulo this.
@@ -176,7 +180,7 @@ class Chain:
         self._parts = engine.segments
         self._sets: list[dict[str, Array]] = [{} for _ in range(slots)]
         for name, tensor in engine.tensors.items():
-            first, last = engine.lives(name)  # what only one segment touches is the same array in all sets
+            first, last = engine.lives(name)  # a tensor of only one segment is the same array in all sets
             arrays = [aligned_empty(tensor.shape, tensor.dtype) for _ in range(slots if last > first else 1)]
             for array in arrays:
                 array.fill(0)
@@ -192,11 +196,11 @@ class Chain:
         ]
 
     def tensors(self, slot: int) -> Mapping[str, Array]:
-        """The slot's tensors, by name; write those that are inputs of the model before running its first segment."""
+        """Return the slot's tensors, by name; write the model's inputs before running its first segment."""
         return self._sets[slot]
 
     def run(self, segment: int, slot: int) -> None:
-        """Runs one segment on one slot; blocks until done. Raises BuildError naming the segment."""
+        """Run one segment on one slot; blocks until done; raises BuildError naming the segment."""
         try:
             self._runs[segment][slot]()
         except EdgertError as error:
@@ -204,16 +208,18 @@ class Chain:
             raise
 
     def outputs(self, slot: int) -> Sequence[Array]:
-        """The model's outputs in its order, once its last segment has run; valid until the slot's turn comes again."""
+        """Return the model's outputs in its order, once its last segment has run; valid until the slot's next use."""
         return self._outputs[slot]
 
 
 def compile_segments(model: Model, graph: Graph, parts: Sequence[Part], store: Store | None) -> SegmentedEngine:
-    """Compiles every segment with ONNX Runtime, for one thread.
+    """Compile every segment with ONNX Runtime, for one thread.
 
     Args:
         model: static and clean.
         graph: ``model``, read.
+        parts: the segments.
+        store: cache of compiled engines; None for none.
 
     Raises:
         PlacementError: the model cannot be cut there.

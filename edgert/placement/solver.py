@@ -1,4 +1,4 @@
-"""The best placement of networks under limits: most frames, least latency, or least energy."""
+"""Solver for the best placement of networks under limits: most frames, least latency, or least energy."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from edgert.placement.run_load import LATENCY, Price, accelerators, loads, prefe
 from edgert.placement.schedule import play
 from edgert.placement.throughput import Resources, blend
 
-_PLAYED_MS, _PLAYED_RUNS = 4000.0, 200  # at most so long, and until every network has run so often
+_PLAYED_MS, _PLAYED_RUNS = 4000.0, 200  # longest simulated time, and runs of every network that suffice
 
 
 def solve(
@@ -26,16 +26,24 @@ def solve(
     contention: Contention | None = None,
     time_limit_s: float = 20.0,
 ) -> Placement:
-    """The best placement; never worse in the model than all on one accelerator as far as that can run them.
+    """Return the best placement, by the model never worse than all on one accelerator where that can run the units.
 
-    ``throughput``: the largest common multiple of the rates asked for. ``latency`` and ``energy``: the least sum over
-    the networks, weighted by their rates, with one engine each; energy counts what the board draws during a run.
+    ``throughput``: the largest common multiple of the requested rates. ``latency`` and ``energy``: the least sum over
+    the networks, weighted by their rates, with one engine each; energy includes what the board draws during a run.
 
-    With ``contention`` the answer is found again with the times that it leads to, until they agree, and the one that
-    plays best is kept; its numbers are those of the stretched times. A network with ``shares`` gets those engines.
+    With ``contention`` the problem is solved again with the times that an answer leads to, until they agree. The answer
+    that does best in simulation is returned; its numbers are those of the lengthened times. A network with ``shares``
+    gets those engines.
+
+    Args:
+        networks: to place.
+        objective: what to optimize.
+        limits: of the board; None for none.
+        contention: of the memory; None for none.
+        time_limit_s: for integer programs.
 
     Raises:
-        PlacementError: no placement keeps the limits; names them and what could be had.
+        PlacementError: no placement keeps the limits; names them and what is possible.
     """
     limits = limits or Limits()
     if not networks:
@@ -53,7 +61,10 @@ def solve(
 
 
 def _played(networks: Sequence[Network], contention: Contention, placement: Placement) -> float:
-    """Frames against what is asked for, or latency or energy against nothing, where accelerators do disturb another."""
+    """Return the simulated score: frames relative to the requested rate, or negative latency or energy.
+
+    Accelerators do slow one another down in it.
+    """
     if placement.objective == "energy":
         return -placement.value
     frames = placement.objective == "throughput"
@@ -74,7 +85,7 @@ def _most_frames(networks: Sequence[Network], objective: Objective, limits: Limi
 
 
 def _least(networks: Sequence[Network], objective: Objective, limits: Limits, time_limit_s: float) -> Placement:
-    """By a cut if that keeps everything, else by an integer program."""
+    """Return the placement of least cost, by a cut if that keeps all limits, else by an integer program."""
     whole, own = merged(networks, [network.rate_hz for network in networks])
     price = LATENCY if objective == "latency" else Price(latency=limits.static_w, energy=1.0)
     names = accelerators(networks)
@@ -97,18 +108,18 @@ def _least(networks: Sequence[Network], objective: Objective, limits: Limits, ti
     return together(objective, networks, each, limits, cost, gap)
 
 
-# Accelerators that another one beats in everything, so that nothing is lost by leaving them out.
+# Accelerators that another one beats in everything can be left out without loss.
 #
 # One beats another if every unit that the other can run costs it no more time, energy and traffic, and no
 # transition to or from it costs more. Moving all of the other's units to it then costs no more either: transitions
-# between the two go away, and a tensor that both read makes one transition. It is only time that may run out, so
-# whoever leaves the beaten ones out has to check that it does not.
+# between the two go away, and a tensor that both read makes one transition. Only the busy time may exceed its limit,
+# so code that leaves the beaten ones out must check that limit.
 
 _FREE = Transition(0.0)
 
 
 def undominated(network: Network, among: Sequence[str]) -> tuple[str, ...]:
-    """The accelerators that no other beats, in order; of two that beat each other the first."""
+    """Return the accelerators that no other beats, in order; of two that beat each other the first."""
     kept: list[str] = []
     for name in among:
         if any(_beats(network, other, name, among) for other in kept):

@@ -1,12 +1,12 @@
-"""The most frames that several networks get out of a board, when frames of one network may run on different engines.
+"""Highest frame rates of several networks on a board, when frames of one network may run on different engines.
 
 A column is one placement of one network. A linear program mixes columns; its prices show which placement of each
 network would help most, and a minimum cut finds that. When none helps, no mix is better: Gilmore and Gomory, "A linear
 programming approach to the cutting-stock problem", Operations Research 1961, https://doi.org/10.1287/opre.9.6.849.
-Any prices bound what can be reached, so that the gap is known all the time.
+Any prices give an upper bound, so the gap is known at any time.
 
 Accelerators that are interchangeable (two DLA cores) are one class with as much time as they have together.
-With equal prices no network gains by using two of a class: moving its units to one of them drops transitions.
+With equal prices no network gains by using two of a class: moving its units to one of them removes transitions.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from edgert.placement.run_load import Price, Use, accelerators, preferring, stra
 F64 = npt.NDArray[np.float64]
 
 _ROUNDS = 60
-_TIME_LIMIT_S = 4.0  # integer programs, which prove the last bit where cuts cannot, are not begun after that
+_TIME_LIMIT_S = 4.0  # no integer program, which closes the gap where cuts cannot, starts after this time
 _EXACT_S = 5.0  # for one network and price, where more than two classes make a cut inexact
-_RATIOS = (0.35, 0.6, 1.0)  # of prices of the second accelerator to the first's, to begin with
+_RATIOS = (0.35, 0.6, 1.0)  # first prices of the second accelerator, relative to the first's
 _HELPS = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One placement of one network.
+    """A placement of one network.
 
     Attributes:
         network: its index.
@@ -58,7 +58,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What runs use up, per second: classes of accelerators, then traffic where it is limited.
+    """Resources that runs use, per second: classes of accelerators, then traffic where it is limited.
 
     Attributes:
         classes: interchangeable accelerators.
@@ -70,25 +70,28 @@ class Resources:
 
     @classmethod
     def of(cls, networks: Sequence[Network], limits: Limits) -> Resources:
-        """Those of the accelerators that the networks' units know."""
+        """Return the resources of the accelerators that the networks' units can use."""
         classes = classed(networks, accelerators(networks))
         traffic = [] if limits.traffic_bytes_s is None else [limits.traffic_bytes_s]
         return cls(classes, (*(1000.0 * len(members) for members in classes), *traffic))
 
     def used(self, run: Use) -> F64:
-        """Shares of everything that one run a second takes."""
+        """Return the share of each resource that one run per second uses."""
         used = [sum(run.busy_ms.get(name, 0.0) for name in members) for members in self.classes]
         return np.array([*used, run.traffic_bytes][: len(self.amounts)]) / self.amounts
 
     def price(self, worth: Sequence[float]) -> Price:
-        """What a run pays when the whole of each resource is worth this much."""
+        """Return the price of runs when the whole of each resource costs this much."""
         each = [value / amount for value, amount in zip(worth, self.amounts, strict=True)]
         busy = {name: value for members, value in zip(self.classes, each, strict=False) for name in members}
         return Price(traffic=sum(each[len(self.classes) :]), busy=busy)
 
 
 def classed(networks: Sequence[Network], among: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Accelerators by class, in order: two are of one if every network looks the same with their names swapped."""
+    """Return accelerators by class, in order.
+
+    Two are of one class if every network looks the same with their names swapped.
+    """
     classes: list[list[str]] = []
     for name in among:
         same = next((members for members in classes if _alike(networks, members[0], name, among)), None)
@@ -115,7 +118,7 @@ def _alike(networks: Sequence[Network], one: str, other: str, among: Sequence[st
 
 
 class Search:
-    """Finds the cheapest column of every network at a price, and a bound on it."""
+    """Search for the cheapest column of every network at a price, and a bound on it."""
 
     def __init__(self, networks: Sequence[Network], resources: Resources) -> None:
         self._networks = networks
@@ -129,7 +132,7 @@ class Search:
         self.is_exact = len(pairs) == 1
 
     def plain(self) -> Iterator[Column]:
-        """Every network on every class as far as that can run it, on its home otherwise.
+        """Yield every network on every class wherever that can run it, otherwise on its home.
 
         Raises:
             PlacementError: a network has units that can run nowhere.
@@ -141,14 +144,17 @@ class Search:
             yield from (Column(index, one, use(network, one)) for one in dict.fromkeys(placed) if one)
 
     def cuts(self, price: Price, *, entry: F64 | float = 0.0) -> Iterator[Column]:
-        """The best of every network on every two classes. ``entry``: paid for every tensor that goes to the second."""
+        """Yield the best of every network on every two classes.
+
+        ``entry`` is paid for every tensor that goes to the second.
+        """
         entries = np.broadcast_to(entry, len(self._networks))
         for able, cutter in self._cutters:
             for index, found in zip(able, cutter.solve(price, entry=entries[able]), strict=True):
                 yield Column(index, found.assignment, found.use, found.cost, found.bound)
 
     def exactly(self, price: Price) -> Iterator[Column]:
-        """The best of every network on any number of accelerators, by integer programs."""
+        """Yield the best of every network on any number of accelerators, by integer programs."""
         for index, network in enumerate(self._networks):
             found = exact(network, self._names, price, time_limit_s=_EXACT_S)
             yield Column(index, found.assignment, found.use, found.cost, found.bound)
@@ -159,9 +165,9 @@ class Blend:
     """Columns and how often they run.
 
     Attributes:
-        multiplier: of the rates asked for, that is met.
-        bound: no placements meet more.
-        columns: all that were looked at.
+        multiplier: of the requested rates, that is reached.
+        bound: no placements reach more.
+        columns: all that were considered.
         runs_hz: of each column.
     """
 
@@ -172,14 +178,14 @@ class Blend:
 
     @property
     def gap(self) -> float:
-        """How far the best may be above, as a share of it."""
+        """Upper bound on how far the best may be above, as a share of it."""
         return max(0.0, self.bound - self.multiplier) / max(self.bound, 1e-300)
 
 
 def blend(networks: Sequence[Network], resources: Resources, gap: float = 5e-4) -> Blend:
-    """The mix for the largest common multiple of the rates asked for, proven to be within ``gap`` of the best.
+    """Return the mix for the largest common multiple of the requested rates, proven to be within ``gap`` of the best.
 
-    Keeps to accelerators' time and traffic; loadables belong to engines (:mod:`edgert.placement.engine_selection`).
+    It respects accelerators' time and traffic; :mod:`edgert.placement.engine_selection` limits loadables.
 
     Raises:
         PlacementError: a network can run nowhere.
@@ -197,7 +203,7 @@ class _Mixer:
         self._bound, self._unit = np.inf, 1.0
 
     def run(self, gap: float) -> Blend:
-        """Rounds of prices and columns."""
+        """Alternate between prices and columns until no column helps."""
         end = time.monotonic() + _TIME_LIMIT_S
         self._take(self._search.plain())
         for ratio in _RATIOS:  # cuts at a few prices
@@ -224,7 +230,7 @@ class _Mixer:
         return bool(np.isfinite(self._bound)) and self._bound - multiplier <= gap * self._bound
 
     def _take(self, columns: Iterable[Column]) -> int:
-        """Those that are new; how many."""
+        """Add the columns that are new; return how many."""
         before = len(self._columns)
         for column in columns:
             if (column.network, column.assignment) not in self._known:
@@ -234,7 +240,7 @@ class _Mixer:
         return len(self._columns) - before
 
     def _priced(self, found: Iterable[Column], prices: Sequence[float], worth: F64, is_bound: bool) -> int:
-        """Takes the columns that are cheaper than what their networks pay now; notes the bound."""
+        """Add the columns that are cheaper than what their networks pay now, and update the bound; return how many."""
         found = list(found)
         if is_bound:
             least = sum(self._rates_hz[one.network] * one.bound for one in found)
@@ -242,7 +248,7 @@ class _Mixer:
         return self._take(one for one in found if one.cost < worth[one.network] * (1 - _HELPS))
 
     def _master(self) -> tuple[float, F64, F64, list[float]]:
-        """Multiplier, runs per second, what each network pays per run, prices of the resources."""
+        """Return multiplier, runs per second, the cost of a run of each network, and prices of the resources."""
         count = len(self._columns)
         network = np.array([column.network for column in self._columns])
         meets = np.zeros((len(self._rates_hz), count + 1))

@@ -218,7 +218,7 @@ def test_an_error_in_a_segment_names_it(tmp_path: Path, monkeypatch: pytest.Monk
         ("cpu99", "no accelerator 'cpu99'"),
         ("gpu", "no gpu"),
         ("{replicate: [cpu0, dla0]}", "no dla0"),
-        ('{"*": cpu0, "/stemm/*": cpu0}', "fits no node"),
+        ('{"*": cpu0, "/stemm/*": cpu0}', "matches no node"),
         ('{"*": cpu0, "/stem/*": cpu99}', "no accelerator 'cpu99'"),
     ],
 )
@@ -241,7 +241,7 @@ def test_a_file_for_another_board_can_be_validated_here(tmp_path: Path) -> None:
     path.write_text("board: orin-nx-16gb\n" + path.read_text().replace("sink: callback", "sink: null"))
     validate(path)
     path.write_text(path.read_text().replace("dla0", '{"*": gpu, "/nothing/*": dla0}'))
-    with pytest.raises(PlacementError, match="fits no node"):
+    with pytest.raises(PlacementError, match="matches no node"):
         validate(path)
 
 

@@ -1,4 +1,4 @@
-"""A graph on a board as a placement problem: every unit's cost on every accelerator, every transition."""
+"""Placement problem of a graph on a board: every unit's cost on every accelerator, and every transition."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
@@ -31,19 +31,23 @@ def network(
     rate_hz: float = 1.0,
     works: Sequence[Work] | None = None,
 ) -> Network:
-    """The placement problem of one model in one power mode.
+    """Return the placement problem of one model in one power mode.
 
     Accelerators are ``gpu`` and the mode's DLA cores, ``dla0`` and ``dla1``. The engine's own start is in the cost of
     the first unit on the GPU, and a loadable's in the transition into the DLA.
 
     Args:
+        name: of the model.
         graph: with static shapes.
+        board: the board.
+        mode: its power mode.
+        coefficients: of the board's chip.
         precision: of all units; a DLA has no ``"fp32"``.
-        batch: frames per run; the graph's own first dimension may be another.
+        batch: frames per run; the graph's own first dimension may differ.
         allowed: names of nodes that the DLA can run; None: all of them. Nodes that it can and that it cannot run are
             never in one unit, unless the first of the unit cannot.
-        rate_hz: runs a second that are asked for.
-        works: ``units(graph, allowed)``, from callers that ask for many modes; None: made here.
+        rate_hz: requested runs per second.
+        works: ``units(graph, allowed)``, from callers that pass many modes; None: computed here.
 
     Raises:
         ModelError: a shape is not static, or there are no layers.
@@ -60,7 +64,7 @@ def network(
     run_us = coefficients.dla.run_us if coefficients.dla else 0.0
 
     def transitions(size_bytes: int) -> Mapping[tuple[str, str], Transition]:
-        """Every way that a tensor of this size may go."""
+        """Return every transition that a tensor of this size may take."""
         return {
             pair: formulas.transition(size_bytes, *pair, coefficients.transition, reformat, watts, run_us)
             for pair in permutations(costs, 2)
@@ -76,9 +80,9 @@ def network(
 
 
 def per_frame(made: Network) -> Network:
-    """A network whose runs are of several frames, with what one frame costs when all of a run are there.
+    """Return a network whose runs have several frames with the cost of one frame of a full run.
 
-    Launches, weights and a product's last tiles are shared then. Tensors stay as large as a run needs them.
+    The frames of a run share launches, weights and a product's last tiles. Tensors stay as large as a run needs them.
     """
     part = 1 / made.batch
     units = tuple(
@@ -98,7 +102,7 @@ def _part(whole: _Whole, part: float) -> _Whole:
 def _costs(
     columns: Table, board: Board, mode: Mode, coefficients: Coefficients, precision: Precision, watts: Power
 ) -> dict[str, list[Cost]]:
-    """Accelerator → what every unit would cost there."""
+    """Return every unit's cost on each accelerator."""
     speed, dla = formulas.gpu_speed(board, mode, precision), coefficients.dla
     seconds = formulas.gpu_seconds(columns, speed, coefficients.gpu)
     running, at_peak = gpu_work(columns, seconds, speed, coefficients.gpu)
@@ -119,7 +123,7 @@ def _costs(
 
 
 def gpu_work(columns: Table, seconds: Numbers, speed: formulas.Speed, cost: GpuCost) -> tuple[Numbers, Numbers]:
-    """Of every unit's seconds on the GPU those in which a kernel runs, and those it would take at the GPU's peak."""
+    """Return two parts of every unit's seconds on the GPU: while a kernel runs, and at the GPU's peak."""
     launch_s = cost.launch_us * 1e-6 + cost.launch_kcycles * 1e3 / speed.clock_hz
     macs = columns.rows * columns.groups * columns.channels * columns.columns * columns.taps
     running = (seconds - columns.launches * launch_s).clip(0.0)
@@ -132,7 +136,10 @@ def _edges(
     value_bytes: float,
     transitions: Callable[[int], Mapping[tuple[str, str], Transition]],
 ) -> tuple[Edge, ...]:
-    """Every tensor between units, in or out; ``value_bytes`` is of one value times the batch over the graph's own."""
+    """Return every tensor between units, in or out.
+
+    ``value_bytes`` is the size of one value times the batch over the graph's own.
+    """
     shapes = Shapes(graph)
     producers = {name: index for index, work in enumerate(works) for name in work.outputs}
     consumers: dict[str, list[int]] = {name: [] for name in (*(spec.name for spec in graph.inputs), *producers)}

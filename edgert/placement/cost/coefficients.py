@@ -1,7 +1,7 @@
-"""The numbers of the cost formulas: one file per chip in ``configs/costs``, written by ``tools/fit_costs``.
+"""Coefficients of the cost formulas: one file per chip in ``configs/costs``, written by ``scripts/fit_costs``.
 
-They were fitted to published speeds alone; each file names the rows, how far off the formulas are
-on networks that were left out, and which numbers nobody has measured.
+They were fitted to published speeds alone. Each file names the rows, the errors of the formulas on networks that
+were left out, and the numbers that nobody has measured.
 """
 
 from functools import cache
@@ -20,24 +20,27 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Part(BaseModel):
-    """Numbers of a file, each of which must be there and possible."""
+    """Base of the records of a file: every number must be present and possible."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class GpuCost(Part):
-    """Of :mod:`edgert.placement.cost.formulas`.
+    """GPU coefficients of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
-        dense_fp32, dense_fp16, dense_int8: share of the peak that an endless matrix product reaches.
-        half_depth: depth of the product at which half of that is left.
-        half_tile: side of a square tile of its results at which half is left.
-        int8_depth, int8_tile: the same in INT8.
-        attention: share of the peak in halves that both products of an attention reach.
+        dense_fp32: share of the peak that an endless matrix product reaches in FP32.
+        dense_fp16: the same in FP16.
+        dense_int8: the same in INT8.
+        half_depth: depth of the product at which half of that share is left.
+        half_tile: side of a square tile of its results at which half of that share is left.
+        int8_depth: ``half_depth`` in INT8.
+        int8_tile: ``half_tile`` in INT8.
+        attention: share of the FP16 peak that both products of an attention reach.
         plain: share of the CUDA cores' peak that depthwise convolutions reach.
-        bandwidth: share of the DRAM's.
-        curved_passes: over what a layer writes, for an activation that is no rectifier.
-        int8_curved: the same in INT8, in halves.
+        bandwidth: share of the DRAM's bandwidth.
+        curved_passes: passes over a layer's output for an activation that is no rectifier.
+        int8_curved: the same in INT8, for values of two bytes.
         launch_us: per kernel, whatever the clock.
         launch_kcycles: per kernel, 1000 cycles of the GPU.
         enqueue_us: per kernel, where the engine does not run as a CUDA graph.
@@ -63,19 +66,21 @@ class GpuCost(Part):
 
 
 class DlaCost(Part):
-    """Of :mod:`edgert.placement.cost.formulas`.
+    """DLA coefficients of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
-        dense, half_depth, bandwidth: as of the GPU.
-        half_columns: width of the product at which half of that is left.
-        plain_per_clock: elements a clock that pools and the like read.
+        dense: share of the peak that an endless matrix product reaches.
+        half_depth: depth of the product at which half of that share is left.
+        half_columns: width of the product at which half of that share is left.
+        bandwidth: share of the DRAM's bandwidth.
+        plain_per_clock: elements per clock that pools and similar layers read.
         layer_us: per layer with the memory at its fastest; grows as the memory's clock falls.
         layer_kcycles: per layer, 1000 cycles of the DLA.
         run_us: per run of a loadable.
         sram_bytes: of each tensor, that stay in the managed SRAM.
         curved_passes: times that elements before a sigmoid pass through memory in FP16.
         fp16_share: of the INT8 rate, where no FP16 rate is published.
-        sparse_speedup: of products whose weights have two zeros in four, at most what the board's peaks have.
+        sparse_speedup: of products whose weights have two zeros in four, at most that of the board's peaks.
     """
 
     dense: Share
@@ -93,10 +98,11 @@ class DlaCost(Part):
 
 
 class TransitionCost(Part):
-    """Of :mod:`edgert.placement.cost.formulas`.
+    """Coefficients of transitions in :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
-        to_dla_us, from_dla_us: per tensor, beyond the reformat kernel and the loadable's own start.
+        to_dla_us: per tensor, beyond the reformat kernel and the loadable's own start.
+        from_dla_us: per tensor, beyond the reformat kernel.
     """
 
     to_dla_us: Amount
@@ -104,19 +110,21 @@ class TransitionCost(Part):
 
 
 class ContentionCost(Part):
-    """Of :class:`edgert.placement.contention.Contention`; shares of the DRAM's bandwidth."""
+    """Coefficients of :class:`edgert.placement.contention.Contention`, as shares of the DRAM's bandwidth."""
 
     ceiling: Share
     floor: Share
 
 
 class Accuracy(Part):
-    """How far times were off for networks that the fit had not seen, in one precision on one kind of accelerator.
+    """Error of times for networks that the fit had not seen, in one precision on one kind of accelerator.
 
     Attributes:
-        rows, models: published measurements and different networks; no rows: the bar is that of other chips.
-        median, p90: relative error.
-        bar: nine of ten times were at most so much longer than predicted, or the prediction than the time; None: not
+        rows: published measurements; 0: the bar is that of other chips.
+        models: different networks.
+        median: relative error.
+        p90: relative error.
+        bar: nine of ten times exceeded the prediction, or the prediction the time, by at most this share; None: not
             computed.
     """
 
@@ -128,13 +136,16 @@ class Accuracy(Part):
 
 
 class Coefficients(Part):
-    """Everything fitted for one chip.
+    """All numbers fitted for one chip.
 
     Attributes:
         soc: the chip, as boards name it.
+        gpu: of the GPU.
         dla: None for chips without one.
-        accuracy: ``"gpu"`` or ``"dla"`` → precision → how far off it is.
-        assumed: dotted keys of numbers that were not fitted, and why they are what they are.
+        transition: between accelerators.
+        contention: of the memory.
+        accuracy: ``"gpu"`` or ``"dla"`` → precision → error.
+        assumed: dotted keys of numbers that were not fitted, and the reason for their values.
         sources: addresses of the rows.
     """
 
@@ -148,22 +159,22 @@ class Coefficients(Part):
     sources: tuple[str, ...] = ()
 
     def bar(self, accelerator: str, precision: str) -> float | None:
-        """Relative error to expect of times on ``gpu``, ``dla0`` or ``dla1``; None: nothing is known of it."""
+        """Return the relative error to expect of times on ``gpu``, ``dla0`` or ``dla1``; None if unknown."""
         found = self.accuracy.get(accelerator.rstrip("01"), {}).get(precision)
         return found.bar if found is not None else None
 
 
 Relation = Literal["mode", "board"]
 RELATIONS: tuple[Relation, ...] = ("mode", "board")
-"""Where else a model was measured: on this board in another mode, or on another board of the chip; the nearer first."""
+"""Other places where a model was measured, nearest first: this board in another mode, another board of the chip."""
 
 
 class SisterCost(Part):
-    """What a time that was measured elsewhere on the same chip shows.
+    """Correction of a prediction by a time that was measured elsewhere on the same chip.
 
     Attributes:
-        weight: ``"gpu"`` or ``"dla"`` → the power of measured over predicted time there that is put to this time.
-        accuracy: chip → accelerator → precision → how far off it is then, of chips with enough rows.
+        weight: ``"gpu"`` or ``"dla"`` → exponent of measured over predicted time there, the factor for this time.
+        accuracy: chip → accelerator → precision → error of corrected times, for chips with enough rows.
     """
 
     weight: dict[str, Share]
@@ -171,31 +182,31 @@ class SisterCost(Part):
 
 
 class Sisters(Part):
-    """By where the other time is from."""
+    """Corrections by the relation of the other measurement."""
 
     mode: SisterCost
     board: SisterCost
 
     def weight(self, relation: Relation, accelerator: str) -> float:
-        """Of ``gpu``, ``dla0`` or ``dla1``; that of GPUs where nothing is known of DLAs."""
+        """Return the exponent for ``gpu``, ``dla0`` or ``dla1``; that of GPUs where nothing is known of DLAs."""
         weights: dict[str, float] = getattr(self, relation).weight
         return weights.get(accelerator.rstrip("01"), weights["gpu"])
 
     def bar(self, relation: Relation, soc: str, accelerator: str, precision: str) -> float | None:
-        """Relative error to expect of a corrected time; None: no narrower than without."""
+        """Return the relative error to expect of a corrected time; None: no smaller than without correction."""
         cost: SisterCost = getattr(self, relation)
         found = cost.accuracy.get(soc, {}).get(accelerator.rstrip("01"), {}).get(precision)
         return found.bar if found is not None else None
 
 
 def folder() -> Path:
-    """Where the files of numbers are."""
+    """Return the folder of the files of numbers."""
     return data_folder("configs") / "costs"
 
 
 @cache
 def coefficients(soc: str) -> Coefficients:
-    """The coefficients of a chip.
+    """Return the coefficients of a chip.
 
     Raises:
         ConfigError: there are none for it, or the file is damaged.
@@ -204,7 +215,7 @@ def coefficients(soc: str) -> Coefficients:
     if soc not in known:
         raise ConfigError(
             f"no cost coefficients for chip {soc!r}{nearest(soc, known)}",
-            why=f"there are some for {', '.join(known)}",
+            why=f"coefficients exist for {', '.join(known)}",
             fix="measure a profile on the board itself: edgert bench --units",
         )
     return load(folder() / f"{soc}.yaml")
@@ -212,12 +223,12 @@ def coefficients(soc: str) -> Coefficients:
 
 @cache
 def sisters() -> Sisters:
-    """What measurements on other boards and in other modes are worth. Raises ConfigError: the file is damaged."""
+    """Return the corrections by measurements on other boards and in other modes; raise ConfigError if damaged."""
     return validated(folder() / "sisters.yaml", TypeAdapter(Sisters), "what measured boards tell of others")
 
 
 def load(path: Path) -> Coefficients:
-    """Reads one file of coefficients. Raises ConfigError: unreadable, a missing or impossible number."""
+    """Return the coefficients of one file; raise ConfigError if it is unreadable, or a number missing or impossible."""
     return validated(path, TypeAdapter(Coefficients), "cost coefficients")
 
 
@@ -225,7 +236,7 @@ _Kind = TypeVar("_Kind")
 
 
 def validated(path: Path, kind: TypeAdapter[_Kind], what: str) -> _Kind:
-    """Reads one file of numbers. Raises ConfigError: unreadable, a missing or impossible number."""
+    """Return the numbers of one file; raise ConfigError if it is unreadable, or a number missing or impossible."""
     document = read(path, env={})
     try:
         return kind.validate_python(document.data)

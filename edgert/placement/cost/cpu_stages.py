@@ -1,8 +1,8 @@
-"""What stages take besides models: of a board's processor cores, and of its hardware units for video.
+"""Cost of stages other than models: on a board's CPU cores, and on its hardware units for video.
 
-The numbers stand in ``configs/costs/cpu.yaml``. A stage's time was measured on one processor; another one's core is
-taken to be as much slower as 7-Zip is on it, in proportion to the clock of a power mode. A unit for video takes a frame
-for as long as the number of streams that it is said to take leaves.
+The numbers are in ``configs/costs/cpu.yaml``. A stage's time was measured on one CPU. A core of another CPU is assumed
+to be slower by the ratio of their 7-Zip results, in proportion to the clock of a power mode. A unit for video takes as
+long for a frame as the documented number of parallel streams implies.
 """
 
 from functools import cache
@@ -22,19 +22,19 @@ Some = Annotated[float, Field(gt=0)]
 
 
 class StageCost(Part):
-    """Milliseconds of one core that a stage takes: of each frame, of each of its megapixels, and of each object."""
+    """Milliseconds of one core that a stage takes: per frame, per megapixel of it, and per object."""
 
     frame_ms: Amount
     megapixel_ms: Amount
     object_ms: Amount
 
     def of(self, megapixels: float, objects: float) -> float:
-        """Of one frame."""
+        """Return the milliseconds of one frame."""
         return self.frame_ms + self.megapixel_ms * megapixels + self.object_ms * objects
 
 
 class Measured(Part):
-    """Stages on one processor, ``cpu``, whose core has so many ``mips`` by 7-Zip."""
+    """Stages on one processor, ``cpu``, whose core reaches ``mips`` in 7-Zip."""
 
     mips: Some
     cpu: str
@@ -42,7 +42,7 @@ class Measured(Part):
 
 
 class Core(Part):
-    """7-Zip's ``mips`` of one core at a clock."""
+    """Result of 7-Zip, in ``mips``, of one core at a clock."""
 
     mips: Some
     mhz: Some
@@ -50,11 +50,13 @@ class Core(Part):
 
 
 class Video(Part):
-    """Streams of 1080p at 30 frames a second that a board's units take; None: not found.
+    """Streams of 1080p at 30 frames per second that a board's units handle; None: not found.
 
     Attributes:
+        decode: streams of the decoder.
+        encode: streams of the encoder.
         confidence: ``copied`` from a data sheet's table by somebody else, or ``assumed``.
-        note: what of, where that is not plain.
+        note: the codec or condition, where that is not plain.
     """
 
     decode: Count | None
@@ -64,7 +66,7 @@ class Video(Part):
 
 
 class CpuCosts(Part):
-    """The whole file.
+    """Contents of the whole file.
 
     Attributes:
         measured: stages on one processor.
@@ -81,12 +83,12 @@ class CpuCosts(Part):
     video: dict[str, Video]
 
     def slowdown(self, board: Board, mode: Mode) -> float | None:
-        """How many times as long a stage takes on a core in this mode; None where that is not known."""
+        """Return how many times as long a stage takes on a core in this mode; None where that is not known."""
         core, mhz = self.cores.get(board.cpu.model), mode.cpu_mhz
         return None if core is None or mhz is None else self.measured.mips * core.mhz / (core.mips * mhz)
 
     def unit_ms(self, board: Board, unit: str, megapixels: float) -> float | None:
-        """What NVDEC or NVENC takes for a frame; None where the board has none, or how fast it is was not found."""
+        """Return the time of NVDEC or NVENC for a frame; None where the board has none, or its speed was not found."""
         known = self.video.get(board.name)
         streams = None if known is None else known.decode if unit == NVDEC else known.encode
         return 1e3 * megapixels / (streams * _STREAM_MP_S) if streams else None
@@ -94,7 +96,7 @@ class CpuCosts(Part):
 
 @cache
 def cpu_costs() -> CpuCosts:
-    """The numbers. Raises ConfigError where their file is damaged."""
+    """Return the numbers; raise ConfigError where their file is damaged."""
     return coefficients.validated(
         data_folder("configs") / "costs" / "cpu.yaml", TypeAdapter(CpuCosts), "costs of stages"
     )

@@ -17,24 +17,24 @@ from edgert.placement.problem import GPU, Transition
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
 PRECISION_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "int8": 1}
 _TF32 = 8.0
-"""Compute capability from which TensorRT multiplies FP32 on tensor cores by default (TF32), at half the rate of FP16:
+"""First compute capability for which TensorRT multiplies FP32 on tensor cores by default (TF32), at half that of FP16:
 https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/accuracy-considerations.html"""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Peaks of one accelerator. Every field is one number, or an array with one for each unit.
+    """Peak speeds of one accelerator; every field is one number, or an array with one for each unit.
 
     Attributes:
-        macs_per_s: multiply-adds a second where operands come in matrices.
-        plain_macs_per_s: multiply-adds a second of CUDA cores; of the DLA, nothing that it has.
+        macs_per_s: multiply-adds per second of matrix operands.
+        plain_macs_per_s: multiply-adds per second of CUDA cores; 0 for a DLA, which has none.
         clock_hz: its clock.
         bytes_per_s: of the DRAM, which all share.
         memory_share: DRAM clock over the board's fastest one.
         value_bytes: of one activation or weight.
         precision: index into ``PRECISIONS``.
         sms: streaming multiprocessors; 1 for a DLA core.
-        sparse_speedup: how many times faster products are whose weights have two zeros in four.
+        sparse_speedup: speedup of products whose weights have two zeros in four.
     """
 
     macs_per_s: Scalars
@@ -49,7 +49,7 @@ class Speed:
 
 
 def gpu_speed(board: Board, mode: Mode, precision: Precision) -> Speed:
-    """Peaks of the GPU; where it has no fast path for INT8 it runs FP16, as TensorRT does.
+    """Return the peak speeds of the GPU; where it has no fast path for INT8 it runs FP16, as TensorRT does.
 
     Raises:
         ConfigError: a clock or a rate of the mode is unknown.
@@ -61,20 +61,24 @@ def gpu_speed(board: Board, mode: Mode, precision: Precision) -> Speed:
     plain = board.gpu_tops(mode, "fp32")
     if tops is None or plain is None or mode.gpu_mhz is None:
         raise _unknown(board, mode)
-    pairs = 1 if precision == "fp32" else 2  # halves are multiplied in pairs
+    pairs = 1 if precision == "fp32" else 2  # FP16 values are multiplied in pairs
     made = _speed(board, mode, precision, tops, pairs * plain, mode.gpu_mhz)
     return replace(made, sms=mode.sms or board.gpu.sms, sparse_speedup=board.gpu.sparse_speedup)
 
 
 def ran(board: Board, precision: Precision) -> Precision:
-    """The precision that a GPU runs when it is asked for this one."""
+    """Return the precision in which a GPU runs when this one is requested."""
     return "fp16" if precision == "int8" and board.gpu.ops_per_clock.int8 is None else precision
 
 
 def dla_speed(board: Board, mode: Mode, precision: Precision, core: int, fp16_share: float) -> Speed | None:
-    """Peaks of one DLA core; None where the mode has no such core or the DLA no such precision.
+    """Return the peak speeds of one DLA core; None where the mode has no such core or the DLA no such precision.
 
     Args:
+        board: the board.
+        mode: its power mode.
+        precision: of the units.
+        core: number of the DLA core.
         fp16_share: of the INT8 rate, for boards whose FP16 rate is not published.
 
     Raises:
@@ -110,15 +114,15 @@ def _unknown(board: Board, mode: Mode) -> ConfigError:
     return ConfigError(
         f"the speed of {board.name} in mode {mode.name!r} cannot be predicted",
         why=f"nobody has published its {', '.join(mode.unknown) or 'rate per clock'}",
-        fix=f"modes with known clocks: {', '.join(known) or 'none'}; or write them into a board file of your own",
+        fix=f"use a mode with known clocks ({', '.join(known) or 'none'}), or add clocks in your own board file",
     )
 
 
 # Transitions between GPU and DLA: a reformat kernel on the GPU and the start of the other engine.
 #
 # Reformats run on the GPU in both directions (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ), so that one
-# takes GPU time even where the GPU computes nothing else. The fixed parts belong to whom they were measured on: they
-# are what a run on the GPU alone, or on the DLA alone, took longer when it also had to give a tensor away. A loadable's
+# takes GPU time even where the GPU computes nothing else. The fixed parts count for the accelerator they were measured
+# on: the extra time of a run on the GPU alone, or on the DLA alone, when it also had to pass a tensor on. A loadable's
 # start keeps the DLA busy as it does in the published rates of one whole loadable after the other.
 
 _PASSES = 2  # read in one format, written in the other
@@ -126,30 +130,37 @@ _PASSES = 2  # read in one format, written in the other
 
 @dataclass(frozen=True, slots=True)
 class Reformat:
-    """A kernel that copies from one format to another: milliseconds of its launch, and DRAM bytes a millisecond."""
+    """A kernel that copies from one format to another: milliseconds of its launch, and DRAM bytes per millisecond."""
 
     launch_ms: float
     bytes_per_ms: float
 
     @classmethod
     def on(cls, speed: Speed, cost: GpuCost) -> Reformat:
-        """That of one GPU in one mode."""
+        """Return the reformat kernel of one GPU in one mode."""
         launch_ms = cost.launch_us * 1e-3 + cost.launch_kcycles * 1e6 / float(speed.clock_hz)
         return cls(launch_ms, float(speed.bytes_per_s) * cost.bandwidth / 1e3)
 
     def time_ms(self, size_bytes: float) -> float:
-        """To copy so much."""
+        """Return the time to copy that many bytes."""
         return self.launch_ms + _PASSES * size_bytes / self.bytes_per_ms
 
 
 def transition(
     size_bytes: float, start: str, end: str, cost: TransitionCost, reformat: Reformat, watts: Power, run_us: float = 0.0
 ) -> Transition:
-    """One tensor from accelerator ``start`` to ``end``; between two DLA cores it is reformatted once, too.
+    """Return the cost of one tensor from accelerator ``start`` to ``end``.
+
+    Between two DLA cores it is reformatted once, too.
 
     Args:
         size_bytes: of the tensor, in the precision of its transition.
-        run_us: that starting a loadable takes; counted where ``end`` is a DLA.
+        start: accelerator that writes the tensor.
+        end: accelerator that reads it.
+        cost: coefficients of transitions.
+        reformat: the GPU's kernel.
+        watts: of the board.
+        run_us: time to start a loadable; counted where ``end`` is a DLA.
     """
     is_into, is_out_of = end != GPU, start != GPU
     gpu_ms = reformat.time_ms(size_bytes) + is_into * cost.to_dla_us / 1e3
@@ -159,14 +170,14 @@ def transition(
     return Transition(gpu_ms + from_ms + to_ms, gpu_ms, energy_mj, traffic, from_ms, to_ms)
 
 
-# Time of units on a DLA core: channels in steps, and whatever the managed SRAM does not hold goes through DRAM.
+# Time of units on a DLA core: channels come in steps, and what the managed SRAM does not hold goes through DRAM.
 #
 # time = layer + max(products / (peak * share), bytes beyond the SRAM / (bandwidth * share))
 #
 # Channels come in steps of 16 (FP16) or 32 (INT8); a depthwise convolution fills one of each step. An input of up
 # to four channels has a format of its own. Products of more than 64 channels in INT8 are faster where weights have two
-# zeros in four. A sigmoid runs in FP16 by itself, as do the product of a SiLU and what
-# it reads. Sources: https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html
+# zeros in four. A sigmoid runs in FP16 by itself, as do the product of a SiLU and its
+# operands. Sources: https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html
 # (formats, SRAM), https://github.com/NVIDIA/Deep-Learning-Accelerator-SW (operators).
 
 _ALIGN = np.array([16.0, 16.0, 32.0])
@@ -176,7 +187,7 @@ _HALF_BYTES = 2.0
 
 
 def dla_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
-    """Seconds of every unit on one core, alone on the board; starting the loadable is not in it."""
+    """Return the seconds of every unit on one core, alone on the board, without the start of the loadable."""
     memory = dla_bytes(units, speed, cost) / (np.asarray(speed.bytes_per_s) * cost.bandwidth)
     is_product = units.is_dense + units.is_depthwise
     plain = units.read / (np.asarray(speed.clock_hz) * cost.plain_per_clock)
@@ -187,7 +198,7 @@ def dla_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
 
 
 def dla_bytes(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
-    """Bytes of every unit to and from DRAM: weights, and of every tensor what the SRAM does not hold."""
+    """Return the bytes of every unit to and from DRAM: weights, and what the SRAM does not hold of each tensor."""
     size = np.asarray(speed.value_bytes)
     spilled = np.maximum(units.read * size - cost.sram_bytes, 0) + np.maximum(units.written * size - cost.sram_bytes, 0)
     curved = cost.curved_passes * np.maximum(units.curved * _HALF_BYTES - cost.sram_bytes, 0)
@@ -211,22 +222,22 @@ def _dense_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
 #
 # time = launch + join(products / (peak * share), bytes / (bandwidth * share)) + curved bytes / (bandwidth * share)
 #
-# A matrix product is cut into tiles of its results, one for a multiprocessor at a time: of n tiles on m
-# multiprocessors the time is that of ceil(n / m) tiles, one after the other, whatever of them lies beyond the edge of
-# the result. A tile loads operands in proportion to its two sides, and filling and draining its pipeline costs the same
-# however deep the product is: the share of the peak is s * k/(k + k0) / (1 + t0 * (1/height + 1/width) / 2). Which tile
-# is the best of those that NVIDIA lists for its library, TensorRT finds out by trying. Tiles and waves of them:
+# A matrix product is cut into tiles of its results, one for a multiprocessor at a time. n tiles on m multiprocessors
+# take the time of ceil(n / m) tiles, one after the other, even where tiles extend beyond the edge of the result. A tile
+# loads operands in proportion to its two sides. Filling and draining its pipeline costs the same however deep the
+# product is: the share of the peak is s * k/(k + k0) / (1 + t0 * (1/height + 1/width) / 2). TensorRT finds the best
+# tile, of those that NVIDIA lists for its library, by measuring. Tiles and waves of them:
 # https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html.
 #
-# Depth and width are rounded up to what a tensor core takes at once. A product with a vector, or with few, reads its
-# matrix once and waits for nothing else. Products and memory overlap, but not wholly. Roofline: https://doi.org/10.1145/1498765.1498785.
+# Depth and width are rounded up to what a tensor core takes at once. A product with one or few vectors is bound by
+# reading its matrix once. Products and memory overlap, but not fully. Roofline: https://doi.org/10.1145/1498765.1498785.
 #
 # Both products of an attention are one kernel with a share of its own; in INT8, too, the softmax between them is
-# computed in halves, and takes as long.
+# computed in FP16, and takes as long.
 #
 # An activation other than a rectifier is a pass of its own over part of what the layer writes: the convolutions that
 # TensorRT fuses are those with ReLU, GELU, Clip and the like (best practices, layer fusion), and in INT8 it computes a
-# sigmoid in halves. Without a CUDA graph a CPU starts every kernel, which takes longer.
+# sigmoid in FP16. Without a CUDA graph a CPU starts every kernel, which takes longer.
 
 _GPU_ALIGN = np.array([4.0, 8.0, 16.0])
 """Channels that FP32 (TF32), FP16 and INT8 tensor core instructions take: 16 bytes; Tensor Core requirements in
@@ -234,23 +245,27 @@ https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplic
 _TILES = np.array([(256, 128), (128, 256), (256, 64), (64, 256), (128, 128), (128, 64), (64, 128), (64, 64)], float)
 """Rows and columns of results that a block of threads computes (same page, tile quantization)."""
 _VECTORS = 8
-"""Rows of a product up to which it is one with a vector: the fewest that a tensor core multiplies (mma.m16n8k16,
+"""Most rows of a product that counts as one with a vector: the fewest that a tensor core multiplies (mma.m16n8k16,
 https://docs.nvidia.com/cuda/parallel-thread-execution/index.html#warp-level-matrix-instructions)."""
 _ATTENTION = 2.0
-"""Peak in INT8 over the one at which attention is computed then, that of halves."""
+"""Peak in INT8 over the peak in FP16, in which attention is computed."""
 _OVERLAP = 2.0
-"""Exponent of the sum of products and memory: 1 would be one after the other, infinity the longer of the two. Chosen
-with all chips in view; docs/costs.md has what others gave."""
+"""Exponent in the sum of products and memory: 1 would be one after the other, infinity the longer of the two.
+
+It was chosen for all chips together; docs/costs.md has the errors with other values."""
 
 
 def gpu_seconds(
     units: Table, speed: Speed, cost: GpuCost, recorded: Scalars = 1.0, waves: Numbers | None = None
 ) -> Numbers:
-    """Seconds of every unit alone on the board, launch included; the engine's own start is not.
+    """Return the seconds of every unit alone on the board, launch included, without the start of the engine.
 
     Args:
+        units: the units.
+        speed: of the GPU.
+        cost: its coefficients.
         recorded: 1 where the engine runs as a CUDA graph, as edgert runs it; 0 where a CPU starts every kernel.
-        waves: ``gpu_waves(units, speed)``, from callers that ask for many costs; None: made here.
+        waves: ``gpu_waves(units, speed)``, from callers that pass many costs; None: computed here.
     """
     clock_hz, macs_per_s = np.asarray(speed.clock_hz), np.asarray(speed.macs_per_s)
     value_bytes = np.asarray(speed.value_bytes)
@@ -271,12 +286,12 @@ def gpu_seconds(
 
 
 def gpu_bytes(units: Table, speed: Speed) -> Numbers:
-    """Bytes of every unit to and from DRAM, as if nothing stayed in a cache."""
+    """Return the bytes of every unit to and from DRAM, as if nothing stayed in a cache."""
     return np.asarray(units.is_busy * (units.read + units.written + units.weights) * speed.value_bytes)
 
 
 def gpu_waves(units: Table, speed: Speed) -> Numbers:
-    """Tiles of every kind (first axis) that the busiest multiprocessor computes of every unit's product (second)."""
+    """Return the tiles that the busiest multiprocessor computes: by kind of tile (first axis) and unit (second)."""
     high, wide = _TILES.T[:, :, None]
     columns = _aligned(units.columns, _GPU_ALIGN[np.asarray(speed.precision, dtype=np.intp)])
     tiles = units.groups * np.ceil(units.rows / high) * np.ceil(columns / wide)

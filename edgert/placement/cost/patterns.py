@@ -1,7 +1,7 @@
-"""Nodes that one kernel computes together though a graph spells them out: attention, and layer normalization.
+"""Groups of nodes that one kernel computes although the graph has them one by one: attention, layer normalization.
 
-TensorRT's compiler of such regions generates one kernel for the two products of an attention with the softmax between,
-which never writes the matrix of weights, and reads queries, keys and values where the projections left them:
+TensorRT's compiler of such regions generates one kernel for the two products of an attention with the softmax between.
+The kernel never writes the matrix of weights, and reads queries, keys and values where the projections left them:
 https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html (fusions of attention and of
 normalization).
 """
@@ -13,17 +13,17 @@ from edgert.graph.fusion import flowing
 from edgert.graph.operators import ARITHMETIC, VIEWS, about, of_kind
 
 _BETWEEN = ARITHMETIC | VIEWS | of_kind("conversion", "logic", "quantize", "dequantize")
-"""What scales the weights of an attention or adds a mask to them."""
+"""Operators that scale the weights of an attention or add a mask to them."""
 _MOVES = ARITHMETIC | VIEWS | of_kind("conversion", "copy", "quantize", "dequantize")
-"""What lays operands out, or scales them by a stored number."""
+"""Operators that rearrange operands, or scale them by a stored number."""
 _TURN = "Transpose"
-"""What puts the axis of a normalization last, and back; the kernel reads and writes where others left and want it."""
+"""Operator that moves the axis of a normalization last, and back; the kernel handles either layout."""
 _SQUARED = ("arithmetic", "reduction", "arithmetic", "arithmetic", "reduction")
-"""Kinds of what leads to a deviation, back from the root: plus epsilon, mean, squared, minus the mean, mean."""
+"""Kinds of the nodes that lead to a deviation, back from the root: plus epsilon, mean, square, minus mean, mean."""
 
 
 def attentions(graph: Graph) -> Iterator[list[Node]]:
-    """Every softmax between two products of computed matrices, with what only moves or scales their operands."""
+    """Yield every softmax between two products of computed matrices, with nodes that move or scale their operands."""
     for softmax in (node for node in graph.nodes if node.op == "Softmax"):
         first = _before(graph, softmax)
         last = _behind(graph, softmax)
@@ -36,7 +36,7 @@ def attentions(graph: Graph) -> Iterator[list[Node]]:
 
 
 def normalizations(graph: Graph) -> Iterator[list[Node]]:
-    """Every layer normalization, in one node or spelled out, with transposes that only put its axis last and back."""
+    """Yield every layer normalization, in one node or several, with transposes that move its axis last and back."""
     for group in (*([node] for node in graph.nodes if node.op == "LayerNormalization"), *_spelled_out(graph)):
         made = {name for node in group for name in node.outputs}
         read = {name for node in group for name in flowing(graph, node)} - made
@@ -50,7 +50,7 @@ def normalizations(graph: Graph) -> Iterator[list[Node]]:
 
 
 def _spelled_out(graph: Graph) -> Iterator[list[Node]]:
-    """(x - mean) / sqrt(mean((x - mean)²) + epsilon)."""
+    """Yield the nodes of (x - mean) / sqrt(mean((x - mean)²) + epsilon)."""
     for root in (node for node in graph.nodes if node.op == "Sqrt"):
         back = list(_back(graph, root))
         readers = graph.consumers.get(root.outputs[0], ())
@@ -69,12 +69,12 @@ def _spelled_out(graph: Graph) -> Iterator[list[Node]]:
 
 
 def _is_product(graph: Graph, node: Node) -> bool:
-    """Of two matrices that are both computed."""
+    """Return whether a node multiplies two matrices that are both computed."""
     return about(node.op).work == "matmul" and len(flowing(graph, node)) == 2
 
 
 def _before(graph: Graph, softmax: Node) -> list[Node] | None:
-    """The product that a softmax is of, and what scales it or adds a mask; None where there is none."""
+    """Return the product that a softmax reads, and the nodes that scale it or add a mask; None where there is none."""
     chain: list[Node] = []
     tensor = softmax.reads[0]
     for _ in range(6):
@@ -91,7 +91,7 @@ def _before(graph: Graph, softmax: Node) -> list[Node] | None:
 
 
 def _leads_to(graph: Graph, tensor: str) -> bool:
-    """Whether a tensor is or soon comes from a product, which a mask does not."""
+    """Return whether a tensor is or soon comes from a product, which a mask does not."""
     for _ in range(4):
         producer = graph.producers.get(tensor)
         if producer is None:
@@ -105,7 +105,7 @@ def _leads_to(graph: Graph, tensor: str) -> bool:
 
 
 def _behind(graph: Graph, node: Node) -> list[Node]:
-    """What follows up to the next product, each read by the next alone; empty where that does not come."""
+    """Return the nodes up to the next product, each read by the next alone; empty where no product follows."""
     chain: list[Node] = []
     for _ in range(4):
         readers = graph.consumers.get(node.outputs[0], ())
@@ -121,7 +121,7 @@ def _behind(graph: Graph, node: Node) -> list[Node]:
 
 
 def _take_in(graph: Graph, group: list[Node]) -> None:
-    """Adds nodes that only move or scale what the group reads, where nobody else reads that."""
+    """Add nodes that only move or scale what the group reads, where no other node reads their results."""
     members = {id(node) for node in group}
     grows = True
     while grows:
@@ -139,13 +139,16 @@ def _take_in(graph: Graph, group: list[Node]) -> None:
 
 
 def _is_move(graph: Graph, node: Node) -> bool:
-    """Whether a node only lays its one tensor out, or scales it by a number; a bias belongs to the product before."""
+    """Return whether a node only rearranges its one tensor, or scales it by a number.
+
+    A bias belongs to the product before.
+    """
     stored = [graph.constants[name] for name in node.reads if name in graph.constants]
     return node.op in _MOVES and (node.op not in ARITHMETIC or all(array.size == 1 for array in stored))
 
 
 def _take_along(graph: Graph, group: list[Node]) -> None:
-    """Adds the one transpose that puts the heads' results side by side."""
+    """Add the one transpose that joins the heads' results."""
     tensor = group[-1].outputs[0]
     readers = graph.consumers.get(tensor, ())
     if tensor not in graph.output_names and len(readers) == 1 and about(readers[0].op).kind == "copy":
@@ -153,7 +156,7 @@ def _take_along(graph: Graph, group: list[Node]) -> None:
 
 
 def _back(graph: Graph, node: Node) -> Iterator[Node]:
-    """The nodes of a squared deviation's kinds that lead to a root, the nearest first; ends where another comes."""
+    """Yield the nodes of a squared deviation's kinds that lead to a root, nearest first, until another kind comes."""
     for kind in _SQUARED:
         found = [graph.producers[name] for name in node.reads if name in graph.producers]
         matching = [one for one in found if about(one.op).kind == kind]
@@ -164,7 +167,7 @@ def _back(graph: Graph, node: Node) -> Iterator[Node]:
 
 
 def _is_closed(graph: Graph, group: list[Node]) -> bool:
-    """Whether only the last node's result is read outside."""
+    """Return whether only the last node's result is read outside."""
     members = {id(node) for node in group}
     inner = [name for node in group[:-1] for name in node.outputs]
     return graph.output_names.isdisjoint(inner) and all(

@@ -1,13 +1,15 @@
-"""What a board draws: its idle readings, the numbers of ``configs/costs/power.yaml``, and formulas.
+"""Power of a board: its idle readings, the numbers of ``configs/costs/power.yaml``, and formulas.
 
 The module's watts, as its own sensor reads them, in a mode:
 
     idle + overhead · (GPU + DLA + CPU + decoder + bytes · pJ)
 
-An engine's watts are linear in its units and clock and quadratic in its voltage, which falls with the clock from that
-of the *chip's* fastest to a floor: one chip draws the same at the same clocks on every module.
-A GPU draws its watts while kernels run, part of them only for what is multiplied, and between kernels nothing: a launch
-costs time, not energy. ``overhead`` is what memory controllers, the fabric and regulators draw with each of these.
+An engine's watts are linear in its units and clock and quadratic in its voltage. The voltage falls with the clock from
+that of the *chip's* fastest clock to a floor: one chip draws the same at the same clocks on every module.
+
+A GPU draws its watts while kernels run, part of them only for multiplications. Between kernels it draws nothing: a
+launch costs time, not energy. ``overhead`` is what memory controllers, the fabric and regulators draw with each of
+these.
 """
 
 from __future__ import annotations
@@ -25,20 +27,22 @@ from edgert.placement.problem import GPU
 
 _FLOOR = 0.7
 _GPU_SLOPE, _CPU_SLOPE = 0.53, 0.8
-"""Of voltage over the highest, and what is lost of it from the fastest clock to standstill, were it not for the floor:
-from one AGX Orin's GPU and CPU rails under stress in four modes,
-https://forums.developer.nvidia.com/t/maximum-power-consumption-bounds-for-orin-agx/323456. Of other chips none are
-published. A DLA is taken to be like a GPU."""
+"""Relative voltage: its floor, and its slope from the fastest clock to standstill without the floor.
+
+They are from one AGX Orin's GPU and CPU rails under stress in four modes,
+https://forums.developer.nvidia.com/t/maximum-power-consumption-bounds-for-orin-agx/323456. For other chips none are
+published. A DLA is assumed to be like a GPU."""
 _USUAL_MATH = 0.35
-"""Part of the peak at which published networks multiply, where only the GPU's load is known."""
+"""Share of the peak at which published networks multiply, where only the GPU's load is known."""
 
 _IDLE_ERROR = 0.15
-"""How far readings of one idle board by different people are from their mean: an Orin Nano Super's, which are farthest
-apart. Of most boards there is one reading."""
+"""Relative deviation of readings of one idle board by different people from their mean.
+
+It is that of an Orin Nano Super, whose readings differ most. Most boards have one reading."""
 
 
 class Clocks(Part):
-    """The fastest clocks that any module gives a chip, MHz; at these its voltages are the highest."""
+    """Fastest clocks of a chip on any module, MHz; at these its voltages are the highest."""
 
     gpu: Amount
     cpu: Amount
@@ -46,12 +50,12 @@ class Clocks(Part):
 
 
 class PowerCost(Part):
-    """Watts of a chip's parts at their fastest clock's voltage; None: nothing is published to tell.
+    """Watts of a chip's parts at their fastest clock's voltage; None: nothing is published.
 
     Attributes:
         clocks: at which these voltages are reached.
         gpu_w: one SM at 1 GHz with all its units busy.
-        stalled: part of that while a kernel runs that multiplies nothing.
+        stalled: share of that while a kernel runs that multiplies nothing.
         dla_w: one busy DLA core at 1 GHz.
         cpu_w: one busy core at 1 GHz.
         decoder_w: the video decoder, busy.
@@ -70,13 +74,13 @@ class PowerCost(Part):
 
 
 class Wall(Part):
-    """From the module to the plug: ``module / efficiency + carrier + peripherals``.
+    """Conversion from the module to the plug: ``module / efficiency + carrier + peripherals``.
 
     Attributes:
         efficiency: of the power supply and the carrier's regulators.
-        carrier_w: board → watts of its developer kit's carrier at the plug with all else off, as MLPerf's runs were.
-        peripherals_w: board → what the kit as it is sold draws more.
-        source: where it comes from.
+        carrier_w: board → watts of its developer kit's carrier at the plug with all else off, as in MLPerf's runs.
+        peripherals_w: board → additional watts of the kit as sold.
+        source: of these numbers.
     """
 
     efficiency: Share
@@ -86,13 +90,13 @@ class Wall(Part):
 
 
 class ChipPower(Part):
-    """What is known of one chip's watts.
+    """Published power figures of one chip.
 
     Attributes:
         cost: the numbers.
         wall: of developer kits; None: not known.
         accuracy: on networks that the fit had not seen; None: nothing published to compare with.
-        assumed: dotted keys of numbers that were not fitted, and why they are what they are.
+        assumed: dotted keys of numbers that were not fitted, and the reason for their values.
         sources: addresses of the rows.
     """
 
@@ -108,16 +112,14 @@ _CHIPS = TypeAdapter(dict[str, ChipPower])
 
 @cache
 def power_cost(soc: str) -> ChipPower:
-    """What is known of a chip's watts.
+    """Return the published power figures of a chip.
 
     Raises:
-        ConfigError: nothing is, or the file is damaged.
+        ConfigError: there are none, or the file is damaged.
     """
     chips = validated(folder() / "power.yaml", _CHIPS, "watts")
     if soc not in chips:
-        raise ConfigError(
-            f"no watts for chip {soc!r}{nearest(soc, chips)}", why=f"there are some for {', '.join(chips)}"
-        )
+        raise ConfigError(f"no watts for chip {soc!r}{nearest(soc, chips)}", why=f"watts exist for {', '.join(chips)}")
     return chips[soc]
 
 
@@ -133,8 +135,7 @@ class Power:
         math_w: more while the GPU multiplies at its peak.
         cpu_w: more for each busy core.
         decoder_w: more while the video decoder is busy; None: not known.
-        unknown: parts of the board of which nothing is published, counted as 0 above: ``idle``, ``GPU``, ``DLA``,
-            ``CPU``.
+        unknown: parts of the board without published figures, counted as 0 above: ``idle``, ``GPU``, ``DLA``, ``CPU``.
     """
 
     static_w: float
@@ -153,29 +154,32 @@ class Power:
 
     @property
     def busy_gpu_w(self) -> float:
-        """More while the GPU runs what networks usually are."""
+        """Additional watts while the GPU runs typical networks."""
         return self.gpu_w + _USUAL_MATH * self.math_w
 
     def unit_w(self, name: str) -> float:
-        """More while a unit is busy whose steps have no energy of their own: a core, or the video decoder."""
+        """Return the additional watts of a busy unit without energy per step: a core, or the video decoder."""
         return {"cpu": self.cpu_w, "nvdec": self.decoder_w or 0.0}.get(name, 0.0)
 
     def energy_mj(self, accelerator: str, time_ms: float, traffic_bytes: float, peak_ms: float = 0.0) -> float:
-        """Drawn beyond idle by an accelerator.
+        """Return the energy that an accelerator draws beyond idle, in millijoules.
 
         Args:
+            accelerator: ``gpu``, ``dla0`` or ``dla1``.
             time_ms: that it is busy; of a GPU, without launches.
             traffic_bytes: to and from DRAM.
-            peak_ms: that a GPU would take for what it multiplies, at its peak.
+            peak_ms: that a GPU would take for its multiply-adds, at its peak.
         """
         engine = self.gpu_w * time_ms + self.math_w * peak_ms if accelerator == GPU else self.dla_w * time_ms
         return engine + traffic_bytes * self.dram_pj_per_byte * 1e-9
 
 
 def power(board: Board, mode: Mode, cost: PowerCost | None = None) -> Power:
-    """What the board draws in this mode.
+    """Return the watts of the board in this mode.
 
     Args:
+        board: the board.
+        mode: its power mode.
         cost: None: that of the board's chip.
 
     Raises:
@@ -201,7 +205,10 @@ def power(board: Board, mode: Mode, cost: PowerCost | None = None) -> Power:
 
 
 def wall_w(board: Board, module_w: float) -> float | None:
-    """Watts at the plug of the board's developer kit, as it is sold, while the module draws so many; None: unknown."""
+    """Return the watts at the plug of the board's developer kit, as sold, while the module draws so many.
+
+    None: unknown.
+    """
     wall = power_cost(board.soc).wall
     if wall is None or board.name not in wall.peripherals_w:
         return None
@@ -209,9 +216,10 @@ def wall_w(board: Board, module_w: float) -> float | None:
 
 
 def power_error(board: Board, mode: Mode, module_w: float | None) -> float | None:
-    """Relative error of so many watts: that of modules under load, or of idle ones where most of it is drawn anyway.
+    """Return the relative error of so many watts.
 
-    None: nobody has published any to compare with.
+    It is that of modules under load, or that of idle ones where idle power dominates. None: nobody has published any
+    to compare with.
     """
     accuracy = power_cost(board.soc).accuracy
     if accuracy is None or not module_w:
@@ -223,8 +231,10 @@ MODULE_WATTS = "watts are of the module, as its own sensor reads them, not of th
 
 
 def about_watts(boards: tuple[Board, ...]) -> list[str]:
-    """What is assumed of the watts of these boards, and of modes that nobody has published; all of it of one board,
-    of several what they have each by itself."""
+    """Return notes on what is assumed of the watts of these boards, and of modes that nobody has published.
+
+    For one board the notes are complete; for several they have what differs from board to board.
+    """
     found = [MODULE_WATTS]
     for board in boards:
         estimated = {mode.name: ", ".join(mode.estimated) for mode in board.modes if mode.estimated}
@@ -239,14 +249,17 @@ def about_watts(boards: tuple[Board, ...]) -> list[str]:
 
 
 def relative_energy(clock: float, slope: float = _GPU_SLOPE) -> float:
-    """Of the same work at a part of the chip's fastest clock: the square of the voltage over the highest."""
+    """Return the energy of the same work at a share of the chip's fastest clock, relative to that at the fastest.
+
+    It is the square of the voltage over the highest voltage.
+    """
     return max(_FLOOR, 1 - slope * (1 - min(clock, 1.0))) ** 2
 
 
 def _dynamic(
     watts: float | None, units: int | None, clock_mhz: float | None, fastest_mhz: float | None, slope: float
 ) -> float | None:
-    """Of so many units at a clock; None where one of the numbers is unknown."""
+    """Return the watts of so many units at a clock; None where one of the numbers is unknown."""
     if watts is None or units is None or clock_mhz is None or fastest_mhz is None:
         return None
     return watts * units * clock_mhz / 1e3 * relative_energy(clock_mhz / fastest_mhz, slope)

@@ -3,9 +3,10 @@
 A unit is a kernel that an accelerator would run, independent of board, precision and batch: products, tensor elements,
 channels.
 
-A convolution or matrix product takes along what follows it element by element: batch norm, bias, activation, the two
-nodes of a SiLU, one addition of a shortcut and the activation behind it. Chains of element-wise nodes become one unit.
-Pools, copies and the like stand alone. What only renames memory belongs to the unit it reads from.
+A convolution or matrix product includes the elementwise nodes that follow it: batch norm, bias, activation or the two
+nodes of a SiLU. It also includes one addition of a shortcut and the activation behind it. Chains of elementwise nodes
+become one unit.
+Pools, copies and similar nodes are units of their own. Nodes that only rename memory belong to the unit they read from.
 Source: https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html (layer fusion).
 """
 
@@ -26,7 +27,7 @@ from edgert.placement.cost import patterns
 CONV, DEPTHWISE, PRODUCT, POOL, MAP, MOVE, VIEW = "conv", "depthwise", "product", "pool", "map", "move", "view"
 ATTENTION = "attention"
 """Kinds of unit: dense and grouped convolution; one channel per group; matrix product; window maximum or mean;
-element by element; copies; nothing at all; both products of an attention."""
+elementwise; copies; nothing at all; both products of an attention."""
 
 NO_KERNEL = of_kind("view", "measure", "constant", "generator", "conversion", "quantize", "dequantize")
 """Operators without a kernel: they rename memory, are computed when the engine is built, or fold into neighbors."""
@@ -43,19 +44,21 @@ _PARTS = of_values("some")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Nodes that an accelerator runs as one kernel, and what that kernel has to do at the graph's own batch.
+    """Nodes that an accelerator runs as one kernel, and the work of that kernel at the graph's own batch.
 
     Attributes:
         name: of its first node.
         nodes: names of its nodes, in graph order.
         kind: one of the kinds above.
         product: of its convolution or matrix product; empty for other kinds.
-        read, written: elements of activations.
+        read: elements of activations read.
+        written: elements of activations written.
         weights: elements of stored tensors.
-        inputs, outputs: names of activations read and of those that are read elsewhere or leave the graph.
-        curved: elements that pass a sigmoid or its like at the output, which the DLA does in steps of their own.
-        launches: kernels started; 0 where an earlier unit of the same form and input takes this one along.
-        is_sparse: its weights have two zeros in every four input channels, and kernels for that are asked for.
+        inputs: names of activations read.
+        outputs: names of activations that are read elsewhere or leave the graph.
+        curved: elements that pass a sigmoid or similar at the output, which the DLA does in steps of their own.
+        launches: kernels started; 0 where an earlier unit of the same form and input includes this one.
+        is_sparse: its weights have two zeros in every four input channels, and kernels for that are enabled.
     """
 
     name: str
@@ -85,7 +88,7 @@ class Shapes:
         self._specs = {**graph.specs, **{spec.name: spec for spec in (*graph.inputs, *graph.outputs)}}
 
     def of(self, tensor: str, node: Node) -> tuple[int, ...]:
-        """Shape of a tensor of ``node``. Raises ModelError when it is not static."""
+        """Return the shape of a tensor of ``node``; raise ModelError when it is not static."""
         if tensor in self._constants:
             return tuple(self._constants[tensor].shape)
         spec = self._specs.get(tensor)
@@ -94,46 +97,47 @@ class Shapes:
         return tuple(dim for dim in spec.shape if isinstance(dim, int))
 
     def _open(self, tensor: str, node: Node) -> ModelError:
-        """What is wrong with a tensor whose size is not known: named by the first node that leaves one open."""
+        """Return the error for a tensor of unknown size, which names the first node that leaves a size open."""
         spec, first = self._specs.get(tensor), self._producers.get(tensor)
         why = f"its shape is {spec}" if spec else "no shape can be inferred for it"
         fix = "give the model static input shapes (input: size, or profiles)"
-        passed = set[str]()  # a branch of an If may read what it is itself read for
+        passed = set[str]()  # a branch of an If may read a tensor that depends on it
         while first is not None and (
             behind := [one for one in first.reads if self._is_open(one) and one not in passed]
         ):
             passed.add(behind[0])
             first = self._producers.get(behind[0])
         if first is not None and first.domain:
-            why = f"onnx does not know {first.domain}.{first.op} of node {first.name!r}, nor what size its result has"
+            why = f"onnx does not know {first.domain}.{first.op} of node {first.name!r}, nor the size of its result"
             fix = "write the size of that node's results into the file (value_info), or export without the operator"
         elif first is not None:
-            why = f"how much {first.op} of node {first.name!r} returns is known only when it has run"
-            fix = "export the model without it; a detector without its suppression of boxes, which task: does"
-        return ModelError(f"node {node.name!r} cannot be costed: its tensor {tensor!r} has no size", why=why, fix=fix)
+            why = f"the size of the result of {first.op} (node {first.name!r}) is known only after it has run"
+            fix = "export the model without it; a detector without non-maximum suppression, which task: does"
+        what = f"the cost of node {node.name!r} cannot be computed: its tensor {tensor!r} has no known size"
+        return ModelError(what, why=why, fix=fix)
 
     def _is_open(self, tensor: str) -> bool:
         spec = self._specs.get(tensor)
         return tensor not in self._constants and (spec is None or not spec.is_static)
 
     def elements(self, tensor: str, node: Node) -> int:
-        """Number of values in a tensor of ``node``. Raises ModelError when its shape is not static."""
+        """Return the number of values in a tensor of ``node``; raise ModelError when its shape is not static."""
         return math.prod(self.of(tensor, node))
 
     def size(self, tensor: str) -> int:
-        """Number of values in a tensor between units; 0 where its shape is not known."""
+        """Return the number of values in a tensor between units; 0 where its shape is not known."""
         spec = self._specs.get(tensor)
         return math.prod(dim for dim in spec.shape if isinstance(dim, int)) if spec and spec.is_static else 0
 
 
 def kind_of(node: Node, product: Product) -> str:
-    """Kind of the unit that a node opens."""
+    """Return the kind of the unit that a node opens."""
     kind = _KINDS.get(node.op, MAP)
     return DEPTHWISE if kind == CONV and product.groups > 1 and product.channels == 1 else kind
 
 
 def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
-    """Elements read of these inputs; an operator that picks a part reads no more than it writes."""
+    """Return the elements read of these inputs; an operator that selects a part reads no more than it writes."""
     read = sum(shapes.elements(name, node) for name in names)
     if node.op not in _PARTS:
         return read
@@ -144,16 +148,17 @@ def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
 
 _ALONE = of_kind("normalization", "reduction", "recurrent")
 _CURVED = of_kind("curve") - {"Erf", "Gelu"} | {"LeakyRelu", "PRelu"}
-"""Activations that a product's kernel does not take along; it does rectifiers and GELU (best practices, as above)."""
-_PLACED = VIEWS | of_kind("join") | {"Split", "Slice"}  # their results lie somewhere already
+"""Activations that a product's kernel does not include; it includes rectifiers and GELU (best practices, as above)."""
+_PLACED = VIEWS | of_kind("join") | {"Split", "Slice"}  # their results already have a place in memory
 
 
 def units(graph: Graph, allowed: Collection[str] | None = None, *, sparse: bool = False) -> tuple[Work, ...]:
-    """The graph as units of work; every unit follows those it reads, and every node is in exactly one.
+    """Return the graph as units of work; every unit follows those it reads, and every node is in exactly one.
 
     A unit is convex: no path leaves it and comes back.
 
     Args:
+        graph: with static shapes.
         allowed: names of nodes that a DLA can run; None: all of them. A node that is not among them does not join a
             unit that could run there without it.
         sparse: whether products whose weights have two zeros in four are units of their own kind.
@@ -172,9 +177,9 @@ def units(graph: Graph, allowed: Collection[str] | None = None, *, sparse: bool 
 
 
 def _has_two_in_four(graph: Graph, node: Node) -> bool:
-    """Whether at least two of every four input channels' weights are zero, at each tap for each result.
+    """Return whether at least two of every four input channels' weights are zero, at each tap for each result.
 
-    What TensorRT asks of weights for its sparse kernels:
+    TensorRT requires this of weights for its sparse kernels:
     https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/advanced.html (sparsity).
     """
     name = node.inputs[1] if len(node.inputs) > 1 else ""
@@ -191,17 +196,17 @@ def _has_two_in_four(graph: Graph, node: Node) -> bool:
     return int(filled.max(initial=0)) <= _SPARSE // 2
 
 
-_SPARSE = 4  # weights of which half may be other than zero
+_SPARSE = 4  # weights in a group, of which half may be other than zero
 
 
 class _Fuser:
-    """One walk over the nodes in order; ``owner`` maps a node to the unit it has joined."""
+    """Walk over the nodes in order; ``owner`` maps a node to the unit it has joined."""
 
     def __init__(self, graph: Graph, allowed: Collection[str] | None) -> None:
         self.graph, self.shapes, self.allowed = graph, Shapes(graph), allowed
         self.position = {id(node): index for index, node in enumerate(graph.nodes)}
         self.owner: dict[int, list[Node]] = {}
-        self.keys: dict[int, int] = {}  # of a unit → position of its last node that computes; units run in this order
+        self.keys: dict[int, int] = {}  # unit → position of its last node that computes; units run in this order
 
     def run(self) -> tuple[Work, ...]:
         for group in [*patterns.attentions(self.graph), *patterns.normalizations(self.graph)]:
@@ -218,7 +223,7 @@ class _Fuser:
         return tuple(_with_siblings([self._work(group) for group in order]))
 
     def _product(self, node: Node) -> Product:
-        """The matrix product inside a node; empty for one that multiplies nothing."""
+        """Return the matrix product inside a node; empty for one that multiplies nothing."""
         return product_of(node, lambda tensor: self.shapes.of(tensor, node))
 
     def _add(self, group: list[Node]) -> None:
@@ -227,7 +232,7 @@ class _Fuser:
         self.owner.update((id(node), group) for node in group)
 
     def _is_one(self, group: Sequence[Node]) -> bool:
-        """Whether a pattern can be a unit: its nodes are free, and a DLA can run all of them or none."""
+        """Return whether a pattern can be a unit: its nodes are free, and a DLA can run all of them or none."""
         can_run = {node.name in self.allowed for node in group} if self.allowed is not None else {True}
         return len(can_run) == 1 and not any(id(node) in self.owner for node in group)
 
@@ -235,7 +240,7 @@ class _Fuser:
         return node.op in NO_KERNEL or all(is_index(self.graph, name) for name in node.outputs if name)
 
     def _may_join(self, node: Node, group: Sequence[Node]) -> bool:
-        """Whether a node leaves a unit as free to run on a DLA as it was."""
+        """Return whether a unit can run on a DLA with the node if it can without."""
         if self.allowed is None or node.name in self.allowed:
             return True
         return any(item.name not in self.allowed for item in group)
@@ -244,7 +249,7 @@ class _Fuser:
         return id(node) not in self.owner and self._may_join(node, group)
 
     def _attach(self, node: Node) -> None:
-        """What has no kernel goes to the latest unit it reads, else to its only reader with a unit, else alone."""
+        """Add a node without kernel to the latest unit it reads, else to its only reader's unit, else to a new one."""
         sources = filter(None, map(self.graph.producers.get, node.reads))
         found = [self.owner[id(source)] for source in sources if id(source) in self.owner]
         readers = [reader for name in node.outputs for reader in self.graph.consumers.get(name, ())]
@@ -259,7 +264,7 @@ class _Fuser:
         self.owner[id(node)] = group
 
     def _work(self, group: Sequence[Node]) -> Work:
-        """What a finished unit has to do."""
+        """Return the work of a finished unit."""
         inside = {name for node in group for name in node.outputs}
         leaving = self._leaving(group)
         main = next((node for node in group if node.op not in NO_KERNEL and not self._is_view(node)), group[0])
@@ -286,9 +291,9 @@ class _Fuser:
         )
 
     def _copied(self, node: Node) -> int | None:
-        """Elements that joining channels really moves; None for other operators.
+        """Return the elements that a join of channels really moves; None for other operators.
 
-        Whoever computes an input writes it into the joined tensor at once, unless it lies in another one already
+        The kernel that computes an input writes it into the joined tensor directly, unless it is already in another one
         (https://developer.nvidia.com/blog/production-deep-learning-nvidia-gpu-inference-engine/).
         """
         if about(node.op).kind != "join" or node.attributes.get("axis") not in (1, -3):
@@ -302,7 +307,7 @@ class _Fuser:
         return moved
 
     def _leaving(self, group: Sequence[Node]) -> set[str]:
-        """Tensors of a unit that are read outside of it, or leave the graph."""
+        """Return the tensors of a unit that are read outside of it, or leave the graph."""
         members = {id(node) for node in group}
         return {
             name
@@ -313,7 +318,7 @@ class _Fuser:
         }
 
     def _read(self, busy: Sequence[Node]) -> int:
-        seen = {name for node in busy for name in node.outputs}  # what the unit computes itself is not read
+        seen = {name for node in busy for name in node.outputs}  # the unit does not read its own results from memory
         total = 0
         for node in busy:
             fresh = [name for name in flowing(self.graph, node) if name not in seen]
@@ -331,7 +336,7 @@ class _Fuser:
         )
 
     def _is_stored(self, name: str) -> bool:
-        """Stored, or computed from stored tensors alone (a weight behind its DequantizeLinear)."""
+        """Return whether a tensor is stored, or computed from stored ones alone (a weight behind DequantizeLinear)."""
         if name in self.graph.constants:
             return self.graph.constants[name].dtype.kind not in "iub" or self.graph.constants[name].itemsize == 1
         source = self.graph.producers.get(name)
@@ -341,13 +346,16 @@ class _Fuser:
 
 
 def _both(first: Product, second: Product) -> Product:
-    """The first product, so much deeper that it has the multiply-adds of the second, too."""
+    """Return the first product, so much deeper that it has the multiply-adds of the second, too."""
     results = first.rows * first.columns * first.groups
     return replace(first, channels=first.channels + round(second.macs / max(results * first.taps, 1)))
 
 
 def _with_siblings(works: Sequence[Work]) -> Iterable[Work]:
-    """1x1 convolutions and stored products of one tensor run as one kernel (TensorRT's horizontal fusion)."""
+    """Yield the units; only the first of 1x1 convolutions and stored products of one tensor has a launch.
+
+    They run as one kernel (TensorRT's horizontal fusion).
+    """
     seen: set[tuple[str, int]] = set()
     for work in works:
         key = (work.inputs[0] if work.inputs else "", work.product.rows)
@@ -357,11 +365,11 @@ def _with_siblings(works: Sequence[Work]) -> Iterable[Work]:
             seen.add(key)
 
 
-# Many units of work as columns of numbers, so that one formula costs all of them at once.
+# Many units of work as columns of numbers, so that one formula computes the costs of all at once.
 
 Numbers = npt.NDArray[np.float64]
 Scalars = float | Numbers
-"""One number for all units, or one for each."""
+"""A number for all units, or one for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,14 +377,19 @@ class Table:
     """Columns of a sequence of :class:`Work`, one float64 per unit; names and units as there.
 
     Attributes:
-        rows, channels, columns, taps, groups: of the matrix product; 0 rows for kinds that have none.
-        read, written: elements of activations.
+        rows: of the matrix product; 0 for kinds that have none.
+        channels: of the matrix product.
+        columns: of the matrix product.
+        taps: of the matrix product.
+        groups: of the matrix product.
+        read: elements of activations.
+        written: elements of activations.
         weights: elements of stored tensors.
         curved: elements that pass a sigmoid.
         launches: kernels started.
-        is_dense: 1 for convolutions and matrix products but depthwise ones and attention.
-        is_attention: 1 for that.
-        is_depthwise: 1 for those.
+        is_dense: 1 for convolutions and matrix products except depthwise ones and attention.
+        is_attention: 1 for attention.
+        is_depthwise: 1 for depthwise convolutions.
         is_busy: 1 for all but views.
         is_sparse: 1 for products whose weights have two zeros in four.
     """
@@ -402,7 +415,7 @@ class Table:
 
 
 def table(works: Sequence[Work], scale: float = 1.0) -> Table:
-    """The columns of these units; ``scale`` is the batch over the graph's own."""
+    """Return the columns of these units; ``scale`` is the batch over the graph's own."""
     rows = []
     for work in works:
         one, kind = work.product, work.kind

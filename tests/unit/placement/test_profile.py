@@ -126,7 +126,7 @@ def test_a_network_of_other_nodes_is_refused() -> None:
     found = replace(profile(), units=profile().units[:2])
     with pytest.raises(PlacementError, match="same nodes") as caught:
         network_of(found, graph())
-    assert caught.value.why == "'c' is in the model alone"
+    assert caught.value.why == "only the model has 'c'"
 
 
 def test_a_part_pays_half_of_every_transition() -> None:

@@ -151,7 +151,7 @@ def test_a_placement_that_a_rule_forbids_names_the_rule(tmp_path: Path) -> None:
 
 
 def test_a_placement_of_a_node_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(PlacementError, match="placement 'sotf' fits no node") as caught:
+    with pytest.raises(PlacementError, match="placement 'sotf' matches no node") as caught:
         plan(pipeline(tmp_path, model=", placement: {sotf: gpu}"), mode="15W")
     assert "did you mean 'soft'?" in caught.value.what and "first, relu, second" in caught.value.why
     assert caught.value.where.endswith("models.net.placement")
