@@ -1,4 +1,4 @@
-"""Jetson boards as data, and this machine. Board records stand in :mod:`edgert.board.record`, which reads YAML."""
+"""Jetson boards as data, and this machine; :mod:`edgert.board.record` has the board records and reads YAML."""
 
 from edgert.board.detect import HOST, UNKNOWN, Machine, detect
 

@@ -1,7 +1,7 @@
-"""Mistakes in a board file: wrong types, and numbers that cannot all be true, as a mode faster than its board.
+"""Checks of a board file: wrong types, and contradictory numbers, such as a mode faster than its board.
 
-Checks of numbers work on the plain data, so that their mistakes are reported beside those of type; whatever is not a
-number is left to those.
+Checks of numbers work on the plain data, so that their mistakes are reported together with those of type. They skip
+values that are no numbers, which the checks of type report.
 """
 
 import math
@@ -18,8 +18,14 @@ Loc = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing that is wrong: its key path in the file, the key and its value, what is the matter with it, and what to
-    write instead; the last two may be empty."""
+    """A mistake in a board file.
+
+    Attributes:
+        loc: key path in the file.
+        what: the key and its value.
+        why: what is wrong; may be empty.
+        fix: what to write instead; may be empty.
+    """
 
     loc: Loc
     what: str
@@ -28,7 +34,7 @@ class Mistake:
 
 
 def typed(detail: Any, model: type[BaseModel]) -> Mistake:
-    """A value of the wrong type or out of range, as pydantic reports it of ``model``."""
+    """Return the mistake of a value of the wrong type or out of range, as pydantic reports it for ``model``."""
     loc: Loc = detail["loc"]
     key, kind = dotted(loc) or "its top level", detail["type"]
     if kind == "extra_forbidden":
@@ -46,19 +52,19 @@ def typed(detail: Any, model: type[BaseModel]) -> Mistake:
 
 
 def dotted(loc: Loc) -> str:
-    """``modes.0.gpu_mhz``."""
+    """Return a key path as ``modes.0.gpu_mhz``."""
     return ".".join(map(str, loc))
 
 
 _FIXES = {
-    "greater_than": "write the number of the data sheet, or null where it is unknown and may be so",
+    "greater_than": "write the number of the data sheet, or null where it is unknown and null is allowed",
     "greater_than_equal": "write the number of the data sheet",
     "finite_number": "write the number of the data sheet, or null where it is unknown",
 }
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:
-    """Every key that can stand anywhere in such a record."""
+    """Yield every key that may be anywhere in such a record."""
     for name, field in model.model_fields.items():
         yield name
         for part in _parts(field.annotation):
@@ -66,7 +72,7 @@ def _keys(model: type[BaseModel]) -> Iterator[str]:
 
 
 def _parts(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The sections within a type such as ``tuple[Mode, ...] | None``."""
+    """Yield the sections within a type such as ``tuple[Mode, ...] | None``."""
     inner = get_args(annotation)
     if not inner and isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
@@ -84,13 +90,13 @@ _AT_MOST = {
     "second_dla_mhz": ("dla", "max_mhz"),
     "emc_mhz": ("memory", "emc_max_mhz"),
 }
-"""Key of a mode → the number of its board that it cannot exceed."""
+"""Number of the board that each key of a mode cannot exceed."""
 _CLOCKS = [key for key in _AT_MOST if key.endswith("_mhz")]
 _COMMON = frozenset({"source", "confidence", "notes", "origins"})
 
 
 def contradictions(data: Any) -> list[Mistake]:
-    """What cannot be true of a board file's plain data. Nothing for data that is no mapping."""
+    """Return what cannot be true in a board file's plain data; nothing for data that is no mapping."""
     if not isinstance(data, dict):
         return []
     modes = [(n, mode) for n, mode in enumerate(_list(data.get("modes"))) if isinstance(mode, dict)]
@@ -105,7 +111,7 @@ def contradictions(data: Any) -> list[Mistake]:
 
 
 def _clocks(data: dict[str, Any], n: int, mode: dict[str, Any]) -> Iterator[Mistake]:
-    """A mode is within its board, and a clock that it leaves free is the board's."""
+    """Yield mistakes of a mode that exceeds its board, or whose free clock differs from the board's."""
     name, uncapped = mode.get("name"), _texts(mode.get("uncapped"))
     for key, (section, limit) in _AT_MOST.items():
         value, most = _number(mode.get(key)), _number(_part(data, section).get(limit))
@@ -115,9 +121,9 @@ def _clocks(data: dict[str, Any], n: int, mode: dict[str, Any]) -> Iterator[Mist
         if value > most:
             why = f"the board has {section}.{limit}: {most:g}"
             fix = f"{key}: {most:g} or less, or correct {section}.{limit}"
-            yield Mistake(loc, f"mode {name}: {key}: {value:g} cannot be", why, fix)
+            yield Mistake(loc, f"mode {name}: {key}: {value:g} is impossible", why, fix)
         if value < most and key in uncapped and key in _CLOCKS:
-            why = f"uncapped is a clock that the mode leaves free, and {section}.{limit} is {most:g}"
+            why = f"the mode does not limit a clock under uncapped, and {section}.{limit} is {most:g}"
             yield Mistake(loc, f"mode {name}: {key}: {value:g} is a cap", why, f"{key}: {most:g}")
     for key in _texts(mode.get("estimated")):
         if mode.get(key) is None:
@@ -130,13 +136,13 @@ def _clocks(data: dict[str, Any], n: int, mode: dict[str, Any]) -> Iterator[Mist
 
 
 def _named(data: dict[str, Any], modes: list[tuple[int, dict[str, Any]]]) -> Iterator[Mistake]:
-    """Modes have names of their own, and the default is one of them."""
+    """Yield mistakes of modes without a unique name, and of a default that is none of them."""
     seen: dict[str, str] = {}
     for n, mode in modes:
         name = str(mode.get("name"))
         bare = name.lower().removeprefix("mode_")
         if bare in seen:
-            why = f"modes are known by name, and {seen[bare]!r} stands above"
+            why = f"modes are selected by name, and {seen[bare]!r} is defined above"
             yield Mistake(("modes", n, "name"), f"two modes are called {name!r}", why, "rename or remove one of them")
         seen.setdefault(bare, name)
     default, names = _part(data, "default_mode").get("name"), [str(mode.get("name")) for _, mode in modes]
@@ -151,23 +157,24 @@ def _named(data: dict[str, Any], modes: list[tuple[int, dict[str, Any]]]) -> Ite
 
 
 def _units(data: dict[str, Any]) -> Iterator[Mistake]:
-    """DLA cores have a generation, and every SM as many CUDA cores."""
+    """Yield mistakes of DLA cores without a generation, and of SMs with unequal numbers of CUDA cores."""
     dla, gpu = _part(data, "dla"), _part(data, "gpu")
     cores, generation = _number(dla.get("cores")), _number(dla.get("generation"))
     if cores == 0 and generation is not None:
-        what = f"dla.generation: {generation:g} of a board without DLA cores"
+        what = f"dla.generation: {generation:g} for a board without DLA cores"
         yield Mistake(("dla", "generation"), what, "dla.cores is 0", "generation: null, or correct dla.cores")
     if cores and generation is None and "generation" in dla:
-        what, why = "dla.generation: null of a board with DLA cores", f"dla.cores is {cores:g}"
+        what, why = "dla.generation: null for a board with DLA cores", f"dla.cores is {cores:g}"
         yield Mistake(("dla", "generation"), what, why, "generation: 1 (Xavier) or 2 (Orin)")
     cores, sms = _number(gpu.get("cuda_cores")), _number(gpu.get("sms"))
     if cores and sms and cores % sms:
-        what = f"gpu.cuda_cores: {cores:g} cannot be shared by {sms:g} SMs"
-        yield Mistake(("gpu", "cuda_cores"), what, "every SM has as many", "correct gpu.cuda_cores or gpu.sms")
+        what = f"gpu.cuda_cores: {cores:g} is no multiple of {sms:g} SMs"
+        why = "every SM has the same number"
+        yield Mistake(("gpu", "cuda_cores"), what, why, "correct gpu.cuda_cores or gpu.sms")
 
 
 def _origins(loc: Loc, section: Any) -> Iterator[Mistake]:
-    """An origin must be of a number that is there."""
+    """Yield mistakes of origins for numbers that the section does not have."""
     for n, origin in enumerate(_list(section.get("origins")) if isinstance(section, dict) else []):
         for key in _texts(origin.get("of")) if isinstance(origin, dict) else []:
             keys = sorted(set(section) - _COMMON)
@@ -194,5 +201,5 @@ def _number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except OverflowError:  # YAML's whole numbers have no end
+    except OverflowError:  # YAML's whole numbers have no limit
         return math.inf if value > 0 else -math.inf

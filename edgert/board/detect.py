@@ -1,11 +1,11 @@
-"""Which board this machine is, and which release of Jetson Linux and JetPack it runs.
+"""Detection of the board, its chip, and its releases of Jetson Linux and JetPack.
 
-The device tree's ``compatible`` names module and carrier, ``nvidia,p3768-0000+p3767-0000-super``; its ``model`` names
-the kit and is changed by makers of carriers, so it is only shown. Modules that share a device tree differ by their
-memory. See https://docs.kernel.org/devicetree/usage-model.html.
+The device tree's ``compatible`` names module and carrier, ``nvidia,p3768-0000+p3767-0000-super``. Its ``model`` names
+the kit; makers of carriers change it, so it is only shown. Modules that share a device tree differ by their memory. See
+https://docs.kernel.org/devicetree/usage-model.html.
 
 Docker hides the device tree (it masks ``/sys/firmware``), but not the chip's number, the cores and the memory, which
-together are one module's. Whoever knows better says so with ``EDGERT_BOARD``.
+together identify one module. ``EDGERT_BOARD`` overrides detection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from edgert.board.sections import Variant
 
 
-# Which Jetson Linux (L4T) a system is, and the JetPack that belongs to it.
+# Release of Jetson Linux (L4T), and the JetPack that belongs to it.
 
 _RELEASE = re.compile(r"R(\d+) \(release\), REVISION: ([\d.]+)")
 _JETPACK = {
@@ -56,19 +56,21 @@ _JETPACK = {
     "32.6.1": "4.6",
     "32.5.1": "4.5.1",
 }
-"""L4T → JetPack, from https://developer.nvidia.com/embedded/jetpack-archive."""
+"""JetPack by release of L4T, from https://developer.nvidia.com/embedded/jetpack-archive."""
 _MAJOR = {"32": "4", "34": "5", "35": "5", "36": "6", "38": "7", "39": "7"}
 
 
 def l4t_version(root: Path = Path("/")) -> str:
-    """``"36.4.3"``, from ``/etc/nv_tegra_release`` or the package that brings it; empty where there is neither."""
+    """Return ``"36.4.3"``, from ``/etc/nv_tegra_release`` or the package that contains it; empty with neither."""
     match = _RELEASE.search(read_text(root / "etc/nv_tegra_release"))
     return ".".join(match.groups()) if match else package_version("nvidia-l4t-core", root).partition("-")[0]
 
 
 def jetpack_of(l4t: str) -> str:
-    """Return the JetPack of a release: ``"6.2"`` for ``"36.4.3"``, ``"6.2.2 or later"`` for one that is newer than the
-    last that the table has of that JetPack, ``"6.x"`` for one that is older than all of them; empty for none."""
+    """Return the JetPack of a release: ``"6.2"`` for ``"36.4.3"``; empty for none.
+
+    It is ``"6.2.2 or later"`` for a release newer than the last one in the table, ``"6.x"`` for one older than all.
+    """
     exact = _JETPACK.get(l4t) or _JETPACK.get(l4t.rpartition(".")[0])
     family = _MAJOR.get(l4t.partition(".")[0])
     if exact or not family:
@@ -83,12 +85,12 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 
 def package_version(package: str, root: Path = Path("/")) -> str:
-    """``"36.4.7-20250918154033"`` of an installed Debian package; empty where it is not installed, or none ever was."""
+    """Return ``"36.4.7-20250918154033"`` of an installed Debian package; empty where it is not installed."""
     try:
         status = (root / "var/lib/dpkg/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    # Megabytes, of every package: they are searched as one text, not line by line.
+    # The file has megabytes about every package, so it is searched as one text, not line by line.
     paragraph = f"\n{status}".partition(f"\nPackage: {package}\n")[2].partition("\n\n")[0]
     return next((line.split()[1] for line in paragraph.splitlines() if line.startswith("Version: ")), "")
 
@@ -99,9 +101,9 @@ UNKNOWN = "jetson"
 """Name of a Jetson that no board file describes."""
 DEVICE_TREE = "its device tree"
 VARIABLE = "EDGERT_BOARD"
-"""Names the board in the environment; wins over whatever the machine shows of itself."""
+"""Environment variable that names the board; it overrides detection."""
 _CHIPS = {"33": "tegra210", "24": "tegra186", "25": "tegra194", "35": "tegra234", "38": "tegra264"}
-"""Number in /sys/devices/soc0/soc_id → chip, from include/soc/tegra/fuse.h of Linux: 0x21, 0x18, 0x19, 0x23, 0x26."""
+"""Chip by number in /sys/devices/soc0/soc_id, from include/soc/tegra/fuse.h of Linux: 0x21, 0x18, 0x19, 0x23, 0x26."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +113,14 @@ class Machine:
     Attributes:
         name: of its board, or ``host``, or ``jetson`` for an unknown one.
         board: its record; None for ``host`` and ``jetson``.
-        model: what the device tree calls it; may be empty.
-        compatible: the device tree's words for it, the most exact first.
+        model: the device tree's name for it; may be empty.
+        compatible: the device tree's identifiers, the most specific first.
         l4t: release of Jetson Linux; empty if none.
         jetpack: the JetPack of that release; empty if none.
-        cpu: the cores' kind.
-        cores: cores that are switched on.
-        cores_present: cores that there are.
-        memory_bytes: what the kernel manages.
+        cpu: the model of the cores.
+        cores: number of cores that are on.
+        cores_present: number of all cores.
+        memory_bytes: memory that the kernel manages.
         mode: name of the power mode; empty where there is none, or it is unknown.
         mode_trouble: why the power mode is unknown although the machine has one; empty otherwise.
         known_by: what the board was recognized by; empty where it was not.
@@ -147,29 +149,34 @@ class Machine:
 
     @property
     def variant(self) -> Variant | None:
-        """The module that this machine is, where it is only taken for :attr:`board`."""
+        """Module of this machine, where the record :attr:`board` is that of a similar module."""
         match, words = self.board.match if self.board is not None else None, _words(self.compatible)
         return next((one for one in match.variants if one.word in words), None) if match is not None else None
 
     @property
     def has_desktop_nvdec(self) -> bool:
-        """Whether a GPU's decoder is reached as on a desktop: of Jetsons only on a Thor, as no other is named by
-        https://docs.nvidia.com/video-technologies/video-codec-sdk/13.0/read-me/index.html."""
+        """Whether the GPU's decoder is used through the Video Codec SDK, as on a desktop.
+
+        Of Jetsons only a Thor is listed there:
+        https://docs.nvidia.com/video-technologies/video-codec-sdk/13.0/read-me/index.html.
+        """
         thor_only = not self.soc and self.l4t.startswith("38.")  # a container may hide the chip
         return not self.is_jetson or self.soc == THOR or thor_only
 
     @property
     def why_no_dla(self) -> str:
-        """Why nothing can run on a DLA here, as far as board and power mode go; empty if it can."""
+        """Reason why nothing can run on a DLA here, by board and power mode; empty if it can."""
         if self.board is None or not self.board.dla.cores:
             return f"{self.board.title if self.board else self.name} has no DLA"
         if self.mode in [mode.name for mode in self.board.modes if not mode.dla_cores]:
-            return f"power mode {self.mode} switches the DLA off: sudo nvpmodel -m NUMBER sets another"
+            return f"power mode {self.mode} turns the DLA off: sudo nvpmodel -m NUMBER sets another"
         return ""
 
 
 def detect(root: Path = Path("/")) -> Machine:
-    """Looks at the machine under ``root``, whose files are those of a running Linux. Needs no rights, opens no device.
+    """Examine the machine under ``root``, whose files are those of a running Linux.
+
+    It needs no rights and opens no device.
 
     Raises:
         ConfigError: one of edgert's own board files is damaged, or ``EDGERT_BOARD`` names none.
@@ -181,7 +188,7 @@ def detect(root: Path = Path("/")) -> Machine:
     mode, mode_trouble = "", ""
     try:
         mode = current_mode(root) if jetson else ""
-    except DeviceError as error:  # a damaged file must not keep the rest of the machine from being known
+    except DeviceError as error:  # a damaged file must not hide the rest of the machine
         mode_trouble = f"{error.what}: {error.why}"
     return Machine(
         name=board.name if board else UNKNOWN if jetson else HOST,
@@ -202,7 +209,7 @@ def detect(root: Path = Path("/")) -> Machine:
 
 
 def is_jetson(root: Path = Path("/")) -> bool:
-    """Whether this is a Jetson, known or not; cheaper than :func:`detect`."""
+    """Return whether this is a Jetson, known or not; cheaper than :func:`detect`."""
     shown = (word.startswith("nvidia,tegra") for word in _compatible(root))
     return bool(os.environ.get(VARIABLE)) or any(shown) or bool(_chip(root)) or bool(l4t_version(root))
 
@@ -216,19 +223,19 @@ def _model(root: Path) -> str:
 
 
 def _chip(root: Path) -> str:
-    """``tegra234``, as the kernel's driver of the chip's fuses shows it; empty on machines of others."""
+    """Return ``tegra234``, as the kernel's driver of the chip's fuses shows it; empty on other machines."""
     soc = root / "sys/devices/soc0"
     return _CHIPS.get(read_text(soc / "soc_id").strip(), "") if read_text(soc / "family").strip() == "Tegra" else ""
 
 
 def _soc(root: Path, compatible: tuple[str, ...]) -> str:
-    """The chip, by the device tree, or by the number of its fuses."""
+    """Return the chip, by the device tree, or by the number of its fuses."""
     named = (word.removeprefix("nvidia,") for word in compatible if word.startswith("nvidia,tegra"))
     return next(named, "") or _chip(root)
 
 
 def _recognize(root: Path, compatible: tuple[str, ...], memory_bytes: int) -> tuple[Board | None, str]:
-    """The board, and what it was recognized by."""
+    """Return the board, and what it was recognized by."""
     from edgert.board.record import board, boards
 
     if name := os.environ.get(VARIABLE):
@@ -236,7 +243,7 @@ def _recognize(root: Path, compatible: tuple[str, ...], memory_bytes: int) -> tu
             return board(name), VARIABLE
         except ConfigError as error:
             raise ConfigError(
-                f"there is no board {name!r}", why=error.why, where=VARIABLE, fix="edgert boards lists them"
+                f"unknown board {name!r}", why=error.why, where=VARIABLE, fix="use a name that edgert boards lists"
             ) from error
     modes = _mode_names(root)
     if compatible:
@@ -251,8 +258,10 @@ def _recognize(root: Path, compatible: tuple[str, ...], memory_bytes: int) -> tu
 
 
 def _mode_names(root: Path) -> frozenset[str]:
-    """The names of nvpmodel's power modes; none where its file is missing or damaged, or has one mode, which a user
-    wrote."""
+    """Return the names of nvpmodel's power modes.
+
+    Empty where its file is missing or damaged, or has a single mode, which a user wrote.
+    """
     try:
         found = power_modes(root)
     except DeviceError:  # detect() reports it with the power mode
@@ -261,7 +270,7 @@ def _mode_names(root: Path) -> frozenset[str]:
 
 
 def _by_hardware(known: tuple[Board, ...], root: Path, memory_bytes: int, modes: frozenset[str]) -> Board | None:
-    """The board with such a chip, so many cores and so much memory; None where these are two modules', none named."""
+    """Return the board with such a chip, cores and memory; None where two modules fit and none is named."""
     chip, cores, model = _chip(root), present_cores(root), _model(root).lower()
     alike = [one for one in known if one.soc == chip and one.cpu.cores == cores]
     named = [one for one in alike if _module(one.title) in model]
@@ -271,19 +280,19 @@ def _by_hardware(known: tuple[Board, ...], root: Path, memory_bytes: int, modes:
 
 
 def _module(title: str) -> str:
-    """``orin nx`` of ``Jetson Orin NX 16GB Super``."""
+    """Return ``orin nx`` for ``Jetson Orin NX 16GB Super``."""
     return re.sub(r"^jetson | \d+gb.*$", "", title.lower())
 
 
 def _words(compatible: tuple[str, ...]) -> set[str]:
-    """``p3767-0000-super`` and others of ``nvidia,p3768-0000+p3767-0000-super``."""
+    """Return ``p3767-0000-super`` and the other words of ``nvidia,p3768-0000+p3767-0000-super``."""
     return {word for entry in compatible for word in re.split(r"[,+]", entry)}
 
 
 def _by_name(
     known: tuple[Board, ...], compatible: tuple[str, ...], memory_bytes: int, modes: frozenset[str]
 ) -> Board | None:
-    """The board that the device tree names."""
+    """Return the board that the device tree names."""
     words = _words(compatible)
     plain = {word.removesuffix("-super") for word in words}
     named = [one for one in known if one.match is not None and plain & one.match.words]
@@ -291,11 +300,11 @@ def _by_name(
 
 
 def _fitting(named: list[Board], fast: bool, memory_bytes: int, modes: frozenset[str]) -> Board | None:
-    """Of boards that share a name, those with or without Super firmware; of these, the smallest with so much memory.
+    """Return, of boards that share a name, the one that fits firmware and memory.
 
-    Carriers of other makers have the faster firmware's power modes on a device tree without ``-super``. So the twin
-    that has more of ``modes``, the names in nvpmodel's file, is taken, and the device tree decides where both have as
-    many.
+    Boards with or without Super firmware are selected first; of these, the smallest with enough memory. Carriers of
+    other makers have the faster firmware's power modes on a device tree without ``-super``. So the twin that has more
+    of ``modes``, the names in nvpmodel's file, is selected. The device tree decides where both have as many.
     """
     shared = {True: -1, False: -1}
     for one in named:

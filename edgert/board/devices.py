@@ -1,6 +1,6 @@
 """Cameras and NVIDIA GPUs of this machine, found without opening them.
 
-GPUs are those of the CUDA driver's C interface, so that no CUDA package need be installed. Functions and attribute
+GPUs are read from the CUDA driver's C interface, so that no CUDA package need be installed. Functions and attribute
 numbers are those of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/.
 """
 
@@ -19,7 +19,7 @@ class CameraDevice:
 
     Attributes:
         path: such as ``/dev/video0``.
-        title: what it calls itself; may be empty, as in a container without sysfs.
+        title: its name for people; may be empty, as in a container without sysfs.
         driver: the kernel driver behind it; may be empty.
         is_readable: whether this user may open it.
     """
@@ -31,8 +31,11 @@ class CameraDevice:
 
 
 def cameras(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
-    """The devices that may give images. Of the nodes of one device only the first: the others carry its metadata
-    (https://docs.kernel.org/admin-guide/media/uvcvideo.html)."""
+    """Return the devices that may deliver images.
+
+    Of the nodes of one device only the first is listed: the others carry its metadata
+    (https://docs.kernel.org/admin-guide/media/uvcvideo.html).
+    """
     found = []
     for device in sorted((root / "dev").glob("video*[0-9]"), key=lambda path: (len(path.name), path.name)):
         node = root / "sys/class/video4linux" / device.name
@@ -44,43 +47,50 @@ def cameras(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
 
 
 ARGUS_SOCKET = "tmp/argus_socket"
-"""The way to CSI cameras, below the root of the file system: nvargus-daemon, which owns them, listens there."""
+"""Socket below the root of the file system on which nvargus-daemon, which owns the CSI cameras, listens."""
 CSI_DAEMON = "sudo systemctl restart nvargus-daemon; in a container: docker run -v /tmp:/tmp ..."
-"""A mount of the socket alone would end with the daemon, which makes a new one when it starts again."""
+"""Commands that restore the socket.
+
+The folder is mounted, not the socket alone: the daemon creates a new socket when it starts again."""
 
 
 THOR = "tegra264"
-"""The chip of a Jetson Thor, whose cameras and video decoder are reached otherwise than an Orin's."""
+"""Chip of a Jetson Thor, whose cameras and video decoder have other interfaces than an Orin's."""
 CSI_INSTEAD = 'a USB or network camera, or the element of the camera\'s maker: source: "gst:..."'
 
 
 def why_no_csi(soc: str, l4t: str = "") -> str:
-    """Return why ``csi://`` has no camera on a chip; empty where Argus, which it uses, is the board's way to them.
+    """Return why ``csi://`` cannot open a camera on a chip; empty where Argus, which it uses, supports them.
 
-    Of a Thor, the r38.2 guide lists SIPL over Ethernet alone, and the r39.2 guide Argus for existing drivers again:
+    For a Thor, the r38.2 guide lists SIPL over Ethernet alone, and the r39.2 guide Argus for existing drivers again:
     https://docs.nvidia.com/jetson/archives/r39.2/DeveloperGuide/SD/CameraDevelopment/CameraDevelopmentSupportMatrix.html
 
     Args:
+        soc: the chip.
         l4t: the release of Jetson Linux; empty where it is not known.
     """
     if soc != THOR:
         return ""
     if l4t.startswith("38."):
-        return f"Jetson Linux {l4t} has no Argus for a Jetson Thor, whose cameras come by SIPL"
-    return "a Jetson Thor has its cameras by SIPL, and by Argus from JetPack 7.2 on with a driver of the camera's maker"
+        return f"Jetson Linux {l4t} has no Argus for a Jetson Thor, whose cameras use SIPL"
+    return "cameras of a Jetson Thor use SIPL, or from JetPack 7.2 on Argus with a driver of the camera's maker"
 
 
 def why_no_mjpeg(soc: str) -> str:
-    """Return why no hardware decodes MJPEG on a chip; empty where some does. See the r38.2 guide, Video Decode, and
-    https://docs.nvidia.com/metropolis/deepstream/dev-guide/text/DS_plugin_gst-nvvideo4linux2.html."""
-    return "the decoder of a Jetson Thor (nvv4l2decoder) takes no MJPEG" if soc == THOR else ""
+    """Return why no hardware decodes MJPEG on a chip; empty where some does.
+
+    See the r38.2 guide, Video Decode, and
+    https://docs.nvidia.com/metropolis/deepstream/dev-guide/text/DS_plugin_gst-nvvideo4linux2.html.
+    """
+    return "the decoder of a Jetson Thor (nvv4l2decoder) does not support MJPEG" if soc == THOR else ""
 
 
 def csi_sensors(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
-    """V4L2 devices that are CSI sensors, as a Jetson's video input names them: ``vi-output, imx219 9-0010``, of the
-    driver tegra-video (https://docs.nvidia.com/jetson/archives/r36.4/DeveloperGuide/SD/CameraDevelopment.html).
+    """Return V4L2 devices that are CSI sensors.
 
-    A container shows only those it was given; ``csi://`` needs none of them.
+    A Jetson's video input names them ``vi-output, imx219 9-0010``, with the driver tegra-video
+    (https://docs.nvidia.com/jetson/archives/r36.4/DeveloperGuide/SD/CameraDevelopment.html). A container shows only
+    those passed to it; ``csi://`` needs none of them.
     """
     return tuple(one for one in cameras(root) if one.title.startswith("vi-output") or one.driver.startswith("tegra"))
 
@@ -125,7 +135,10 @@ class CudaDriver:
 
 
 def cuda_driver(library: str = _LIBRARY) -> CudaDriver | None:
-    """The CUDA driver and its GPUs; None where there is no driver. Loads it into this process, makes no context."""
+    """Return the CUDA driver and its GPUs; None where there is no driver.
+
+    The driver is loaded into this process; no context is created.
+    """
     try:
         driver = ctypes.CDLL(library)
     except OSError:
@@ -134,7 +147,10 @@ def cuda_driver(library: str = _LIBRARY) -> CudaDriver | None:
 
 
 def gpu_free_bytes() -> int:
-    """Free memory of the GPU whose context is current in this thread; 0 without one, or where it is the board's own."""
+    """Return the free memory of the GPU whose context is current in this thread.
+
+    0 without a context, or where the GPU shares the board's memory.
+    """
     try:
         driver = ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -146,7 +162,7 @@ def gpu_free_bytes() -> int:
 
 
 def query(driver: Any) -> CudaDriver:
-    """Asks a loaded driver library."""
+    """Return what a loaded driver library reports."""
     number = ctypes.c_int()
     failed = driver.cuDriverGetVersion(ctypes.byref(number))
     version = "" if failed else f"{number.value // 1000}.{number.value % 1000 // 10}"

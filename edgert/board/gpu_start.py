@@ -1,8 +1,8 @@
-"""A GPU's libraries and its context, made ready in threads while Python does something else.
+"""Preparation of a GPU's libraries and context in threads, while Python does something else.
 
-A context takes a quarter of a second, a library of hundreds of megabytes a tenth: all of it C code, which here runs
-without Python's lock. Whoever needs one of them meanwhile waits until it is there. What fails here fails there again,
-and is reported by whoever needs it.
+A context takes 0.25 s, a library of hundreds of megabytes 0.1 s. All of it is C code, which runs without Python's
+lock here. Code that needs one of them meanwhile waits until it is ready. An error here occurs there again, and is
+reported there.
 """
 
 import ctypes
@@ -16,17 +16,16 @@ from pathlib import Path
 _DRIVER = "libcuda.so.1"
 _NVRTC = ("libnvrtc.so.13", "libnvrtc.so.12")
 _RTX = "tensorrt_rtx_libs"
-"""The package of PyPI whose folder has TensorRT-RTX's libraries."""
+"""Name of the PyPI package whose folder has TensorRT-RTX's libraries."""
 
 
 @contextmanager
 def gpu_started(wanted: bool, *, rtx: bool = True) -> Iterator[None]:
-    """While the block runs, the GPU's primary context is made and held, and libraries are loaded, where PyCUDA is
-    installed.
+    """Create and hold the GPU's primary context, and load libraries, while the block runs, where PyCUDA is installed.
 
     Args:
-        wanted: whether a GPU is likely to be used; else nothing is done.
-        rtx: whether TensorRT-RTX may be what runs models there.
+        wanted: whether a GPU is likely to be used; otherwise nothing is done.
+        rtx: whether TensorRT-RTX may run models there.
     """
     if not wanted or find_spec("pycuda") is None:
         yield
@@ -41,7 +40,7 @@ def gpu_started(wanted: bool, *, rtx: bool = True) -> Iterator[None]:
 
 
 def hold_context(library: str = _DRIVER) -> Callable[[], object]:
-    """Make the primary context of the first GPU, unless it is there; return a function that releases it."""
+    """Create the primary context of the first GPU, unless it exists; return a function that releases it."""
     try:
         driver = ctypes.CDLL(library)
     except OSError:
@@ -57,7 +56,7 @@ def hold_context(library: str = _DRIVER) -> Callable[[], object]:
 
 
 def load_libraries(rtx: bool) -> None:
-    """Loads those of TensorRT-RTX, unless TensorRT comes first, and NVIDIA's run-time compiler."""
+    """Load the libraries of TensorRT-RTX, unless TensorRT is installed, and NVIDIA's run-time compiler."""
     found = find_spec(_RTX) if rtx and not find_spec("tensorrt") else None
     folders = (found.submodule_search_locations or []) if found else []
     for path in (path for folder in folders for path in sorted(Path(folder).glob("libtensorrt_rtx.so*"))):
@@ -66,7 +65,7 @@ def load_libraries(rtx: bool) -> None:
 
 
 def load(library: str) -> bool:
-    """Loads a library without Python's lock, which ctypes keeps; whether that worked."""
+    """Load a library without Python's lock, which ctypes holds; return whether that worked."""
     function = ctypes.CDLL(None).dlopen
     function.restype, function.argtypes = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_int)
     return bool(function(os.fsencode(library), os.RTLD_NOW))

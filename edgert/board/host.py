@@ -14,14 +14,17 @@ from edgert.errors import DeviceError, cause
 
 
 def core_count(root: Path = Path("/")) -> int:
-    """Cores this process may keep busy: its affinity, cut by a container's CPU quota (cgroup v2 and v1), at least 1."""
+    """Return the cores this process may use, at least 1: its affinity, limited by a container's CPU quota.
+
+    Quotas of cgroup v2 and v1 are read.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = core_quota(root)
     return max(1, min(cores, math.ceil(quota))) if quota else cores
 
 
 def core_quota(root: Path = Path("/")) -> float | None:
-    """Cores' worth of time that the container grants (``docker run --cpus``); None without a limit."""
+    """Return the CPU limit of the container in cores (``docker run --cpus``); None without a limit."""
     cgroup = root / "sys/fs/cgroup"
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()
@@ -35,7 +38,7 @@ def core_quota(root: Path = Path("/")) -> float | None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a small system file, stripped of the NUL that device trees end with; empty when it cannot be read."""
+    """Return the text of a small system file, without the NUL that ends device-tree files; empty if unreadable."""
     try:
         return path.read_text(errors="replace").strip("\0 \n\t")
     except OSError:
@@ -43,21 +46,22 @@ def read_text(path: Path) -> str:
 
 
 def share_cores(cores: int, engines: int) -> int:
-    """CPU threads for each of ``engines`` that run at the same time."""
+    """Return the CPU threads for each of ``engines`` that run at the same time."""
     return max(1, cores // max(1, engines))
 
 
-# Files of the control group that this process is in, which a container or a service manager set limits in.
+# Files of this process's control group, in which a container or a service manager sets limits.
 
 _V2, _V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
 
 
 def memory_file(root: Path, v2: str, v1: str) -> Path | None:
-    """The file of this process's own group (v2, then v1), or, as containers see it, of the root; None without.
+    """Return the file of this process's own group (v2, then v1), or, as in containers, of the root; None without.
 
     Args:
-        root: where the files of a Linux are.
-        v2, v1: its name in the two versions of control groups.
+        root: root of the Linux file system.
+        v2: its name in version 2 of control groups.
+        v1: its name in version 1.
     """
     entries = (line.split(":", 2) for line in read_text(root / "proc/self/cgroup").splitlines())
     groups = {entry[1]: entry[2].lstrip("/") for entry in entries if len(entry) == 3}
@@ -77,9 +81,9 @@ class SystemMemory:
 
     Attributes:
         total_bytes: what the kernel manages, 0 when unknown.
-        available_bytes: what can be had without swapping, 0 when unknown.
-        limit_bytes: that of the container or service; None without one.
-        swap_bytes: how much more may lie on a disk, or compressed.
+        available_bytes: what can be allocated without swapping, 0 when unknown.
+        limit_bytes: of the container or service; None without one.
+        swap_bytes: further memory on a disk, or compressed.
     """
 
     total_bytes: int
@@ -89,17 +93,17 @@ class SystemMemory:
 
     @property
     def most_bytes(self) -> int:
-        """What a process may hold at the very most, all swap included; 0 when unknown."""
+        """Most memory that a process may hold, all swap included; 0 when unknown."""
         return min(self.total_bytes, self.limit_bytes or self.total_bytes) + self.swap_bytes
 
 
 def system_memory(root: Path = Path("/")) -> SystemMemory:
-    """Reads ``/proc/meminfo`` (its kB are KiB, proc(5)) and the limits of this process's cgroup (v2 and v1)."""
+    """Read ``/proc/meminfo`` (its kB are KiB, proc(5)) and the limits of this process's cgroup (v2 and v1)."""
     lines = {name: int(count) * 1024 for name, count in _LINE.findall(read_text(root / "proc/meminfo"))}
     total_bytes, swap_bytes = lines.get("MemTotal", 0), lines.get("SwapTotal", 0)
 
     def limit(v2: str, v1: str, whole_bytes: int) -> int | None:
-        """Below what there is as a whole: v2 writes "max" for no limit, v1 a huge number."""
+        """Return a limit below the whole; v2 writes "max" for no limit, v1 a huge number."""
         path = memory_file(root, v2, v1)
         text = read_text(path) if path is not None else ""
         return int(text) if text.isdigit() and int(text) < whole_bytes else None
@@ -111,20 +115,22 @@ def system_memory(root: Path = Path("/")) -> SystemMemory:
 
 
 def swap_areas(root: Path = Path("/")) -> dict[str, int]:
-    """Return what may be swapped out to, from ``/proc/swaps`` (proc(5)): ``/dev/zram0`` or ``/swapfile`` → bytes."""
+    """Return the swap areas of ``/proc/swaps`` (proc(5)): ``/dev/zram0`` or ``/swapfile`` → bytes."""
     lines = (line.split() for line in read_text(root / "proc/swaps").splitlines()[1:])
     return {line[0]: int(line[2]) * 1024 for line in lines if len(line) == 5 and line[2].isdigit()}
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """What this process may have of the memory that is available now; 0 when unknown."""
+    """Return how much of the available memory this process may use; 0 when unknown."""
     memory = system_memory(root)
     return min(filter(None, (memory.available_bytes, memory.limit_bytes, _left_bytes(root))), default=0)
 
 
 def _left_bytes(root: Path) -> int:
-    """What ``ulimit -d`` leaves this process, at least a byte; 0 without such a limit. The kernel holds VmData of
-    proc(5) against RLIMIT_DATA of setrlimit(2)."""
+    """Return the bytes that ``ulimit -d`` leaves this process, at least 1; 0 without such a limit.
+
+    The kernel limits VmData of proc(5) by RLIMIT_DATA of setrlimit(2).
+    """
     most_bytes = resource.getrlimit(resource.RLIMIT_DATA)[0]
     if most_bytes == resource.RLIM_INFINITY:
         return 0
@@ -152,7 +158,7 @@ _PARTS = {
 
 
 def cpu_name(root: Path = Path("/")) -> str:
-    """``"Cortex-A78AE"``, ``"Intel(R) Xeon(R) …"``; the architecture where the kernel has no name."""
+    """Return ``"Cortex-A78AE"``, ``"Intel(R) Xeon(R) …"``; the architecture where the kernel has no name."""
     fields = _FIELD.findall(read_text(root / "proc/cpuinfo"))
     makers, parts, names = (
         [value for name, value in fields if name == key] for key in ("CPU implementer", "CPU part", "model name")
@@ -162,50 +168,54 @@ def cpu_name(root: Path = Path("/")) -> str:
 
 
 def saturates_bytes(root: Path = Path("/")) -> bool:
-    """Whether this is an x86 processor without VNNI: it adds pairs of products of uint8 and int8 in 16 bits, which
-    overflow (Intel's manual, VPMADDUBSW)."""
+    """Return whether this is an x86 processor without VNNI.
+
+    It adds pairs of products of uint8 and int8 in 16 bits, which overflow (Intel's manual, VPMADDUBSW).
+    """
     fields = _FIELD.findall(read_text(root / "proc/cpuinfo"))
     flags: set[str] = {flag for key, value in fields if key == "flags" for flag in value.split()}
     return bool(flags) and not {"avx512_vnni", "avx_vnni"} & flags
 
 
 def online_cores(root: Path = Path("/")) -> int:
-    """Cores that are switched on; a Jetson's power mode switches some off."""
+    """Return the number of cores that are on; a Jetson's power mode turns some off."""
     return _listed(root / "sys/devices/system/cpu/online") or os.cpu_count() or 1
 
 
 def present_cores(root: Path = Path("/")) -> int:
-    """Cores that there are, switched on or not."""
+    """Return the number of cores, on or off."""
     return _listed(root / "sys/devices/system/cpu/present") or online_cores(root)
 
 
 def _listed(path: Path) -> int:
-    """How many numbers a list like ``0-3,6`` names; 0 when it cannot be read."""
+    """Return how many numbers a list like ``0-3,6`` names; 0 when it cannot be read."""
     spans = re.findall(r"(\d+)(?:-(\d+))?", read_text(path))
     return sum(int(last or first) - int(first) + 1 for first, last in spans)
 
 
-# The cores of this machine as accelerators, ``cpu0``, ``cpu1`` …, and threads that stay on one of them.
+# The cores of this machine as accelerators, ``cpu0``, ``cpu1`` …, and threads pinned to one of them.
 
 
 def core_accelerators(root: Path = Path("/")) -> Mapping[str, int]:
-    """Accelerator → the kernel's number of its core, one for each core that this process may keep busy.
+    """Return accelerator → the kernel's number of its core, one for each core that this process may use.
 
-    Numbered from 0 whatever cores they are, so that a pipeline file fits every machine with as many of them. Empty
-    where threads cannot be pinned, as on macOS.
+    They are numbered from 0 whatever cores they are, so that a pipeline file fits every machine with as many of them.
+    Empty where threads cannot be pinned, as on macOS.
     """
     if not hasattr(os, "sched_getaffinity"):
         return {}
-    cores = sorted(os.sched_getaffinity(os.getpid()))  # the main thread's: a pinned thread sees its own core alone
+    cores = sorted(
+        os.sched_getaffinity(os.getpid())
+    )  # of the main thread, since a pinned thread sees its own core only
     quota = core_quota(root)
     granted = max(1, math.ceil(quota)) if quota else len(cores)
     return {f"cpu{number}": core for number, core in enumerate(cores[:granted])}
 
 
 def pin(core: int) -> frozenset[int]:
-    """Keeps the calling thread on one core; returns the cores it had, for :func:`unpin`.
+    """Pin the calling thread to one core; return the cores it had, for :func:`unpin`.
 
-    Threads that it starts afterwards inherit this. Raises DeviceError when the core is off or out of bounds.
+    Threads that it starts afterwards inherit this. Raises DeviceError when the core is off or does not exist.
     """
     before = frozenset(os.sched_getaffinity(0))
     try:
@@ -214,19 +224,19 @@ def pin(core: int) -> frozenset[int]:
         raise DeviceError(
             f"this thread cannot be pinned to core {core}",
             why=cause(error),
-            fix="it was switched off or taken from this process since the start; start again",
+            fix="start again: the core was turned off or removed from this process since the start",
         ) from error
     return before
 
 
 def unpin(cores: frozenset[int]) -> None:
-    """Gives the calling thread back the cores it had."""
+    """Let the calling thread run on the cores it had."""
     os.sched_setaffinity(0, cores)
 
 
 @contextmanager
 def pinned(core: int) -> Iterator[None]:
-    """Keeps the calling thread on one core for a while. Raises DeviceError as :func:`pin` does."""
+    """Pin the calling thread to one core during the block; raise DeviceError as :func:`pin` does."""
     before = pin(core)
     try:
         yield

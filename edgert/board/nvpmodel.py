@@ -1,8 +1,8 @@
-"""The power mode a Jetson is in, without rights and without starting a program.
+"""The power mode of a Jetson, read without special rights and without starting a program.
 
-``nvpmodel`` keeps the modes of a board in ``/etc/nvpmodel.conf``, whose format its own header explains, and the number
-of the current one in ``/var/lib/nvpmodel/status``. Numbers mean something within one such file only: 0 is ``MAXN`` on
-one board and ``15W`` on another. What leaves this module are names.
+``nvpmodel`` stores the modes of a board in ``/etc/nvpmodel.conf``, whose header explains its format. The number of the
+current one is in ``/var/lib/nvpmodel/status``. Numbers have a meaning within one such file only: 0 is ``MAXN`` on one
+board and ``15W`` on another. So this module returns names.
 """
 
 import re
@@ -22,12 +22,12 @@ _ASK = "sudo nvpmodel -p --verbose lists the modes, sudo nvpmodel -m NUMBER sets
 
 @dataclass(frozen=True, slots=True)
 class PowerModes:
-    """The modes of one ``nvpmodel`` file.
+    """Modes of one ``nvpmodel`` file.
 
     Attributes:
         path: the file, for errors.
         names: number → name.
-        default: name of the mode that the system boots into at first; empty where the file does not name one.
+        default: name of the mode of the first boot; empty where the file does not name one.
     """
 
     path: str
@@ -35,7 +35,7 @@ class PowerModes:
     default: str
 
     def name(self, number: int, where: str) -> str:
-        """The name of a number that stands in ``where``. Raises DeviceError for one that the file does not have."""
+        """Return the name of a number found in ``where``; raise DeviceError if the file does not have it."""
         if number not in self.names:
             known = ", ".join(f"{number}: {name}" for number, name in self.names.items())
             raise DeviceError(f"no power mode {number} in {self.path}", why=f"it has {known}", where=where, fix=_ASK)
@@ -43,10 +43,10 @@ class PowerModes:
 
 
 def current_mode(root: Path = Path("/")) -> str:
-    """Name of the power mode, such as ``"15W"``; empty where there is no nvpmodel, or no mode was ever set.
+    """Return the name of the power mode, such as ``"15W"``; empty without nvpmodel, or if no mode was ever set.
 
     Raises:
-        DeviceError: one of the two files is there and cannot be read or understood.
+        DeviceError: one of the two files exists and cannot be read or understood.
     """
     status, modes = _text(root / _STATUS), power_modes(root)
     if status is None or modes is None:
@@ -63,16 +63,16 @@ def current_mode(root: Path = Path("/")) -> str:
 
 
 def power_modes(root: Path = Path("/")) -> PowerModes | None:
-    """The modes of the machine under ``root``; None where there is no such file, or no telling which of several.
+    """Return the modes of the machine under ``root``; None where there is no such file, or several that may be meant.
 
     Raises:
         DeviceError: the file cannot be read or understood.
     """
     path = root / _CONF
-    if path.is_symlink():  # seen from the root
+    if path.is_symlink():  # its target is relative to ``root``
         target = path.readlink()
         path = root / target.relative_to("/") if target.is_absolute() else path.parent / target
-    elif not path.exists():  # the only file it could point at
+    elif not path.exists():  # use the only file that the link could point to
         others = list((root / "etc/nvpmodel").glob("nvpmodel_*.conf"))
         if len(others) != 1:
             return None
@@ -82,11 +82,11 @@ def power_modes(root: Path = Path("/")) -> PowerModes | None:
 
 
 def parse_conf(text: str, path: str) -> PowerModes:
-    """The modes that an ``nvpmodel`` file defines.
+    """Return the modes that an ``nvpmodel`` file defines.
 
     Raises:
-        DeviceError: it defines none, a heading is broken, two modes have one number or one name, or the default is
-            none of them.
+        DeviceError: it defines none, a heading is broken, two modes have one number or one name, or the default is none
+            of them.
     """
 
     def damaged(why: str, where: str) -> DeviceError:
@@ -108,7 +108,7 @@ def parse_conf(text: str, path: str) -> PowerModes:
         if not _is_number(number) or not name:
             raise damaged("a POWER_MODEL needs ID=NUMBER and NAME=NAME", where)
         if int(number) in names or name in names.values():
-            raise damaged(f"power mode ID={number} NAME={name} stands twice", where)
+            raise damaged(f"power mode ID={number} NAME={name} is defined twice", where)
         names[int(number)] = name
     if not names:
         raise damaged("it defines no POWER_MODEL", path)
@@ -121,7 +121,7 @@ def parse_conf(text: str, path: str) -> PowerModes:
 
 
 def _text(path: Path) -> str | None:
-    """The text of a file; None where there is none."""
+    """Return the text of a file; None where there is none."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

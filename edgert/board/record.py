@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _TRANSFERS = 2
-"""Of a double data rate memory in each clock of its controller (JEDEC JESD209)."""
+"""Transfers of a double data rate memory in each clock of its controller (JEDEC JESD209)."""
 _EXAMPLE = "orin-nx-16gb"
 
 
@@ -43,13 +43,13 @@ class DefaultMode(Sourced):
 
 
 class Board(Part):
-    """A Jetson module, or a board of the user's own. Immutable.
+    """A Jetson module, or a board of the user's own; immutable.
 
-    Its ``name`` is what ``board:`` and ``--board`` take, and the name of its file.
+    Its ``name`` is the value of ``board:`` and ``--board``, and the name of its file.
 
     Attributes:
         match: how a running system is recognized as this board; None: it never is.
-        encoder: of video; None where nothing is said of it, as it is where a board has one.
+        encoder: of video; None where the file does not mention it.
         advertised: the speed on the box; None where there is none in INT8.
         idle: readings of the module's watts while nothing ran; empty: not known.
         modes: power modes, as ``nvpmodel`` lists them.
@@ -73,12 +73,12 @@ class Board(Part):
 
     @property
     def without_edgert(self) -> str:
-        """That edgert itself cannot run on this board, and why; empty where it can."""
+        """Statement that edgert itself cannot run on this board, and why; empty where it can."""
         why = self.jetpack.no_edgert
         return f"edgert itself does not run on a {self.title}: {why}" if why else ""
 
     def mode(self, name: str) -> Mode:
-        """The power mode of that name: case does not matter, nor does the ``MODE_`` that some boards put before it.
+        """Return the power mode of that name; case and the prefix ``MODE_`` of some boards do not matter.
 
         Raises:
             ConfigError: this board has none of that name; the error lists those it has.
@@ -91,7 +91,7 @@ class Board(Part):
         return found
 
     def has_mode(self, name: str) -> bool:
-        """Whether :meth:`mode` finds one of that name."""
+        """Return whether :meth:`mode` finds one of that name."""
         return self._mode(name) is not None
 
     def _mode(self, name: str) -> Mode | None:
@@ -100,16 +100,16 @@ class Board(Part):
 
     @property
     def usual_mode(self) -> Mode:
-        """The mode it boots into; where that is unknown, the first whose clocks are all known, or else the first."""
+        """Mode it boots into; where that is unknown, the first whose clocks are all known, or else the first."""
         if self.default_mode is not None:
             return self.mode(self.default_mode.name)
         return next((mode for mode in self.modes if not mode.unknown), self.modes[0])
 
     @property
     def peak_mode(self) -> Mode:
-        """Everything on, at the fastest clocks of its sections.
+        """Mode with everything on, at the fastest clocks of its sections.
 
-        What a box advertises; ``nvpmodel`` may have no such mode, and power may not suffice for it.
+        It is what a box advertises; ``nvpmodel`` may have no such mode, and power may not suffice for it.
         """
         return Mode(
             name="peak",
@@ -126,7 +126,7 @@ class Board(Part):
         )
 
     def idle_w(self, mode: Mode, clocks: Literal["up", "down"] | None = None) -> float | None:
-        """Watts of the module in a mode while nothing runs: the mean of the readings.
+        """Return the watts of the module in a mode while nothing runs: the mean of the readings.
 
         Args:
             mode: of power, of this board.
@@ -140,33 +140,39 @@ class Board(Part):
         every = own or [line.watts for line in lines if not line.modes]
         return sum(every) / len(every) if every else None
 
-    # How fast the board is on paper: what clocks, units and bus allow at most. No workload reaches these numbers. None
-    # is what cannot be known: a clock or a rate that nobody has published, or a unit that is not there.
+    # Peak speeds of the board: what clocks, units and bus allow at most. No workload reaches these numbers. None means
+    # unknown: a clock or a rate that nobody has published, or a unit that the board lacks.
 
     def bandwidth_gb_s(self, mode: Mode) -> float | None:
-        """DRAM bandwidth in 10⁹ bytes a second: clock × 2 transfers × width of the bus."""
+        """Return the DRAM bandwidth in 10⁹ bytes per second: clock × 2 transfers × width of the bus."""
         return None if mode.emc_mhz is None else mode.emc_mhz * _TRANSFERS * self.memory.bus_bits / 8 / 1000
 
     def gpu_tops(self, mode: Mode, precision: Precision) -> float | None:
-        """Dense 10¹² operations a second of the SMs that are on; None also without a fast path for the precision."""
+        """Return dense 10¹² operations per second of the SMs that are on.
+
+        None also without a fast path for the precision.
+        """
         rate = getattr(self.gpu.ops_per_clock, precision)
         if rate is None or mode.sms is None or mode.gpu_mhz is None:
             return None
         return float(rate * mode.sms * mode.gpu_mhz / 1e6)
 
     def dla_tops(self, mode: Mode, precision: Precision, core: int = 0) -> float | None:
-        """Dense 10¹² operations a second of one DLA core; None for FP32, which no DLA has, and without that core."""
+        """Return dense 10¹² operations per second of one DLA core.
+
+        None for FP32, which no DLA supports, and without that core.
+        """
         rate = getattr(self.dla.ops_per_clock, precision, None)
         clock_mhz = mode.dla_clock_mhz(core)
         return None if rate is None or clock_mhz is None else float(rate * clock_mhz / 1e6)
 
 
 def load_board(path: Path) -> Board:
-    """Reads one board file.
+    """Read one board file.
 
     Raises:
-        ConfigError: unreadable, not YAML, an unknown or missing key, a number that is missing or cannot be; its name is
-            not its file's. The first mistake, with all the others in ``others``.
+        ConfigError: unreadable, not YAML, an unknown or missing key, a missing or impossible number, or a name that is
+            not its file's. It is the first mistake, with all the others in ``others``.
     """
     try:
         node = yaml_nodes.compose(path.read_text(encoding="utf-8"))
@@ -176,7 +182,7 @@ def load_board(path: Path) -> Board:
         raise ConfigError(f"cannot read board file {path}", why="there is no such file", fix=fix) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read board file {path}", why=cause(error)) from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that the calendar does not have
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
         raise ConfigError(f"board file {path} is not valid YAML", why=str(error)) from error
     record, wrong = None, [*_twice(node, (), set()), *contradictions(data)]
     try:
@@ -184,28 +190,28 @@ def load_board(path: Path) -> Board:
     except ValidationError as error:
         wrong += [typed(item, Board) for item in error.errors(include_url=False)]
     if isinstance(data, dict) and isinstance(data.get("name"), str) and data["name"] != path.stem:
-        wrong.append(Mistake(("name",), f"board file calls itself {data['name']!r}", fix=f"name: {path.stem}"))
+        wrong.append(Mistake(("name",), f"board file has name: {data['name']!r}", fix=f"name: {path.stem}"))
     if record is None or wrong:
         raise _error(path, node, wrong)
     return record
 
 
 def boards() -> tuple[Board, ...]:
-    """All the boards that edgert knows, by name. Raises ConfigError when one of their files is damaged."""
+    """Return all boards that edgert knows, by name; raise ConfigError when one of their files is damaged."""
     return tuple(map(_shipped, board_names()))
 
 
 @lru_cache(maxsize=1)
 def board_names() -> tuple[str, ...]:
-    """Names of all the boards that edgert knows."""
+    """Return the names of all boards that edgert knows."""
     return tuple(sorted(path.stem for path in data_folder("configs").glob("boards/*.yaml")))
 
 
 def board(name: str) -> Board:
-    """The board of that name. Raises ConfigError for an unknown one.
+    """Return the board of that name; raise ConfigError for an unknown one.
 
-    The error suggests boards with all the words of an incomplete name, as in NVIDIA's "Jetson Orin Nano"; else the
-    nearest.
+    The error suggests boards with all the words of an incomplete name, as in NVIDIA's "Jetson Orin Nano"; otherwise the
+    nearest name.
     """
     known = board_names()
     if name in known:
@@ -227,11 +233,11 @@ def _shipped(name: str) -> Board:
 
 
 def find_board(text: str, directory: Path = Path()) -> Board:
-    """The board that ``board:`` or ``--board`` means: a name, or a YAML file.
+    """Return the board that ``board:`` or ``--board`` means: a name, or a YAML file.
 
     Args:
-        text: a path if it ends in ``.yaml`` or ``.yml`` or holds a slash, otherwise a name.
-        directory: what a path is relative to; where nothing is there, the current folder.
+        text: a path if it ends in ``.yaml`` or ``.yml`` or contains a slash, otherwise a name.
+        directory: what a path is relative to; where no such file exists, the current folder.
 
     Raises:
         ConfigError: no such board, or something is wrong with its file.
@@ -243,14 +249,14 @@ def find_board(text: str, directory: Path = Path()) -> Board:
         places = dict.fromkeys(str(folder.absolute()) for folder in (directory, Path()))
         raise ConfigError(
             f"no board file {text!r}",
-            why=f"it was looked for from {' and from '.join(places)}",
+            why=f"it was searched from {' and from '.join(places)}",
             fix=f"edgert boards {_EXAMPLE} --yaml prints one to start from; edgert boards lists those known by name",
         )
     return load_board(path)
 
 
 def board_file(text: str, directory: Path = Path()) -> Path:
-    """The file of a board, whether or not it is there; arguments and errors as of :func:`find_board`."""
+    """Return the file of a board, whether or not it exists; arguments and errors are those of :func:`find_board`."""
     if not _is_path(text):
         return data_folder("configs") / "boards" / f"{board(text).name}.yaml"
     path = Path(text).expanduser()
@@ -267,7 +273,10 @@ def _bare(name: str) -> str:
 
 
 def _twice(node: yaml.Node | None, loc: Loc, visited: set[int]) -> Iterator[Mistake]:
-    """Keys that stand twice, of which YAML's reader would silently take the second. An alias is looked at once."""
+    """Yield keys that are defined twice, of which YAML's reader would silently use the second.
+
+    An alias is visited once.
+    """
     if id(node) in visited:
         return
     visited.add(id(node))
@@ -275,14 +284,14 @@ def _twice(node: yaml.Node | None, loc: Loc, visited: set[int]) -> Iterator[Mist
     for n, (key, child) in enumerate(_children(node)):
         name = n if key is None else str(key.value)
         if name in seen:
-            what = f"{dotted((*loc, name))} stands twice in a board file"
+            what = f"{dotted((*loc, name))} is defined twice in a board file"
             yield Mistake((*loc, name), what, "the second would silently replace the first", "remove one of them")
         seen.add(name)
         yield from _twice(child, (*loc, name), visited)
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[yaml.Node | None, yaml.Node]]:
-    """Key and value of what a mapping or list holds; a list's have no key."""
+    """Yield key and value of each entry of a mapping or list; those of a list have no key."""
     if isinstance(node, yaml.MappingNode):
         yield from node.value
     elif isinstance(node, yaml.SequenceNode):
@@ -290,7 +299,7 @@ def _children(node: yaml.Node | None) -> Iterator[tuple[yaml.Node | None, yaml.N
 
 
 def _error(path: Path, node: yaml.Node | None, wrong: Iterable[Mistake]) -> ConfigError:
-    """All mistakes as one error, in the order of the file."""
+    """Return all mistakes as one error, in the order of the file."""
     placed = sorted(((_line(node, mistake.loc), mistake) for mistake in wrong), key=lambda pair: pair[0])
     first, *others = (
         ConfigError(one.what, why=one.why, where=f"{path}:{line} {dotted(one.loc)}".rstrip(), fix=one.fix)
@@ -301,7 +310,7 @@ def _error(path: Path, node: yaml.Node | None, wrong: Iterable[Mistake]) -> Conf
 
 
 def _line(node: yaml.Node | None, loc: Loc) -> int:
-    """Where a key stands, or the nearest enclosing one that was written; counted from 1."""
+    """Return the line of a key, or of the nearest enclosing one that was written, counted from 1."""
     line = node.start_mark.line + 1 if node else 1
     for step in loc:
         children = (
@@ -314,17 +323,17 @@ def _line(node: yaml.Node | None, loc: Loc) -> int:
     return line
 
 
-# A data sheet: every number of a board's file, what follows from it, and where it comes from.
+# Data sheet: every number of a board's file, what follows from it, and its source.
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 _ABOUT = frozenset(Sourced.model_fields)
 _MAXIMUM = {"cpu_mhz": "cpu", "gpu_mhz": "gpu", "dla_mhz": "dla", "emc_mhz": "memory"}
-"""Clock of a mode → the section whose maximum it is where the mode leaves it free."""
+"""Section whose maximum a mode's clock has where the mode does not limit it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One entry of a board file and where it comes from; ``key`` like ``gpu.max_mhz`` or ``modes.15W.gpu_mhz``."""
+    """An entry of a board file and its source; ``key`` like ``gpu.max_mhz`` or ``modes.15W.gpu_mhz``."""
 
     key: str
     value: Any
@@ -332,7 +341,10 @@ class Number:
 
 
 def data_sheet(board: Board) -> dict[str, Any]:
-    """A board as plain data for JSON: its file, with the speeds of each mode and of its maxima. None is unknown."""
+    """Return a board as plain data for JSON: its file, with the speeds of each mode and of its maxima.
+
+    None is unknown.
+    """
     data: dict[str, Any] = board.model_dump(mode="json")
     for mode, plain in zip(board.modes, data["modes"], strict=True):
         plain["derived"] = speeds(board, mode)
@@ -341,7 +353,7 @@ def data_sheet(board: Board) -> dict[str, Any]:
 
 
 def speeds(board: Board, mode: Mode) -> dict[str, Any]:
-    """Bandwidth and dense TOPS in a mode; those of the DLA one for each core."""
+    """Return bandwidth and dense TOPS in a mode; those of the DLA one for each core."""
     cores = range(mode.dla_cores)
     return {
         "bandwidth_gb_s": board.bandwidth_gb_s(mode),
@@ -351,7 +363,7 @@ def speeds(board: Board, mode: Mode) -> dict[str, Any]:
 
 
 def numbers(board: Board) -> Iterator[Number]:
-    """Every entry of a board that has a source, in the order of its file. What a board lacks has no entries."""
+    """Yield every entry of a board that has a source, in the order of its file; what a board lacks has no entries."""
     for name in type(board).model_fields:
         section = getattr(board, name)
         if isinstance(section, Sourced):
@@ -361,7 +373,7 @@ def numbers(board: Board) -> Iterator[Number]:
     for mode in board.modes:
         for key, value in _entries(board, mode):
             origin = mode.origin(key)
-            # A clock that the mode leaves free is known as well as the board's maximum is.
+            # A clock that the mode does not limit has the confidence of the board's maximum.
             if key in mode.uncapped and not any(key in one.of for one in mode.origins):
                 maximum: Sourced = getattr(board, _MAXIMUM[key])
                 origin = maximum.origin("emc_max_mhz" if key == "emc_mhz" else "max_mhz")

@@ -1,4 +1,4 @@
-"""The sections of a board file. Whatever is a number has a source and a confidence beside it; ``null`` is unknown."""
+"""Sections of a board file; every number has a source and a confidence beside it, and ``null`` is unknown."""
 
 from typing import Annotated, Literal
 
@@ -9,13 +9,14 @@ from edgert.units import parse_bytes
 
 Precision = Literal["fp32", "fp16", "int8"]
 Confidence = Literal["high", "medium", "low"]
-"""How far a number can be trusted: ``high``, in the maker's own file or data sheet, or several independent sources
-agree; ``medium``, in one table, or in a copy that could not be compared; ``low``, derived from other numbers or
-assumed."""
+"""Degree of trust in a number.
+
+``high``: in the maker's own file or data sheet, or several independent sources agree. ``medium``: in one table, or in a
+copy that could not be compared. ``low``: derived from other numbers, or assumed."""
 
 Count = Annotated[int, Field(ge=0, le=limits.WHOLE_NUMBER)]
 Some = Annotated[int, Field(ge=1, le=limits.WHOLE_NUMBER)]
-Mhz = Annotated[float, Field(ge=1, le=1e5)]  # without ends of a range, times become infinite
+Mhz = Annotated[float, Field(ge=1, le=1e5)]  # without limits, times become infinite
 Rate = Annotated[float, Field(ge=1, le=1e9)]
 Text = Annotated[str, Field(min_length=1)]
 Words = Annotated[tuple[Text, ...], Field(min_length=1, strict=False)]  # YAML has lists only
@@ -28,13 +29,13 @@ def _bytes_or_unknown(value: object) -> int | None:
 
 
 class Part(BaseModel):
-    """A mapping of a board file: frozen; a key it does not know, or a value of another type, is a mistake."""
+    """Base of the mappings of a board file: frozen; an unknown key, or a value of another type, is a mistake."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 class Origin(Part):
-    """Where single numbers of a section come from, when that is not where the others do.
+    """Source of single numbers of a section, where it differs from the section's.
 
     Attributes:
         of: keys of the section.
@@ -50,13 +51,13 @@ class Origin(Part):
 
 
 class Sourced(Part):
-    """A section with numbers.
+    """Base of sections with numbers.
 
     Attributes:
-        source: where they come from.
-        confidence: how far they can be trusted.
+        source: of the numbers.
+        confidence: in the numbers.
         notes: what to know about them; may be empty.
-        origins: of those that come from elsewhere.
+        origins: of numbers with another source.
     """
 
     source: Text
@@ -65,19 +66,19 @@ class Sourced(Part):
     origins: Annotated[tuple[Origin, ...], Field(strict=False)] = ()
 
     def origin(self, key: str) -> Origin:
-        """Source and confidence of one number of this section."""
+        """Return source and confidence of one number of this section."""
         own = (origin for origin in self.origins if key in origin.of)
         return next(own, Origin(of=(key,), source=self.source, confidence=self.confidence))
 
 
 class Variant(Part):
-    """A module that is described by the file of another one, as nothing better is known of it.
+    """A module that another one's file describes, because no better file exists.
 
     Attributes:
-        word: its part number, which stands in the device tree's ``compatible``.
-        name: what its maker calls it.
+        word: its part number, as in the device tree's ``compatible``.
+        name: its maker's name for it.
         note: what differs.
-        source: where that comes from.
+        source: of these facts.
     """
 
     word: Text
@@ -87,12 +88,12 @@ class Variant(Part):
 
 
 class Match(Sourced):
-    """How a running system is recognized as this board.
+    """Identifiers by which a running system is recognized as this board.
 
     Attributes:
-        compatible: part numbers and names; one of them stands in the device tree's ``compatible``.
+        compatible: part numbers and names, one of which is in the device tree's ``compatible``.
         super: whether the firmware is the faster one, whose device tree has ``-super``.
-        variants: other modules that are taken for this board.
+        variants: other modules that use this board's file.
     """
 
     compatible: Words
@@ -101,7 +102,7 @@ class Match(Sourced):
 
     @property
     def words(self) -> frozenset[str]:
-        """All words that the board is recognized by, those of its variants too."""
+        """All words that the board is recognized by, those of its variants included."""
         return frozenset((*self.compatible, *(variant.word for variant in self.variants)))
 
 
@@ -109,9 +110,9 @@ class Memory(Sourced):
     """DRAM that CPU, GPU and DLA share.
 
     Attributes:
-        bytes: what is soldered on.
-        usable_bytes: what the kernel sees of it, without what firmware and carve-outs keep, so that programs can have
-            it; it differs a little from release to release. None: unknown.
+        bytes: size of the chips.
+        usable_bytes: what the kernel manages, without the reserves of firmware and carve-outs; it differs a little from
+            release to release. None: unknown.
         type: such as ``LPDDR5``.
         bus_bits: width of its bus.
         emc_max_mhz: fastest clock of its controller; two transfers of ``bus_bits`` in each.
@@ -127,18 +128,20 @@ class Memory(Sourced):
     @classmethod
     def _within(cls, usable_bytes: int | None, info: ValidationInfo) -> int | None:
         if usable_bytes is not None and usable_bytes > info.data.get("bytes", usable_bytes):
-            raise ValueError("no more than bytes can be usable")
+            raise ValueError("it cannot exceed bytes")
         return usable_bytes
 
     @property
     def most_bytes(self) -> int:
-        """For programs, at the very most."""
+        """Most memory for programs."""
         return self.usable_bytes or self.bytes
 
 
 class GpuRates(Part):
-    """Dense operations of one SM in one clock; a multiplication and an addition are two. None: no such fast path, or
-    unknown."""
+    """Dense operations of one SM per clock; a multiplication and an addition are two.
+
+    None: no such fast path, or unknown.
+    """
 
     fp32: Rate
     fp16: Rate | None
@@ -151,10 +154,11 @@ class Gpu(Sourced):
     Attributes:
         compute: CUDA's compute capability.
         sms: streaming multiprocessors with none gated off.
-        cuda_cores, tensor_cores: of all of them.
+        cuda_cores: of all of them.
+        tensor_cores: of all of them.
         max_mhz: fastest clock; None where it is unknown.
         ops_per_clock: of one SM.
-        sparse_speedup: how many times faster weights with 2 zeros in 4 are; 1 without that.
+        sparse_speedup: factor for weights with 2 zeros in 4; 1 without such a speedup.
     """
 
     architecture: Text
@@ -168,7 +172,7 @@ class Gpu(Sourced):
 
 
 class Cpu(Sourced):
-    """The CPU with no core switched off by a power mode; ``max_mhz`` is None where it is unknown."""
+    """The CPU with all cores on; ``max_mhz`` is None where it is unknown."""
 
     model: Text
     cores: Some
@@ -176,23 +180,23 @@ class Cpu(Sourced):
 
 
 class DlaRates(Part):
-    """Dense operations of one core in one clock; a multiplication and an addition are two. None: not published."""
+    """Dense operations of one core per clock; a multiplication and an addition are two; None: not published."""
 
     fp16: Rate | None
     int8: Rate | None
 
 
 class Dla(Sourced):
-    """The deep-learning accelerator; of a board without one only ``cores: 0`` and ``generation: null`` matter.
+    """The deep-learning accelerator; a board without one has ``cores: 0`` and ``generation: null`` only.
 
     Attributes:
         generation: 1 is Xavier's, 2 is Orin's; None without cores.
-        cores: how many.
+        cores: number of cores.
         max_mhz: fastest clock.
         sram_bytes: fast memory on the chip that TensorRT manages.
         sram_shared: whether all cores share it; otherwise each has so much.
         ops_per_clock: of one core.
-        sparse_speedup: how many times faster weights with 2 zeros in 4 are; 1 without that.
+        sparse_speedup: factor for weights with 2 zeros in 4; 1 without such a speedup.
     """
 
     generation: Some | None
@@ -222,7 +226,7 @@ class JetPack(Sourced):
 
 
 class Advertised(Sourced):
-    """``tops``: the number on the box: INT8, GPU and all DLA cores together, sparse where the chip can."""
+    """Number on the box, ``tops``: INT8, GPU and all DLA cores together, sparse where the chip supports it."""
 
     tops: Rate
 
@@ -247,17 +251,17 @@ class Idle(Sourced):
     modes: Annotated[tuple[Text, ...], Field(strict=False)] = ()
 
 
-# A power mode of a board, as ``nvpmodel`` sets it.
+# Power modes of a board, as ``nvpmodel`` sets them.
 
 
 class Mode(Sourced):
-    """What a power mode leaves switched on, and how fast it may run. None is unknown, except in ``watts``.
+    """A power mode: the units that are on, and their fastest clocks; None is unknown, except in ``watts``.
 
-    Clocks are upper limits; what runs is the next lower step of the hardware's table
-    (``available_frequencies`` in sysfs), which differs a little between releases of JetPack.
+    Clocks are upper limits. The hardware runs at the next lower step of its table (``available_frequencies`` in sysfs),
+    which differs a little between releases of JetPack.
 
     Attributes:
-        name: as ``nvpmodel -p`` prints it. Modes are known by name: their numbers differ from board to board.
+        name: as ``nvpmodel -p`` prints it. Modes are selected by name: their numbers differ from board to board.
         watts: what the module may draw, by the mode's name; None for a mode without a limit, such as ``MAXN``.
         cpu_cores: cores that are on.
         cpu_mhz: fastest clock of the fastest of them.
@@ -268,7 +272,7 @@ class Mode(Sourced):
         second_dla_mhz: that of the second core, where it has a limit of its own; None where it has not.
         emc_mhz: fastest clock of the memory controller.
         uncapped: clocks, of those above, that the mode leaves at the board's maximum.
-        estimated: keys, of those above, that nobody has published: what stands there follows from published ratios.
+        estimated: keys, of those above, that nobody has published: their values follow from published ratios.
     """
 
     name: Text
@@ -291,7 +295,7 @@ class Mode(Sourced):
         return tuple(key for key in keys if getattr(self, key) is None)
 
     def dla_clock_mhz(self, core: int = 0) -> float | None:
-        """Fastest clock of one DLA core; None where it is unknown or there is no such core."""
+        """Return the fastest clock of one DLA core; None where it is unknown or there is no such core."""
         if core >= self.dla_cores:
             return None
         return self.second_dla_mhz if core and self.second_dla_mhz is not None else self.dla_mhz

@@ -1,1 +1,1 @@
-"""Bundles: a pipeline with its models made ready for a board, in one file."""
+"""Bundles: a pipeline with its models prepared for a board, in one file."""

@@ -1,6 +1,6 @@
-"""Bundles: a pipeline with its models made ready for a board, in one file that is whole or refused.
+"""Bundles: a pipeline with its models prepared for a board, in one file that is complete or refused.
 
-open_bundle(path) → Bundle ── .manifest, .read(member), .extract(folder)
+open_bundle(path) → Bundle with .manifest, .read(member), .extract(folder)
 save_bundle(path, manifest, members)
 """
 
@@ -23,19 +23,19 @@ from edgert.zip_archive import ZipContainer, check_content, check_paths, pack
 
 SUFFIX = ".edgert"
 _STALE_S = 3600.0
-"""Age from which what is half written is taken for something that nobody writes any more."""
+"""Age from which a partly written file counts as abandoned."""
 _PARTS = ("[0-9a-f]" * 32, "[a-z0-9_]" * 8)
-"""How names end of files that are half written, and of folders."""
+"""Endings of names of partly written files, and of folders."""
 
 
-# A bundle as a folder of plain files, for looking into while developing.
+# A bundle as a folder of plain files, to look into during development.
 
 
 class FolderContainer:
     """A folder's files as members.
 
     Raises:
-        ArtifactError: it cannot be read, or holds a link or something else that is no plain file.
+        ArtifactError: it cannot be read, or contains a link or something else that is no plain file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,14 +47,14 @@ class FolderContainer:
         check_paths(self.sizes, str(path))
 
     def read(self, path: str) -> bytes:
-        """A member's bytes. Raises ArtifactError."""
+        """Return a member's bytes; raise ArtifactError where it cannot be read."""
         try:
             return (self.path / path).read_bytes()
         except OSError as error:
             raise ArtifactError(f"cannot read {str(self.path / path)!r}", why=cause(error)) from error
 
     def close(self) -> None:
-        """Nothing: no file is held open."""
+        """Do nothing: no file is open."""
 
 
 def _sizes(root: Path) -> dict[str, int]:
@@ -74,19 +74,17 @@ def _sizes(root: Path) -> dict[str, int]:
 
 
 def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
-    """Writes members as files; a folder that is there already gives way only if it is a bundle.
+    """Write members as files; a folder that exists is replaced only if it is a bundle.
 
-    Whoever looks, or comes after a kill, finds the old bundle or the new one; none for a moment on the few file systems
-    that cannot exchange two folders.
+    A reader, also after a kill, finds the old bundle or the new one. On the few file systems that cannot exchange two
+    folders there is none for a moment.
 
     Raises:
         ArtifactError: it cannot be written, or something else is in its place.
     """
     check_paths(members)
     if path.exists() and not (path.is_dir() and ((path / NAME).is_file() or not any(path.iterdir()))):
-        raise ArtifactError(
-            f"cannot write {str(path)!r}", why="something else than a bundle is there", fix="name another folder"
-        )
+        raise ArtifactError(f"cannot write {str(path)!r}", why="it exists and is no bundle", fix="name another folder")
     with written(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as name:
@@ -101,7 +99,7 @@ def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
 
 
 class _Container(Protocol):
-    """Where members are read from: a zip, or a folder."""
+    """Source of members: a zip, or a folder."""
 
     path: Path
 
@@ -114,7 +112,7 @@ class _Container(Protocol):
 
 
 class Bundle:
-    """An open bundle, every member of which was found whole. A context. Made by :func:`open_bundle`."""
+    """An open bundle whose members were all found intact; a context manager, created by :func:`open_bundle`."""
 
     def __init__(self, container: _Container, manifest: Manifest) -> None:
         self._container, self.manifest = container, manifest
@@ -131,11 +129,11 @@ class Bundle:
         return self._container.path
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._container.close()
 
     def read(self, path: str) -> bytes:
-        """A member's bytes, checked once more: the file may have changed since it was opened.
+        """Return a member's bytes, checked once more: the file may have changed since it was opened.
 
         Raises:
             ArtifactError: no such member, or it is damaged.
@@ -147,7 +145,7 @@ class Bundle:
         return content
 
     def extract(self, folder: Path, paths: Iterable[str] | None = None) -> None:
-        """Writes members below a folder of the caller's own; all by default.
+        """Write members below a folder of the caller's own; all by default.
 
         Raises:
             ArtifactError: as :meth:`read`, or they cannot be written.
@@ -165,7 +163,7 @@ class Bundle:
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a path looks like a bundle, whole or damaged, rather than like a pipeline file."""
+    """Return whether a path looks like a bundle, intact or damaged, rather than like a pipeline file."""
     if path.is_dir():
         return (path / NAME).is_file()
     if path.suffix == SUFFIX:
@@ -178,11 +176,11 @@ def is_bundle(path: Path) -> bool:
 
 
 def open_bundle(path: str | Path) -> Bundle:
-    """Opens a bundle and checks all of it, before anything of it is used. Reads the whole file.
+    """Open a bundle and check all of it, before anything of it is used; reads the whole file.
 
     Raises:
-        ArtifactError: it is missing, no bundle, cut short, damaged, of a later edgert, or holds what edgert does not
-            write: links, paths that lead out, members that are not listed.
+        ArtifactError: it is missing, no bundle, cut short, damaged, or of a later edgert. Or it contains what edgert
+            does not write: links, paths that lead outside, members that are not listed.
     """
     file = Path(path)
     if not file.exists():
@@ -220,19 +218,21 @@ def _checked(container: _Container) -> Manifest:
 
 
 def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *, folder: bool = False) -> bool:
-    """Writes a bundle, whole or not at all; a reader finds the one before or this one.
+    """Write a bundle, completely or not at all; a reader finds the previous one or this one.
 
     Args:
+        path: the file, or the folder.
+        manifest: of the bundle.
         members: those that the manifest lists.
-        folder: makes a folder of plain files, for looking into, instead of one file.
+        folder: write a folder of plain files, to look into, instead of one file.
 
     Returns:
-        Whether anything was written: a bundle that is there already, the same and whole, is left alone.
+        Whether anything was written: an equal, intact bundle that exists already is left alone.
 
     Raises:
         ArtifactError: it cannot be written; or something else than a bundle is in its place.
     """
-    if path.exists():  # where it is not, a killed build may have left the one before it, which is better than none
+    if path.exists():  # otherwise a killed build may have left the previous one, which is better than none
         _sweep(path)
         if _is_there(path, manifest, folder):
             return False
@@ -248,18 +248,18 @@ def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *,
 
 
 def _is_there(path: Path, manifest: Manifest, folder: bool) -> bool:
-    if not (path.is_dir() if folder else path.is_file()):  # a FIFO would be waited for
+    if not (path.is_dir() if folder else path.is_file()):  # reading a FIFO would block
         return False
     try:
         with open_bundle(path) as bundle:
             return bundle.manifest == manifest
-    except ArtifactError:  # damaged, or something else: it is written anew
+    except ArtifactError:  # damaged, or something else: write it again
         return False
 
 
 def _sweep(path: Path) -> None:
-    """Removes what builds that were killed left half written."""
+    """Remove the partly written files of killed builds."""
     for old in (one for part in _PARTS for one in path.parent.glob(f".{glob.escape(path.name)}-{part}")):
-        with contextlib.suppress(OSError):  # another build sweeps as well, or it is somebody else's
+        with contextlib.suppress(OSError):  # another build removes it at the same time, or another user owns it
             if time.time() - old.stat().st_mtime > _STALE_S:
                 shutil.rmtree(old) if old.is_dir() else old.unlink()

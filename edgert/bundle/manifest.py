@@ -20,7 +20,7 @@ class _Part(BaseModel):
 
 
 class TensorEntry(_Part):
-    """An input or output; a dimension that is open has a name, or is None."""
+    """An input or output; an open dimension has a name, or is None."""
 
     name: str
     dtype: str
@@ -28,15 +28,16 @@ class TensorEntry(_Part):
 
 
 class ModelEntry(_Part):
-    """One model of the pipeline.
+    """A model of the pipeline.
 
     Attributes:
         source: name of the ONNX file it was made from.
-        digest: of that file, as :attr:`edgert.graph.model.Model.digest` has it.
-        precision: what the pipeline asked for, with ``auto`` decided.
-        inputs, outputs: of every form.
+        digest: of that file, as in :attr:`edgert.graph.model.Model.digest`.
+        precision: that of the pipeline, with ``auto`` decided.
+        inputs: of every form.
+        outputs: of every form.
         forms: form → the ONNX member that engines of that kind run: ``float``, ``ort``, ``gpu``, ``dla``, ``fp16``.
-        files: kind → member, of what else there is: ``ranges``, ``cache``, ``fp16_nodes``, ``placement``, ``labels`` …
+        files: kind → member, of all other files: ``ranges``, ``cache``, ``fp16_nodes``, ``placement``, ``labels`` …
     """
 
     source: str
@@ -49,7 +50,7 @@ class ModelEntry(_Part):
 
 
 class PlanEntry(_Part):
-    """What TensorRT compiled.
+    """Result of one TensorRT build.
 
     Attributes:
         plan: member with its serialized engine.
@@ -61,10 +62,10 @@ class PlanEntry(_Part):
 
 
 class EngineEntry(PlanEntry):
-    """One compiled engine of a model.
+    """A compiled engine of a model.
 
     Attributes:
-        checks: member with what was found about it: where nodes run, how far its outputs are off, how long a run takes.
+        checks: member with its checks: where nodes run, the error of its outputs, and the time of a run.
         weight: its share of the frames, relative to the model's other engines.
         others: for further profiles and sizes of a batch, of TensorRT-RTX.
     """
@@ -75,10 +76,10 @@ class EngineEntry(PlanEntry):
 
 
 class CompiledEntry(_Part):
-    """The engines that one machine compiled; they run there only.
+    """Engines that one machine compiled; they run there only.
 
     Attributes:
-        facts: name → value, what of the machine they and their times depend on.
+        facts: name → value of the machine's properties that they and their times depend on.
         engines: model → its engines.
     """
 
@@ -94,20 +95,21 @@ class CompiledEntry(_Part):
 
 
 class Manifest(_Part):
-    """What a bundle holds.
+    """Contents of a bundle.
 
     Attributes:
         edgert: version that wrote it.
         name: of the pipeline.
-        board: name of the board it is for; ``host`` for any machine's processor.
+        board: name of the board it is for; ``host`` for any machine's CPU.
         mode: power mode it was planned for; empty for ``host``.
         tensorrt: release that calibration caches and DLA rules are for; empty for ``host``.
         engines: that may run it, in the order in which they are tried.
         pipeline: member with the pipeline file.
-        sources, sinks: stage → kind, where frames come from and where results go.
+        sources: stage → kind, where frames come from.
+        sinks: stage → kind, where results go.
         models: by name.
         compiled: folder of a machine below ``engines`` → what it compiled; left out of the file where there is none.
-        members: every file of the bundle but the manifest itself.
+        members: every file of the bundle except the manifest itself.
     """
 
     edgert: str = __version__
@@ -124,24 +126,24 @@ class Manifest(_Part):
     members: dict[str, Member]
 
     def to_bytes(self) -> bytes:
-        """The file: equal manifests give equal bytes."""
+        """Return the file's content; equal manifests give equal bytes."""
         plain = self.model_dump(mode="json", exclude=None if self.compiled else {"compiled"})
         content = {"format": FORMAT, "schema": SCHEMA, **plain}
         return _text({**content, "digest": hashlib.sha256(_text(content)).hexdigest()})
 
     @property
     def onnx_bytes(self) -> int:
-        """Size of all models."""
+        """Size of all models in bytes."""
         paths = {path for model in self.models.values() for path in model.forms.values()}
         return sum(self.members[path].size_bytes for path in paths)
 
 
 def parse_manifest(data: bytes, where: str) -> Manifest:
-    """Reads a manifest that must be whole.
+    """Read a manifest and check that it is complete.
 
     Raises:
         ArtifactError: no manifest, another schema, changed since it was written, or it names members that it does not
-            list or that cannot be.
+            list or whose paths are not allowed.
     """
     try:
         content = json.loads(data)
@@ -170,11 +172,11 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     compiled = [path for entry in manifest.compiled.values() for path in entry.members]
     for path in (manifest.pipeline, *of_models, *compiled):
         if path not in manifest.members:
-            raise _damaged(where, f"the manifest names {path!r}, and lists no such member")
+            raise _damaged(where, f"the manifest names {path!r}, but lists no such member")
     return manifest
 
 
-# What members of JSON hold, as far as it is read again: a digest that is true says nothing about that.
+# Content of JSON members, as far as edgert reads it; a correct digest does not check this.
 
 
 class _Content(BaseModel):
@@ -288,17 +290,17 @@ _CONTENTS: Mapping[str, type[_Content]] = {
     "fp16_nodes": _Nodes,
     "tune": _Tuned,
 }
-"""Kind of a model's file → what it holds."""
+"""Content of a model's files, by kind."""
 
 
 def check_contents(manifest: Manifest, read: Callable[[str], bytes], where: str) -> None:
-    """Raises ArtifactError for a member of JSON that does not hold what its kind does, or a model without its forms."""
+    """Raise ArtifactError for a JSON member without the content of its kind, or a model without its forms."""
     for name, model in manifest.models.items():
         if missing := [kind for kind, known in (("float", model.forms), ("quality", model.files)) if kind not in known]:
             raise _damaged(where, f"its manifest names no {missing[0]} of model {name!r}")
     for target, entry in manifest.compiled.items():
         if strange := entry.engines.keys() - manifest.models.keys():
-            raise _damaged(where, f"{target} compiled a model {min(strange)!r}, and there is none")
+            raise _damaged(where, f"{target} compiled a model {min(strange)!r}, which the bundle does not have")
     for path, kind in _json_members(manifest):
         try:
             kind.model_validate_json(read(path))

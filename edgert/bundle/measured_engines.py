@@ -29,15 +29,16 @@ class MeasuredLayer:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEngine:
-    """One engine that ran on a board.
+    """An engine that ran on a board.
 
     Attributes:
         model: its name in the pipeline file.
-        digest: of the ONNX file that it was made of.
-        board, mode: where, and in which power mode.
+        digest: of the ONNX file that it was built from.
+        board: where it ran.
+        mode: power mode in which it ran.
         placement: node → accelerator, of those that really were not on the GPU.
         median_ms: of a run, host to host, alone on the board.
-        runs: how many that is the median of.
+        runs: number of runs behind the median.
         layers: in the order they run; empty where they were not timed.
         precision: that it was built in, ``fp32``, ``fp16`` or ``int8``; empty: not known.
         frames: of a run.
@@ -59,7 +60,7 @@ class MeasuredEngine:
     quantiles: tuple[float, ...] = ()
 
     def check(self, digest: str, where: str) -> None:
-        """Raises ConfigError when it was made of another file than the one that is planned for."""
+        """Raise ConfigError when it was built from another file than the one that is planned for."""
         if digest != self.digest:
             raise ConfigError(
                 f"the profile is of another model {self.model!r}",
@@ -70,7 +71,7 @@ class MeasuredEngine:
 
 
 def read_measured(path: Path) -> tuple[MeasuredEngine, ...]:
-    """The engines of a bundle that were timed.
+    """Return the engines of a bundle that were timed.
 
     Raises:
         ConfigError: there is no such file, or it is not a bundle.
@@ -81,15 +82,19 @@ def read_measured(path: Path) -> tuple[MeasuredEngine, ...]:
             f"no times of a board in {str(path)!r}",
             why="it is not a bundle" if path.exists() else "there is no such file",
             where="--profile",
-            fix="name a bundle finished on the board (edgert build BUNDLE -o BUNDLE there), or what edgert bench "
-            "--share wrote of it; what edgert bench --units writes is for --board host",
+            fix="name a bundle finished on the board (edgert build BUNDLE -o BUNDLE there), or a file of edgert bench "
+            "--share; a file of edgert bench --units is for --board host",
         )
     with open_bundle(path) as bundle:
         return tuple(engine for _, engine in engines_of(bundle))
 
 
 def engines_of(bundle: Bundle) -> tuple[tuple[Mapping[str, str], MeasuredEngine], ...]:
-    """The engines of an open bundle that were timed, with facts of the machine. Raises ArtifactError: none was."""
+    """Return the engines of an open bundle that were timed, with facts of the machine.
+
+    Raises:
+        ArtifactError: none was.
+    """
     found = [
         (entry.facts, one)
         for entry in bundle.manifest.compiled.values()
@@ -100,7 +105,7 @@ def engines_of(bundle: Bundle) -> tuple[tuple[Mapping[str, str], MeasuredEngine]
     if not found:
         raise ArtifactError(
             f"no engine of {str(bundle.path)!r} was timed",
-            why="it was not finished on a board, or where nothing could be run",
+            why="it was not finished on a board, or the machine that finished it could not run it",
             where=str(bundle.path),
             fix="on the board: edgert build BUNDLE -o BUNDLE",
         )
@@ -112,7 +117,7 @@ def _engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: EngineEntr
     if "profile" not in checks:
         return None
     misplaced = {node: where for node, _, where, _ in checks["placement"]["misplaced"]}
-    placement = {**record["placement"], **misplaced}  # as asked for, but for what TensorRT placed elsewhere
+    placement = {**record["placement"], **misplaced}  # as requested, except what TensorRT placed elsewhere
     entered = bundle.manifest.models[model]
     first = next((one.shape[0] for one in entered.inputs if one.shape), 1)
     return MeasuredEngine(

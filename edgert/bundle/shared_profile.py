@@ -1,8 +1,8 @@
-"""A file with what a board measured that anybody may send to anybody: ``edgert bench BUNDLE --share FILE``.
+"""A file of a board's measurements that anybody may send to anybody: ``edgert bench BUNDLE --share FILE``.
 
-It names the board, its mode and clocks, the software, and of each model digests, whole and layer times with quantiles;
-no machine, user, path, address or serial number, no name of a model, a node or a stage. Nodes are numbered in the order
-in which a plan has them. Whoever reads it can hold it against the board's own limits, which :func:`check` does.
+It names the board, its mode and clocks, and the software. Of each model it has digests, and whole and layer times with
+quantiles. It has no machine, user, path, address or serial number, and no name of a model, a node or a stage. Nodes are
+numbered in the order of the plan. :func:`check` compares it with the board's own limits.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from edgert.quantiles import AT, check_quantiles
 
 FORMAT, SCHEMA = "edgert measured profile", 1
 LAYERS_OVER_WHOLE = (0.1, 1.5)
-"""What layers took, timed one by one, over the whole run. Each waits for the one before it, so that they take longer
-than together; the rest of a run, copies of inputs and outputs and launches, may be most of a small network's."""
+"""Range of the sum of layers, timed one by one, over the whole run.
+
+Each layer waits for the one before it, so that they take longer than together. The rest of a run, copies of inputs and
+outputs and launches, may be most of a small network's time."""
 _EXACT = 0.01
-"""Clocks in files are rounded: as much is no contradiction."""
+"""Tolerance for clocks in files, which are rounded."""
 _CLOCKS = ("cpu_mhz", "gpu_mhz", "emc_mhz", "dla_mhz")
 _ACCELERATORS = ("dla0", "dla1")
 _AGAIN = "measure again: edgert bench BUNDLE --share FILE, on the board"
@@ -43,7 +45,7 @@ class _Part(BaseModel):
 
 
 class Layer(_Part):
-    """A layer of an engine: the numbers of its nodes, what it took, and whether it only moves a tensor."""
+    """A layer of an engine: the numbers of its nodes, its time, and whether it only moves a tensor."""
 
     nodes: list[int]
     median_ms: float
@@ -51,7 +53,7 @@ class Layer(_Part):
 
 
 class Engine(_Part):
-    """One engine.
+    """An engine of a model.
 
     Attributes:
         placement: DLA core → numbers of its nodes; the others ran on the GPU.
@@ -69,14 +71,14 @@ class Engine(_Part):
 
 
 class Model(_Part):
-    """One model.
+    """A model and its engines.
 
     Attributes:
         digest: of the ONNX file.
         structure: of its graph without weights and names: networks that differ in those alone are equally fast.
         precision: that engines were built in.
         frames: of a run.
-        nodes: how many its graph has.
+        nodes: number of nodes in its graph.
         macs: multiply-adds of a run.
         engines: that were timed.
     """
@@ -91,7 +93,7 @@ class Model(_Part):
 
 
 class Stage(_Part):
-    """What stages of a kind took of a processor core for a frame of so many megapixels; ``results``: of how many."""
+    """Time of a CPU core that stages of a kind took for a frame of so many megapixels, over ``results`` results."""
 
     kind: Annotated[str, Field(pattern=r"^[a-z_]{1,16}$")]
     megapixels: Annotated[float, Field(ge=0, le=1000)]
@@ -108,10 +110,11 @@ class Software(_Part):
 
 
 class SharedProfile(_Part):
-    """The whole file, without its digest.
+    """Contents of the file, without its digest.
 
     Attributes:
-        board, mode: names that edgert has.
+        board: a name that edgert has.
+        mode: a power mode of the board.
         clocks: caps in MHz, keys of a mode, as they were set; those of the mode where they could not be read.
     """
 
@@ -123,7 +126,7 @@ class SharedProfile(_Part):
     stages: list[Stage] = Field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data with a digest of it: equal profiles give equal files."""
+        """Return plain data with a digest of it; equal profiles give equal files."""
         content = {"format": FORMAT, "schema": SCHEMA, **self.model_dump(mode="json")}
         return {**content, "digest": _digest(content)}
 
@@ -134,7 +137,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def is_shared(path: Path) -> bool:
-    """Whether a file says of itself that it is such a profile."""
+    """Return whether a file's ``format`` is that of such a profile."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -143,11 +146,11 @@ def is_shared(path: Path) -> bool:
 
 
 def read_shared(path: Path) -> SharedProfile:
-    """Reads and checks a profile.
+    """Read and check a profile.
 
     Raises:
-        ArtifactError: it is not there, damaged, changed since it was written, or its figures cannot be; all mistakes,
-            the first with the others in ``others``.
+        ArtifactError: it is missing, damaged, changed since it was written, or has impossible figures; it is the first
+            mistake, with the others in ``others``.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -156,7 +159,7 @@ def read_shared(path: Path) -> SharedProfile:
     where = str(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("schema") != SCHEMA:
         why = f'"format" is not "{FORMAT}", or "schema" not {SCHEMA}'
-        raise ArtifactError("this is no shared profile that edgert can read", why=why, where=where, fix=_AGAIN)
+        raise ArtifactError("edgert cannot read this as a shared profile", why=why, where=where, fix=_AGAIN)
     plain = {key: value for key, value in content.items() if key not in ("format", "schema", "digest")}
     try:
         found = SharedProfile.model_validate(plain)
@@ -178,15 +181,15 @@ def read_shared(path: Path) -> SharedProfile:
 
 @cache
 def shipped() -> tuple[SharedProfile, ...]:
-    """Those in ``configs/costs``. Raises ArtifactError: one of them cannot be."""
+    """Return the profiles in ``configs/costs``; raise ArtifactError for one with impossible figures."""
     return tuple(map(read_shared, sorted((data_folder("configs") / "costs").glob("*.json"))))
 
 
-# Figures that cannot be.
+# Impossible figures.
 
 
 def check(profile: SharedProfile, where: str) -> None:
-    """Raises ArtifactError for figures that this board cannot have measured: all of them, the first with the others."""
+    """Raise ArtifactError for figures that this board cannot have measured: the first, with the rest in ``others``."""
     errors = [ArtifactError(what, why=why, where=f"{where} {key}", fix=_AGAIN) for key, what, why in _wrong(profile)]
     if errors:
         errors[0].others = tuple(errors[1:])
@@ -194,7 +197,7 @@ def check(profile: SharedProfile, where: str) -> None:
 
 
 Mistake = tuple[str, str, str]
-"""Key, what is wrong, and why."""
+"""A mistake: key, what is wrong, and why."""
 
 
 def _wrong(profile: SharedProfile) -> Iterator[Mistake]:
@@ -218,7 +221,11 @@ def _wrong(profile: SharedProfile) -> Iterator[Mistake]:
                 yield from _too_fast(engine, model, at, mode.model_copy(update=profile.clocks), key)
     for number, stage in enumerate(profile.stages):
         if stage.ms <= 0:
-            yield f"stages.{number}.ms", f"a stage of kind {stage.kind!r} that takes {stage.ms:g} ms", "time passes"
+            yield (
+                f"stages.{number}.ms",
+                f"a stage of kind {stage.kind!r} that takes {stage.ms:g} ms",
+                "a time is above 0",
+            )
 
 
 def _near(name: str) -> str:
@@ -226,7 +233,7 @@ def _near(name: str) -> str:
 
 
 def _wrong_clocks(clocks: Mapping[str, float], at: Board, mode: Mode) -> Iterator[Mistake]:
-    """Above what the board or the mode allows; what is only estimated there forbids nothing."""
+    """Yield clocks above what the board or the mode allows; values that are only estimated there forbid nothing."""
     most = {"cpu_mhz": at.cpu.max_mhz, "gpu_mhz": at.gpu.max_mhz, "emc_mhz": at.memory.emc_max_mhz}
     most["dla_mhz"] = at.dla.max_mhz
     for key, mhz in clocks.items():
@@ -235,7 +242,7 @@ def _wrong_clocks(clocks: Mapping[str, float], at: Board, mode: Mode) -> Iterato
         if key not in _CLOCKS:
             yield f"clocks.{key}", f"there is no clock {key!r}", f"clocks: {', '.join(_CLOCKS)}"
         elif mhz <= 0:
-            yield f"clocks.{key}", f"a clock of {mhz:g} MHz", "nothing runs without one"
+            yield f"clocks.{key}", f"a clock of {mhz:g} MHz", "a clock is above 0"
         elif chip is not None and mhz > chip * (1 + _EXACT):
             yield f"clocks.{key}", f"{key} {mhz:g} is above what {at.name} can", f"at most {chip:g}"
         elif own is not None and mhz > own * (1 + _EXACT):
@@ -255,11 +262,11 @@ def _wrong_places(engine: Engine, model: Model, mode: Mode, key: str) -> Iterato
 
 def _wrong_times(engine: Engine, key: str) -> Iterator[Mistake]:
     if engine.median_ms <= 0:
-        yield f"{key}.median_ms", f"a run that takes {engine.median_ms:g} ms", "time passes"
+        yield f"{key}.median_ms", f"a run that takes {engine.median_ms:g} ms", "a time is above 0"
         return
     for number, layer in enumerate(engine.layers):
         if layer.median_ms < 0:
-            yield f"{key}.layers.{number}", f"a layer that takes {layer.median_ms:g} ms", "time passes"
+            yield f"{key}.layers.{number}", f"a layer that takes {layer.median_ms:g} ms", "a time is not negative"
             return
     total = sum(layer.median_ms for layer in engine.layers)
     least, most = (part * engine.median_ms for part in LAYERS_OVER_WHOLE)
@@ -271,11 +278,11 @@ def _wrong_times(engine: Engine, key: str) -> Iterator[Mistake]:
         if engine.quantiles and not math.isclose(engine.quantiles[AT.index(0.5)], 1.0, abs_tol=1e-3):
             raise ValueError("the median over itself is 1")
     except ValueError as error:
-        yield f"{key}.quantiles", "quantiles that no times have", str(error)
+        yield f"{key}.quantiles", "quantiles that no times can have", str(error)
 
 
 def _too_fast(engine: Engine, model: Model, at: Board, mode: Mode, key: str) -> Iterator[Mistake]:
-    """Faster than all multipliers of the accelerators that it used, at its clocks."""
+    """Yield a run that is faster than all multipliers of the accelerators that it used, at their clocks."""
     rate = at.gpu_tops(mode, model.precision) or at.gpu_tops(mode, "fp16")
     if rate is None or engine.median_ms <= 0:
         return

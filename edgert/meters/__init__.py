@@ -1,7 +1,7 @@
-"""What a machine uses: power, clocks, load, heat and memory, each value measured, modeled or unavailable.
+"""Meters of a machine: power, clocks, load, heat and memory, each value measured, modeled or unavailable.
 
-All of it at once: :class:`edgert.meters.all.Meters`, which a program that only wants its own memory need not
-import.
+:class:`edgert.meters.all.Meters` reads all of them at once; a program that needs only its own memory need not import
+it.
 """
 
 from edgert.meters.reading import Reading, measured, modeled, unavailable

@@ -31,7 +31,7 @@ EXPECTED: Mapping[str, tuple[str, str]] = {
     sensors.THROTTLE_CURRENT: ("", "alarms of INA3221, events of soctherm_oc"),
     "memory.nvmap": ("B", "NvMapMemUsed in /proc/meminfo"),
 }
-"""What a sample always has, if only as unavailable: name → unit and where it is looked for."""
+"""Readings that every sample has, at least as unavailable: name → unit, and where it is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Sample:
         at_ns: when reading began, on the meters' clock.
         readings: name → reading, among them all of :data:`EXPECTED`.
         mode: name of the power mode; empty where there is none or it is unknown.
-        notes: what changed since the sample before: a meter that vanished or came back, what is used instead.
+        notes: changes since the sample before: a meter that vanished or came back, and its replacement.
     """
 
     at_ns: int
@@ -51,16 +51,16 @@ class Sample:
     notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Reading:
-        """The reading of that name; unavailable for one that no meter here gives."""
-        return self.readings.get(name) or unavailable("", name, "no meter here gives it")
+        """Return the reading of that name; unavailable where no meter here has it."""
+        return self.readings.get(name) or unavailable("", name, "no meter here has it")
 
     @property
     def power(self) -> Reading:
-        """Watts of the module; on a machine that is no Jetson, of what can be measured of it."""
+        """Watts of the module; on a machine that is no Jetson, of the parts that can be measured."""
         return self[sensors.POWER]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the sample as plain data."""
         readings = {name: asdict(reading) for name, reading in self.readings.items()}
         return {"at_ns": self.at_ns, "mode": self.mode, "readings": readings, "notes": list(self.notes)}
 
@@ -70,16 +70,16 @@ _SEARCH_EVERY_NS = 5_000_000_000  # for meters that vanished: a driver that come
 _STATUS = "var/lib/nvpmodel/status"
 
 Model = Callable[[], Reading]
-"""Gives watts where no meter does; its readings are ``modeled``."""
+"""Function that returns watts where no meter does; its readings are ``modeled``."""
 
 
 class Meters:
-    """The meters of a machine. Needs no rights; reading takes about a millisecond. Not for several threads at once.
+    """The meters of a machine, for one thread at a time; needs no rights, and reading takes about 1 ms.
 
     Args:
         root: where the files of a running Linux are.
         clock: of samples and of watts from energy counters.
-        model: stands in for ``power`` where no sensor gives it, from the start or from when one vanishes.
+        model: replaces ``power`` where no sensor has it, from the start or after one vanishes.
         nvml: finds NVIDIA's management library, or returns why not.
     """
 
@@ -98,7 +98,7 @@ class Meters:
         self._status, self._mode = "", ""
 
     def sample(self) -> Sample:
-        """Reads everything once. Does not raise: what cannot be read is ``unavailable``, with the reason."""
+        """Read everything once; never raises: what cannot be read is ``unavailable``, with the reason."""
         at_ns = self._clock.now_ns()
         readings = self._read()
         lost = any(_is_lost(readings[name]) for name in self._known)
@@ -124,7 +124,7 @@ class Meters:
         meters: list[Meter] = [CpuLoad(root, self._clock), Memory(root), sensors.Thermal(root), Gauges(gauges)]
         rails = sensors.hwmon_rails(root) + sensors.iio_rails(root)
         if rails:
-            self._has_rails = True  # from now on a part never passes for the module, even if they vanish
+            self._has_rails = True  # from now on a part is never reported as the module's power, even if they vanish
             meters.append(sensors.Rails(rails))
         rapl = Rapl(root, self._clock)
         if rapl.names:
@@ -132,12 +132,12 @@ class Meters:
         nvml = self._nvml(root)
         if isinstance(nvml, Nvml):
             meters.append(nvml)
-        elif nvml:  # a GPU whose driver is here and cannot be asked
+        elif nvml:  # a GPU whose driver is installed but cannot be read
             meters.append(Gauges({f"{sensors.POWER}.gpu": lambda: unavailable("W", "NVML", nvml)}))
         return meters
 
     def _read(self) -> dict[str, Reading]:
-        """Readings of all meters; of a name that two give, the first that is known."""
+        """Return readings of all meters; of a name that two have, the first that is known."""
         found: dict[str, Reading] = {}
         for meter in self._meters:
             for name, reading in meter.read().items():
@@ -145,7 +145,7 @@ class Meters:
                     found[name] = reading
         if not self._has_rails:
             found |= _parts(found)
-        for name, last in self._known.items():  # a device that is gone leaves no file to fail on
+        for name, last in self._known.items():  # a removed device has no file that could fail
             found.setdefault(name, unavailable(last.unit, last.source, GONE))
         return found
 
@@ -162,8 +162,7 @@ class Meters:
 
 
 def _parts(found: Mapping[str, Reading]) -> dict[str, Reading]:
-    """Power of a machine without a sensor for all of it: its GPUs and processor packages, as far as they can be
-    read."""
+    """Return the power of a machine without a total sensor: its GPUs and CPU packages, where they can be read."""
     parts = {name: reading for name, reading in found.items() if name.startswith(f"{sensors.POWER}.")}
     known = {name: reading.value for name, reading in parts.items() if reading.value is not None}
     if not parts:
@@ -180,7 +179,7 @@ def _is_lost(reading: Reading) -> bool:
 
 
 def _change(name: str, before: Reading, now: Reading) -> str:
-    """A note on a reading that became known, unknown or of another source; else empty."""
+    """Return a note on a reading that became known, unknown or of another source; else empty."""
     if before.kind == now.kind and (before.source == now.source or name != sensors.POWER):
         return ""
     if now.kind == "unavailable":

@@ -1,9 +1,9 @@
-"""Clocks and load of GPU, DLA and memory controller (EMC) of a Jetson. What only root may read is unavailable, with
-that reason.
+"""Clocks and load of GPU, DLA and memory controller (EMC) of a Jetson.
 
-GPU and, on Thor, EMC are devfreq devices (https://docs.kernel.org/driver-api/devfreq.html), found by the name of their
-device tree node. The names are those of the chips: gm20b (Nano), gp10b (TX2), gv11b (Xavier), ga10b (Orin), gb10b; on
-Thor ``gpu-gpc-0`` computes and ``gpu-nvd-0`` decodes.
+Values that only root may read are unavailable, with that reason. GPU and, on Thor, EMC are devfreq devices
+(https://docs.kernel.org/driver-api/devfreq.html), found by the name of their device tree node. The names are those of
+the chips: gm20b (Nano), gp10b (TX2), gv11b (Xavier), ga10b (Orin), gb10b. On Thor ``gpu-gpc-0`` computes and
+``gpu-nvd-0`` decodes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,15 +31,23 @@ _MOST_HZ = 1e10
 
 
 def activity_percent(activity: str, rate: str) -> float:
-    """Percent of its peak that the memory controller is busy: mean activity over the clock in kHz. Raises OSError or
-    ValueError where the files do not say."""
+    """Return how busy the memory controller is, in percent of its peak: mean activity over the clock in kHz.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file has no such number.
+    """
     khz = reading.read_number(rate, 1.0, _MOST_HZ) / 1e3
     return min(100 * reading.read_number(activity, 0.0) / khz, 100.0)
 
 
 def powered(path: str) -> float:
-    """1 while runtime power management keeps a block on, 0 while it is suspended; not how busy it is. Raises OSError or
-    ValueError where the file does not say."""
+    """Return 1 while runtime power management keeps a block on, 0 while it is suspended; not how busy it is.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file has no such status.
+    """
     status = reading.read_small(path).strip()
     if status not in ("active", "suspended", "resuming", "suspending"):
         raise ValueError(f"it reads {status[:40]!r}")
@@ -47,7 +55,7 @@ def powered(path: str) -> float:
 
 
 def gpu_gauges(root: Path) -> dict[str, reading.Gauge]:
-    """``gpu.clock``, ``gpu.max_clock`` (the cap), ``gpu.load``; Thor's ``gpu.video_clock``."""
+    """Return ``gpu.clock``, ``gpu.max_clock`` (the cap), ``gpu.load``; Thor's ``gpu.video_clock``."""
     found: dict[str, reading.Gauge] = {}
     for folder in _devfreqs(root, _GPUS):
         name = "gpu.video_clock" if folder.name.startswith(_VIDEO) else "gpu.clock"
@@ -61,13 +69,13 @@ def gpu_gauges(root: Path) -> dict[str, reading.Gauge]:
 
 
 def gpu_folder(root: Path) -> Path | None:
-    """The devfreq device that computes; None where there is none."""
+    """Return the devfreq device that computes; None where there is none."""
     folders = _devfreqs(root, _GPUS)
     return next((folder for folder in folders if not folder.name.startswith(_VIDEO)), None)
 
 
 def emc_gauges(root: Path) -> dict[str, reading.Gauge]:
-    """``emc.clock`` and ``emc.load``. Of a Jetson older than Thor only root may read them."""
+    """Return ``emc.clock`` and ``emc.load``; on a Jetson older than Thor only root may read them."""
     thor = next((folder for folder in reading.children(root / "sys/class/devfreq") if "bwmgr" in folder.name), None)
     if thor is not None:
         return {"emc.clock": _hertz(thor / "cur_freq", root)}
@@ -79,7 +87,7 @@ def emc_gauges(root: Path) -> dict[str, reading.Gauge]:
 
 
 def dla_gauges(root: Path) -> dict[str, reading.Gauge]:
-    """``dla0.powered`` and ``dla0.clock`` of each core; how busy a core is, no public file shows."""
+    """Return ``dla0.powered`` and ``dla0.clock`` of each core; no public file shows how busy a core is."""
     found: dict[str, reading.Gauge] = {}
     folders = {folder.name: folder for pattern in _DLA_FOLDERS for folder in root.glob(pattern)}
     for core, name in enumerate(sorted(folders, key=lambda name: name.rpartition("nvdla")[2])):
@@ -93,7 +101,10 @@ def dla_gauges(root: Path) -> dict[str, reading.Gauge]:
 
 
 def cpu_gauges(root: Path) -> dict[str, reading.Gauge]:
-    """``cpu0.clock`` … of the cores whose clock cpufreq reports (https://docs.kernel.org/admin-guide/pm/cpufreq.html)."""
+    """Return ``cpu0.clock`` … of the cores whose clock cpufreq reports.
+
+    See https://docs.kernel.org/admin-guide/pm/cpufreq.html.
+    """
     folders = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
     paths = sorted(folders, key=lambda path: int(path.parts[-3][3:]))
     return {f"{path.parts[-3]}.clock": reading.file_gauge(path, root, "Hz", 1e3, 0.0, _MOST_HZ) for path in paths}
@@ -111,8 +122,8 @@ def _hertz(path: Path, root: Path) -> reading.Gauge:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether a file exists and this user may know it."""
+    """Return whether a file exists and this user may see it."""
     try:
         return path.is_file()
-    except PermissionError:  # debugfs, where Python before 3.14 does not take this for a no
+    except PermissionError:  # of debugfs; is_file() returns False for it only from Python 3.14 on
         return False

@@ -1,7 +1,7 @@
 """Energy as the integral of power over monotonic time.
 
 Jetson's power sensors average over about 0.4 s: one sample means little, and samples taken faster repeat. So budgets
-are judged by energy over a stretch of time, by the trapezoid rule between samples.
+are checked against energy over a period, by the trapezoid rule between samples.
 """
 
 from collections import deque
@@ -14,19 +14,20 @@ from edgert.clock import Clock
 from edgert.meters import reading
 
 SENSOR_AVERAGE_S = 0.43
-"""What NVIDIA's nvpower.sh sets the INA3221 of Jetsons to: 512 samples in 430 ms."""
-_LONGEST_S = 5.0  # between samples; what happened in a longer pause is not known
+"""Averaging time that NVIDIA's nvpower.sh sets for the INA3221 of Jetsons: 512 samples in 430 ms."""
+_LONGEST_S = 5.0  # between samples; a longer pause counts as unknown
 _KEPT_S = 60.0
 
 
 @dataclass(slots=True)
 class Energy:
-    """Joules since the first sample, and watts over the recent past. Not for several threads at once.
+    """Joules since the first sample, and watts over the recent past; for one thread at a time.
 
     Attributes:
-        joules: in all, of the time that samples cover.
-        covered_s: that time, and ``modeled_s`` the part of it for which at least one end was modeled.
-        missing_s: time between samples that nobody knows about; never counted as 0 W.
+        joules: total, over the time that samples cover.
+        covered_s: that time.
+        modeled_s: part of it for which at least one end was modeled.
+        missing_s: time between samples without a known value; never counted as 0 W.
     """
 
     joules: float = 0.0
@@ -37,7 +38,7 @@ class Energy:
     _spans: deque[tuple[int, int, float]] = field(default_factory=deque)
 
     def add(self, at_ns: int, sample: reading.Reading) -> None:
-        """Takes the next sample. One that is not later than the one before is ignored."""
+        """Add the next sample; one that is not later than the one before is ignored."""
         last = self._last
         if last is not None and at_ns <= last[0]:
             return
@@ -58,13 +59,13 @@ class Energy:
 
     @property
     def average_w(self) -> float | None:
-        """Watts over all that is covered; None where that is nothing."""
+        """Mean watts over all that is covered; None where that is nothing."""
         return self.joules / self.covered_s if self.covered_s else None
 
     def recent_w(self, window_s: float) -> float | None:
-        """Watts over what is covered of the last ``window_s`` (60 at most); None where that is nothing.
+        """Return the mean watts over what is covered of the last ``window_s`` (60 at most); None where that is nothing.
 
-        A stretch between samples that begins before the window counts with the part inside it.
+        An interval between samples that begins before the window counts with the part inside it.
         """
         if self._last is None:
             return None
@@ -81,8 +82,8 @@ class Energy:
 
 # Energy counters of x86 processors (RAPL): https://docs.kernel.org/power/powercap/powercap.html.
 #
-# Since Linux 5.10 only root may read them. ``psys`` is the whole platform; without it the packages count, never
-# their parts (``core``, ``uncore``, ``dram``), which are inside or, for DRAM, not on every processor.
+# Since Linux 5.10 only root may read them. ``psys`` is the whole platform. Without it the packages count, never their
+# parts (``core``, ``uncore``, ``dram``), which the packages include or, for DRAM, not every processor has.
 
 _MOST_W = 5000.0
 
@@ -97,7 +98,7 @@ class _Counter:
 
 
 class Rapl:
-    """A meter of ``power.package-0`` … or ``power.psys``: watts since it was last read."""
+    """Meter of ``power.package-0`` … or ``power.psys``: watts since it was last read."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self._root, self._clock = root, clock
@@ -108,15 +109,15 @@ class Rapl:
         whole = [pair for pair in found if pair[0] == "psys"]
         packages = [pair for pair in found if pair[0].startswith("package")]
         self._counters = {name: _Counter(folder) for name, folder in whole or packages}
-        self.read()  # where counting begins
+        self.read()  # counting begins here
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of what is counted; empty on a machine without."""
+        """Names of the counters; empty on a machine without."""
         return tuple(f"power.{name}" for name in self._counters)
 
     def read(self) -> Mapping[str, reading.Reading]:
-        """See :meth:`edgert.meters.reading.Meter.read`."""
+        """Read every counter; see :meth:`edgert.meters.reading.Meter.read`."""
         return {f"power.{name}": self._watts(counter) for name, counter in self._counters.items()}
 
     def _watts(self, counter: _Counter) -> reading.Reading:
@@ -134,5 +135,5 @@ class Rapl:
         spent_uj += counter.range_uj if spent_uj < 0 else 0.0  # it wrapped around
         watts = spent_uj * 1e3 / (counter.last_ns - before_ns)
         if not 0.0 <= watts <= _MOST_W:
-            return reading.unavailable("W", source, f"it reads {watts:g} W, which cannot be")
+            return reading.unavailable("W", source, f"it reads {watts:g} W, which is impossible")
         return reading.measured(watts, "W", source)

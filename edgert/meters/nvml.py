@@ -1,7 +1,7 @@
-"""NVIDIA's management library: GPUs of workstations, and Thor. The door to ``pynvml`` (package nvidia-ml-py, BSD-3).
+"""NVIDIA's management library: GPUs of workstations, and Thor; only this module uses ``pynvml`` (nvidia-ml-py, BSD-3).
 
 Functions: https://docs.nvidia.com/deploy/nvml-api/. On Orin the library is a stub that answers nearly nothing, and on
-Thor some functions are missing: each value stands alone.
+Thor some functions are missing: each value is read by itself.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from typing import Any
 from edgert.meters.reading import Reading, measured, unavailable
 
 THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
-"""nvml.h, nvmlClocksEventReason…: power cap, hardware slowdown, software and hardware thermal, power brake."""
+"""Bits nvmlClocksEventReason… of nvml.h: power cap, hardware slowdown, software and hardware thermal, power brake."""
 _STUB = "nvgpu"
 _FIX = "pip install nvidia-ml-py"
 
@@ -25,13 +25,16 @@ _QUESTIONS: tuple[tuple[str, str, str, Callable[[Any], float], tuple[int, ...]],
     ("memory.{}", "B", "MemoryInfo", lambda memory: float(memory.used), ()),
     ("throttle.{}", "", "CurrentClocksThrottleReasons", lambda bits: float(bool(bits & THROTTLED)), ()),
 )
-"""Values of a device: name here, unit, function after nvmlDeviceGet, how its answer becomes a number in the unit, and
-the function's further arguments."""
+"""Values of a device: name here, unit, name of the function after nvmlDeviceGet, conversion of its result to a number
+in the unit, and the function's further arguments."""
 
 
 class Nvml:
-    """A meter of every GPU: ``power.gpu``, ``gpu.load``, ``gpu.clock``, ``temperature.gpu``, ``memory.gpu``,
-    ``throttle.gpu``; of the second ``power.gpu1`` and so on."""
+    """Meter of every GPU.
+
+    It reads ``power.gpu``, ``gpu.load``, ``gpu.clock``, ``temperature.gpu``, ``memory.gpu``, ``throttle.gpu``; of the
+    second ``power.gpu1`` and so on.
+    """
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -43,7 +46,7 @@ class Nvml:
         }
 
     def read(self) -> Mapping[str, Reading]:
-        """See :meth:`edgert.meters.reading.Meter.read`."""
+        """Read every value of every GPU; see :meth:`edgert.meters.reading.Meter.read`."""
         found = {}
         for gpu, handle in self._gpus.items():
             for name, unit, about, number, arguments in _QUESTIONS:
@@ -52,20 +55,19 @@ class Nvml:
                     answer = getattr(self._library, f"nvmlDeviceGet{about}")(handle, *arguments)
                     found[name.format(gpu)] = measured(number(answer), unit, source)
                 except (self._library.NVMLError, AttributeError, TypeError, ValueError) as error:
-                    # TypeError and ValueError: pynvml gives None or a marker for what a board leaves out
+                    # TypeError and ValueError: pynvml returns None or a marker for values that a board lacks
                     found[name.format(gpu)] = unavailable(unit, source, str(error))
         return found
 
 
 def find_nvml(root: Path, load: Callable[[], Any] = lambda: import_module("pynvml")) -> Nvml | str:
-    """The meter, or why there is none; empty where this machine, by the files under ``root``, has no NVIDIA driver to
-    ask."""
+    """Return the meter, or why there is none; empty where the files under ``root`` show no NVIDIA driver."""
     if not (root / "proc/driver/nvidia/version").is_file():
         return ""
     try:
         library = load()
     except ImportError:
-        return f"the NVIDIA driver can only be asked through nvidia-ml-py: {_FIX}"
+        return f"reading the NVIDIA driver needs nvidia-ml-py: {_FIX}"
     try:
         return Nvml(library)
     except library.NVMLError as error:

@@ -12,12 +12,12 @@ from edgert.board.host import read_text
 from edgert.meters import reading
 
 LIMITS = {"oc1": "under voltage", "oc2": "average power", "oc3": "instantaneous power"}
-"""Name of a limit on Orin → what it watches."""
+"""Quantity that each limit on Orin watches."""
 _DRIVER, _SUFFIX = "soctherm_oc", "_event_cnt"
 
 
 class OverCurrent:
-    """The counters of the machine under ``root``, read for the first time when this object is made."""
+    """The counters of the machine under ``root``, first read when this object is created."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         folders = [one for one in reading.children(root / "sys/class/hwmon") if read_text(one / "name") == _DRIVER]
@@ -37,12 +37,12 @@ class OverCurrent:
         return found
 
     def since_start(self) -> dict[str, int]:
-        """Return the events of each limit since this object was made; empty where nothing counts them."""
+        """Return the events of each limit since this object was created; empty where nothing counts them."""
         return difference(self.since_boot(), self._first)
 
 
 def difference(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """Return by how much each counter grew. One that fell was reset, and has counted from 0 since."""
+    """Return by how much each counter grew; one that fell was reset, and has counted from 0 since."""
     pairs = ((name, count, before.get(name, count)) for name, count in now.items())
     return {name: count - earlier if count >= earlier else count for name, count, earlier in pairs}
 

@@ -1,7 +1,7 @@
-"""Power rails, which of them are the module's whole power, and temperatures.
+"""Power rails, those that sum to the module's power, and temperatures.
 
-Names of rails per module: NVIDIA's Jetson Linux Developer Guide, Platform Power and Performance. Rails that another
-one feeds are listed and not added: ``VDD_IN`` and ``VIN`` hold all the others, and on AGX Orin ``VDDQ_VDD2_1V8AO`` is
+Names of rails per module: NVIDIA's Jetson Linux Developer Guide, Platform Power and Performance. Rails that another one
+feeds are listed and not added: ``VDD_IN`` and ``VIN`` include all the others. On AGX Orin ``VDDQ_VDD2_1V8AO`` is
 believed to be fed from ``VIN_SYS_5V0``.
 """
 
@@ -21,15 +21,15 @@ LAYOUTS: tuple[tuple[str, ...], ...] = (
     ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"),  # AGX Orin
     ("GPU", "CPU", "SOC", "CV", "VDDRQ", "SYS5V"),  # AGX Xavier
 )
-"""Rails that sum to a module's power; the first that is there counts."""
+"""Sets of rails that sum to a module's power; the first that is complete counts."""
 POWER = "power"
 MOST_W = 1000.0
-"""More than any Jetson's rail can carry: what reads more is broken."""
+"""Limit of plausible watts, above any Jetson's rail: a sensor that reads more is broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """A rail: its name, the sensor that knows it, and its watts."""
+    """A rail: its name, its sensor, and its watts."""
 
     name: str
     device: str
@@ -37,32 +37,35 @@ class Rail:
 
 
 def layout_of(names: Iterable[str]) -> tuple[str, ...]:
-    """The rails that sum to the module's power; empty where that is not known."""
+    """Return the rails that sum to the module's power; empty where that is not known."""
     present = set(names)
     return next((layout for layout in LAYOUTS if present.issuperset(layout)), ())
 
 
 def total(rails: Mapping[str, reading.Reading], twice: Iterable[str] = ()) -> reading.Reading:
-    """The module's watts from those of its rails; names in ``twice``, which several sensors claim, cannot be trusted in
-    a sum. Unavailable where the layout is unknown, or a rail of it cannot be read: a part would pass for the whole."""
+    """Return the module's watts from those of its rails.
+
+    Names in ``twice``, which several sensors have, cannot be part of a sum. It is unavailable where the layout is
+    unknown, or one of its rails cannot be read: otherwise a part would look like the whole.
+    """
     layout = layout_of(rails)
     if not layout:
         return reading.unavailable("W", "power rails", f"unknown rail layout ({', '.join(rails)}): listed, not summed")
     doubled = sorted(set(twice).intersection(layout))
     if doubled:
-        return reading.unavailable("W", "power rails", f"two sensors call a rail {doubled[0]}")
+        return reading.unavailable("W", "power rails", f"two sensors have a rail named {doubled[0]}")
     values = [rails[name].value for name in layout]
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         name = layout[values.index(None)]
         return reading.unavailable("W", rails[name].source, f"rail {name}: {rails[name].why}")
     others = ", ".join(name for name in rails if name not in layout)
-    remark = f"holds {others}, which are not added" if others else ""
+    remark = f"includes {others}, which are not added" if others else ""
     return reading.measured(sum(known), "W", " + ".join(layout), remark)
 
 
 class Rails:
-    """All rails of a machine as a meter: ``power.NAME`` each, and ``power``, the whole module."""
+    """Meter of all rails of a machine: ``power.NAME`` each, and ``power``, the whole module."""
 
     def __init__(self, rails: Sequence[Rail]) -> None:
         names = [rail.name for rail in rails]
@@ -71,7 +74,7 @@ class Rails:
         self._gauges = {key: rail.gauge for key, rail in zip(keys, rails, strict=True)}
 
     def read(self) -> Mapping[str, reading.Reading]:
-        """Reads every rail once; the sum is of these same readings."""
+        """Read every rail once; the sum is of these same readings."""
         rails = {key: gauge() for key, gauge in self._gauges.items()}
         plain = {key.partition("@")[0]: one for key, one in rails.items()}
         return {POWER: total(plain, self._twice), **{f"{POWER}.{key}": one for key, one in rails.items()}}
@@ -79,9 +82,9 @@ class Rails:
 
 # Power sensors that JetPack 5 and later show through hwmon: INA3221 (three rails) and INA238 (one).
 #
-# Found by what their files say, not by path: numbers of hwmon devices change from boot to boot. Files and units:
-# https://docs.kernel.org/hwmon/ina3221.html and https://docs.kernel.org/hwmon/ina238.html. An INA3221 has no file
-# of power: it is volts times amperes, both averaged by the chip over some 0.4 s as Jetsons set it up.
+# They are found by the contents of their files, not by path: numbers of hwmon devices change from boot to boot. Files
+# and units: https://docs.kernel.org/hwmon/ina3221.html and https://docs.kernel.org/hwmon/ina238.html. An INA3221 has no
+# file of power: it is volts times amperes, both averaged by the chip over some 0.4 s as Jetsons configure it.
 
 _CHANNELS = (1, 2, 3)
 _MOST_MV = 26_000.0  # the widest bus that the INA3221's data sheet (TI SBOS576) allows
@@ -90,12 +93,17 @@ _ALARMS = ("curr*_max_alarm", "curr*_crit_alarm")
 
 
 def channel_watts(volts: str, amperes: str) -> float:
-    """Watts of one INA3221 channel, from its two files. Raises OSError or ValueError where they have none."""
+    """Return the watts of one INA3221 channel, from its two files.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file has no such number.
+    """
     return reading.read_number(volts, 0.0, _MOST_MV) * reading.read_number(amperes, -_MOST_MA, _MOST_MA) * 1e-6
 
 
 def hwmon_rails(root: Path) -> tuple[Rail, ...]:
-    """Every rail of every INA3221 and INA238, in the order of their I2C addresses."""
+    """Return every rail of every INA3221 and INA238, in the order of their I2C addresses."""
     found = list[Rail]()
     for folder in _sensors(root, "ina3221"):
         for channel in _CHANNELS:
@@ -113,8 +121,10 @@ def hwmon_rails(root: Path) -> tuple[Rail, ...]:
 
 
 def alarms(root: Path) -> dict[str, reading.Gauge]:
-    """Alarms of the rails' over-current limits, by ``VDD_IN.max``; crossing them throttles clocks whatever the
-    temperature. Empty where no sensor has any."""
+    """Return alarms of the rails' over-current limits, by ``VDD_IN.max``; empty where no sensor has any.
+
+    Crossing a limit throttles clocks whatever the temperature.
+    """
     found = dict[str, reading.Gauge]()
     for folder in _sensors(root, "ina3221"):
         for path in sorted(file for pattern in _ALARMS for file in folder.glob(pattern)):
@@ -131,7 +141,7 @@ def _sensors(root: Path, name: str) -> Iterator[Path]:
 
 
 def _device(folder: Path) -> str:
-    """The sensor's place on the bus, ``1-0040``; the hwmon's own name where there is none."""
+    """Return the sensor's place on the bus, ``1-0040``; the hwmon's own name where there is none."""
     device = folder / "device"
     name = device.resolve().name if device.exists() else ""
     return name or folder.name
@@ -147,7 +157,7 @@ _IIO_CHANNELS = (0, 1, 2)
 
 
 def iio_rails(root: Path) -> tuple[Rail, ...]:
-    """Every rail of every sensor, in the order of their I2C addresses."""
+    """Return every rail of every sensor, in the order of their I2C addresses."""
     found = list[Rail]()
     for device in reading.children(root / "sys/bus/i2c/drivers/ina3221x"):
         for folder in sorted(device.glob("iio:device*")):
@@ -159,10 +169,10 @@ def iio_rails(root: Path) -> tuple[Rail, ...]:
     return tuple(found)
 
 
-# Temperatures, how far they are from throttling, and whether something is throttled now.
+# Temperatures, their distance to throttling, and whether something is throttled now.
 #
-# Files: https://docs.kernel.org/driver-api/thermal/sysfs-api.html. A zone of a block that is switched off reads
-# -256 C or cannot be read; both are no error.
+# Files: https://docs.kernel.org/driver-api/thermal/sysfs-api.html. A zone of a block that is off reads -256 C or cannot
+# be read; neither is an error.
 
 TEMPERATURE, MARGIN = "temperature", "temperature.margin"
 THROTTLE_HEAT, THROTTLE_CURRENT, EVENTS = "throttle.heat", "throttle.current", "throttle.events"
@@ -170,7 +180,7 @@ _OFF_C = -256.0
 _COLDEST_C, _HOTTEST_C = -60.0, 200.0
 _CONSTANT = "pmic"  # Nano, TX2 and Xavier report PMIC-Die as 100 C whatever it is
 _BRAKE = re.compile(r"^(cpufreq|devfreq|Processor)|throttle", re.IGNORECASE)
-"""Cooling devices that slow something down. Fans do not; neither does Intel's ``TCC Offset``."""
+"""Pattern of cooling devices that slow something down; fans do not, nor does Intel's ``TCC Offset``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,17 +199,22 @@ class Zone:
 
 
 def zone_degrees(path: str) -> float:
-    """Degrees of one zone, of the millidegrees in its file. Raises OSError or ValueError where there are none."""
+    """Return the degrees of one zone, of the millidegrees in its file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file has no such number.
+    """
     degrees = reading.read_number(path) * 1e-3
     if degrees == _OFF_C:
         raise ValueError(reading.SWITCHED_OFF)
     if not _COLDEST_C <= degrees <= _HOTTEST_C:
-        raise ValueError(f"it reads {degrees:g} C, which cannot be")
+        raise ValueError(f"it reads {degrees:g} C, which is impossible")
     return degrees
 
 
 class Thermal:
-    """All zones and brakes of a machine as a meter."""
+    """Meter of all thermal zones and brakes of a machine."""
 
     def __init__(self, root: Path) -> None:
         self._zones = tuple(zones(root))
@@ -211,7 +226,7 @@ class Thermal:
         self._events = self._over_current.since_boot()
 
     def read(self) -> Mapping[str, reading.Reading]:
-        """``temperature`` (tj, else the hottest), ``temperature.ZONE``, ``temperature.margin`` and what throttles."""
+        """Read ``temperature`` (tj, else the hottest), ``temperature.ZONE``, ``temperature.margin`` and throttling."""
         degrees = {zone.name: zone.gauge() for zone in self._zones}
         found = {f"{TEMPERATURE}.{name}": one for name, one in degrees.items()}
         if self._zones:
@@ -240,7 +255,7 @@ class Thermal:
 
 
 def zones(root: Path) -> Iterator[Zone]:
-    """The thermal zones that mean something; of one name, the second is called ``name-2``."""
+    """Yield the thermal zones that report a temperature; of one name, the second is called ``name-2``."""
     seen: dict[str, int] = {}
     for place in ("sys/class/thermal", "sys/devices/virtual/thermal"):
         folders = [folder for folder in reading.children(root / place) if folder.name.startswith("thermal_zone")]
@@ -261,7 +276,7 @@ def zones(root: Path) -> Iterator[Zone]:
 
 
 def _hottest(degrees: Mapping[str, reading.Reading]) -> reading.Reading:
-    """The junction's temperature, which is the hottest of the chip; without one, the hottest zone."""
+    """Return the junction's temperature, which is the hottest of the chip; without one, the hottest zone."""
     known = {name: one for name, one in degrees.items() if one.value is not None}
     if not known:
         return reading.unavailable("C", "thermal zones", "none of them can be read")
@@ -269,7 +284,7 @@ def _hottest(degrees: Mapping[str, reading.Reading]) -> reading.Reading:
 
 
 def _margin(found: tuple[Zone, ...], degrees: Mapping[str, reading.Reading]) -> reading.Reading:
-    """Degrees to the nearest passive trip point; negative beyond it."""
+    """Return the degrees to the nearest passive trip point; negative beyond it."""
     spare = [
         (zone.limit_c - value, degrees[zone.name].source)
         for zone in found

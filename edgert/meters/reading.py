@@ -13,14 +13,14 @@ Kind = Literal["measured", "modeled", "unavailable"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A value, or why there is none. What could not be read is never 0.
+    """A value, or why there is none; what could not be read is never 0.
 
     Attributes:
         value: in ``unit``; None exactly when ``kind`` is ``unavailable``.
         unit: ``W``, ``Hz``, ``%``, ``C``, ``B``, ``cores``; empty for a count.
         kind: whether hardware measured it, a model computed it, or neither.
-        source: the file, library or model; for ``unavailable``, where it was looked for.
-        why: for ``unavailable``, what was in the way; else a remark, or empty.
+        source: the file, library or model; for ``unavailable``, where it was searched.
+        why: for ``unavailable``, the reason; else a remark, or empty.
 
     Raises:
         ValueError: value and kind contradict each other, or the value is not finite.
@@ -45,29 +45,29 @@ class Reading:
 
 
 def measured(value: float, unit: str, source: str, why: str = "") -> Reading:
-    """A value of hardware or kernel. Raises ValueError when it is not finite."""
+    """Return a value of hardware or kernel; raise ValueError when it is not finite."""
     return Reading(value, unit, "measured", source, why)
 
 
 def modeled(value: float, unit: str, source: str, why: str = "") -> Reading:
-    """A modeled value in place of a meter's. Raises ValueError when it is not finite."""
+    """Return a modeled value in place of a meter's; raise ValueError when it is not finite."""
     return Reading(value, unit, "modeled", source, why)
 
 
 def unavailable(unit: str, source: str, why: str) -> Reading:
-    """No value, and why."""
+    """Return a reading without value, and why."""
     return Reading(None, unit, "unavailable", source, why)
 
 
 Gauge = Callable[[], Reading]
-"""Reads one value. Never raises, does not block."""
+"""Function that reads one value; it never raises and does not block."""
 
 
 class Meter(Protocol):
-    """Reads several values that belong together."""
+    """Reader of several values that belong together."""
 
     def read(self) -> Mapping[str, Reading]:
-        """Name → reading, the same names each time. Never raises: what cannot be read is ``unavailable``."""
+        """Return name → reading, the same names each time; never raises: what cannot be read is ``unavailable``."""
         ...
 
 
@@ -78,18 +78,18 @@ class Gauges:
     by_name: Mapping[str, Gauge]
 
     def read(self) -> Mapping[str, Reading]:
-        """See :meth:`Meter.read`."""
+        """Read every gauge; see :meth:`Meter.read`."""
         return {name: gauge() for name, gauge in self.by_name.items()}
 
 
 _MOST_BYTES = 4096  # a sysfs file is one page: https://docs.kernel.org/filesystems/sysfs.html
 GONE, SWITCHED_OFF, NO_TIME = "not there", "switched off", "no time has passed"
-"""Why there is no value. The last two are nothing to look into: a gated block, and a rate just asked for."""
+"""Reasons for no value. The last two are normal: a gated block, and a rate read twice at the same time."""
 _TROUBLE = {
     errno.ENOENT: GONE,
     errno.EACCES: "needs root",
     errno.EPERM: "needs root",
-    errno.EAGAIN: SWITCHED_OFF,  # thermal zones of gated blocks answer so
+    errno.EAGAIN: SWITCHED_OFF,  # thermal zones of gated blocks return this
     errno.EINVAL: SWITCHED_OFF,
     errno.ENODATA: SWITCHED_OFF,  # hwmon: a channel that is not enabled
     errno.ENODEV: "its device is gone",
@@ -99,21 +99,27 @@ _TROUBLE = {
 
 
 def read_number(path: str, low: float = float("-inf"), high: float = float("inf")) -> float:
-    """The one number in a file. Raises OSError when it cannot be read, and ValueError when it is no number, or outside
-    ``low`` to ``high``: what no such sensor can say."""
+    """Return the one number in a file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no number, or outside ``low`` to ``high``, the sensor's possible range.
+    """
     text = read_small(path)
     try:
         value = float(text)
     except ValueError:
         raise ValueError(f"it reads {text.strip()[:40]!r}, which is no number") from None
     if not low <= value <= high:
-        raise ValueError(f"it reads {value:g}, which cannot be (limits {low:g} to {high:g})")
+        raise ValueError(f"it reads {value:g}, which is impossible (limits {low:g} to {high:g})")
     return value
 
 
 def read_small(path: str) -> str:
-    """A page of a file. A third of the time of Path.read_text, which a meter that reads fifty feels. Raises OSError
-    when it cannot be read."""
+    """Return a page of a file; raise OSError when it cannot be read.
+
+    It takes a third of the time of Path.read_text, which matters to a meter that reads fifty files.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _MOST_BYTES).decode(errors="replace")
@@ -122,19 +128,19 @@ def read_small(path: str) -> str:
 
 
 def failure_of(error: OSError | ValueError) -> str:
-    """What was in the way, in a few words."""
+    """Return the reason of an error in a few words."""
     if isinstance(error, OSError):
         return _TROUBLE.get(error.errno or 0, error.strerror or "cannot be read")
     return str(error)
 
 
 def shown_path(path: Path | str, root: Path) -> str:
-    """A path as the machine under ``root`` knows it."""
+    """Return a path as the machine under ``root`` shows it."""
     return "/" + os.path.relpath(path, root)
 
 
 def children(folder: Path) -> Iterator[Path]:
-    """What is in a folder, by name; nothing where it cannot be listed."""
+    """Yield the entries of a folder, by name; nothing where it cannot be listed."""
     try:
         yield from sorted(folder.iterdir())
     except OSError:
@@ -142,7 +148,7 @@ def children(folder: Path) -> Iterator[Path]:
 
 
 def gauge(unit: str, source: str, value: Callable[[], float]) -> Gauge:
-    """A gauge of what ``value`` returns, in ``unit``; unavailable where it raises OSError or ValueError."""
+    """Return a gauge of the result of ``value``, in ``unit``; unavailable where it raises OSError or ValueError."""
 
     def read() -> Reading:
         try:
@@ -156,6 +162,6 @@ def gauge(unit: str, source: str, value: Callable[[], float]) -> Gauge:
 def file_gauge(
     path: Path, root: Path, unit: str, scale: float = 1.0, low: float = 0.0, high: float = float("inf")
 ) -> Gauge:
-    """A gauge over a file below ``root``, whose number times ``scale`` is in ``unit``, and from ``low`` to ``high``."""
+    """Return a gauge of a file below ``root``, whose number times ``scale`` is in ``unit``, ``low`` to ``high``."""
     name, least, most = str(path), low / scale, high / scale
     return gauge(unit, shown_path(path, root), lambda: read_number(name, least, most) * scale)

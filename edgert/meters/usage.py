@@ -12,7 +12,7 @@ from edgert.board.host import memory_file, read_text
 from edgert.clock import Clock
 from edgert.meters import reading
 
-# CPU time: of this process in cores, of the machine in percent. On a machine without a power sensor, cores
+# CPU time is in cores for this process, in percent for the machine. On a machine without a power sensor, cores
 # replace watts.
 
 PROCESS, MACHINE = "cpu.process", "cpu.load"
@@ -22,7 +22,7 @@ _FIELDS = 8
 
 
 class CpuLoad:
-    """A meter of what happened since it was last read; the first time, since it was made."""
+    """Meter of the CPU time since it was last read; the first time, since it was created."""
 
     def __init__(self, root: Path, clock: Clock, process_ns: Callable[[], int] = time.process_time_ns) -> None:
         self._path, self._clock, self._process_ns = str(root / _STAT), clock, process_ns
@@ -30,7 +30,7 @@ class CpuLoad:
         self._last_ticks = _ticks(self._path)
 
     def read(self) -> Mapping[str, reading.Reading]:
-        """``cpu.process`` in cores and ``cpu.load`` in percent of all cores."""
+        """Read ``cpu.process`` in cores and ``cpu.load`` in percent of all cores."""
         now_ns, process_ns = self._clock.now_ns(), self._process_ns()
         wall_ns, busy_ns = now_ns - self._last_ns, process_ns - self._last_process_ns
         self._last_ns, self._last_process_ns = now_ns, process_ns
@@ -51,7 +51,7 @@ class CpuLoad:
 
 
 def _ticks(path: str) -> tuple[int, int] | str:
-    """Busy and all ticks of all cores, or why they are unknown."""
+    """Return busy and all ticks of all cores, or why they are unknown."""
     try:
         name, *fields = reading.read_small(path).partition("\n")[0].split()
         ticks = [int(field) for field in fields[:_FIELDS]]
@@ -62,13 +62,13 @@ def _ticks(path: str) -> tuple[int, int] | str:
     return sum(ticks) - sum(ticks[field] for field in _IDLE), sum(ticks)
 
 
-# What this process uses, as the operating system counts it.
+# Memory of this process, as the operating system counts it.
 
 
 def peak_rss_bytes(root: Path = Path("/")) -> int:
-    """The most physical memory this process ever held (proc(5): status, VmHWM).
+    """Return the most physical memory this process ever held (proc(5): status, VmHWM).
 
-    Where the system has no such file, getrusage(2): that one also remembers the parent's size from before the exec.
+    Where the system has no such file, it is that of getrusage(2), which includes the parent's size before the exec.
     """
     try:
         lines = (root / "proc/self/status").read_text().splitlines()
@@ -79,7 +79,7 @@ def peak_rss_bytes(root: Path = Path("/")) -> int:
 
 
 def rss_bytes(root: Path = Path("/")) -> int:
-    """Physical memory this process holds now; its peak where the system has no such file (proc(5): statm, field 2)."""
+    """Return the physical memory this process holds now (proc(5): statm, field 2); its peak without such a file."""
     try:
         pages = int((root / "proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -98,8 +98,11 @@ _NO_LIMIT_BYTES = 1 << 60  # cgroup v1 writes "no limit" as the largest multiple
 
 
 class Memory:
-    """A meter of bytes: ``memory.total``, ``.available``, ``.nvmap`` (what GPU and DLA map on a Jetson), ``.rss`` (this
-    process), ``.limit`` and ``.used`` (the container)."""
+    """Meter of bytes.
+
+    It reads ``memory.total``, ``.available``, ``.nvmap`` (what GPU and DLA map on a Jetson), ``.rss`` (this process),
+    ``.limit`` and ``.used`` (the container).
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -111,7 +114,7 @@ class Memory:
         self._container = reading.Gauges(gauges)
 
     def read(self) -> Mapping[str, reading.Reading]:
-        """See :meth:`edgert.meters.reading.Meter.read`."""
+        """Read every value; see :meth:`edgert.meters.reading.Meter.read`."""
         found = {name: one for name, one in self._meminfo().items() if self._has_nvmap or "nvmap" not in name}
         found["memory.rss"] = reading.measured(float(rss_bytes(self._root)), "B", "/proc/self/statm")
         return {**found, **self._container.read()}
@@ -131,7 +134,12 @@ class Memory:
 
 
 def container_bytes(path: Path) -> float:
-    """Bytes in a file of a control group. Raises OSError or ValueError where there is no limit, or no number."""
+    """Return the bytes in a file of a control group.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: there is no limit, or no number.
+    """
     text = reading.read_small(str(path)).strip()
     if text == "max" or (text.isdigit() and int(text) >= _NO_LIMIT_BYTES):
         raise ValueError("no limit")

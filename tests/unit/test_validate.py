@@ -134,7 +134,7 @@ def test_mjpeg_that_must_be_decoded_by_a_thor_is_an_error(tmp_path: Path) -> Non
     path = camera(tmp_path, "usb:0", ", format: mjpeg, decode: gpu")
     with pytest.raises(ConfigError, match="cannot be kept on a Jetson T5000") as caught:
         validate(path, board="thor-t5000")
-    assert "takes no MJPEG" in caught.value.why and "the CPU decodes" in caught.value.fix
+    assert "does not support MJPEG" in caught.value.why and "the CPU decodes" in caught.value.fix
     assert validate(camera(tmp_path, "usb:0", ", format: mjpeg"), board="thor-t5000").notes == ()
 
 

@@ -124,9 +124,7 @@ class TestJetson:
         )
         nano = replace(ORIN, name="orin-nano-8gb", board=board("orin-nano-8gb"))
         here, why = (
-            (nano, "has no DLA")
-            if which == "nano"
-            else (replace(ORIN, mode="OFF", board=without), "switches the DLA off")
+            (nano, "has no DLA") if which == "nano" else (replace(ORIN, mode="OFF", board=without), "turns the DLA off")
         )
         file, line = with_default_engines(written(tmp_path, placement="dla"), machine=here, trt=bench().backend)
         assert file.config.engines[0] == "tensorrt" and list(file.passed_over or ()) == ["tensorrt-dla"]

@@ -129,7 +129,7 @@ class TestMachines:
     def test_a_mode_without_dla(self) -> None:
         modes = [mode.name for mode in board("orin-nx-16gb").modes if not mode.dla_cores]
         for mode in modes:
-            assert "switches the DLA off" in why_not("tensorrt-dla", replace(ORIN, mode=mode), Bench().backend)
+            assert "turns the DLA off" in why_not("tensorrt-dla", replace(ORIN, mode=mode), Bench().backend)
 
     def test_a_board_that_edgert_does_not_run_on_has_no_tensorrt_to_install(self) -> None:
         xavier = replace(ORIN, name="xavier-nx-8gb", board=board("xavier-nx-8gb"))

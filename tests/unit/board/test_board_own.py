@@ -85,12 +85,12 @@ def test_ones_own_measurements_are_a_source(tmp_path: Path) -> None:
         (_mode("gpu_mhz: 612", "gpu_mhz: .inf"), "modes.2.gpu_mhz: inf", "data sheet"),
         (_mode("gpu_mhz: 612", "gpu_mhz: fast"), "modes.2.gpu_mhz: 'fast'", ""),
         (_mode("    gpu_mhz: 612\n", ""), "modes.2.gpu_mhz is missing", "add gpu_mhz: with a value, or null"),
-        (_mode("sms: 4", "sms: 10"), "mode 15W: sms: 10 cannot be", "sms: 8 or less, or correct gpu.sms"),
-        (_mode("gpu_mhz: 612", "gpu_mhz: 1200"), "mode 15W: gpu_mhz: 1200 cannot be", "gpu_mhz: 918 or less"),
-        (_mode("cpu_cores: 4", "cpu_cores: 12"), "cpu_cores: 12 cannot be", "correct cpu.cores"),
-        (_mode("dla_cores: 2", "dla_cores: 3"), "dla_cores: 3 cannot be", "dla_cores: 2 or less"),
-        (_mode("dla_mhz: 614.4", "dla_mhz: 2000"), "dla_mhz: 2000 cannot be", "correct dla.max_mhz"),
-        (_mode("emc_mhz: 3199", "emc_mhz: 4266"), "emc_mhz: 4266 cannot be", "correct memory.emc_max_mhz"),
+        (_mode("sms: 4", "sms: 10"), "mode 15W: sms: 10 is impossible", "sms: 8 or less, or correct gpu.sms"),
+        (_mode("gpu_mhz: 612", "gpu_mhz: 1200"), "mode 15W: gpu_mhz: 1200 is impossible", "gpu_mhz: 918 or less"),
+        (_mode("cpu_cores: 4", "cpu_cores: 12"), "cpu_cores: 12 is impossible", "correct cpu.cores"),
+        (_mode("dla_cores: 2", "dla_cores: 3"), "dla_cores: 3 is impossible", "dla_cores: 2 or less"),
+        (_mode("dla_mhz: 614.4", "dla_mhz: 2000"), "dla_mhz: 2000 is impossible", "correct dla.max_mhz"),
+        (_mode("emc_mhz: 3199", "emc_mhz: 4266"), "emc_mhz: 4266 is impossible", "correct memory.emc_max_mhz"),
         (_mode("emc_mhz: 3199", "emc_mhz: 2133"), "emc_mhz: 2133 is a cap", "emc_mhz: 3199"),
         (_mode('name: "15W"', "name: maxn"), "two modes are called 'maxn'", "rename or remove"),
         (_mode('name: "15W"', 'name: "MODE_10W"'), "two modes are called 'MODE_10W'", "rename or remove"),
@@ -100,8 +100,8 @@ def test_ones_own_measurements_are_a_source(tmp_path: Path) -> None:
         (("  bytes: 16GiB", "  bytes: 0GiB"), "memory.bytes", "data sheet"),
         (("usable_bytes: 15388MiB", "usable_bytes: 17GiB"), "memory.usable_bytes: '17GiB'", ""),
         (("  bus_bits: 128\n", ""), "memory.bus_bits is missing", "add bus_bits: with a value"),
-        (("  cuda_cores: 1024", "  cuda_cores: 1001"), "gpu.cuda_cores: 1001 cannot be shared by 8 SMs", "correct"),
-        (("  generation: 2", "  generation: null"), "dla.generation: null of a board with DLA cores", "1 (Xavier)"),
+        (("  cuda_cores: 1024", "  cuda_cores: 1001"), "gpu.cuda_cores: 1001 is no multiple of 8 SMs", "correct"),
+        (("  generation: 2", "  generation: null"), "dla.generation: null for a board with DLA cores", "1 (Xavier)"),
         (('  name: "15W"', "  name: 16W"), "default_mode.name: '16W' is none of the modes", "modes: MAXN, 10W"),
         (("emc_mhz, dla_mhz]", "emc_mhz, dla]"), "uncapped: 'dla' is no clock", "clocks: cpu_mhz"),
         (("    - of: [emc_max_mhz]", "    - of: [emc_mhz]"), "origins of 'emc_mhz', which is not in memory", "keys:"),
@@ -153,7 +153,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path = _own(tmp_path, ("  bus_bits: 128\n", "  bus_bits: 128\n  bus_bits: 64\n"))
     with pytest.raises(ConfigError) as caught:
         load_board(path)
-    assert "memory.bus_bits stands twice" in caught.value.what and caught.value.where.startswith(f"{path}:")
+    assert "memory.bus_bits is defined twice" in caught.value.what and caught.value.where.startswith(f"{path}:")
 
 
 def test_a_board_without_dla_has_no_generation(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_board_without_dla_has_no_generation(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_board(path)
     text = str(caught.value)
-    assert "dla.generation: 2 of a board without DLA cores" in text and "dla_cores: 2 cannot be" in text
+    assert "dla.generation: 2 for a board without DLA cores" in text and "dla_cores: 2 is impossible" in text
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def _changed(tmp_path: Path, old: str, new: str) -> Path:
         ("  sms: 8", "  sms: -1", "gpu.sms"),
         ("  confidence: high", "  confidence: certain", "confidence"),
         ("soc: tegra234\n", "", "soc"),
-        ("name: orin-nx-16gb", "name: orin-nx-8gb", "calls itself 'orin-nx-8gb'"),
+        ("name: orin-nx-16gb", "name: orin-nx-8gb", "board file has name: 'orin-nx-8gb'"),
     ],
 )
 def test_a_mistake_names_file_and_key(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -131,7 +131,7 @@ def test_a_thor_has_neither_argus_nor_hardware_for_mjpeg(tmp_path: Path) -> None
     write(root, "dev/video0", "")
     assert machine.camera_devices(evidence(root)).state == "yes"
     found = machine.nvdec(evidence(root, nvdec=ABSENT))
-    assert "USB cameras with format: h264: nvv4l2decoder" in found.detail and "takes no MJPEG" in found.detail
+    assert "USB cameras with format: h264: nvv4l2decoder" in found.detail and "does not support MJPEG" in found.detail
     found = machine.nvenc(evidence(root, nvdec=ABSENT))
     assert found.state == "optional" and "PyNvVideoCodec" in found.detail and found.fix == installation.command("nvdec")
     elements = without("gi", elements=["appsink", "nvv4l2decoder", "nvvidconv", "h264parse"])
