@@ -243,7 +243,7 @@ def _recognize(root: Path, compatible: tuple[str, ...], memory_bytes: int) -> tu
             return board(name), VARIABLE
         except ConfigError as error:
             raise ConfigError(
-                f"unknown board {name!r}", why=error.why, where=VARIABLE, fix="use a name that edgert boards lists"
+                f"no board {name!r}", why=error.why, where=VARIABLE, fix="use a name that edgert boards lists"
             ) from error
     modes = _mode_names(root)
     if compatible:

@@ -58,7 +58,7 @@ def test_a_profile_comes_back_from_json(tmp_path: Path) -> None:
 
 
 def test_a_profile_of_another_schema_is_refused() -> None:
-    with pytest.raises(ArtifactError, match="no profile") as caught:
+    with pytest.raises(ArtifactError, match="cannot read this as a profile") as caught:
         from_json({**profile().to_json(), "schema": 1}, "p.json")
     assert "its schema is not 2" in caught.value.why and "bench --units" in caught.value.fix
 
@@ -82,7 +82,7 @@ def broken(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_no_profile_is_refused(data: Any) -> None:
-    with pytest.raises(ArtifactError, match="no profile") as caught:
+    with pytest.raises(ArtifactError, match="cannot read this as a profile") as caught:
         from_json(data, "p.json")
     assert caught.value.why and caught.value.where == "p.json" and "bench --units" in caught.value.fix
 

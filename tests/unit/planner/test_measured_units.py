@@ -73,7 +73,7 @@ def test_only_a_bundle_has_times_of_a_board(tmp_path: Path, name: str, why: str)
     with pytest.raises(ConfigError, match=rf"no times of a board in '.*{name}'") as caught:
         read_measured(tmp_path / name)
     assert (caught.value.why, caught.value.where) == (why, "--profile")
-    assert "bench --units writes is for --board host" in caught.value.fix
+    assert "edgert bench --units is for --board host" in caught.value.fix
 
 
 def test_units_are_scaled_where_the_engine_ran() -> None:

@@ -151,7 +151,7 @@ def test_unknown_shape_is_told() -> None:
     graph = b.graph(b.conv("input", 8, 3))
     open_specs = {name: TensorSpec(name, ("N", 8, 16, 16), "float32") for name in graph.specs}
     dynamic = Graph(graph.nodes, graph.constants, (open_specs["input"],), (), open_specs, graph.opset)
-    with pytest.raises(ModelError, match=r"Conv_0.*has no size"):
+    with pytest.raises(ModelError, match=r"Conv_0.*has no known size"):
         units(dynamic)
 
 
