@@ -61,21 +61,65 @@ class Tree:
         return {path: ast.parse(text) for path, text in self.texts.items()}
 
 
-# Size.
+# Size. These bars are a ratchet: lower one when the tree shrinks, and raise none without a word on what it pays for.
+
+LINES, TEST_LINES, FILES = 116_500, 123_500, 565  # goals: 100,000, 103,000 and 500
+LONGEST_FUNCTION, RUNTIME_FIELDS = 145, 27  # goals: 80 and 12
 
 
 def lines(tree: Tree) -> Measure:
-    """Lines of the product, blank lines and comments too."""
+    """Return the lines of the product, blank lines and comments too."""
     sizes = {path: text.count("\n") for path, text in tree.texts.items()}
     longest = sorted(sizes, key=lambda path: -sizes[path])
-    return Measure("lines", sum(sizes.values()), 77_000, tuple(f"{path} {sizes[path]}" for path in longest[:3]))
+    return Measure("lines", sum(sizes.values()), LINES, tuple(f"{path} {sizes[path]}" for path in longest[:3]))
+
+
+def test_lines(tree: Tree) -> Measure:
+    """Return the lines of Python in tests, scripts and tools."""
+    folders = ("tests", "scripts", "tools")
+    sizes = {
+        folder: sum(path.read_text(encoding="utf-8").count("\n") for path in (tree.root / folder).rglob("*.py"))
+        for folder in folders
+    }
+    detail = tuple(f"{folder} {size}" for folder, size in sizes.items())
+    return Measure("lines of tests and tools", sum(sizes.values()), TEST_LINES, detail)
 
 
 def files(tree: Tree) -> Measure:
-    """Modules of the product: 450 for 77,000 lines, and in proportion for more."""
+    """Return the number of the product's modules."""
     sizes = [text.count("\n") for text in tree.texts.values()]
-    bar = max(450, math.floor(450 * sum(sizes) / 77_000))
-    return Measure("files", len(sizes), bar, (f"median {median(sizes):g} lines",))
+    return Measure("files", len(sizes), FILES, (f"median {median(sizes):g} lines",))
+
+
+def longest_function(tree: Tree) -> Measure:
+    """Return the lines of the product's longest function, with its docstring."""
+    found = sorted(
+        (
+            ((node.end_lineno or node.lineno) - node.lineno + 1, f"{path}:{node.lineno} {node.name}")
+            for path, module in tree.modules.items()
+            for node in ast.walk(module)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ),
+        reverse=True,
+    )
+    detail = tuple(f"{where} {size}" for size, where in found[:3])
+    return Measure("lines of the longest function", found[0][0] if found else 0, LONGEST_FUNCTION, detail)
+
+
+def runtime_fields(tree: Tree) -> Measure:
+    """Return how many fields the largest record of the runtime has."""
+    found = sorted(
+        (
+            (sum(isinstance(part, ast.AnnAssign) for part in node.body), node.name)
+            for path, module in tree.modules.items()
+            if path.startswith("edgert/runtime/")
+            for node in ast.walk(module)
+            if isinstance(node, ast.ClassDef)
+        ),
+        reverse=True,
+    )
+    detail = tuple(f"{name} {count}" for count, name in found[:3])
+    return Measure("fields of a runtime record", found[0][0] if found else 0, RUNTIME_FIELDS, detail)
 
 
 def repeated_names(tree: Tree) -> Measure:
@@ -122,7 +166,7 @@ def frame_files(tree: Tree) -> Measure:
 
 
 def _entered(tree: Tree, job: str, name: str, bar: float) -> Measure:
-    script = Path(__file__).with_name("entered_files.py")
+    script = Path(__file__).resolve().parents[1] / "tools" / "entered_files.py"
     environment = {**os.environ, "PYTHONPATH": str(tree.root.resolve())}
     run = subprocess.run([sys.executable, script, job], env=environment, capture_output=True, text=True, check=False)
     found = run.stdout.split()
@@ -204,7 +248,10 @@ def _written(call: ast.Call) -> Iterator[ast.expr]:
 
 MEASURES: tuple[Callable[[Tree], Measure], ...] = (
     lines,
+    test_lines,
     files,
+    longest_function,
+    runtime_fields,
     repeated_names,
     import_share,
     reading_list,

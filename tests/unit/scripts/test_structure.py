@@ -11,14 +11,7 @@ import pytest
 from scripts import structure
 
 ROOT = Path(__file__).parents[3]
-HELD = (
-    structure.files,
-    structure.import_share,
-    structure.repeated_names,
-    structure.reading_list,
-    structure.operator_names,
-    structure.operator_tables,
-)
+HELD = structure.MEASURES
 
 
 @pytest.fixture(scope="module")
