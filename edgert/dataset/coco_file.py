@@ -1,4 +1,4 @@
-"""COCO's annotation files (cocodataset.org/#format-data): boxes, outlines and points of objects."""
+"""Reader of COCO's annotation files (cocodataset.org/#format-data): boxes, outlines and points of objects."""
 
 import json
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ _FILES = (
     ("instances_val", "instances_", "person_keypoints_val", "person_keypoints_"),
     ("person_keypoints_val", "person_keypoints_", "instances_val", "instances_"),
 )
-"""How files in a folder ``annotations`` begin, best first: for boxes and outlines, and for points."""
+"""Beginnings of file names in a folder ``annotations``, best first: for boxes and outlines, and for points."""
 
 
 def file_in(folder: Path, points: bool) -> Path | None:
-    """The annotation file of a folder as COCO is unpacked, or Roboflow exports it; None for another folder."""
+    """Return the annotation file of a folder as COCO is unpacked, or Roboflow exports it; None for another folder."""
     exported = (folder / name / "_annotations.coco.json" for name in (".", "valid", "test", "train"))
     if (found := next((one for one in exported if one.is_file()), None)) is not None:
         return found
@@ -31,10 +31,10 @@ def file_in(folder: Path, points: bool) -> Path | None:
 
 
 def read_annotations(path: Path, where: str = "") -> Annotated:
-    """Reads images, boxes and categories.
+    """Read images, boxes and categories.
 
     Raises:
-        ConfigError: not JSON, or an entry that is not as the format has it; the entry is named.
+        ConfigError: not JSON, or an entry that is not in COCO's format; the entry is named.
     """
     try:
         data = json.loads(as_text(path.read_bytes(), str(path)))
@@ -88,7 +88,7 @@ def _boxes(
 
 
 def _shape(one: Mapping[str, Any], place: str, path: Path) -> tuple[Any, list[float]]:
-    """An annotation's outline, empty where it has none, and the numbers of its points."""
+    """Return an annotation's outline, empty where it has none, and the numbers of its points."""
     outline, points = one.get("segmentation") or [], one.get("keypoints") or []
     if isinstance(outline, list):
         polygons = all(
@@ -105,7 +105,7 @@ def _shape(one: Mapping[str, Any], place: str, path: Path) -> tuple[Any, list[fl
 
 
 def _is_run_lengths(outline: Mapping[str, Any]) -> bool:
-    """Whether they come to the size: pycocotools believes them."""
+    """Return whether the run lengths sum to the size; pycocotools does not check this."""
     size, counts = outline.get("size"), outline.get("counts")
     if not isinstance(size, list) or len(size) != 2 or not all(isinstance(one, int) and one > 0 for one in size):
         return False
@@ -115,7 +115,7 @@ def _is_run_lengths(outline: Mapping[str, Any]) -> bool:
 
 
 def _lengths(text: str) -> list[int]:
-    """Run lengths of pycocotools' text: five bits a character, each from the third on as a difference."""
+    """Return the run lengths of pycocotools' text: five bits per character, each from the third on as a difference."""
     found: list[int] = []
     number = shift = 0
     for letter in text:

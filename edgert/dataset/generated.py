@@ -23,17 +23,17 @@ from edgert.user_code import check_object, code_name
 PREFIXES = (CODE, "synthetic:")
 DEFAULT_COUNT = 64
 _RATE_HZ = 2.0  # so that no two images show the same objects in nearly the same place
-_SEED = 1_000_003  # none that a pipeline is likely to use: what is measured on these is judged on others
+_SEED = 1_000_003  # one that a pipeline is unlikely to use, so that a model is not judged on the images it was tuned on
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GeneratedDataset:
-    """See :class:`~edgert.dataset.images.ImageDataset`. Made when first asked for; 0.9 MB each, all cached.
+    """Generated images, created on first use and cached, 0.9 MB each; see :class:`~edgert.dataset.images.ImageDataset`.
 
     Attributes:
-        source: as a pipeline file writes it; folders of code are absolute.
-        count: how many.
-        where: what asked for it, for errors.
+        source: as in a pipeline file; folders of code are absolute.
+        count: number of images.
+        where: the place that requested it, for errors.
     """
 
     source: str
@@ -42,7 +42,9 @@ class GeneratedDataset:
     _made: list[U8] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        kind, _, rest = self.source.partition(":")  # refused at once; made, and code run, when first asked for
+        kind, _, rest = self.source.partition(
+            ":"
+        )  # a wrong source is refused now; images are created, and code runs, on first use
         if f"{kind}:" == CODE:
             check_object(rest, self.where, None)
         else:
@@ -58,23 +60,23 @@ class GeneratedDataset:
         return f"{self.source.rpartition('/')[2]} image {index}"
 
     def frame(self, index: int) -> Frame:
-        """Raises StageError: the code gives fewer images."""
+        """Return an image; raise StageError where the code has fewer images."""
         with _DRAWING:
             if not self._made:
                 self._make()
         if index >= len(self._made):
             raise StageError(
                 f"{self.source!r} ends after {len(self._made)} images",
-                why=f"{self.count} were asked for",
+                why=f"{self.count} were requested",
                 where=self.where,
-                fix=f"limit: {len(self._made)}",
+                fix=f"set limit: {len(self._made)}",
             )
         image = self._made[index]
         height, width = image.shape[:2]
         return Frame("dataset", index, 0, 0, width, height, "bgr", (image,), lend(image, Counter()))
 
     def digest(self) -> str:
-        """What the images depend on: options and code."""
+        """Return a digest of what the images depend on: options and code."""
         is_code = self.source.startswith(CODE)
         of = code_name(self.source.removeprefix(CODE), self.where).digest() if is_code else self.source
         return repr((of, self.count, _RATE_HZ, _SEED))

@@ -1,4 +1,4 @@
-"""A dataset as what a model is fed: every image through the very preprocessing of the pipeline."""
+"""A dataset as the input of a model: every image through the preprocessing of the pipeline."""
 
 import threading
 from typing import Any
@@ -19,13 +19,13 @@ Array = npt.NDArray[Any]
 
 
 class ImageFeed:
-    """Images as input tensors of batch 1. Can be pickled and used from several threads.
+    """Images as input tensors of batch 1; can be pickled and used from several threads.
 
     Args:
         images: what to feed.
-        input: what the model wants to see.
+        input: how the model's input is prepared.
         input_name: of the model's one input.
-        shape: of that input, all known; its first dimension is the batch and not looked at.
+        shape: of that input, all known; its first dimension is the batch and is ignored.
         dtype: of that input, by NumPy's name.
 
     Raises:
@@ -43,7 +43,7 @@ class ImageFeed:
         self.images, self.input, self.input_name = images, input, input_name
         self.shape, self.dtype = (1, *shape[1:]), dtype
         self._local = threading.local()
-        self._tensor()  # raises at once what would go wrong with every image
+        self._tensor()  # raises now any error that every image would cause
 
     def __len__(self) -> int:
         return len(self.images)
@@ -60,15 +60,15 @@ class ImageFeed:
         return width, height
 
     def name(self, index: int) -> str:
-        """What to call an image in messages."""
+        """Return the name of an image for messages."""
         return self.images.name(index)
 
     def feeds(self, index: int) -> dict[str, Array]:
-        """The input's name → a new (1, …) array, the caller's own. Raises what :meth:`image` does."""
+        """Return the input's name → a new (1, …) array of the caller's own; raises what :meth:`image` raises."""
         return {self.input_name: self.image(index)[0]}
 
     def image(self, index: int) -> tuple[Array, Geometry]:
-        """A new (1, …) array, the caller's own, and the way back to the image's pixels.
+        """Return a new (1, …) array of the caller's own, and the mapping back to the image's pixels.
 
         Raises:
             ConfigError: the image cannot be read.
@@ -86,7 +86,7 @@ class ImageFeed:
         return tensor.copy(), geometry
 
     def _tensor(self) -> tuple[Array, Preprocessor]:
-        """This thread's tensor, which keeps its border from image to image, and what fills it."""
+        """Return this thread's tensor, whose border stays from image to image, and the preprocessor that writes it."""
         if not hasattr(self._local, "made"):
             tensor = aligned_empty(self.shape, self.dtype)
             self._local.made = tensor, Preprocessor(self.input, tensor, self.input_name)
@@ -95,7 +95,7 @@ class ImageFeed:
 
 
 def feed_of(images: ImageDataset, model: Model, config: ModelConfig) -> ImageFeed:
-    """A dataset as the input of a model.
+    """Return a dataset as the input of a model.
 
     Raises:
         ModelError: the model takes other things than one image, or leaves its size open.

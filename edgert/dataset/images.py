@@ -1,6 +1,6 @@
-"""Datasets: the images a model is calibrated or judged on, in an order of their own, each to be had by its number.
+"""Datasets: the images a model is calibrated or judged on, in an order of their own, each available by its number.
 
-They are decoded by the code of the pipeline's sources, so a model sees here what it sees there.
+The code of the pipeline's sources decodes them, so a model gets the same pixels here as there.
 """
 
 import hashlib
@@ -32,24 +32,24 @@ log = logging.getLogger("edgert.dataset")
 
 _SHOWN = 5
 _LOOKED_AT = 1000
-"""Images decoded only to list all that are damaged, once one was."""
+"""Most images that are decoded to list all damaged ones, after one was found."""
 _KEPT = 8
-"""Frames of a video that were passed over and may still be asked for: threads overtake each other a little."""
+"""Most skipped frames of a video that are kept, since threads do not request frames in exact order."""
 _DECODED_WHOLE = 0.9
-"""Part of a video's frames from which on they are counted by decoding: its packets may be a few more."""
+"""Share of a video's frames from which on they are counted by decoding: it may have a few more packets."""
 
 
 class ImageDataset(Protocol):
-    """Images by number. Can be pickled and used from several threads."""
+    """Images by number; can be pickled and used from several threads."""
 
     def __len__(self) -> int: ...
 
     def name(self, index: int) -> str:
-        """What to call an image in messages: its file, or the video's with the number of the frame."""
+        """Return the name of an image for messages: its file, or the video's with the number of the frame."""
         ...
 
     def frame(self, index: int) -> Frame:
-        """An image, decoded; its lease is the caller's to release.
+        """Return a decoded image; the caller must release its lease.
 
         Raises:
             ConfigError: it cannot be read; names all of the dataset's that cannot.
@@ -58,25 +58,25 @@ class ImageDataset(Protocol):
         ...
 
     def digest(self) -> str:
-        """Equal for equal images in the same order. Reads the files."""
+        """Return a digest that is equal for equal images in the same order; reads the files."""
         ...
 
 
 def open_images(
     source: str | Path | Sequence[str | Path | U8], *, limit: int | None = None, where: str = ""
 ) -> ImageDataset:
-    """Finds images and checks that they look like some.
+    """Find images and check that they look like images.
 
-    Files of folders, globs and texts come in the order of the SHA-256 of their names, which is the same everywhere,
-    whatever the folder lists first, and makes the first few a fair sample of images sorted by class or time. Files of
-    a sequence keep their order. A video's frames are spread evenly over it.
+    Files of folders, globs and texts come in the order of the SHA-256 of their names. It is the same everywhere,
+    whatever the folder lists first. It makes the first few a fair sample of images that are sorted by class or time.
+    Files of a sequence keep their order. A video's frames are spread evenly over it.
 
     Args:
-        source: a folder (where it holds no image itself, those of the folders in it), a glob, an image, a .txt with an
-            image a line, a video, ``python:[FOLDER/]module:name``, or a sequence of image files or of (h, w, 3) uint8
-            BGR arrays.
-        limit: takes the first so many; of a video so many.
-        where: the ``file:line key`` that asked for them, for errors.
+        source: a folder (where it has no image itself, those of the folders in it), a glob or an image. Or a .txt with
+            one image per line, a video, ``python:[FOLDER/]module:name``, or a sequence of image files or of (h, w, 3)
+            uint8 BGR arrays.
+        limit: uses the first so many; of a video so many.
+        where: the ``file:line key`` that requested them, for errors.
 
     Raises:
         ConfigError: nothing there, or files that are no images: all of these, counted and the first ones named.
@@ -86,7 +86,7 @@ def open_images(
         return _listed(source, limit, where)
     if str(source).startswith(PREFIXES):
         return GeneratedDataset(str(source), limit or DEFAULT_COUNT, where)
-    path = Path(source).expanduser().absolute()  # a worker that is sent the dataset may stand in another folder
+    path = Path(source).expanduser().absolute()  # a worker that receives the dataset may run in another folder
     if path.is_dir():
         return _of_files(path, _in_folder(path, where), limit, where)
     if path.is_file() and path.suffix.lower() == ".txt":
@@ -107,7 +107,7 @@ def open_images(
 
 
 def listed_files(path: Path) -> list[Path]:
-    """Return the images that a text file lists, one a line: absolute, or relative to the list or to the working folder.
+    """Return the images that a text file lists, one per line: absolute, or relative to the list or the working folder.
 
     Raises:
         ConfigError: a line names no file; the first such line is named, the others are counted.
@@ -146,17 +146,17 @@ def _as_bytes_on_disk(name: str) -> str:
 
 
 def fair_order(names: Iterable[str]) -> list[str]:
-    """Names by their SHA-256: an order that is the same everywhere and has nothing to do with their meaning."""
+    """Return names sorted by their SHA-256: an order that is the same everywhere and independent of their meaning."""
     return sorted(names, key=lambda name: (hashlib.sha256(name.encode(errors="surrogateescape")).digest(), name))
 
 
 @dataclass(frozen=True, slots=True)
 class FileDataset:
-    """Image files, upright as their EXIF says. See :class:`ImageDataset`; refuses files that begin like no image.
+    """Image files, upright by their EXIF data; refuses files that do not begin like images; see :class:`ImageDataset`.
 
     Attributes:
         paths: the files, in order.
-        names: what each is called.
+        names: name of each file.
     """
 
     paths: tuple[Path, ...]
@@ -191,7 +191,7 @@ class FileDataset:
         return _still(image, index)
 
     def digest(self) -> str:
-        """SHA-256 of the files and their names."""
+        """Return the SHA-256 of the files and their names."""
         found = hashlib.sha256()
         for name, path in zip(self.names, self.paths, strict=True):
             found.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode(errors="surrogateescape"))
@@ -200,7 +200,7 @@ class FileDataset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayDataset:
-    """Images in memory, (h, w, 3) uint8 BGR; not copied, so not to be changed. See :class:`ImageDataset`."""
+    """Images in memory, (h, w, 3) uint8 BGR; not copied, so do not change them; see :class:`ImageDataset`."""
 
     images: tuple[U8, ...]
     where: str = ""
@@ -224,7 +224,7 @@ class ArrayDataset:
         return _still(self.images[index], index)
 
     def digest(self) -> str:
-        """SHA-256 of the pixels and shapes."""
+        """Return the SHA-256 of the pixels and shapes."""
         found = hashlib.sha256()
         for image in self.images:
             found.update(str(image.shape).encode() + np.ascontiguousarray(image).data)
@@ -232,10 +232,12 @@ class ArrayDataset:
 
 
 class VideoDataset:
-    """Frames of a video file. See :class:`ImageDataset`. Quick in rising order; going back starts afresh.
+    """Frames of a video file, fast in ascending order; going back starts again; see :class:`ImageDataset`.
 
     Args:
-        positions: numbers of the frames among those the decoder gives, rising.
+        path: the file.
+        positions: ascending numbers of the frames among those the decoder returns.
+        where: the place that requested it, for errors.
     """
 
     def __init__(self, path: Path, positions: Sequence[int], where: str = "") -> None:
@@ -266,7 +268,7 @@ class VideoDataset:
             return frame
 
     def digest(self) -> str:
-        """Of the file's name, size and time, not of its content, which may be long."""
+        """Return a digest of the file's name, size and time, not of its content, which may be long."""
         stat = self.path.stat()
         return repr((self.path.name, stat.st_size, stat.st_mtime_ns, self._positions))
 
@@ -287,7 +289,7 @@ class VideoDataset:
         self._frames = None
         raise StageError(
             f"{self.path} ends after {self._next} frames",
-            why=f"frame {position} was asked for, as its packets promise; it is damaged or was cut off",
+            why=f"its packets promise frame {position}; it is damaged or was cut off",
             where=self.where,
             fix="copy it again, or record it again",
         )
@@ -302,7 +304,7 @@ def _listed(source: Sequence[str | Path | U8], limit: int | None, where: str) ->
     arrays = [item for item in source if isinstance(item, np.ndarray)]
     paths = [Path(item).expanduser().absolute() for item in source if isinstance(item, (str, Path))]
     if len(arrays) not in (0, len(source)) or len(arrays) + len(paths) != len(source):
-        raise ConfigError("images are given as files or as arrays, not as both or something else", where=where)
+        raise ConfigError("images must be all files or all arrays", where=where, fix="pass one kind of them")
     if not source:
         raise ConfigError("no image was given: the list of them is empty", where=where)
     if arrays:
@@ -329,7 +331,7 @@ def _of_video(path: Path, limit: int | None, where: str) -> VideoDataset:
             frame.lease.release()
             count += 1
     if not count:
-        raise ConfigError(f"{path} gives no frame", why="it is empty or damaged throughout", where=where)
+        raise ConfigError(f"{path} has no frame", why="it is empty or damaged throughout", where=where)
     wanted = min(limit or count, count)
     return VideoDataset(path, [(2 * n + 1) * count // (2 * wanted) for n in range(wanted)], where)
 
@@ -346,7 +348,7 @@ def _in_folder(folder: Path, where: str) -> list[Path]:
         if found := [path for path in folder.glob(pattern) if path.suffix.lower() in SUFFIXES and path.is_file()]:
             return found
     raise ConfigError(
-        f"folder {str(folder)!r} holds no image",
+        f"folder {str(folder)!r} has no image",
         why=f"it and the folders in it were searched for {', '.join(sorted(SUFFIXES))}",
         where=where,
         fix="name the folder that the images are in",
@@ -368,5 +370,5 @@ def _unreadable(names: Sequence[str], total: int, where: str) -> ConfigError:
         f"{len(names)} of {total} images cannot be read",
         why=f"no images, empty, or damaged: {', '.join(names[:_SHOWN])}{more}",
         where=where,
-        fix="remove them, or copy them again; leaving some out silently would change what is measured",
+        fix="remove them, or copy them again (edgert skips none silently, as that would change the results)",
     )

@@ -1,4 +1,4 @@
-"""Images with their ground truth, found by what a path looks like.
+"""Images with their ground truth, found by the layout of a path.
 
     x.json          COCO annotations; images in a folder x, or images, or beside the file
     annotations/    COCO as it is unpacked; _annotations.coco.json in valid, as Roboflow exports it
@@ -59,14 +59,14 @@ def open_dataset(
     limit: int | None = None,
     where: str = "",
 ) -> LabeledDataset:
-    """Finds images and labels; decodes none yet.
+    """Find images and labels; decode none yet.
 
     Args:
         source: see the head of this module.
         task: of the model; decides what the folders of a folder mean.
         labels: the model's class names, by which the dataset's are understood.
         limit: the most images.
-        where: the ``file:line key`` that asked for it, for errors.
+        where: the ``file:line key`` that requested it, for errors.
 
     Raises:
         ConfigError: nothing there, labels that cannot be understood, images that are missing or none.
@@ -90,7 +90,7 @@ def open_dataset(
                 return _boxed(path, data, labels, _photos(folder, data.files), data.files)
         if path.is_dir() and (found := _in_folder(path, task, labels, limit)) is not None:
             return found
-        note = f"no labels: versions are compared; looked for {LOOKED_FOR}, in {path}"
+        note = f"no labels: versions are compared; searched for {LOOKED_FOR}, in {path}"
         return LabeledDataset(path, open_images(source, limit=limit, where=where), notes=(note,))
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
@@ -106,13 +106,13 @@ def _annotated(path: Path, labels: Sequence[str], limit: int | None) -> LabeledD
 def _boxed(
     path: Path, data: Annotated, labels: Sequence[str], images: FileDataset, chosen: Sequence[str]
 ) -> LabeledDataset:
-    """The boxes of the chosen images, with the model's classes."""
+    """Return the boxes of the chosen images, with the model's classes."""
     numbers, note = class_numbers(data, labels, path)
     boxes = dict(zip(data.files, data.boxes, strict=True))
-    # Those whose category the model has a class for, with that class.
+    # boxes whose category is a class of the model, with that class
     known = [one.select(np.isin(one.classes, list(numbers)), numbers) for one in map(boxes.__getitem__, chosen)]
     if not any((~one.crowds).any() for one in known):
-        raise ConfigError(f"{path} has no box to find", why=f"on the {len(chosen)} images taken, nothing is marked")
+        raise ConfigError(f"{path} has no box to find", why=f"none of the {len(chosen)} chosen images has a box")
     names = {number: data.categories[key] for key, number in numbers.items()}
     return LabeledDataset(
         path, images, label_files.GroundTruthBoxes(tuple(known), tuple(sorted(names)), names), (note,)
@@ -120,7 +120,7 @@ def _boxed(
 
 
 def _in_folder(path: Path, task: TaskConfig | None, labels: Sequence[str], limit: int | None) -> LabeledDataset | None:
-    """The dataset that a folder's structure shows; None for a plain folder of images."""
+    """Return the dataset that a folder's structure shows; None for a plain folder of images."""
     if (pairs := _pairs(path, task)) is not None:
         folder, files, kind = pairs
         chosen = fair_order(files)[:limit]
@@ -138,14 +138,14 @@ def _in_folder(path: Path, task: TaskConfig | None, labels: Sequence[str], limit
 
 
 _PICTURES = (("images", "targets"), ("input", "target"), ("low", "high"), ("lq", "gt"))
-"""Folders of images, and of what they should become."""
+"""Folders of input images, and of target images."""
 _Paired = (
     type[label_files.GroundTruthMasks] | type[label_files.GroundTruthDepth] | type[label_files.GroundTruthPictures]
 )
 
 
 def _pairs(path: Path, task: TaskConfig | None) -> tuple[Path, Mapping[str, Path], _Paired] | None:
-    """Folder of images, image → file of what is true of it, and what that is."""
+    """Return the folder of images, image → file of its ground truth, and the kind of that."""
     images = path / "images"
     if isinstance(task, (SegmentTask, type(None))) and images.is_dir() and (path / "masks").is_dir():
         files = label_files.pairs_of(images, path / "masks", (".png",), "mask")
@@ -163,7 +163,10 @@ def _pairs(path: Path, task: TaskConfig | None) -> tuple[Path, Mapping[str, Path
 
 
 def _listed_images(path: Path, stem: str, names: Sequence[str]) -> FileDataset:
-    """The listed images: from the first folder that has one of the first, called as the file, ``stem`` or "images"."""
+    """Return the listed images, from the first candidate folder that has one of the first images.
+
+    Candidates have the name of the file, ``stem`` or "images".
+    """
     if not names:
         raise ConfigError(f"{path} lists no image", where=str(path))
     near, above, stems = path.parent, path.parent.parent, dict.fromkeys((path.stem, stem))
@@ -172,7 +175,7 @@ def _listed_images(path: Path, stem: str, names: Sequence[str]) -> FileDataset:
     folder = next((place for place in places if any((place / name).is_file() for name in names[:_SHOWN])), None)
     if folder is None:
         looked = ", ".join(str(place) for place in places)
-        raise ConfigError(f"no image of {path} was found, such as {names[0]}", why=f"looked in {looked}")
+        raise ConfigError(f"no image of {path} was found, such as {names[0]}", why=f"searched {looked}")
     return _photos(folder, names)
 
 
@@ -184,20 +187,20 @@ def _photos(folder: Path, names: Sequence[str]) -> FileDataset:
         raise ConfigError(
             f"{len(missing)} of {len(names)} images are not in {folder}",
             why=f"{', '.join(missing[:_SHOWN])}{more}{hint}",
-            fix="copy them there, or take them off the list",
+            fix="copy them there, or remove them from the list",
         )
     return FileDataset(tuple(folder / name for name in names), tuple(names))
 
 
-# Categories of the labels as classes of the model.
+# Mapping of the labels' categories to classes of the model.
 
 
 def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tuple[dict[int, int], str]:
-    """Category id → the model's class index, and how that was found out, in a sentence.
+    """Return category id → the model's class index, and how that was determined, in a sentence.
 
-    By name where the model's labels are known, and categories that it has no label for are left out; otherwise ids
-    from 0 are class indices, and others are counted off in the order of the ids, as COCO's own 1 to 90 are. Numbers
-    that nothing names, as in folders of YOLO's without a data.yaml, are class indices, too.
+    Where the model's labels are known, names are matched, and categories without a label are left out. Otherwise ids
+    from 0 are class indices. Other ids are numbered in their order, as COCO's own 1 to 90 are. Numbers without names,
+    as in YOLO folders without a data.yaml, are class indices, too.
 
     Raises:
         ConfigError: none of the names is a label.
@@ -205,20 +208,20 @@ def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tu
     names = annotated.categories
     if not labels:
         if min(names, default=0) == 0:
-            return {number: number for number in names}, "category ids are taken for class indices"
-        return {number: n for n, number in enumerate(names)}, "categories are counted off in the order of their ids"
+            return {number: number for number in names}, "category ids are used as class indices"
+        return {number: n for n, number in enumerate(names)}, "categories are numbered in the order of their ids"
     places = {_plain(label): n for n, label in reversed(list(enumerate(labels)))}
     found = {number: places[_plain(name)] for number, name in names.items() if _plain(name) in places}
     missing = [name for number, name in names.items() if number not in found]
     if not found and all(name == str(number) for number, name in names.items()) and max(names, default=0) < len(labels):
-        return {number: number for number in names}, "nothing names the categories: their numbers are class indices"
+        return {number: number for number in names}, "the categories have no names: their numbers are class indices"
     if not found:
         first = missing[0] if missing else ""
         raise ConfigError(
             f"no category of {path} is a label of the model",
             why=f"categories: {', '.join(missing[:_SHOWN])}; labels: {', '.join(labels[:_SHOWN])}"
             + nearest(_plain(first), labels),
-            fix="give the labels the dataset's names",
+            fix="use the dataset's names in the labels",
         )
     note = f"{len(found)} of {len(names)} categories are labels of the model"
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
@@ -226,5 +229,5 @@ def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tu
 
 
 def _plain(name: str) -> str:
-    """Names differ in case and in how they join words."""
+    """Return a name without differences in case and in how words are joined."""
     return name.strip().lower().replace("_", " ").replace("-", " ")

@@ -20,7 +20,7 @@ from edgert.stages.source.stills import SUFFIXES, read_pixels
 from edgert.text_files import read_text
 from edgert.units import whole_number
 
-# What is true of labeled images: plain records, one entry per image of a dataset, in its order.
+# Ground truth of labeled images as plain records, one entry per image of a dataset, in its order.
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -37,13 +37,13 @@ class Boxes:
     Attributes:
         corners: (N, 4) float64 x1, y1, x2, y2 in pixels.
         classes: (N,) int64, the model's class indices.
-        areas: (N,) float64 of the objects in square pixels; what COCO sorts small and large by.
+        areas: (N,) float64 of the objects in square pixels; COCO sorts small and large objects by it.
         crowds: (N,) whether a box stands for many objects, which may then be found or not.
-        size: height and width of the image, where the labels' file tells or needs them.
+        size: height and width of the image, where the labels' file has or needs them.
         outlines: of every object, as COCO writes segmentations: polygons [x, y, x, y, ...] in pixels, or a dict of
             run lengths; empty for one that has none. None where the labels have none at all, as with all below.
         turned: (N, 4, 2) float64 corners of oriented boxes, in order around each.
-        points: (N, K, 3) float64 x, y in pixels, and whether each is labeled: 0 no, 1 hidden, 2 to be seen.
+        points: (N, K, 3) float64 x, y in pixels, and whether each is labeled: 0 no, 1 hidden, 2 visible.
         ids: (N,) int64 which object of a sequence each is.
     """
 
@@ -58,7 +58,7 @@ class Boxes:
     ids: I64 | None = None
 
     def select(self, rows: Bool, numbers: Mapping[int, int]) -> "Boxes":
-        """The rows of a boolean array, their classes counted anew: number → number."""
+        """Return the rows of a boolean array, with their classes renumbered by number → number."""
         classes = np.array([numbers[one] for one in self.classes[rows].tolist()], np.int64)
         arrays: tuple[Any, ...] = (self.turned, self.points, self.ids)
         outlines = None if self.outlines is None else tuple(compress(self.outlines, rows.tolist()))
@@ -68,20 +68,20 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruthBoxes:
-    """Boxes of every image. Detections of other classes than ``classes`` do not count."""
+    """Boxes of every image; detections of other classes than ``classes`` do not count."""
 
     images: tuple[Boxes, ...]
     classes: tuple[int, ...]
     names: Mapping[int, str] = field(default_factory=dict)
 
     def has(self, what: str) -> bool:
-        """Whether there are ``outlines``, ``turned``, ``points`` or ``ids`` of any object."""
+        """Return whether any object has ``outlines``, ``turned``, ``points`` or ``ids``."""
         return any(len(one.corners) and getattr(one, what) is not None for one in self.images)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruthClasses:
-    """The class index of every image."""
+    """Class index of every image."""
 
     classes: tuple[int, ...]
 
@@ -95,21 +95,21 @@ class GroundTruthMasks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruthIdentities:
-    """Who or what every image shows."""
+    """Person or thing that every image shows."""
 
     identities: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruthLabels:
-    """The class indices of every image, which may have several or none."""
+    """Class indices of every image, which may have several or none."""
 
     classes: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruthTexts:
-    """What is written in every image."""
+    """Text in every image."""
 
     texts: tuple[str, ...]
 
@@ -123,7 +123,7 @@ class GroundTruthDepth:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruthPictures:
-    """Files of the images that are wanted of every image."""
+    """Files of the target images of every image."""
 
     files: tuple[Path, ...]
 
@@ -140,15 +140,15 @@ GroundTruth = (
 )
 
 
-# Masks on disk: PNG files whose pixels are class indices.
+# Masks on disk are PNG files whose pixels are class indices.
 
 VOID = 255
-"""Pixels that are not judged; the index PASCAL VOC gives to edges and doubtful places."""
+"""Index of pixels that do not count; PASCAL VOC uses it for edges and doubtful places."""
 _EDGE_PX = 1.0  # rounding of a region's border
 
 
 def read_mask(path: Path) -> U8:
-    """(h, w) class indices of a gray or palette PNG.
+    """Return the (h, w) class indices of a gray or palette PNG.
 
     Raises:
         ConfigError: unreadable, a color image, or indices above 255.
@@ -159,12 +159,12 @@ def read_mask(path: Path) -> U8:
     if mask.ndim == 3:
         return _indices(np.asarray(mask[..., :3]), path)
     if mask.dtype != np.uint8 and int(mask.max(initial=0)) > VOID:
-        raise ConfigError(f"mask {str(path)!r} has indices up to {int(mask.max())}", why=f"at most {VOID} are read")
+        raise ConfigError(f"mask {str(path)!r} has indices up to {int(mask.max())}", why=f"the largest index is {VOID}")
     return mask.astype(np.uint8, copy=False)
 
 
 def spread(found: Segmentation, true: U8, path: Path) -> tuple[U8, U8]:
-    """A found mask at the resolution of the true one, and the part of that which it covers; two of one shape.
+    """Return a found mask at the resolution of the true one, and the part of that which it covers; both of one shape.
 
     Raises:
         ConfigError: the true mask is not of the image's size.
@@ -175,7 +175,7 @@ def spread(found: Segmentation, true: U8, path: Path) -> tuple[U8, U8]:
 
 
 def covered(region: tuple[float, float, float, float], true: npt.NDArray[_T], path: Path) -> npt.NDArray[_T]:
-    """The part of a (h, w) array of labels that a record covers.
+    """Return the part of a (h, w) array of labels that a record covers.
 
     Raises:
         ConfigError: the labels are not of the image's size.
@@ -185,7 +185,7 @@ def covered(region: tuple[float, float, float, float], true: npt.NDArray[_T], pa
         raise ConfigError(
             f"mask {str(path)!r} is {width}x{height}",
             why=f"its image reaches to {region[2]:g},{region[3]:g}",
-            fix="masks have the size of their images",
+            fix="make masks of the size of their images",
         )
     x1, y1, x2, y2 = (round(edge) for edge in region)
     return true[max(y1, 0) : y2, max(x1, 0) : x2]
@@ -195,7 +195,9 @@ _MM_PER_M = 1000.0
 
 
 def read_depth(path: Path) -> F32:
-    """(h, w) float32 meters, 0 or not finite where it is not known: a .npy of them, or a PNG of 16 bits in millimeters.
+    """Return (h, w) float32 meters, 0 or not finite where they are not known.
+
+    The file is a .npy of them, or a PNG of 16 bits in millimeters.
 
     Raises:
         ConfigError: unreadable, or another array.
@@ -207,16 +209,16 @@ def read_depth(path: Path) -> F32:
         raise ConfigError(f"cannot read the depth {str(path)!r}", why=cause(error)) from error
     if depth is None or depth.ndim != 2 or depth.dtype.kind not in "fu" or (not is_array and depth.dtype != np.uint16):
         raise ConfigError(
-            f"{str(path)!r} is no depth",
+            f"{str(path)!r} is no depth map",
             why="it is missing, damaged or no image" if depth is None else f"{depth.dtype} of shape {depth.shape}",
-            fix="a .npy of (height, width) float32 meters, or a PNG of 16 bits in millimeters",
+            fix="give a .npy of (height, width) float32 meters, or a PNG of 16 bits in millimeters",
         )
     meters: F32 = depth.astype(np.float32) / np.float32(1.0 if is_array else _MM_PER_M)
     return meters
 
 
 def _indices(image: U8, path: Path) -> U8:
-    """Palette indices from the colors that OpenCV made of them; of equal colors the first."""
+    """Return palette indices from the colors that OpenCV made of them; of equal colors the first."""
     palette = _palette(path.read_bytes())
     if palette is None:
         raise ConfigError(
@@ -231,7 +233,10 @@ def _indices(image: U8, path: Path) -> U8:
 
 
 def _palette(data: bytes) -> U8 | None:
-    """(N, 3) uint8 RGB of a PNG's PLTE chunk (W3C PNG specification, 11.2.2), if its pixels are indices into it."""
+    """Return the (N, 3) uint8 RGB of a PNG's PLTE chunk, if its pixels are indices into it.
+
+    See the W3C PNG specification, 11.2.2.
+    """
     if data[:8] != b"\x89PNG\r\n\x1a\n" or data[25] != 3:  # 25: color type in IHDR
         return None
     place = 8
@@ -250,11 +255,13 @@ Listed = type[GroundTruthClasses] | type[GroundTruthLabels] | type[GroundTruthTe
 
 
 def read_list(path: Path, labels: Sequence[str]) -> tuple[dict[str, Any], Listed]:
-    """Image file → what it shows, and which labels these are, from CSV with the header ``file,label_index`` or
-    ``file,label`` (a class), ``file,labels`` (names or indices with ; between, or none) or ``file,text``.
+    """Return image file → label from a CSV file, and the kind of these labels.
+
+    The header is ``file,label_index`` or ``file,label`` (a class), ``file,labels`` (names or indices with ; between, or
+    none) or ``file,text``.
 
     Raises:
-        ConfigError: another header, no rows, or a row that cannot be meant; its line is named.
+        ConfigError: another header, no rows, or a row that cannot be understood; its line is named.
     """
     try:
         reader = csv.reader(read_text(path).split("\n"))
@@ -290,7 +297,7 @@ def _listed(text: str, column: str, labels: Sequence[str], where: str) -> Any:
 
 
 def class_index(text: str, labels: Sequence[str], is_number: bool, where: str) -> int:
-    """The class that a number or a name means. Raises ConfigError."""
+    """Return the class of a number or a name; raise ConfigError where there is none."""
     if is_number:
         number = whole_number(text)
         if number is None or (labels and number >= len(labels)):
@@ -305,7 +312,7 @@ def class_index(text: str, labels: Sequence[str], is_number: bool, where: str) -
 
 
 def class_folders(folder: Path) -> dict[str, str]:
-    """Image, relative to the folder → the folder in it that it lies in. Empty where there are no such folders."""
+    """Return image, relative to the folder → the subfolder that contains it; empty where there are no subfolders."""
     found = {}
     for inside in sorted(path for path in folder.iterdir() if path.is_dir()):
         for path in inside.rglob("*"):
@@ -315,7 +322,7 @@ def class_folders(folder: Path) -> dict[str, str]:
 
 
 def folder_classes(folders: Sequence[str], labels: Sequence[str], where: str) -> tuple[dict[str, int], str]:
-    """Folder name → class index, and how that was found out: by label, by number, or in order of their names.
+    """Return folder name → class index, and how that was determined: by label, by number, or in order of their names.
 
     Raises:
         ConfigError: labels are known and a folder is none of them.
@@ -323,16 +330,18 @@ def folder_classes(folders: Sequence[str], labels: Sequence[str], where: str) ->
     names = sorted(set(folders))
     if all(name.isdecimal() for name in names):
         indices = {name: class_index(name, labels, True, where) for name in names}
-        return indices, "folder names are taken for class indices"
+        return indices, "folder names are used as class indices"
     if labels:
         return {name: class_index(name, labels, False, f"{where}/{name}") for name in names}, "folders are labels"
-    return {name: n for n, name in enumerate(names)}, "folders are counted off in the order of their names"
+    return {name: n for n, name in enumerate(names)}, "folders are numbered in the order of their names"
 
 
 def pairs_of(images: Path, others: Path, endings: Sequence[str], what: str) -> Mapping[str, Path]:
-    """Image, relative to its folder → file of the same stem in another folder.
+    """Return image, relative to its folder → file of the same stem in another folder.
 
     Args:
+        images: folder of the images.
+        others: folder of the other files.
         endings: of the other files, like ``.png``.
         what: they are, for errors.
 
@@ -348,7 +357,7 @@ def pairs_of(images: Path, others: Path, endings: Sequence[str], what: str) -> M
         raise ConfigError(
             f"{len(missing)} of {len(photos)} images in {images} have no {what}"
             if photos
-            else f"{images} holds no image",
+            else f"{images} has no image",
             why=f"no {kinds} of the same stem in {others}: {', '.join(missing[:_SHOWN])}{more}" if missing else "",
             fix=f"give every image a {what}, or remove it",
         )
@@ -356,7 +365,7 @@ def pairs_of(images: Path, others: Path, endings: Sequence[str], what: str) -> M
 
 
 def voc_masks(folder: Path) -> Mapping[str, Path]:
-    """Image in JPEGImages → mask of Pascal VOC, of those that its list of segmented images names."""
+    """Return image in JPEGImages → mask of Pascal VOC, for those that its list of segmented images names."""
     masks = {path.stem: path for path in (folder / "SegmentationClass").glob("*.png")}
     lists = (folder / "ImageSets" / "Segmentation" / f"{name}.txt" for name in ("val", "test", "trainval"))
     if (chosen := next((one for one in lists if one.is_file()), None)) is not None:
@@ -364,7 +373,5 @@ def voc_masks(folder: Path) -> Mapping[str, Path]:
     photos = {path.stem: path for path in (folder / "JPEGImages").iterdir() if path.suffix.lower() in SUFFIXES}
     found = {photos[stem].name: mask for stem, mask in sorted(masks.items()) if stem in photos}
     if not found:
-        raise ConfigError(
-            f"{folder} has no image with a mask", why=f"looked in {folder / 'SegmentationClass'} for PNGs"
-        )
+        raise ConfigError(f"{folder} has no image with a mask", why=f"searched {folder / 'SegmentationClass'} for PNGs")
     return found

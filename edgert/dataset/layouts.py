@@ -1,12 +1,12 @@
-"""Boxes as people have them beside COCO's format: YOLO folders and data.yaml, Pascal VOC, MOT sequences.
+"""Readers of boxes in other formats than COCO's: YOLO folders and data.yaml, Pascal VOC, MOT sequences.
 
-Each reader returns what an annotation file of COCO's holds (:class:`Annotated`), and the folder of its images.
+Each reader returns the contents of a COCO annotation file (:class:`Annotated`), and the folder of its images.
 
     data.yaml                        https://docs.ultralytics.com/datasets/detect: path, train, val, test, names; a
-                                     split is a folder, a text file with an image a line, or a list of these
-    images/ + labels/                the same without the file: one .txt an image, rows of class and relative numbers:
+                                     split is a folder, a text file with one image per line, or a list of these
+    images/ + labels/                the same without the file: one .txt per image, rows of class and relative numbers:
                                      of boxes, polygons, oriented boxes (four corners), or boxes and points
-    Annotations/ + JPEGImages/       http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc: one .xml an image
+    Annotations/ + JPEGImages/       http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc: one .xml per image
     gt/gt.txt + img1/                https://motchallenge.net/instructions: rows of frame, id, x, y, w, h, ...
 """
 
@@ -37,7 +37,7 @@ LOOKED_FOR = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Annotated:
-    """What an annotation file holds.
+    """Contents of an annotation file.
 
     Attributes:
         files: names of the images.
@@ -51,19 +51,19 @@ class Annotated:
 
 
 Found = tuple[Path, Annotated]
-"""The folder that the files' names are relative to, and what is annotated."""
+"""The folder that the files' names are relative to, and the annotations."""
 
 
 def boxes_in(path: Path, limit: int | None, points: bool = False) -> Found | None:
-    """The boxes that a path's layout shows; None where it is none of these.
+    """Return the boxes that a path's layout shows; None where it is none of these.
 
     Args:
         path: a folder, data.yaml, or a .txt that lists images.
         limit: the most images, the first in a dataset's fair order.
-        points: whether YOLO's rows hold points behind a box, where no data.yaml tells.
+        points: whether YOLO's rows have points behind a box, where no data.yaml says so.
 
     Raises:
-        ConfigError: files that are not as their format has them; the line is named.
+        ConfigError: files that are not in their format; the line is named.
     """
     if path.is_file() and path.suffix.lower() == ".txt":
         return _of_yolo([path], {}, limit, path, 3 if points else 0)
@@ -93,7 +93,7 @@ def _images(folder: Path) -> list[Path]:
 
 
 def _table(rows: Iterable[Sequence[float]]) -> Boxes:
-    """From rows of x1, y1, x2, y2, class, area, whether it is a crowd."""
+    """Return boxes from rows of x1, y1, x2, y2, class, area, whether it is a crowd."""
     table = np.array(list(rows), np.float64).reshape(-1, 7)
     return Boxes(table[:, :4], table[:, 4].astype(np.int64), table[:, 5], table[:, 6].astype(np.bool_))
 
@@ -101,7 +101,7 @@ def _table(rows: Iterable[Sequence[float]]) -> Boxes:
 # YOLO.
 
 _SPLITS = ("val", "validation", "test", "train")
-"""Of a data.yaml; the first that is there is evaluated on."""
+"""Splits of a data.yaml; the first that exists is used."""
 
 
 def _of_data_yaml(path: Path, limit: int | None, points: bool) -> Found:
@@ -121,7 +121,8 @@ def _of_data_yaml(path: Path, limit: int | None, points: bool) -> Found:
     numbered = dict(enumerate(names)) if isinstance(names, list) else names
     plain = isinstance(numbered, dict) and all(isinstance(name, (str, int, float)) for name in numbered.values())
     if not plain or not all(whole_number(str(key)) is not None for key in numbered):
-        raise ConfigError(f"{path} has names that are no list", where=f"{path}: names", fix="names: [person, car]")
+        fix = "write a list, like names: [person, car]"
+        raise ConfigError(f"{path} has names that are no list", where=f"{path}: names", fix=fix)
     shape = data.get("kpt_shape", [0, 3 if points else 0])
     if not isinstance(shape, list) or len(shape) != 2 or shape[1] not in (0, 2, 3):
         raise ConfigError(f"{path} has a kpt_shape of {shape}", where=f"{path}: kpt_shape", fix="kpt_shape: [17, 3]")
@@ -129,35 +130,37 @@ def _of_data_yaml(path: Path, limit: int | None, points: bool) -> Found:
 
 
 def _place(path: Path, base: str, entry: str, split: str) -> Path:
-    """Return the folder or text file that an entry of a split names, from the first place where there is one: beside
-    the data.yaml, by its ``path``, or in the folder ``datasets`` that Ultralytics downloads to."""
+    """Return the folder or text file that an entry of a split names, from the first place where it exists.
+
+    Places are beside the data.yaml, by its ``path``, and in the folder ``datasets`` that Ultralytics downloads to.
+    """
     root, here = Path(base).expanduser(), Path.cwd()
     roots = [
         place / root for place in (path.parent, path.parent.parent, here, here / "datasets", here.parent / "datasets")
     ]
-    roots += [path.parent]  # a path of the machine on which the file was written
+    roots += [path.parent]  # ``path`` may be that of the machine on which the file was written
     # Exports of Roboflow write ../valid/images beside the folder valid.
     tried = [root / entry for root in roots] + [root / entry.removeprefix("../") for root in (roots[0], path.parent)]
     found = next((one for one in tried if one.is_dir() or one.is_file()), None)
     if found is None:
         looked = ", ".join(dict.fromkeys(str(one) for one in tried))
-        why, where = f"there is no folder and no list of images; looked for {looked}", f"{path}: {split}"
+        why, where = f"there is no folder and no list of images; searched for {looked}", f"{path}: {split}"
         raise ConfigError(f"no folder of images {entry!r}", why=why, where=where)
     return found
 
 
 def _of_yolo(places: Sequence[Path], names: Mapping[int, str], limit: int | None, path: Path, numbers: int) -> Found:
-    """What folders of images, and text files that list images, show together."""
+    """Return the contents of folders of images, and text files that list images, together."""
     files = list[Path]()
     for place in places:
         some = _images(place) if place.is_dir() else listed_files(place)
         if not some:
-            what = f"{place} holds no image" if place.is_dir() else f"{place} lists no image"
+            what = f"{place} has no image" if place.is_dir() else f"{place} lists no image"
             raise ConfigError(what, why="its labels cannot be compared with anything", where=str(path))
         files += some
     alone = len(places) == 1 and places[0].is_dir()
     folder = places[0] if alone else Path(os.path.commonpath([file.parent.absolute() for file in files]))
-    images = {os.path.relpath(file, folder): file for file in files}  # each once, though several places hold it
+    images = {os.path.relpath(file, folder): file for file in files}  # each once, even if several places have it
     texts = {name: _label_file(file) for name, file in images.items()}
     if not any(text.is_file() for text in texts.values()):
         first = next(iter(texts.values()))
@@ -182,7 +185,7 @@ def _of_yolo(places: Sequence[Path], names: Mapping[int, str], limit: int | None
 
 
 def _label_file(image: Path) -> Path:
-    """Return where an image's labels lie: the last folder called images is labels in their path; else beside it."""
+    """Return the file of an image's labels: with the last folder "images" of its path as "labels", else beside it."""
     beside, parts = image.with_suffix(".txt"), list(image.parts)
     place = max((n for n, part in enumerate(parts[:-1]) if part == "images"), default=None)
     if place is None:
@@ -193,11 +196,14 @@ def _label_file(image: Path) -> Path:
 
 
 def _yolo_boxes(text: Path, image: Path, numbers: int) -> Boxes:
-    """Rows of relative numbers behind a class: center x, y, width, height; those and points of so many ``numbers``
-    each; or the corners of a polygon, of which four are an oriented box, too."""
+    """Return the boxes of rows of relative numbers behind a class.
+
+    A row has center x, y, width, height; or these and points of so many ``numbers`` each; or the corners of a polygon.
+    Four corners are an oriented box, too.
+    """
     lines = list(lines_of(text))
     pixels = read_image(image) if lines else None
-    height, width = (1, 1) if pixels is None else pixels.shape[:2]  # one that is damaged is named when it is evaluated
+    height, width = (1, 1) if pixels is None else pixels.shape[:2]  # evaluation reports a damaged image
     rows, outlines, turned, points = list[tuple[float, ...]](), list[list[Array]](), list[Array](), list[Array]()
     for number, line in lines:
         try:
@@ -262,7 +268,7 @@ def _of_voc(path: Path, limit: int | None) -> Found:
     known = fair_order(images[stem] for stem in files if stem in images)[:limit]
     if not known:
         raise ConfigError(
-            f"{path} has no image with an annotation", why=f"looked in {folder} for .xml files of its name"
+            f"{path} has no image with an annotation", why=f"searched {folder} for .xml files of its name"
         )
     objects = {name: list(_voc_objects(files[Path(name).stem])) for name in known}
     names = sorted({one[0] for some in objects.values() for one in some})
@@ -276,12 +282,15 @@ def _area(box: tuple[float, ...]) -> float:
 
 
 def _voc_objects(file: Path) -> Iterator[tuple[str, tuple[float, ...], bool]]:
-    """Name, corners, and whether it is difficult: such may be found or not. Pixels are counted from 1, both ends in."""
+    """Yield name, corners, and whether it is difficult: such an object may be found or not.
+
+    Pixels are counted from 1, both ends included.
+    """
     try:
         content = file.read_bytes()
         if b"<!ENTITY" in content.replace(b"\0", b""):  # of UTF-16, too
             raise ValueError("entities, which no annotation has")
-        root = ET.fromstring(content)  # noqa: S314 - what makes XML dangerous was refused
+        root = ET.fromstring(content)  # noqa: S314 - entities, which make XML dangerous, were refused
         for item in root.iter("object"):
             box = item.find("bndbox")
             keys = ("xmin", "ymin", "xmax", "ymax") if box is not None else ()
@@ -300,7 +309,7 @@ def _voc_objects(file: Path) -> Iterator[tuple[str, tuple[float, ...], bool]]:
 
 _PEDESTRIAN = 1
 _LIKE = (2, 7, 8, 12)
-"""People on vehicles, people that stand, distractors, reflections: found or not, neither counts (arXiv:1603.00831)."""
+"""Classes of people on vehicles, standing people, distractors, reflections: they never count (arXiv:1603.00831)."""
 
 
 def _of_mot(path: Path, limit: int | None) -> Found:
@@ -317,7 +326,9 @@ def _of_mot(path: Path, limit: int | None) -> Found:
             box = (x - 1, y - 1, x - 1 + w, y - 1 + h)
             rows.setdefault(int(frame), []).append((*box, 0, w * h, kind != _PEDESTRIAN, number))
     images = {int(name.stem): name.name for name in (path / "img1").iterdir() if name.stem.isdecimal()}
-    known = [images[frame] for frame in sorted(rows) if frame in images][:limit]  # in time, as tracks are made
+    known = [images[frame] for frame in sorted(rows) if frame in images][
+        :limit
+    ]  # in order of time, as tracking needs them
     tables = [rows[int(Path(name).stem)] for name in known]
     boxes = [
         replace(_table(one[:7] for one in table), ids=np.array([one[7] for one in table], np.int64)) for table in tables

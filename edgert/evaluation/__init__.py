@@ -1,9 +1,9 @@
-"""How good a model is on the user's images, and what another version of it loses.
+"""Evaluation of a model on the user's images, and of what another version of it loses.
 
-open_evaluation(model, its section of the pipeline file, LabeledDataset) → EvaluationSetup
-evaluate(model | engine | function, setup) → Accuracy
-evaluate_versions({name: candidate}, setup) → EvaluationResult: the Accuracy of each, compared with the first
-compare(Accuracy, Accuracy) → Comparison: drop, its 95 % interval, and whether it is within the budget
+- open_evaluation(model, its section of the pipeline file, LabeledDataset) → EvaluationSetup
+- evaluate(model | engine | function, setup) → Accuracy
+- evaluate_versions({name: candidate}, setup) → EvaluationResult: the Accuracy of each, compared with the first
+- compare(Accuracy, Accuracy) → Comparison: drop, its 95 % interval, and whether it is within the budget
 """
 
 from edgert.evaluation.compare import Comparison, EvaluationResult, compare, evaluate_versions

@@ -1,9 +1,9 @@
 """Average precision for resampled images, from matches that COCO's evaluator made once.
 
-Which detection is right is settled within an image, so drawing images again changes only how often each match
-counts. Weighing detections by how often their image was drawn gives exactly the average precision that the evaluator
-would give for the drawn images: an image's second copy moves no point of the interpolated curve, whose maxima lie
-at right detections, where all copies have been counted.
+A match is decided within an image, so drawing images again changes only how often each match counts. Weighing
+detections by how often their image was drawn gives exactly the average precision of the evaluator for the drawn images.
+The reason: a second copy of an image moves no point of the interpolated curve. Its maxima lie at right detections,
+where all copies have been counted.
 """
 
 import contextlib
@@ -21,18 +21,18 @@ from edgert.dataset.labels import F64, I64, Bool, Boxes, GroundTruthBoxes
 from edgert.runtime import Detections, Segmentation
 
 RECALLS: F64 = np.linspace(0.0, 1.0, 101)
-"""Where precision is read off: pycocotools' ``Params.recThrs``."""
+"""Recalls at which precision is sampled: pycocotools' ``Params.recThrs``."""
 _NUMBERS = 4_000_000
-"""Weights worked on at a time: 32 MB, so that five thousand images and a thousand draws fit anywhere."""
+"""Most weights in memory at a time: 32 MB, so that five thousand images and a thousand draws fit anywhere."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassMatches:
-    """The detections of one class on all images, the highest score first; D of them, T overlap thresholds.
+    """Detections of one class on all images, the highest score first; D of them, T overlap thresholds.
 
     Attributes:
         images: (D,) int64 which image each is on.
-        right: (T, D) whether it is a true object's.
+        right: (T, D) whether it matches a true object.
         counts: (T, D) whether it counts; not where it matches a crowd.
         wanted: (n,) float64 true objects of each image.
     """
@@ -45,17 +45,21 @@ class ClassMatches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """Mean average precision over classes and overlap thresholds; like :class:`~edgert.evaluation.score.Ratio`.
+    """Mean average precision over classes and overlap thresholds, as :class:`~edgert.evaluation.score.Ratio`.
 
     Attributes:
-        value: as the evaluator itself gives it.
+        value: from the evaluator itself.
+        classes: matches of each class.
     """
 
     value: float
     classes: tuple[ClassMatches, ...]
 
     def values(self, weights: F64) -> F64:
-        """Classes without a true object on the images that have weight do not count, as in COCO's evaluation."""
+        """Return the value for every way to weigh the images, (R,) float64.
+
+        Classes without a true object on the images that have weight do not count, as in COCO's evaluation.
+        """
         longest = max([1, *(len(one.images) for one in self.classes)])
         step = max(_NUMBERS // longest, 1)
         parts = [self._some(weights[start : start + step]) for start in range(0, len(weights), step)]
@@ -72,16 +76,16 @@ class Matches:
 
 
 def _average(weights: F64, wanted: F64, one: ClassMatches) -> F64:
-    """(R,) mean over overlap thresholds of one class's interpolated average precision."""
+    """Return the (R,) mean over overlap thresholds of one class's interpolated average precision."""
     rights = one.right & one.counts
-    end = int(np.max(np.flatnonzero(rights.any(axis=0)), initial=-1)) + 1  # wrong ones behind it change nothing
+    end = int(np.max(np.flatnonzero(rights.any(axis=0)), initial=-1)) + 1  # wrong detections behind it change nothing
     some = weights[:, one.images[:end]]
     so_far = np.cumsum(some, axis=1)
     total = np.zeros(len(weights))
     for right, counts in zip(rights[:, :end], one.counts[:, :end], strict=True):
         at, ignored = np.flatnonzero(right), np.flatnonzero(~counts)
         counted = so_far[:, at]
-        if len(ignored):  # the weight of the few that do not count, before each of the right ones
+        if len(ignored):  # the weight of the few ignored ones before each of the right ones
             before = np.pad(np.cumsum(some[:, ignored], axis=1), ((0, 0), (1, 0)))
             counted = counted - before[:, np.searchsorted(ignored, at)]
         total += _interpolated(np.cumsum(some[:, at], axis=1), counted, wanted)
@@ -89,7 +93,7 @@ def _average(weights: F64, wanted: F64, one: ClassMatches) -> F64:
 
 
 def _interpolated(hits: F64, counted: F64, wanted: F64) -> F64:
-    """(R,) average precision, from the right and all detections counted up to each right one: both (R, K).
+    """Return the (R,) average precision from the right and all detections counted up to each right one, both (R, K).
 
     At each of :data:`RECALLS` the best precision at that recall or a higher one counts; zero beyond the last.
     """
@@ -101,28 +105,28 @@ def _interpolated(hits: F64, counted: F64, wanted: F64) -> F64:
     return average
 
 
-# The one door to pycocotools: COCO's own evaluation, which published detection results are made with.
+# All use of pycocotools is here: COCO's own evaluation, which published detection results use.
 #
 # Lin et al., "Microsoft COCO: Common Objects in Context", 2014; github.com/cocodataset/cocoapi. Oriented boxes are
-# judged by the same rules, overlapping by their exact areas.
+# judged by the same rules, with the overlap of their exact areas.
 
 MOST_BOXES = 100
 MOST_BODIES = 20
-"""Detections per image that count, as in COCO's main metrics of boxes and masks, and of keypoints."""
+"""Most detections per image that count, as in COCO's main metrics of boxes and masks, and of keypoints."""
 Kind = Literal["boxes", "masks", "turned", "points"]
 _TYPES: Mapping[Kind, str] = {"boxes": "bbox", "masks": "segm", "turned": "bbox", "points": "keypoints"}
-_BODY = 17  # points of COCO's bodies, which have published tolerances; other points have 1/K, as in Ultralytics' metric
+_BODY = 17  # points of COCO's bodies, with published tolerances; others have 1/K, as in Ultralytics' metric
 
 
 def precision(
     ground_truth: GroundTruthBoxes, found: Sequence[Detections], kind: Kind = "boxes", outlines: Sequence[Any] = ()
 ) -> Mapping[str, Matches]:
-    """Average precision of detections: ``map50`` at an overlap of 0.5, ``map`` the mean over 0.50 to 0.95.
+    """Return the average precision of detections: ``map50`` at an overlap of 0.5, ``map`` the mean over 0.50 to 0.95.
 
     Args:
         ground_truth: with at least one box that is not a crowd.
         found: one record per image.
-        kind: what overlaps: boxes, masks, oriented boxes, or points, whose likeness is COCO's OKS.
+        kind: what overlaps: boxes, masks, oriented boxes, or points, whose similarity is COCO's OKS.
         outlines: for masks: of every image, a list of run lengths (:func:`run_lengths`).
     """
     run = _run(ground_truth, found, kind, outlines)
@@ -162,7 +166,7 @@ def _run(ground_truth: GroundTruthBoxes, found: Sequence[Detections], kind: Kind
 
 
 def _size(outlines: Any) -> tuple[int, int]:
-    """Of an image on which nothing is labeled."""
+    """Return the size of an image on which nothing is labeled."""
     sized = [tuple(one["size"]) for one in outlines] if isinstance(outlines, list) else []
     return sized[0] if sized else (1, 1)
 
@@ -173,7 +177,7 @@ def _point_count(ground_truth: GroundTruthBoxes) -> int:
 
 
 def _true_shapes(one: Boxes, kind: Kind) -> dict[str, Any]:
-    """Columns of an image's annotations."""
+    """Return the columns of an image's annotations."""
     if kind == "masks":
         outlines = one.outlines or ((),) * len(one.corners)
         boxed = [outline or [_ring(corners)] for outline, corners in zip(outlines, one.corners, strict=True)]
@@ -193,7 +197,7 @@ def _ring(corners: F64) -> F64:
 
 
 def _inside(outline: Any, size: tuple[int, int] | None) -> Any:
-    """Polygons that end not far outside the image: pycocotools walks along them pixel by pixel."""
+    """Return polygons that end not far outside the image: pycocotools walks along them pixel by pixel."""
     if isinstance(outline, dict):
         return outline
     most = 2.0 * max(size or (1, 1))
@@ -214,7 +218,7 @@ def _found_shapes(found: Sequence[Detections], kind: Kind, outlines: Sequence[An
 
 
 def _turned_overlaps(run: Any, image: int, category: int) -> Any:
-    """(D, G) intersection over union of one image's oriented boxes, the best scores first: COCOeval.computeIoU's."""
+    """Return the (D, G) IoU of one image's oriented boxes, the best scores first, in place of COCOeval.computeIoU."""
     true, seen = run._gts[image, category], run._dts[image, category]
     if not true or not seen:
         return []
@@ -223,7 +227,7 @@ def _turned_overlaps(run: Any, image: int, category: int) -> Any:
 
 
 def turned_overlap(one: Any, other: Any) -> float:
-    """Intersection over union of two convex quadrilaterals, each eight numbers or (4, 2)."""
+    """Return the intersection over union of two convex quadrilaterals, each eight numbers or (4, 2)."""
     first, second = (np.asarray(some, np.float32).reshape(4, 2) for some in (one, other))
     if np.any(first.max(axis=0) <= second.min(axis=0)) or np.any(second.max(axis=0) <= first.min(axis=0)):
         return 0.0
@@ -235,7 +239,7 @@ def turned_overlap(one: Any, other: Any) -> float:
 
 
 def run_lengths(mask: Segmentation, size: tuple[int, int]) -> dict[str, Any]:
-    """An object's mask at the size (height, width) of its image, as pycocotools keeps masks."""
+    """Return an object's mask at the size (height, width) of its image, in pycocotools' format."""
     from pycocotools.mask import encode
 
     height, width = size
@@ -269,7 +273,7 @@ def _index(rows: Sequence[Sequence[dict[str, Any]]], classes: Sequence[int], siz
 
 
 def _rows(corners: F64, classes: Any, **columns: Any) -> list[dict[str, Any]]:
-    """Boxes of one image as annotations; an ``area`` that is not given is that of the box."""
+    """Return the boxes of one image as annotations; an ``area`` that is not given is that of the box."""
     sizes = corners[:, 2:] - corners[:, :2]
     boxes = np.column_stack([corners[:, :2], sizes])
     every = {"bbox": boxes, "category_id": classes, "area": sizes.prod(axis=1), **columns}
@@ -286,7 +290,7 @@ def _mean(table: Any) -> float:
 
 
 def _class_matches(run: Any, place: int, count: int) -> ClassMatches:
-    """The evaluator's matches of the ``place``-th class, sorted as its ``accumulate`` sorts them."""
+    """Return the evaluator's matches of the ``place``-th class, sorted as its ``accumulate`` sorts them."""
     some = [(image, run.evalImgs[place * count + image]) for image in range(count)]
     seen = [(image, one) for image, one in some if one is not None]
     wanted = np.zeros(count)

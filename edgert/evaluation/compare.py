@@ -1,4 +1,4 @@
-"""Two models on the same images: how much is lost, and how sure that is."""
+"""Comparison of two models on the same images: the loss and its confidence interval."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from edgert.evaluation.track_metric import METRICS, needs_trackeval
 
 RESAMPLES = 1000
 _INTERVAL = (2.5, 97.5)  # per cent
-_NUMBERS = 4_000_000  # weights made at a time: 32 MB
+_NUMBERS = 4_000_000  # most weights in memory at a time: 32 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,13 @@ class Comparison:
 
     Attributes:
         metric: its name.
-        reference, other: the two values.
+        reference: value of the reference.
+        other: value of the other model.
         drop: by how much the other is worse: ``reference - other``, of an error ``other - reference``; negative for a
             gain.
-        low, high: 95 % interval of the drop, by paired bootstrap over images.
-        images: how many images.
+        low: lower end of the 95 % interval of the drop, by paired bootstrap over images.
+        high: upper end of it.
+        images: number of images.
         max_drop: the budget, if there is one.
     """
 
@@ -50,7 +52,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Literal["", "within", "probably within", "probably missed", "missed"]:
-        """``within`` and ``missed`` where the whole interval is on one side of the budget; empty without one."""
+        """Verdict; ``within`` and ``missed`` need the whole interval on one side of the budget; empty without one."""
         if self.max_drop is None:
             return ""
         if self.within:
@@ -58,7 +60,7 @@ class Comparison:
         return "missed" if self.low > self.max_drop else "probably missed"
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the comparison as plain data."""
         return {**asdict(self), "within": self.within, "verdict": self.verdict}
 
 
@@ -69,14 +71,15 @@ def compare(
     *,
     max_drop: float | None = None,
 ) -> Comparison:
-    """Compares two models' results of one evaluation.
+    """Compare two models' results of one evaluation.
 
     The interval is the percentile bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, ch. 13)
-    over images, both models always with the same images drawn. Average precision is computed afresh for each draw
-    from the evaluator's matches, exactly. Agreement and cosine compare with the reference itself, which by definition
-    has 1.
+    over images, both models always with the same images drawn. Average precision is computed anew for each draw from
+    the evaluator's matches, exactly. Agreement and cosine compare with the reference itself, which by definition has 1.
 
     Args:
+        reference: result of the reference.
+        other: result of the other model.
         metric: the other's usual one by default.
         max_drop: the budget, 0 to 1.
 
@@ -96,19 +99,17 @@ def compare(
 
 
 def chosen_metric(values: Mapping[str, float], metric: str | None) -> str:
-    """The metric asked for, or the usual one. Raises ConfigError when there is none of that name."""
+    """Return the requested metric, or the usual one; raise ConfigError when there is none of that name."""
     names = list(values)
     if not names:
         raise ConfigError("nothing to compare by", why="there are no labels and no reference")
     if metric is not None and metric not in names:
-        raise ConfigError(
-            f"no metric {metric!r} here{nearest(metric, names)}", fix=f"this data tells {', '.join(names)}"
-        )
+        raise ConfigError(f"no metric {metric!r} here{nearest(metric, names)}", fix=f"use one of {', '.join(names)}")
     return metric or names[0]
 
 
 def _drops(reference: ImageScores | None, other: ImageScores, images: int) -> F64:
-    """(:data:`RESAMPLES`,) drops of images drawn with replacement, always the same ones."""
+    """Return (:data:`RESAMPLES`,) drops of images drawn with replacement, always the same ones."""
     random, even = np.random.default_rng(0), np.full(images, 1 / images)
     drops, step = [], max(_NUMBERS // images, 1)
     for start in range(0, RESAMPLES, step):
@@ -117,10 +118,10 @@ def _drops(reference: ImageScores | None, other: ImageScores, images: int) -> F6
     return np.concatenate(drops)
 
 
-# Several versions of one model side by side: how each does, and what it loses against the first.
+# Several versions of one model: the values of each, and what it loses relative to the first.
 
 OnProgress = Callable[[str, int, int], object]
-"""Called with the name of a version, its images done and all images."""
+"""Function that is called with the name of a version, its images done and all images."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +144,7 @@ class EvaluationResult:
         return all(one.within is not False for one in self.comparisons)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the result as plain data."""
         drops = [one.to_json() for one in self.comparisons]
         compared = [{"name": a.name, **drop} for a, drop in zip(self.results[1:], drops, strict=True)]
         return {"metric": self.metric, "results": [one.to_json() for one in self.results], "comparisons": compared}
@@ -159,16 +160,19 @@ def evaluate_versions(
     progress: OnProgress | None = None,
     stop: threading.Event | None = None,
 ) -> EvaluationResult | None:
-    """Evaluates versions of a model on the same images, one after the other.
+    """Evaluate versions of a model on the same images, one after the other.
 
     Args:
         candidates: name → version; the first is the reference, normally FP32.
+        setup: what they share.
         metric: the evaluation's usual one by default.
         max_drop: the budget, 0 to 1.
+        threads: images at a time; as many as there are cores by default.
+        progress: called for every image of every version.
         stop: ends it early; versions that were done by then count.
 
     Returns:
-        The result; when it was stopped, of the versions that were done, and None where those tell nothing.
+        The result. When it was stopped, that of the versions that were done, or None where those cannot be compared.
 
     Raises:
         ConfigError: no such metric here, or nothing to judge by: one version and no labels. Before anything is run.
@@ -202,9 +206,9 @@ def _metric(setup: EvaluationSetup, metric: str | None, versions: int) -> str | 
     if versions < 2 and (not is_labeled or metric == "cosine"):
         raise ConfigError(
             "there is nothing to judge by",
-            why="cosine compares two models, and there is one only"
+            why="cosine compares two models, and only one is given"
             if is_labeled
-            else f"{setup.dataset.path} has no labels that edgert understands, and there is one model only",
+            else f"{setup.dataset.path} has no labels that edgert understands, and only one model is given",
             fix=f"give labeled images ({LOOKED_FOR}), or a second model to compare with: --against other.onnx",
         )
     return metric

@@ -1,4 +1,4 @@
-"""Vectors of images, put into a gallery under a name."""
+"""Enrollment: vectors of images, stored in a gallery under a name."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -22,7 +22,7 @@ class Enrolled:
 
     Attributes:
         image: its name.
-        nearest: whose vector was most like it before; empty where there was none.
+        nearest: name of the most similar vector before; empty where there was none.
         similarity: their cosine, -1 to 1.
     """
 
@@ -39,9 +39,9 @@ def enroll(
     model: str | None = None,
     overrides: Iterable[str] = (),
 ) -> tuple[Enrolled, ...]:
-    """Adds the vectors of images to the gallery that a pipeline's model matches with (``match:``).
+    """Add the vectors of images to the gallery that a pipeline's model matches with (``match:``).
 
-    All are added, or none where an image cannot be read. Pipelines that run see them within a second. Each image is fed
+    All are added, or none where an image cannot be read. Running pipelines see them within a second. Each image is fed
     whole: where the pipeline cuts objects out, these are images of one object.
 
     Args:
@@ -49,7 +49,7 @@ def enroll(
         name: of what the images show.
         images: a folder, a glob or an image, or several of these.
         model: its name in the file; may be left out when only one has a gallery.
-        overrides: ``key.path=value``, as given to ``--set``.
+        overrides: ``key.path=value``, as for ``--set``.
 
     Raises:
         ConfigError: no model with a gallery, no name, an image that cannot be read, or a gallery of another model.
@@ -59,7 +59,7 @@ def enroll(
     file = load_pipeline(pipeline, overrides)
     config, where = gallery_model(file, model)
     if not name.strip() or CONTROL.search(name):
-        raise ConfigError(f"{name!r} is no name", why="a name is text that can be printed", fix="--add 'Anna'")
+        raise ConfigError(f"{name!r} is no name", why="a name is printable text", fix="give one, like --add 'Anna'")
     assert isinstance(config.task, EmbedTask) and config.task.match is not None
     plain = config.model_copy(update={"task": config.task.model_copy(update={"match": None})})
     found, graph, added = Gallery(config.task.match), load(config.onnx), []
@@ -79,7 +79,11 @@ def enroll(
 
 
 def gallery_model(file: PipelineFile, model: str | None) -> tuple[ModelConfig, str]:
-    """The model of a pipeline that has a gallery, and its place in the file. Raises ConfigError."""
+    """Return the model of a pipeline that has a gallery, and its place in the file.
+
+    Raises:
+        ConfigError: no model has one, or several have and none is named.
+    """
     models = {
         name: config
         for name, config in file.config.models.items()
@@ -91,10 +95,10 @@ def gallery_model(file: PipelineFile, model: str | None) -> tuple[ModelConfig, s
         raise ConfigError(f"no model {model!r} with a gallery{nearest(model, models)}", why=known, where=where)
     if not models:
         fix = "write it: task: {embed: l2, match: staff.npz}"
-        raise ConfigError("this pipeline has no gallery", why="no model's task says match:", where=where, fix=fix)
+        raise ConfigError("this pipeline has no gallery", why="no model's task has match:", where=where, fix=fix)
     if model is None and len(models) > 1:
         raise ConfigError(
-            f"which gallery? {len(models)} models of this pipeline have one",
+            f"{len(models)} models of this pipeline have a gallery; name one",
             where=where,
             fix=f"--model {' or '.join(models)}",
         )

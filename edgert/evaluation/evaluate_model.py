@@ -1,4 +1,4 @@
-"""The evaluation of one model: its set-up, every image once on several threads, and the metrics that follow."""
+"""Evaluation of one model: its setup, every image once on several threads, and the metrics that follow."""
 
 import threading
 import time
@@ -29,22 +29,25 @@ from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
 from edgert.stages.kinds import ByteTrackStage
 from edgert.stages.preprocess import set_opencv_threads
 
-# What every version of one model is evaluated with: images, labels, input preprocessing, decoder and scorer.
+# Setup of every version of one model: images, labels, input preprocessing, decoder and scorer.
 
 LOWEST_SCORE = 0.01
-"""Average precision is taken over all of a detector's confidence, so boxes count from here on whatever ``score`` the
-task asks for: the 0.01 of YOLOX's and the order of most published evaluations."""
+"""Lowest score of boxes that count, whatever the ``score`` of the task.
+
+Average precision covers the whole range of a detector's scores. YOLOX's evaluation uses 0.01, and most published ones
+use a similar value."""
 LEAST_BOXES = 100
 _LEAST_CLASSES, _EVERY_CLASS = 5, 100_000
 
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-"""A model as a function: input name → (1, …) array, to output name → array; called from several threads at once. A
-:class:`~edgert.backend.ort.Function` is one."""
+"""Model as a function from input name → (1, …) array to output name → array.
+
+It is called from several threads at once. A :class:`~edgert.backend.ort.Function` is one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvaluationSetup:
-    """What all candidates of one evaluation share. Made by :func:`open_evaluation`.
+    """Parts that all candidates of one evaluation share, created by :func:`open_evaluation`.
 
     Attributes:
         config: the model's section; its backend and profiles compile candidates that are models.
@@ -68,13 +71,13 @@ class EvaluationSetup:
         return len(self.feed)
 
     def image_outputs(self, found: Mapping[str, Array]) -> list[Array]:
-        """One image's outputs as the decoder wants them.
+        """Return one image's outputs in the form that the decoder reads.
 
         Raises:
             ModelError: an output is missing; a candidate has the outputs of the model it was made from.
         """
         if missing := [name for name in self.outputs if name not in found]:
-            raise ModelError(f"the model gives no {missing[0]!r}", why=f"it gives {', '.join(found)}")
+            raise ModelError(f"the model has no output {missing[0]!r}", why=f"it has {', '.join(found)}")
         return [
             found[name][0] if batched else found[name] for name, batched in zip(self.outputs, self.batched, strict=True)
         ]
@@ -90,13 +93,15 @@ def open_evaluation(
     where: str = "",
     tracking: ByteTrackStage | None = None,
 ) -> EvaluationSetup:
-    """Puts together how a model is evaluated, as its pipeline would run it.
+    """Return the setup that evaluates a model as its pipeline would run it.
 
     Two settings of the task differ, for detectors with labels and for classifiers: boxes count from a score of
-    :data:`LOWEST_SCORE` on, and five classes are told. Agreement without labels is of what the task itself asks for.
+    :data:`LOWEST_SCORE` on, and five classes are returned. Agreement without labels uses the task's own settings.
 
     Args:
-        model: gives the names and shapes of inputs and outputs; candidates have the same.
+        model: has the names and shapes of inputs and outputs; candidates have the same.
+        config: the model's section.
+        dataset: images and labels.
         labels: the model's class names; read from the task's file by default.
         directory: of the pipeline file, where ``python:`` looks first.
         where: the model's place in it, for errors.
@@ -104,7 +109,7 @@ def open_evaluation(
 
     Raises:
         ModelError: not a model of one image, or the task does not fit its outputs.
-        ConfigError: a task that makes what the labels are not for.
+        ConfigError: the labels are not for what the task makes.
         BuildError: the backend refuses the model.
     """
     try:
@@ -121,14 +126,16 @@ def open_evaluation(
                 decoder = fitting_decoder(judged, names, shapes, feed.size, where, directory, outputs)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
-    checked = CheckedRecords(decoder, RecordCheck(config.onnx.stem, decoder))  # what a pipeline would leave out
+    checked = CheckedRecords(
+        decoder, RecordCheck(config.onnx.stem, decoder)
+    )  # leaves out what a pipeline would leave out
     return EvaluationSetup(config, dataset, feed, checked, scorer, outputs, batched)
 
 
 def runner(engine: Engine) -> Callable[[], Run]:
-    """Makes runs on an engine, one for each thread: each has bound tensors of its own.
+    """Return a function that makes runs on an engine, one for each thread; each has bound tensors of its own.
 
-    A run raises ModelError for a version of the model that wants to see something else than the model does.
+    A run raises ModelError for a version of the model whose inputs differ from the model's.
     """
 
     def make() -> Run:
@@ -140,9 +147,9 @@ def runner(engine: Engine) -> Callable[[], Run]:
                 if name not in session.inputs or session.inputs[name].shape[1:] != array.shape[1:]:
                     takes = ", ".join(f"{own} {list(bound.shape)}" for own, bound in session.inputs.items())
                     raise ModelError(
-                        f"a version to compare does not take {name!r} {list(array.shape)}",
-                        why=f"it takes {takes}; both versions are shown the same images, prepared once",
-                        fix="compare versions of one model; another model is evaluated by itself, with its own --input",
+                        f"a version to compare has no input {name!r} {list(array.shape)}",
+                        why=f"it has {takes}; both versions get the same images, prepared once",
+                        fix="compare versions of one model, and evaluate another model by itself, with its own --input",
                     )
                 session.inputs[name][:1] = array
             return dict(zip(names, session.run(1), strict=True))
@@ -164,26 +171,28 @@ def _judged(task: TaskConfig, by_boxes: bool, by_class: bool = False) -> TaskCon
 
 
 Progress = Callable[[int, int], object]
-"""Called with images done and all images; from any of the threads, but never from two at once."""
+"""Function that is called with images done and all images, from any of the threads."""
 Candidate = Model | Engine | Run
-"""A model is compiled by its section's backend for one thread a run, with as many runs at a time as there are cores;
-an engine is run as it is; a function is called."""
+"""Version of a model to evaluate.
+
+A model is compiled by its section's backend for one thread per run, with as many runs at a time as there are cores. An
+engine is run unchanged. A function is called."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Accuracy:
-    """How a model did.
+    """Result of a model.
 
     Attributes:
         name: for people.
-        images: how many images.
+        images: number of images.
         values: metric → its value, mostly 0 to 1 (PSNR in dB, RMSE in meters), the usual one first; empty where only
-            a reference could tell.
-        scores: metric → what it is made of, for comparing.
+            a reference could provide one.
+        scores: metric → the scores of each image, for comparing.
         seconds: wall clock of all images, decoding and everything.
         run_ms: median time of one run of the model alone, beside ``threads - 1`` others.
         threads: runs at a time.
-        notes: what the scorer kept of each image: the reference of other models' agreement.
+        notes: the scorer's notes of each image: the reference of other models' agreement.
     """
 
     name: str
@@ -201,7 +210,7 @@ class Accuracy:
         return self.images / self.seconds
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the result as plain data."""
         return {
             "name": self.name,
             "images": self.images,
@@ -223,13 +232,14 @@ def evaluate(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Accuracy | None:
-    """Evaluates one candidate.
+    """Evaluate one candidate.
 
-    The values depend neither on the number of threads nor on who finishes first.
+    The values depend neither on the number of threads nor on their timing.
 
     Args:
         candidate: the model itself, or another version of it with the same inputs and outputs.
-        name: what to call it.
+        setup: what candidates share.
+        name: of the candidate.
         reference: result, with the same setup, of the model to agree with, where there are no labels or for
             ``cosine``.
         threads: images at a time; as many as there are cores by default.
@@ -247,7 +257,7 @@ def evaluate(
     stop = stop or threading.Event()
     threads = min(threads or core_count(), len(setup))
     started = time.perf_counter()
-    before = set_opencv_threads(1)  # every thread has an image of its own; OpenCV's would only get in their way
+    before = set_opencv_threads(1)  # every thread has its own image; threads of OpenCV would only compete with them
     try:
         with _runs(candidate, setup) as make:
             found = _judge_all(setup, make, threads, progress, stop)
@@ -266,7 +276,7 @@ def evaluate(
 def _judge_all(
     setup: EvaluationSetup, make: Callable[[], Run], threads: int, progress: Progress | None, stop: threading.Event
 ) -> tuple[list[Note], npt.NDArray[np.float64]] | None:
-    """The notes of all images and the seconds of their runs; None when it was stopped before all were done."""
+    """Return the notes of all images and the seconds of their runs; None when it was stopped before all were done."""
     notes: list[Note] = [None] * len(setup)
     run_s = np.zeros(len(setup))
     left, done, lock, failed = iter(range(len(setup))), count(1), threading.Lock(), threading.Event()
@@ -282,7 +292,7 @@ def _judge_all(
                     return
                 judge(index, run)
         except BaseException:
-            failed.set()  # the others need not finish; the pool hands the error on
+            failed.set()  # the others need not finish; the pool raises the error
             raise
 
     def judge(index: int, run: Run) -> None:
@@ -308,7 +318,7 @@ def _judge_all(
 
 @contextmanager
 def _runs(candidate: Candidate, setup: EvaluationSetup) -> Iterator[Callable[[], Run]]:
-    """What makes a run for each thread."""
+    """Yield a function that makes a run for each thread."""
     if isinstance(candidate, Model):
         with closing(build_engine(candidate, setup.config, threads=1)) as engine:
             yield runner(engine)

@@ -1,7 +1,7 @@
-"""Scorers: what is kept of a record, and the metrics of all that was kept, with labels or beside another model.
+"""Scorers: the note they keep of a record, and the metrics of all notes, with labels or relative to another model.
 
-scorer.note(index, record) → Note     in the thread that made the record, image by image; ConfigError where labels and
-                                      records are of different kinds
+scorer.note(index, record) → Note     in the thread that made the record, image by image; ConfigError where labels
+                                      and records are of different kinds
 scorer.scores(notes, reference's notes) → metric → ImageScores
 """
 
@@ -21,15 +21,16 @@ from edgert.runtime.records import AnomalyMap, Attributes, DepthMap, OutputImage
 from edgert.stages.bytetrack import ByteTrack
 from edgert.stages.kinds import ByteTrackStage
 
-# What a metric is made of, image by image: enough to have its value for any resampling of the images.
+# Scores of each image, from which a metric follows for any resampling of the images.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ratio:
-    """The mean over classes of what is right in parts of what counts, for classes of which anything counts.
+    """Mean over classes of right amounts divided by counted amounts, over classes with any counted amount.
 
     Attributes:
-        right, counts: (n, C) of every image and class: pixels for an overlap, up to 1 for a mean over images, C = 1.
+        right: (n, C) of every image and class: pixels for an overlap; up to 1 for a mean over images, with C = 1.
+        counts: (n, C) of every image and class.
     """
 
     right: labels.F64
@@ -37,11 +38,11 @@ class Ratio:
 
     @property
     def value(self) -> float:
-        """The metric with every image counted once."""
+        """Value of the metric with every image counted once."""
         return float(self.values(np.ones((1, len(self.right))))[0])
 
     def values(self, weights: labels.F64) -> labels.F64:
-        """The metric's value, 0 to 1, for every way to weigh the images.
+        """Return the metric's value, 0 to 1, for every way to weigh the images.
 
         Args:
             weights: (R, n) float64, not negative; how often each image counts.
@@ -58,22 +59,22 @@ class Ratio:
 
 
 def mean_of(scores: labels.F64 | list[float], counts: labels.Bool | None = None) -> Ratio:
-    """The mean of (n,) scores, 0 to 1, of the images that count: all by default."""
+    """Return the mean of (n,) scores, 0 to 1, of the images that count: all by default."""
     array = np.asarray(scores, np.float64)
     counted = np.ones(len(array), np.bool_) if counts is None else counts
     return Ratio(np.where(counted, array, 0.0)[:, None], counted.astype(np.float64)[:, None])
 
 
 ImageScores = Ratio | coco_metric.Matches | track_metric.Whole
-"""One metric of one model on n images."""
+"""A metric of one model on n images."""
 LOWER_IS_BETTER = frozenset({"cer", "abs_rel", "rmse"})
-"""Of the metrics: errors."""
+"""Metrics that are errors."""
 Note = Any
-"""What a scorer keeps of one record; its own business, but for :class:`Agreement`."""
+"""Summary that a scorer keeps of one record; only :class:`Agreement` reads those of other scorers."""
 _TOP = 5
 
-# Scorers judge the records of one model. They are stateless: one serves many threads and models. What they can tell
-# has names, ``metrics``, the usual one first.
+# Scorers judge the records of one model. They are stateless: one serves many threads and models. ``metrics`` has the
+# names of their metrics, the usual one first.
 
 
 _PREFIXES: Mapping[coco_metric.Kind, str] = {"points": "oks_", "masks": "mask_", "turned": "obb_", "boxes": ""}
@@ -81,7 +82,7 @@ _PREFIXES: Mapping[coco_metric.Kind, str] = {"points": "oks_", "masks": "mask_",
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The detections of one image, and their masks as run lengths."""
+    """Detections of one image, and their masks as run lengths."""
 
     record: Detections
     outlines: Sequence[Any] | None = None
@@ -89,10 +90,13 @@ class Objects:
 
 @dataclass(frozen=True, slots=True)
 class BoxScorer:
-    """Average precision by COCO's evaluator: of points, masks and oriented boxes where labels and detections have
-    them, and of boxes. On labels of a sequence, HOTA and IDF1 of tracks, too.
+    """Average precision by COCO's evaluator, of boxes, points, masks and oriented boxes.
+
+    The last three count where both labels and detections have them. On labels of a sequence it also has HOTA and IDF1
+    of tracks.
 
     Attributes:
+        ground_truth: the labels.
         tracked_from: lowest score of detections that are tracked; None where none are.
         tracking: ``track:`` of the pipeline, of which ByteTrack's settings count; its defaults where there is none.
     """
@@ -103,7 +107,7 @@ class BoxScorer:
 
     @property
     def kinds(self) -> tuple[coco_metric.Kind, ...]:
-        """What the labels can judge, the usual first."""
+        """Kinds that the labels can judge, the usual first."""
         wanted: Mapping[coco_metric.Kind, str] = {"points": "points", "masks": "outlines", "turned": "turned"}
         return (*(kind for kind, what in wanted.items() if self.ground_truth.has(what)), "boxes")
 
@@ -118,7 +122,7 @@ class BoxScorer:
         return is_sequence and track_metric.is_installed()
 
     def note(self, index: int, record: Record) -> Objects:
-        """The detections themselves; the decoder made them new."""
+        """Return the detections themselves; the decoder created them for this image."""
         found: Detections = expect(record, Detections, "boxes")
         true = self.ground_truth.images[index]
         if found.points is not None and true.points is not None and len(found) and len(true.points):
@@ -139,7 +143,7 @@ class BoxScorer:
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
         records, found = [note.record for note in notes], dict[str, ImageScores]()
         outlines = [note.outlines or [] for note in notes]
-        every = [*notes, *(reference or ())]  # a version that finds nothing is judged as the model that it was made of
+        every = [*notes, *(reference or ())]  # a version that finds nothing is judged like the model it was made from
         known: dict[coco_metric.Kind, bool] = {
             "points": any(note.record.points is not None for note in every),
             "masks": any(note.outlines is not None for note in every),
@@ -154,7 +158,7 @@ class BoxScorer:
         return found
 
     def _tracked(self, records: Sequence[Detections]) -> list[Detections]:
-        """What a pipeline would track, frame by frame."""
+        """Return the tracks that a pipeline would make, frame by frame."""
         usual = ByteTrackStage.model_validate({"track": "bytetrack", "from": "model"})
         tracker = ByteTrack((self.tracking or usual).limits(self.tracked_from))
         tracks = []
@@ -167,13 +171,13 @@ class BoxScorer:
 
 @dataclass(frozen=True, slots=True)
 class ClassScorer:
-    """Whether the right class is the best one, or among the best five."""
+    """Scorer of whether the right class is the best one, or among the best five."""
 
     ground_truth: labels.GroundTruthClasses
     metrics: tuple[str, ...] = ("top1", "top5")
 
     def note(self, index: int, record: Record) -> tuple[bool, bool]:
-        """Whether the best, and one of the best five, is right."""
+        """Return whether the best, and one of the best five, is right."""
         best = expect(record, Classification, "classes").classes[:_TOP].tolist()
         return best[:1] == [self.ground_truth.classes[index]], self.ground_truth.classes[index] in best
 
@@ -190,7 +194,7 @@ class MaskScorer:
     metrics: tuple[str, ...] = ("miou",)
 
     def note(self, index: int, record: Record) -> tuple[Any, Any, Any]:
-        """Pixels of every class that are found and true, found, true; (256,) int64 each."""
+        """Return the pixels of every class that are both found and true, found, and true; (256,) int64 each."""
         file = self.ground_truth.files[index]
         found, true = labels.spread(expect(record, Segmentation, "masks"), labels.read_mask(file), file)
         known = true != labels.VOID
@@ -205,7 +209,7 @@ class MaskScorer:
 
 @dataclass(frozen=True, slots=True)
 class IdentityScorer:
-    """Whether the nearest other image shows the same; and, beside a reference, whether the vectors are its own.
+    """Scorer of whether the nearest other image shows the same, and, with a reference, of equal vectors.
 
     ``retrieval`` counts images of whose identity there is another. ``cosine`` is the mean of the cosines between a
     model's vectors and the reference's, those below 0 as 0.
@@ -215,7 +219,7 @@ class IdentityScorer:
     metrics: tuple[str, ...] = ("retrieval", "cosine")
 
     def note(self, index: int, record: Record) -> Any:
-        """The vector."""
+        """Return the vector."""
         return expect(record, Embedding, "identities").vector
 
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
@@ -231,10 +235,10 @@ class IdentityScorer:
         return found if reference is None else {**found, "cosine": cosine(vectors, reference)}
 
 
-# Agreement: how far a model answers the same as another, where no labels show what is true.
+# Agreement of two models, where there are no labels.
 
 SAME_IOU = 0.5
-"""Overlap from which two boxes are of one object, as in PASCAL VOC and COCO's AP50."""
+"""Least overlap of two boxes of one object, as in PASCAL VOC and COCO's AP50."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,30 +251,30 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A mask, compressed, so that those of a whole dataset fit in memory."""
+    """A compressed mask, so that those of a whole dataset fit in memory."""
 
     data: bytes
     shape: tuple[int, ...]
 
     def mask(self) -> Any:
-        """(h, w) uint8."""
+        """Return the mask, (h, w) uint8."""
         return np.frombuffer(zlib.decompress(self.data), np.uint8).reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """``agreement``, 0 to 1, mean over images; for vectors ``cosine``.
+    """Scorer of ``agreement`` of two models, 0 to 1, mean over images; for vectors ``cosine``.
 
-    Detections and keypoints: twice the boxes that both found (of one class, overlapping by :data:`SAME_IOU` or more,
-    each counted once) over all boxes of both; 1 where neither found any. Classes, those of every head, and texts:
-    whether the best one is the same. Masks: the part of pixels of one class. Depth, anomalies and images count as
-    vectors: of a small copy, less its mean.
+    Detections and keypoints: twice the boxes that both found, over all boxes of both; 1 where neither found any. Such
+    boxes are of one class, overlap by :data:`SAME_IOU` or more, and count once. Classes, those of every head, and
+    texts: whether the best one is the same. Masks: the share of pixels of one class. Depth, anomalies and images
+    count as vectors: of a small copy, less its mean.
     """
 
     metrics: tuple[str, ...] = ("agreement", "cosine")
 
     def note(self, index: int, record: Record) -> Note:
-        """What to compare of a record. Raises ConfigError for a user's own."""
+        """Return what to compare of a record; raise ConfigError for a user's own kind."""
         if isinstance(record, Detections):
             return Found(record.boxes, record.classes)
         if isinstance(record, Classification):
@@ -286,9 +290,9 @@ class Agreement:
         if isinstance(record, (DepthMap, AnomalyMap, OutputImage)):
             return _small(record)
         raise ConfigError(
-            f"nothing is known about comparing two {type(record).__name__}",
-            why="a task: python made them",
-            fix="let it return one of edgert's records, such as Detections, Classification, Segmentation or Embedding",
+            f"edgert cannot compare two {type(record).__name__}",
+            why="a task: python returned them",
+            fix="return one of edgert's records there, such as Detections, Classification, Segmentation or Embedding",
         )
 
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
@@ -300,17 +304,17 @@ class Agreement:
 
 
 def says_little(notes: Sequence[Note]) -> str:
-    """Return why agreement with a reference that keeps these notes says little; empty where it says something."""
+    """Return why agreement with a reference that has these notes means little; empty where it means something."""
     if len(notes) < 2:
         return ""
     if all(isinstance(one, Found) for one in notes):
         return "" if any(len(one.boxes) for one in notes) else f"it finds nothing on any of the {len(notes)} images"
     is_same = all(isinstance(one, int | str | tuple) and one == notes[0] for one in notes)
-    return f"it names the same on all {len(notes)} images" if is_same else ""
+    return f"its result is the same on all {len(notes)} images" if is_same else ""
 
 
 def _small(record: DepthMap | AnomalyMap | OutputImage) -> Any:
-    """A map or image of 64 x 64, less its mean, in a row."""
+    """Return a map or image of 64 x 64, less its mean, flattened."""
     name = {DepthMap: "depth", AnomalyMap: "scores", OutputImage: "pixels"}[type(record)]
     copy = cv2.resize(getattr(record, name).astype(np.float32), (64, 64), interpolation=cv2.INTER_AREA)
     return (copy - copy.mean()).reshape(-1)
@@ -326,7 +330,7 @@ def _same(one: Note, other: Note) -> float:
 
 
 def _pairs(one: Found, other: Found) -> int:
-    """Boxes of one that find a partner, the best first, each the most overlapping that is left."""
+    """Return the number of boxes that find a partner: the best first, each the most overlapping that is left."""
     overlap = overlaps(one.boxes, other.boxes)
     overlap[one.classes[:, None] != other.classes] = 0.0
     count = 0
@@ -339,7 +343,7 @@ def _pairs(one: Found, other: Found) -> int:
 
 
 def overlaps(one: Any, other: Any) -> Any:
-    """(N, M) float64 intersection over union of (N, 4) and (M, 4) corners."""
+    """Return the (N, M) float64 intersection over union of (N, 4) and (M, 4) corners."""
     one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
     low, high = np.maximum(one[:, None, :2], other[:, :2]), np.minimum(one[:, None, 2:], other[:, 2:])
     shared = np.clip(high - low, 0.0, None).prod(axis=2)
@@ -352,23 +356,23 @@ Scorer = BoxScorer | ClassScorer | MaskScorer | IdentityScorer | Agreement
 
 
 def cosine(vectors: Any, reference: Sequence[Note]) -> Ratio:
-    """Mean cosine of (n, D) unit vectors and the reference's, those below 0 as 0."""
+    """Return the mean cosine of (n, D) unit vectors and the reference's, those below 0 as 0."""
     others = unit(np.asarray(reference, np.float64))
     return mean_of(np.clip((vectors * others).sum(axis=1), 0.0, 1.0))
 
 
 def unit(vectors: Any) -> Any:
-    """(n, D) float64 scaled to length 1; zeros stay."""
+    """Return (n, D) float64 vectors scaled to length 1; zeros stay."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
 
 
 def expect(record: Record, kind: type[Any], what: str) -> Any:
-    """The record, if it is of the kind that the labels are for. Raises ConfigError otherwise."""
+    """Return the record, if it is of the kind that the labels are for; raise ConfigError otherwise."""
     if not isinstance(record, kind):
         raise ConfigError(
             f"labels of {what} cannot judge this model",
-            why=f"its task makes {type(record).__name__}, the labels are for {kind.__name__}",
+            why=f"its task returns {type(record).__name__}, the labels are for {kind.__name__}",
             fix="give labels of the kind that the task finds, or images without labels",
         )
     return record

@@ -1,4 +1,4 @@
-"""Scorers of what is neither boxes nor one class: several labels, texts, depth, images; and which labels get which."""
+"""Scorers of several labels, texts, depth and images, and the choice of a scorer for labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,10 @@ Scores = Mapping[str, score.ImageScores]
 
 @dataclass(frozen=True, slots=True)
 class MultiLabelScorer:
-    """Mean over classes of the average precision of finding the images that have each, at COCO's 101 recalls; and
-    whether the best class is one that is there."""
+    """Mean over classes of the average precision of finding the images of each class, at COCO's 101 recalls.
+
+    It also has the share of images whose best class is one of their labels.
+    """
 
     ground_truth: labels.GroundTruthLabels
     metrics: tuple[str, ...] = ("map", "top1")
@@ -41,7 +43,7 @@ class MultiLabelScorer:
 
 
 def _matches(number: int, true: Sequence[tuple[int, ...]], notes: Sequence[Classification]) -> coco_metric.ClassMatches:
-    """One class's scores on all images, the highest first."""
+    """Return one class's scores on all images, the highest first."""
     found = [(float(some.scores[place]), image) for image, some in enumerate(notes)
              for place in np.flatnonzero(some.classes == number)]  # fmt: skip
     found.sort(key=lambda one: -one[0])
@@ -53,14 +55,16 @@ def _matches(number: int, true: Sequence[tuple[int, ...]], notes: Sequence[Class
 
 @dataclass(frozen=True, slots=True)
 class TextScorer:
-    """Character error rate: insertions, deletions and exchanges over the characters that are there; and the part of
-    texts that are read without any."""
+    """Character error rate, and the share of texts without an error.
+
+    The rate is insertions, deletions and exchanges over the true characters.
+    """
 
     ground_truth: labels.GroundTruthTexts
     metrics: tuple[str, ...] = ("cer", "exact")
 
     def note(self, index: int, record: Record) -> tuple[int, int]:
-        """Edits and characters."""
+        """Return edits and characters."""
         true = self.ground_truth.texts[index]
         return edits(score.expect(record, Text, "texts").text, true), len(true)
 
@@ -70,7 +74,7 @@ class TextScorer:
 
 
 def edits(one: str, other: str) -> int:
-    """The Levenshtein distance (V. Levenshtein, 1966)."""
+    """Return the Levenshtein distance (V. Levenshtein, 1966)."""
     row = list(range(len(other) + 1))
     for number, letter in enumerate(one, 1):
         before, row[0] = row[0], number
@@ -84,18 +88,18 @@ _NEAR = 1.25
 
 @dataclass(frozen=True, slots=True)
 class DepthScorer:
-    """Errors of depth where it is known (D. Eigen et al. 2014, arXiv:1406.2283): mean relative error, root of the mean
-    square in meters, and the part within a factor of 1.25; each the mean over images.
+    """Errors of depth where it is known (D. Eigen et al. 2014, arXiv:1406.2283), each the mean over images.
 
-    Depth without a unit is scaled and shifted to fit best, image by image; inverse depth as such (R. Ranftl et al.
-    2020, arXiv:1907.01341).
+    They are the mean relative error, the root mean square error in meters, and the share within a factor of 1.25. Depth
+    without a unit is scaled and shifted to fit best, image by image; inverse depth as such (R. Ranftl et al. 2020,
+    arXiv:1907.01341).
     """
 
     ground_truth: labels.GroundTruthDepth
     metrics: tuple[str, ...] = ("abs_rel", "rmse", "delta1")
 
     def note(self, index: int, record: Record) -> tuple[float, float, float]:
-        """The three numbers of an image; NaN where no depth is known."""
+        """Return the three numbers of an image; NaN where no depth is known."""
         file = self.ground_truth.files[index]
         found: DepthMap = score.expect(record, DepthMap, "depth")
         true = labels.covered(found.region, labels.read_depth(file), file)
@@ -117,7 +121,7 @@ class DepthScorer:
 
 
 def _fitted(made: Any, real: Any, unit: str) -> Any:
-    """Depth in meters."""
+    """Return depth in meters."""
     if unit == "metric":
         return made
     wanted = 1 / real if unit == "inverse" else real
@@ -133,8 +137,10 @@ _MOST_DB = 100.0
 
 @dataclass(frozen=True, slots=True)
 class PictureScorer:
-    """How like images are to those wanted: PSNR in dB, 100 at most, and SSIM (Z. Wang et al. 2004, its 11x11 Gaussian,
-    per color channel); the mean over images."""
+    """Similarity of images to target images, the mean over images.
+
+    It has PSNR in dB, 100 at most, and SSIM (Z. Wang et al. 2004, its 11x11 Gaussian, per color channel).
+    """
 
     ground_truth: labels.GroundTruthPictures
     metrics: tuple[str, ...] = ("psnr", "ssim")
@@ -147,9 +153,9 @@ class PictureScorer:
             raise ConfigError(f"cannot read {str(file)!r}", why="it is missing, damaged or no image")
         if max(found.region[:2]) > 1:
             raise ConfigError(
-                "images cannot be compared with a part of them",
-                why=f"the model sees its images from {found.region[0]:g},{found.region[1]:g} on",
-                fix="input: {resize: letterbox} or stretch shows it all",
+                "a part of an image cannot be compared with the whole target",
+                why=f"the model gets its images from {found.region[0]:g},{found.region[1]:g} on",
+                fix="set input: {resize: letterbox} or stretch, which keep the whole image",
             )
         size = true.shape[1], true.shape[0]
         made = found.pixels
@@ -163,8 +169,10 @@ class PictureScorer:
 
 
 def ssim(one: Any, other: Any) -> float:
-    """Mean structural similarity of two (h, w, C) uint8 images of at least 11 pixels a side, over where the window
-    lies inside."""
+    """Return the mean structural similarity of two (h, w, C) uint8 images, over where the window lies inside.
+
+    Images have at least 11 pixels a side.
+    """
     first, second = one.astype(np.float64), other.astype(np.float64)
 
     def mean(image: Any) -> Any:
@@ -185,10 +193,11 @@ Scorer = score.Scorer | MultiLabelScorer | TextScorer | DepthScorer | PictureSco
 def scorer_for(
     ground_truth: labels.GroundTruth, task: TaskConfig | None = None, tracking: ByteTrackStage | None = None
 ) -> Scorer:
-    """The scorer of a kind of labels.
+    """Return the scorer of a kind of labels.
 
     Args:
-        task: of the model; its lowest score is that of what is tracked on labels of a sequence.
+        ground_truth: the labels.
+        task: of the model; detections from its lowest score on are tracked on labels of a sequence.
         tracking: how; ByteTrack with its defaults by default.
     """
     if isinstance(ground_truth, labels.GroundTruthBoxes):

@@ -1,4 +1,4 @@
-"""The one door to TrackEval: HOTA and IDF1 of tracks, by its own protocol of the MOT challenges.
+"""HOTA and IDF1 of tracks, by TrackEval's protocol of the MOT challenges; all use of TrackEval is here.
 
 J. Luiten et al., "HOTA", 2020 (arXiv:2009.07736); E. Ristani et al. 2016 (arXiv:1609.01775);
 github.com/JonathonLuiten/TrackEval.
@@ -20,33 +20,33 @@ from edgert.errors import ConfigError
 from edgert.runtime import Detections
 
 METRICS = ("hota", "idf1")
-_PEDESTRIAN, _DISTRACTOR = 1, 8  # classes of the challenges: what is found on a distractor does not count
+_PEDESTRIAN, _DISTRACTOR = 1, 8  # classes of the challenges; detections of a distractor do not count
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A number of a whole sequence, which frames drawn again cannot have."""
+    """A value of a whole sequence, which resampled frames cannot have."""
 
     value: float
 
     def values(self, weights: F64) -> F64:
-        """(R,) NaN."""
+        """Return (R,) NaN."""
         return np.full(len(weights), np.nan)
 
 
 def is_installed() -> bool:
-    """Whether TrackEval is."""
+    """Return whether TrackEval is installed."""
     return find_spec("trackeval") is not None
 
 
 def needs_trackeval() -> None:
-    """Raises ConfigError without it."""
+    """Raise ConfigError where TrackEval is not installed."""
     if not is_installed():
         raise ConfigError("HOTA and IDF1 need TrackEval", fix="pip install trackeval (the extra mot)")
 
 
 def scores(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Mapping[str, Whole]:
-    """``hota``, the mean over overlaps of 0.05 to 0.95, and ``idf1``.
+    """Return ``hota``, the mean over overlaps of 0.05 to 0.95, and ``idf1``.
 
     Args:
         ground_truth: of every frame, in time, with ids; crowds are distractors.
@@ -71,7 +71,7 @@ def scores(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Mappi
 
 
 def _write(file: Path, frames: Iterable[tuple[Any, Any, Any]]) -> None:
-    """Rows of frame, id, x, y, width, height, whether it counts, class, visibility."""
+    """Write rows of frame, id, x, y, width, height, whether it counts, class, visibility."""
     file.parent.mkdir(parents=True)
     lines = []
     for frame, (ids, corners, classes) in enumerate(frames, 1):

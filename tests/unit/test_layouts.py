@@ -334,7 +334,7 @@ def test_every_form_of_a_split(
     [
         ("[day/images, nowhere]", "no folder of images 'nowhere'", "data.yaml: val"),
         ("gone.txt", "no folder of images 'gone.txt'", "data.yaml: val"),
-        ("[day/images, empty]", "empty holds no image", "data.yaml"),
+        ("[day/images, empty]", "empty has no image", "data.yaml"),
         ("none.txt", "none.txt lists no image", "data.yaml"),
         ("some.txt", r"2 of 3 images that .*some.txt lists are missing, first on line 3: './gone.jpg'", "some.txt:3"),
         ("wrong.txt", "line 2 of .*wrong.txt names no image: './data.yaml'", "wrong.txt:2"),

@@ -82,13 +82,13 @@ def test_without_a_reference_nothing_is_said() -> None:
 
 
 def test_a_users_own_record_is_refused() -> None:
-    with pytest.raises(ConfigError, match="comparing two dict"):
+    with pytest.raises(ConfigError, match="cannot compare two dict"):
         SCORER.note(0, {"a": 1})
 
 
 def test_a_reference_that_tells_nothing_apart_is_no_yardstick() -> None:
     nothing, something = (SCORER.note(0, boxes(*rows)) for rows in ((), ((0, 0, 9, 9),)))
     assert says_little([nothing, nothing]) == "it finds nothing on any of the 2 images"
-    assert says_little([3, 3, 3]) == "it names the same on all 3 images" == says_little([("a", 1)] * 3)
+    assert says_little([3, 3, 3]) == "its result is the same on all 3 images" == says_little([("a", 1)] * 3)
     for notes in ([3], [3, 4], [nothing, something], [something, something], [np.ones(3), np.ones(3)], []):
         assert not says_little(notes)

@@ -69,10 +69,10 @@ def test_categories_are_counted_off_or_are_class_indices(tmp_path: Path) -> None
     assert isinstance(dataset.ground_truth, GroundTruthBoxes) and dataset.ground_truth.classes == (0, 1, 2)
     one = dataset.ground_truth.images[by_name(dataset)["a.png"]]
     assert one.crowds.tolist() == [False, True] and one.areas.tolist() == [20, 9]
-    assert "counted off" in dataset.notes[0]
+    assert "numbered in the order" in dataset.notes[0]
     from_zero = coco(categories=[{"id": n, "name": str(n)} for n in (0, 1, 3, 8)])
     dataset = open_dataset(written(tmp_path, from_zero))
-    assert boxes_of(dataset, "a.png")[1] == [3, 1] and "taken for class indices" in dataset.notes[0]
+    assert boxes_of(dataset, "a.png")[1] == [3, 1] and "used as class indices" in dataset.notes[0]
 
 
 def test_categories_are_known_by_name_where_labels_are(tmp_path: Path) -> None:

@@ -138,9 +138,9 @@ def test_a_version_with_another_input_is_refused(photos: Path) -> None:
         {"image": (models.IMAGE, TensorProto.FLOAT)},
         {"means": ((1, 3), TensorProto.FLOAT)},
     )
-    with pytest.raises(ModelError, match="a version to compare does not take 'x'") as caught:
+    with pytest.raises(ModelError, match="a version to compare has no input 'x'") as caught:
         evaluate_versions({"fp32": MEANS, "other": renamed}, setup(photos))
-    assert "it takes image" in caught.value.why and "--input" in caught.value.fix
+    assert "it has image" in caught.value.why and "--input" in caught.value.fix
 
 
 def test_without_labels_versions_are_compared_with_each_other(photos: Path) -> None:
@@ -191,7 +191,7 @@ def test_what_fails_is_told_once_with_its_image(photos: Path) -> None:
     with pytest.raises(ModelError) as caught:
         evaluate(wrong, one)
     assert caught.value.where.endswith(".png")
-    with pytest.raises(ModelError, match="gives no 'means'"):
+    with pytest.raises(ModelError, match="has no output 'means'"):
         evaluate(lambda feeds: {"other": np.zeros(1)}, one)
     broken = photos / "0" / "0.png"
     broken.write_bytes(broken.read_bytes()[:40])

@@ -30,7 +30,7 @@ def test_top1_and_top5() -> None:
 def test_labels_of_another_kind_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         ClassScorer(GroundTruthClasses((3,))).note(0, Embedding(np.ones(3, np.float32)))
-    assert "makes Embedding, the labels are for Classification" in caught.value.why
+    assert "returns Embedding, the labels are for Classification" in caught.value.why
 
 
 def test_every_kind_of_truth_has_its_scorer() -> None:

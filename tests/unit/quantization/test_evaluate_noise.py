@@ -35,7 +35,7 @@ def test_noise_and_an_agreement_that_says_little_are_warned_of(tmp_path: Path) -
     found = evaluated(tmp_path, [7.0, 8.0])
     assert found.warnings == (
         "other.onnx: the noise of output 'y' is larger than its signal (-11.6 dB)",
-        "agreement with net says little: it names the same on all 3 images",
+        "agreement with net says little: its result is the same on all 3 images",
     )
     assert found.to_json()["warnings"] == list(found.warnings)
     assert [one.text for one in found.report().notes if one.level == "warning"] == [

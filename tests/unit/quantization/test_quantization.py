@@ -61,7 +61,7 @@ def test_noise_above_the_signal_is_said_though_every_class_agrees(
     assert made.evaluation is not None and made.evaluation.comparisons[0].other == 1.0 and not made.is_sound
     spoils, little = made.warnings
     assert "the noise of output 'y' is larger than its signal (-8.7 dB)" in spoils
-    assert "it names the same on all 32 images" in little
+    assert "its result is the same on all 32 images" in little
     assert set(made.warnings) <= set(summary(made))
     assert {"warning"} == {one.level for one in describe(made, config).notes if "INT8" in one.text}
     monkeypatch.setattr(int8_model, "sqnr", lambda *_: {"y": 6.0})
