@@ -17,7 +17,7 @@ from edgert.meters.usage import PROCESS
 _LOG = logging.getLogger(__name__)
 
 CORES = "cores"
-"""Unit of a budget of CPU time, which stands in for watts."""
+"""Unit of a budget of CPU time, which replaces watts."""
 CPU_LOOKS = 4
 """Looks that CPU time is averaged over, two seconds: in half a second a camera gives a dozen frames, one more or less
 is too much."""

@@ -148,7 +148,7 @@ def main() -> None:
         # Functions that write files raise an EdgertError, so this error comes from standard output.
         with suppress(OSError):
             typer.echo(f"error: cannot write to standard output: {cause(error)}", err=True)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail at the exit again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # buffered output would fail again at the exit
         sys.exit(EXIT_ERROR)
     except Exception:  # noqa: BLE001 - the last line of defense: a bug is reported as one, with its traceback
         _bug()

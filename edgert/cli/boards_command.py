@@ -123,7 +123,7 @@ def list_row(board: Board) -> tuple[str, ...]:
     """Return the cells of a board under :data:`LIST`."""
     is_known = any(not mode.unknown for mode in board.modes)
     guessed = [key for key in ("gpu_mhz", "emc_mhz") if all(key in mode.estimated for mode in board.modes)]
-    peak = board.peak_mode.model_copy(update={"estimated": tuple(guessed)})  # nobody has published it of any mode
+    peak = board.peak_mode.model_copy(update={"estimated": tuple(guessed)})  # not published for any mode
     return (
         board.name,
         board.soc,

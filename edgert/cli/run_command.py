@@ -160,7 +160,7 @@ def run(
                     )
                 finally:
                     summary = running.summary()
-        except EdgertError as error:  # what it came to until then is wanted all the more
+        except EdgertError as error:  # after an error the results so far matter even more
             failed = error
         write(summary)  # before anything is shown: the terminal may be gone
         if failed is not None and not summary.frames_in:  # nothing was run, so there is nothing to show of it

@@ -264,7 +264,7 @@ def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to
         screen.print(f"model {name}: {backend}{counted}, {made}{graph}{batch}{layout}", markup=False)
         for one in engine.get("skipped", ()):
             skipped[f"{one['engine']} skipped{f' for model {name}' if one['model'] else ''}: {one['why']}"] = None
-    if skipped and file.passed_over is not None:  # nobody asked for those
+    if skipped and file.passed_over is not None:  # the default engines, not requested ones
         screen.print(f"engines: is left out, so the best here; {'; '.join(skipped)}", markup=False)
     else:
         for line in skipped:

@@ -211,7 +211,7 @@ def build(
         raise ConfigError("this pipeline has no model to build", where=file.where("models"))
     for name, config in file.config.models.items():
         try:
-            check_precision(config, f"models.{name}")  # images and labels that are not there, before minutes of work
+            check_precision(config, f"models.{name}")  # report missing images and labels before minutes of work
         except EdgertError as error:
             raise file.located(error)  # noqa: B904 - the same error, with its line
     if tune:

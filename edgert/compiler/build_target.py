@@ -36,7 +36,7 @@ _TENSORRT = {5: "8.5.2", 6: "10.3.0", 7: "10.13.3"}
 has 10.13.3 (https://developer.nvidia.com/embedded/jetpack-archive)."""
 _USUAL_JETPACK = 6
 _FIRST_TYPED = 11
-"""TensorRT's first release that takes no calibration cache: types and scales stand in the model."""
+"""TensorRT's first release that takes no calibration cache: types and scales are in the model."""
 
 
 @dataclass(frozen=True)

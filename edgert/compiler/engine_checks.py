@@ -150,8 +150,8 @@ def _trouble(request: BuildRequest, verification: Verification) -> PlacementErro
 
 
 EngineChecks = Mapping[str, Any]
-"""What was found about an engine, as plain data: ``placement``, ``input`` where a DLA is in it, and where it could be
-run ``outputs``, ``profile``, ``layers`` and ``memory``."""
+"""Results of checking an engine, as plain data: ``placement``, and ``input`` where it uses a DLA. If it could be run,
+there are ``outputs``, ``profile``, ``layers`` and ``memory`` as well."""
 ENGINE_TOLERANCE: Mapping[str, float] = {"fp32": 1e-2, "fp16": 2e-2, "int8": 0.7}
 """Precision → how far an engine's outputs may be from the reference's: root of the mean squared difference over that
 of the reference. A GPU computes float32 in TF32, whose 11 bits round by 2^-11 = 0.0005 in each layer: 0.005 after 100

@@ -56,7 +56,7 @@ def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str
         try:
             made = plan(file, board=target.asked, mode=target.mode, tensorrt=target.tensorrt, look=False)
         except (ConfigError, PlacementError) as error:
-            if error.what != "clocks unknown":  # which is a gap in what is known of the board, not in the file
+            if error.what != "clocks unknown":  # the clocks of the board are missing, not a part of the file
                 raise
             report.note(f"nothing is predicted for {target.name} in {target.mode}: {error.why or error.what}")
             return {PLAN: to_json(None), PLACEMENT: to_json({})}

@@ -246,9 +246,9 @@ Region = Annotated[
 # Sections whose keys depend on the kind that they name: a ``sink: video`` has other keys than a ``sink: jsonl``.
 
 WITHIN = "within_kind"
-"""Type of the pydantic error that stands for those of the kind's own section, which its context holds."""
+"""Type of the pydantic error that contains the errors of the kind's own section in its context."""
 EXPLAINED = "edgert"
-"""Type of the one that stands for a ConfigError, which its context holds."""
+"""Type of the pydantic error that contains a ConfigError in its context."""
 _Self = TypeVar("_Self", bound="Kinded")
 
 

@@ -16,7 +16,7 @@ _STYLES, _SCRIPTS = ("page.css", "series.css", "network.css"), ("page.js", "netw
 def render(plan: Plan) -> str:
     """Return the plan as a whole HTML document; equal plans give equal text."""
     names = None
-    if len(plan.boards) > 1:  # nobody reads fifty links: one for each board
+    if len(plan.boards) > 1:  # fifty links are too many: one for each board
         names = {"boards": "Boards", **{board.board: board.title for board in plan.boards}}
         names |= {"notes": "What was assumed"} if plan.notes else {}
     body = [_header(plan), html.columns(_sections(plan), names)]

@@ -1,4 +1,4 @@
-"""A plan in sentences and as plain data, and checks of what ``edgert plan`` asks for."""
+"""A plan in sentences and as plain data, and checks of the options of ``edgert plan``."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

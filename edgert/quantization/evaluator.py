@@ -26,13 +26,13 @@ AGREEMENT_IMAGES = 64
 CORRECTION_IMAGES = 32
 """Calibration images that biases are corrected over: the first. An evaluation takes others, as far as there are."""
 NOISE_IMAGES = 16
-"""And that the noise of outputs is measured on."""
+"""Calibration images that the noise of outputs is measured on."""
 
 SOUND = {"agreement": 0.8, "cosine": 0.9}
-"""Metric without labels → what INT8 must reach to be let alone. YOLOX-nano in INT8 throughout has an agreement of 0.6
-and loses a third of its mAP; sound models have 0.86 or more."""
+"""Metric without labels → the value at which INT8 needs no repair. YOLOX-nano in INT8 throughout has an agreement of
+0.6 and loses a third of its mAP; sound models have 0.86 or more."""
 REPAIRED = {"agreement": 0.9, "cosine": 0.97}
-"""And what it must reach once something has to be done: less than SOUND would be luck."""
+"""The value that a repaired model must reach: it is higher than SOUND, as a value near SOUND could be luck."""
 NOISY, QUIET = 0.3, 0.15
 """The same for the noise of outputs whose meaning is not known, largest first."""
 

@@ -74,7 +74,7 @@ class QuantizationResult:
 BUDGET_S = 600.0
 """Seconds that the search for layers to keep may take, by default."""
 UNASKED_S = 300.0
-"""And where no budget was set, but INT8 would spoil the model."""
+"""Seconds for that search where no budget was set, but INT8 would spoil the model."""
 _BLAMED = 5
 _SMOOTHED = "activations smoothed, so that the channels of one tensor have similar ranges"
 

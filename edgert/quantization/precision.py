@@ -17,7 +17,7 @@ from edgert.graph.operators import QDQ, is_integer
 from edgert.quantization.run import ALONE, Job, Run, Target, needs_images
 
 _RECIPE = 3
-"""Part of the cache key: raise it when models are made in another way."""
+"""Part of the cache key; increase it when models are made in another way."""
 
 
 def in_precision(

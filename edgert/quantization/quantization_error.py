@@ -186,8 +186,8 @@ def _stacked(arrays: Sequence[Array]) -> weights.F64:
 # corrected.
 
 _WORTH = 0.1
-"""Part of a channel's squared error that a shift must take off to be made. Smaller ones do more harm by what they get
-wrong from a few images than good, most of all where errors are rare and large, as clipping makes them: correcting
+"""Part of a channel's squared error that a shift must remove to be applied. Smaller shifts do more harm than good, as a
+few images measure them badly. That is worst where errors are rare and large, as clipping makes them: correcting
 their mean moves everything else. With 0.02 the outputs of SqueezeNet on other images were worse than uncorrected, and
 YOLOX-nano found nothing any more; with 0.25 MobileNet's had nearly twice the noise that 0.02 left. (Measured on
 calibration images that nothing was fitted to.)"""

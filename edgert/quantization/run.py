@@ -63,7 +63,7 @@ def needs_images(
 
 
 Target = Literal["ort", "gpu"]
-"""Who runs the model that is made: ONNX Runtime, or TensorRT on a GPU."""
+"""The engine that will run the model: ONNX Runtime, or TensorRT on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)

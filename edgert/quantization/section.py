@@ -141,7 +141,7 @@ def model_section(
 
 
 _FEW, _ENOUGH = 4, 16
-"""Of the images, as many as a model is tried on when nothing else shows how it is fed; more where few cannot tell."""
+"""Images that a model is tried on when nothing else shows its preprocessing; the second number if the first fails."""
 
 
 def _of_onnx(

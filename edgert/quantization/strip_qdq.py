@@ -94,11 +94,11 @@ class _Walk:
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     integers: dict[str, tuple[Array, str]] = field(default_factory=dict)
-    """Output of a Q on a stored tensor → its integers and what the tensor is called."""
+    """Output of a Q on a stored tensor → its integers and the tensor's name."""
     rounded: dict[str, tuple[str, Node]] = field(default_factory=dict)
     """Output of a Q → the float tensor it rounds, and the Q."""
     floats: dict[str, str] = field(default_factory=dict)
-    """Output of a DQ → the float tensor that stands for it now."""
+    """Output of a DQ → the float tensor that replaces it."""
     scales: dict[str, dict[str, float]] = field(default_factory=dict)
     """Tensor → the nodes that round it, and their scales."""
     weights: dict[str, Step] = field(default_factory=dict)

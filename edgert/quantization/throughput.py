@@ -16,7 +16,7 @@ from edgert.graph import Model
 ROUNDS = 15
 """Runs of each version, in turns, so that a machine that slows down slows all."""
 MOST_ROUNDS = 120
-"""And at most, where the versions are too close to decide which is faster."""
+"""Most runs of each version, where they are too close to decide which is faster."""
 _WARM = 3
 _SURE = 3.0
 """Standard deviations of a fair coin by which one version must win more turns than another. Turns are looked at again

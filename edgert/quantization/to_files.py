@@ -146,7 +146,7 @@ def _on_images(
 
 
 TARGETS = ("ort", "gpu", "dla", "cache")
-"""What an INT8 model can be made for; ``cache`` is a calibration cache for TensorRT <= 10."""
+"""Targets of an INT8 model; ``cache`` is a calibration cache for TensorRT <= 10."""
 USUAL_TRT = "10.3.0"
 
 

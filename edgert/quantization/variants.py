@@ -26,9 +26,9 @@ from edgert.quantization.run import ALONE, Run, needs_images
 from edgert.quantization.scheme.units import Scheme, Target
 
 PRECISIONS = ("int8", "fp16")
-"""What can run here."""
+"""Precisions that can run here."""
 EMULATED: tuple[Target, ...] = ("dla", "gpu")
-"""Whose INT8 can be emulated."""
+"""Targets whose INT8 can be emulated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,10 +1,10 @@
-"""The board's side of a remote build: what ``edgert job ACTION`` does, for the workstation that calls it over ssh.
+"""The board's side of a remote build: the actions of ``edgert job``, which the workstation calls over ssh.
 
-receive DIGEST BYTES     takes a bundle in, from where an earlier transfer broke off
-start RUN [strict]       starts a job of its own process group, or joins the one that is running
-follow RUN OFFSET        passes on the events of the job, from an offset to its end
-send RUN OFFSET          sends what the job added to the bundle
-cancel RUN               asks the job to end
+- ``receive DIGEST BYTES`` receives a bundle, from where an earlier transfer stopped.
+- ``start RUN [strict]`` starts a job in its own process group, or joins the one that is running.
+- ``follow RUN OFFSET`` passes on the events of the job, from an offset to its end.
+- ``send RUN OFFSET`` sends what the job added to the bundle.
+- ``cancel RUN`` requests the job to end.
 
 A connection that breaks ends the action and never the job.
 """

@@ -288,7 +288,7 @@ def work(run: Run, lock: int) -> None:
     command = [*_ourselves(), "build", str(run.content.bundle), "-o", str(run.output), "--json", "-", *strict]
     compiler = subprocess.Popen(command, pass_fds=(lock,))  # noqa: S603 - ourselves
     ends_at: float | None = None
-    while (code := compiler.poll()) is None:  # it is asked to end when we are, and ended when it does not
+    while (code := compiler.poll()) is None:  # on a stop request the compiler is asked to end, and killed after a while
         if ends_at is None and asked:
             compiler.terminate()
             ends_at = time.monotonic() + END_TIMEOUT_S

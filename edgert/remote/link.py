@@ -135,7 +135,7 @@ def sha256_of(path: Path) -> str:
 
 
 Poll = Callable[[], object]
-"""Called every now and then while something is waited for; what it raises ends the wait."""
+"""A function that is called regularly during a wait; an exception from it ends the wait."""
 _OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "15", "ServerAliveInterval": "5", "ServerAliveCountMax": "4"}
 """A connection that has been dead for 20 s is over: https://man.openbsd.org/ssh_config#ServerAliveCountMax."""
 _POLL_S = 0.2

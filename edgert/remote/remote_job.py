@@ -198,7 +198,7 @@ def add(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:
     return manifest, save_bundle(output, manifest, members)
 
 
-# How a job ended: what is to be fetched, or the error it ended with.
+# The end of a job: the file to fetch, or its error.
 
 _FULL_BYTES = 4 * 2**20
 """Space below which a build that failed is taken to have failed for it."""
@@ -288,7 +288,7 @@ class Watch:
                 if "end" in content:
                     end: Mapping[str, Any] = content["end"]
                     return end
-                line = read_line(content.get("text", "").encode()) or {}  # one that is no JSON is for nobody
+                line = read_line(content.get("text", "").encode()) or {}  # lines that are not JSON are ignored
                 self.error = line.get("error", self.error)
                 self.summary = line if "bundle" in line else self.summary
                 event = Event.from_json(line)

@@ -193,7 +193,7 @@ def test_two_builds_of_one_bundle_compile_once(there: Board, bundle: Path, tmp_p
     assert first.result().manifest == second.result().manifest
     assert there.compiled == 1
     assert second.details("send")[-1] == "is there already"
-    assert second.details("link") == ["a build of the same bundle is at it: its result is taken"]
+    assert second.details("link") == ["a build of the same bundle is running there: its result is taken"]
 
 
 @pytest.mark.slow
@@ -206,7 +206,7 @@ def test_a_strict_build_comes_after_one_that_is_not(there: Board, bundle: Path, 
     there.go()
     assert first.result().engines == {"parts": "the tests' own"}
     assert second.result().engines == {"parts": "the tests' own, strictly"} and there.compiled == 2
-    assert second.details("link") == ["a build of the same bundle is at it: ours, strict, comes after it"]
+    assert second.details("link") == ["a build of the same bundle is running there: ours, strict, comes after it"]
 
 
 @pytest.mark.slow

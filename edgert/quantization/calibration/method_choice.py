@@ -20,7 +20,7 @@ from edgert.quantization.lowering.weights import LIMIT, kernel_of
 from edgert.quantization.scheme.units import Scheme
 
 DEFAULT = "mse"
-"""What is chosen where methods tie, and where no weighted node reads a tensor: then its own error is what counts."""
+"""The method where several tie, and where no weighted node reads a tensor: then only its own error counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,11 @@ Progress = Callable[[int, int | None, str], object]
 Histograms = Mapping[str, Histogram]
 
 MIN_IMAGES = 8
-"""Fewer are no measure of a network's ranges, and are refused."""
+"""Least number of images: fewer do not measure a network's ranges, and are refused."""
 FEW_IMAGES = 32
-"""Fewer are worth a warning: NVIDIA's guide for TensorRT's calibrators speaks of about 500 for ImageNet."""
+"""Fewer images give a warning: NVIDIA's guide for TensorRT's calibrators recommends about 500 for ImageNet."""
 CHECKPOINT = 32
-"""Images between two looks at the ranges."""
+"""Images between two checks of the ranges."""
 TOLERANCE = 0.005
 """Ranges have settled when none moved by more than this share of itself over :data:`CHECKPOINT` images. Less than
 one INT8 step (1/127) at the largest value."""

@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
 
 BINS = 2048
-"""As many as NVIDIA's pytorch_quantization has by default (calib/histogram.py, num_bins)."""
+"""The default of NVIDIA's pytorch_quantization (calib/histogram.py, num_bins)."""
 
 MIN_EXPONENT = -32
 """The range is never smaller than 2**-32, and what stays below counts as zero: float16 ends at 2**-24."""
@@ -33,8 +33,8 @@ stay exact, which they are up to 2**24."""
 _LOG2_BINS = BINS.bit_length() - 1
 
 _MANY = 2**16
-"""From so many values on OpenCV counts 16-bit integers in a third of the time, so fast that a count waits for the one
-before if that was of the same bin, as in a run of zeros. Neighbors are therefore counted in two banks."""
+"""From this number of values on OpenCV counts 16-bit integers in a third of the time. It is so fast that a count waits
+for the one before if both are in one bin, as in a run of zeros. Neighbors are therefore counted in two banks."""
 
 _BANK = BINS + 32
 """Bins from one bank to the next; at a power of two both banks would meet in one set of the cache."""

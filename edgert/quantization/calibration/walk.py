@@ -22,13 +22,13 @@ from edgert.quantization.scheme.units import calibrated
 Feeds = Mapping[str, Array]
 """Input name → array, one image."""
 Image = tuple[str, Feeds]
-"""What to call it in messages, and what to feed."""
+"""An image's name in messages, and its input arrays."""
 
 THREADS = 2
-"""Images that are on their way at once in :func:`walk`. Each runs on one thread."""
+"""Images in progress at once in :func:`walk`. Each runs on one thread."""
 SLICE_BYTES = 2**24
-"""What one part of an :class:`Observer` may compute. Small enough to be counted while it is in a processor's last-level
-cache, large enough that the calls cost nothing beside the work."""
+"""Bytes that one part of an :class:`Observer` may compute. That is small enough to be counted while it is in a
+processor's last-level cache, and large enough that the calls cost nothing beside the work."""
 MOST_PARTS = 64
 """A tensor of more parts is counted itself: adding up histograms costs what counting 10,000 values does."""
 _FLOAT_BYTES = 4

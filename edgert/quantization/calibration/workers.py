@@ -80,7 +80,7 @@ class Shard:
             if self.arrays is not None:
                 yield name, self.arrays[position]
             else:
-                assert feed is not None  # whoever makes shards without arrays has a feed
+                assert feed is not None  # shards without arrays come from a feed
                 yield name, feed.feeds(self.start + position)
 
 
@@ -146,7 +146,7 @@ def _unfit(number: int, why: str) -> CalibrationError:
 
 Counted = dict[str, Histogram]
 
-_AHEAD = 2  # shards per worker: one being counted, one waiting, so that nobody idles while results are added up
+_AHEAD = 2  # shards per worker: one being counted, one waiting, so that no worker idles while results are added up
 _DEATHS = 3
 """A worker can be killed for want of memory, by chance. A shard that is alone when it takes its third is to blame."""
 

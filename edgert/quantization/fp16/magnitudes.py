@@ -12,7 +12,7 @@ from edgert.graph.operators import SUMS, about, clip_bounds, data_of, is_copy, i
 from edgert.quantization.scheme.units import CLIPS
 
 HEADROOM = 4.0
-"""How much larger than the largest value measured those of other images are allowed to be."""
+"""Factor by which values of other images may exceed the largest measured one."""
 
 Array = npt.NDArray[Any]
 Measured = Mapping[str, float]

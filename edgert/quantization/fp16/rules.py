@@ -93,7 +93,7 @@ LOST_SHARE = 0.01
 SCALE_ERROR = 2.0**-8
 """How far a quantization scale may be off: half a step of INT8 at its largest value."""
 ASSUMED = 64.0
-"""Magnitude taken for values that were not measured, where they are added up."""
+"""Magnitude assumed for values that were not measured, in sums."""
 
 Array = npt.NDArray[Any]
 

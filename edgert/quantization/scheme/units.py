@@ -149,7 +149,7 @@ Target = Literal["ort", "gpu", "dla"]
 """ONNX Runtime's integer kernels; TensorRT on a GPU, strongly typed; TensorRT on a DLA, strongly typed."""
 
 USUAL_DLA = Dla()
-"""Whose DLA is meant by default: Orin's, with the TensorRT of JetPack 6."""
+"""The default DLA: Orin's, with the TensorRT of JetPack 6."""
 
 
 @dataclass(frozen=True, slots=True)
