@@ -212,7 +212,7 @@ class PowerControl:
     def _make(self, change: Change) -> Change:
         if not self._allow and not self._dry_run:
             fix = "edgert run --allow-power-control, as root"
-            raise BudgetError(f"may not change {change}", why="it was not allowed", fix=fix)
+            raise BudgetError(f"may not change {change}", why="power control is not allowed", fix=fix)
         if change.before == change.after:
             return change
         self._made.append(change)

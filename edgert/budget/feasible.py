@@ -160,7 +160,7 @@ def check_settings(rules: Rules) -> None:
     """
     budget = rules.budget
     if not rules.settings:
-        raise BudgetError("a governor without settings", why="nothing was planned for this pipeline and board")
+        raise BudgetError("the governor has no settings", why="nothing was planned for this pipeline and board")
     if any(_far(setting, budget) <= 1.0 for setting in rules.settings):
         return
     closest = min(rules.settings, key=lambda setting: _far(setting, budget))

@@ -31,7 +31,7 @@ def start(rules: Rules, at_ns: int = 0) -> State:
         ValueError: there are no settings; see :func:`edgert.budget.feasible.check_settings`.
     """
     if not rules.settings:
-        raise ValueError("a governor without settings")
+        raise ValueError("the governor has no settings")
     state = State(0, tuple(Record() for _ in rules.settings), switched_ns=at_ns, steady_ns=at_ns)
     seen = Observation(at_ns)
     fits = _usable(rules, state, seen, lambda index: keeps(rules, state, index, seen, 0.0))

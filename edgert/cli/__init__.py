@@ -162,10 +162,10 @@ def exhausted(error: Exception) -> EdgertError | None:
     """
     if isinstance(error, MemoryError):
         fix = "a smaller input, fewer images at once, or more memory: edgert doctor shows what there is"
-        return DeviceError("there is not enough memory for this", why=str(error) or "none was left", fix=fix)
+        return DeviceError("not enough memory", why=str(error) or "none was left", fix=fix)
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         fix = "allow this process more threads (ulimit -u, pids limit) or memory"
-        return DeviceError("the system gives no more threads", why=str(error), fix=fix)
+        return DeviceError("the system cannot start more threads", why=str(error), fix=fix)
     return None
 
 

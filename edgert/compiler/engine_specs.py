@@ -136,7 +136,7 @@ def engine_specs(source: BundleModel, engine: str, library: Library) -> tuple[En
             f"nothing of model {source.name!r} was placed on a DLA",
             why=f"the bundle's placement for {source.manifest.board} has {on}",
             where=f"models.{source.name}",
-            fix="placement: dla asks for it; edgert inspect shows why each node can or cannot",
+            fix="placement: dla requests it; edgert inspect shows why each node can or cannot",
         )
     return tuple(_placed(source, one, library) for one in found)
 

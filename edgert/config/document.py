@@ -226,7 +226,7 @@ class _Builder:
             if key in own:
                 first = own[key][0].start_mark.line + 1
                 raise ConfigError(
-                    f"{key!r} stands twice",
+                    f"{key!r} is written twice",
                     why=f"first on line {first}; the second would silently replace it",
                     where=_at(self._place(key_node), (*loc, key)),
                     fix="rename or remove one of them",
@@ -284,9 +284,9 @@ def _step(target: Any, key: str, loc: Loc, place: str) -> str | int:
         return key
     above = ".".join(map(str, loc))
     if not isinstance(target, list):
-        raise ConfigError(f"{place} goes nowhere", why=f"{above} holds a plain value, not keys")
+        raise ConfigError(f"{place} names no key", why=f"{above} holds a plain value, not keys")
     number = whole_number(key)
     if number is None or number >= len(target):
         known = f"{above} has the entries 0 to {len(target) - 1}" if target else f"{above} is empty"
-        raise ConfigError(f"{place} goes nowhere", why=known, fix=f"or replace the whole list: --set '{above}=[...]'")
+        raise ConfigError(f"{place} names no key", why=known, fix=f"or replace the whole list: --set '{above}=[...]'")
     return number

@@ -306,7 +306,7 @@ def check_variants(models: Mapping[str, ModelConfig], where: Where) -> None:
         while (smaller := models[seen[-1]].degrade_to) is not None:
             if smaller in seen:
                 raise ConfigError(
-                    f"degrade_to leads in a circle: {' -> '.join((*seen, smaller))}",
+                    f"degrade_to forms a cycle: {' -> '.join((*seen, smaller))}",
                     where=where(("models", seen[-1], "degrade_to")),
                     fix="leave it out at the smallest model",
                 )

@@ -172,7 +172,7 @@ class BudgetConfig(Section):
     @model_validator(mode="after")
     def _one_kind_of_power(self) -> BudgetConfig:
         if self.power is not None and self.cpu is not None:
-            raise ValueError("power and cpu are the same promise in two units; leave one of them out")
+            raise ValueError("power and cpu limit the same thing in two units; leave one of them out")
         return self
 
 

@@ -127,7 +127,7 @@ def refuse_useless(
     ]
     if all(reasons):
         raise ConfigError(
-            "nothing of the profile can be used in this plan",
+            "this plan can use no part of the profile",
             why=reasons[0],
             where="--profile",
             fix="a profile of this model, in the same precision, of a board with the same chip (edgert boards)",

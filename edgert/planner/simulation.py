@@ -65,8 +65,8 @@ def power_steps(
     budgets = file.config.budgets
     if budgets.power is None or budgets.when_exceeded != "degrade":
         raise BudgetError(
-            "nothing to control power for",
-            why="--allow-power-control keeps a power budget by lower clocks, and the pipeline asks for none",
+            "there is no power budget to control",
+            why="--allow-power-control keeps a power budget by lower clocks, and the pipeline sets none",
             where=file.where("budgets"),
             fix="budgets: {power: 15W, when_exceeded: degrade}, or leave --allow-power-control out",
         )
@@ -314,7 +314,9 @@ def simulate(
     how: dict[str, Any] = {"objective": objective, "tensorrt": tensorrt, "profiles": profiles, "progress": progress}
     made = plan(file, board=asked, mode=mode or ALL, **how).boards
     if len(made) != 1:
-        raise ConfigError("one board at a time", where="--board", fix="edgert plan --board all compares them")
+        raise ConfigError(
+            "a simulation takes one board at a time", where="--board", fix="edgert plan --board all compares them"
+        )
     found = made[0]
     row = found.rows[found.chosen or 0]
     record = find_board(asked, file.document.path.parent)

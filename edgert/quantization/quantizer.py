@@ -100,7 +100,7 @@ class Quantizer:
     ) -> None:
         if table.model != model.digest:
             raise CalibrationError(
-                "the ranges are of another model",
+                "these ranges belong to another model",
                 why=f"they were measured on {table.model[:12]}…, this is {model.digest[:12]}…",
                 where=str(model.path),
                 fix="calibrate this model",

@@ -120,7 +120,7 @@ def model_section(
         raise ConfigError(f"{source} has no model", where=file.where("models"))
     if model is None and len(names) > 1:
         raise ConfigError(
-            f"which model? {source} has {len(names)}",
+            f"{source} has {len(names)} models, and none is named",
             where=file.where("models"),
             fix=f"--model {names[0]} (or {', '.join(names[1:])})",
         )
@@ -162,11 +162,13 @@ def _of_onnx(
                 made = infer(path, _some(images, count), task=written)
     except ModelError as error:
         option = "--input 'letterbox rgb mean=0 std=255'" if input is None else "--task 'detect yolox'"
-        fix = f"say it: {option} or the like; edgert inspect {path} lists inputs and outputs"
-        raise ConfigError(f"how is {path} used?", why=error.why or error.what, where=str(path), fix=fix) from error
+        fix = f"give it: {option} or the like; edgert inspect {path} lists inputs and outputs"
+        raise ConfigError(
+            f"cannot tell the task and preprocessing of {path}", why=error.why or error.what, where=str(path), fix=fix
+        ) from error
     if written is None and needs_task and not made.task_sure:
         raise ConfigError(
-            f"what does {path} do?",
+            f"cannot tell the task of {path}",
             why=f"its file does not say it, and its outputs could be several things: {'; '.join(made.task_notes)}",
             where=str(path),
             fix=f"--task '{task_words(made.setting.task)}' or the like; edgert inspect {path} lists its outputs",
@@ -175,7 +177,7 @@ def _of_onnx(
     if input is None and not made.sure:
         likely = input_words(setting.input)
         raise ConfigError(
-            f"how is {path} fed?",
+            f"cannot tell the preprocessing of {path}",
             why=f"nothing in the file says it, and a wrong scale spoils every number: {made.input_notes[0]}",
             where=str(path),
             fix=f"--input '{likely}' is likeliest; edgert check with labeled or more images shows whether it is right",
@@ -204,4 +206,4 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
 def _check(value: str | None, known: Sequence[str], option: str) -> None:
     if value is not None and value not in known:
         noun, hint = option.removeprefix("--"), nearest(value, known)
-        raise ConfigError(f"no {noun} {value!r} here{hint}", where=option, fix=f"one of {', '.join(known)}")
+        raise ConfigError(f"there is no {noun} {value!r}{hint}", where=option, fix=f"one of {', '.join(known)}")

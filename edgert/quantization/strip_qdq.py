@@ -121,7 +121,9 @@ class _Walk:
 
     def finish(self) -> Stripped:
         for name in self.graph.output_names & (set(self.rounded) | set(self.integers)):
-            raise ModelError(f"output {name!r} is integers", why="a Q without a DQ makes it", fix="add a DQ behind it")
+            raise ModelError(
+                f"output {name!r} has an integer type", why="a Q without a DQ makes it", fix="add a DQ behind it"
+            )
         nodes, renamed = self._with_outputs()
         problems = [
             f"tensor {name!r} is rounded with different scales by {', '.join(map(repr, found))}: TensorRT has one, "

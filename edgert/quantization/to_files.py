@@ -235,7 +235,9 @@ def quantize(
     """
     if target not in TARGETS:
         known = ", ".join(TARGETS)
-        raise ConfigError(f"no target {target!r}{nearest(target, TARGETS)}", where="--target", fix=f"one of {known}")
+        raise ConfigError(
+            f"there is no target {target!r}{nearest(target, TARGETS)}", where="--target", fix=f"one of {known}"
+        )
     is_file = not isinstance(source, ModelConfig) and Path(source).suffix.lower() == ".onnx"
     if input is None and is_file and target in ("cache", "dla") and is_quantized(load(cast(Path, source))):
         input = ""  # nothing is measured

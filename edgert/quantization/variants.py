@@ -122,7 +122,7 @@ def versions(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run
     for option, value in (("--images", wanted.images), ("--ranges", wanted.ranges)):
         if value and not needs_ranges:
             raise ConfigError(
-                f"{option} is for INT8, and none is asked for", fix="add --precision int8 or --emulate dla"
+                f"{option} is for INT8, and no INT8 version is requested", fix="add --precision int8 or --emulate dla"
             )
     found: list[Version] = []
     try:

@@ -82,7 +82,9 @@ def _accept(content: job.Content, size_bytes: int) -> None:
     have = content.part.stat().st_size
     if have < size_bytes:
         raise ArtifactError(
-            "the bundle did not come in whole", why=f"{have} of {size_bytes} bytes came", fix="build again: it resumes"
+            "the bundle was not received completely",
+            why=f"{have} of {size_bytes} bytes came",
+            fix="build again: it resumes",
         )
     found = sha256_of(content.part)
     if found != content.digest:

@@ -99,7 +99,7 @@ def content_of(digest: str) -> Content:
         ArtifactError: it is not a SHA-256 in hex.
     """
     if not _DIGEST.fullmatch(digest):
-        raise ArtifactError(f"{digest!r} names no content", why="it is no SHA-256 in hexadecimal digits")
+        raise ArtifactError(f"{digest!r} is not the digest of a bundle", why="it is no SHA-256 in hexadecimal digits")
     return Content(digest, cache_folder() / "remote" / digest)
 
 

@@ -192,7 +192,7 @@ def check_target(found: RemoteBoard, address: str, board: str, engines: Collecti
             f"this is built for TensorRT {tensorrt}, and {address} has {found.tensorrt}",
             why="scales and precisions are given in another form",
             where="--trt",
-            fix="build the pipeline again without --trt: the board is asked",
+            fix="build the pipeline again without --trt: the board's release is then used",
         )
 
 

@@ -57,7 +57,7 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise BuildError(f"{tactic.backend} did not end", why=str(error), where=str(config.onnx)) from error
+        raise BuildError(f"{tactic.backend} did not finish in time", why=str(error), where=str(config.onnx)) from error
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise BuildError(f"{tactic.backend} crashed", why=last[0], where=str(config.onnx))

@@ -46,7 +46,7 @@ def test_power_control_without_a_power_budget_or_a_board_is_refused(tmp_path: Pa
     none = in_process(*FILE, "--allow-power-control", cwd=tmp_path)
     assert none.returncode == 1
     assert (
-        "nothing to control power for" in none.stderr and "budgets: {power: 15W, when_exceeded: degrade}" in none.stderr
+        "no power budget to control" in none.stderr and "budgets: {power: 15W, when_exceeded: degrade}" in none.stderr
     )
     sets = ("--set", "budgets.power=15W", "--set", "budgets.when_exceeded=degrade")
     here = in_process(*FILE, *sets, "--allow-power-control", cwd=tmp_path)
@@ -59,7 +59,7 @@ def test_power_control_without_a_power_budget_or_a_board_is_refused(tmp_path: Pa
 
 def test_a_dry_run_knows_of_power_control_and_refuses_another_board(tmp_path: Path) -> None:
     power = in_process(*FILE, "--dry-run", "--allow-power-control", cwd=tmp_path)
-    assert power.returncode == 1 and "nothing to control power for" in power.stderr
+    assert power.returncode == 1 and "no power budget to control" in power.stderr
     away = in_process(*FILE, "--dry-run", "--as", "orin-nx-16gb", cwd=tmp_path)
     assert away.returncode == 2 and "edgert plan --board has" in " ".join(away.stderr.split())
 

@@ -108,8 +108,8 @@ def test_images_without_labels_compare_two_models(place: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("right.onnx", "--data", "photos"), "what does right.onnx do?"),
-        (("right.onnx", *CLASSIFY, "--data", "photos"), "how is right.onnx fed?"),
+        (("right.onnx", "--data", "photos"), "cannot tell the task of right.onnx"),
+        (("right.onnx", *CLASSIFY, "--data", "photos"), "cannot tell the preprocessing of right.onnx"),
         (("right.onnx", *CLASSIFY, *INPUT), "no images to evaluate on"),
         (("right.onnx", "--task", "clasify x", "--data", "photos"), "did you mean 'classify'?"),
         (("right.onnx", *CLASSIFY, "--input", "strech", "--data", "photos"), "did you mean 'stretch'?"),

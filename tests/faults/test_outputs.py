@@ -85,7 +85,7 @@ def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch, capsys: py
         cli.main()
     said = capsys.readouterr().err
     assert ended.value.code == 1 and "bug" not in said
-    assert said.startswith("error: there is not enough memory for this\n  why:   Unable to allocate 1.00 EiB")
+    assert said.startswith("error: not enough memory\n  why:   Unable to allocate 1.00 EiB")
 
 
 def test_too_few_threads_are_no_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +97,7 @@ def test_too_few_threads_are_no_bug(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         cli.main()
     said = capsys.readouterr().err
     assert ended.value.code == 1 and "bug" not in said
-    assert said.startswith("error: the system gives no more threads\n  why:   can't start new thread\n  fix: ")
+    assert said.startswith("error: the system cannot start more threads\n  why:   can't start new thread\n  fix: ")
 
 
 def test_any_other_runtime_error_is_a_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,7 +76,7 @@ class RangeTable:
         if group in self._known:
             return self._known[group]
         if not group:
-            raise CalibrationError("no threshold of no tensors", why="the group is empty")
+            raise CalibrationError("cannot choose a threshold without tensors", why="the group is empty")
         histograms = [self._histogram(name) for name in group]
         whole = histograms[0] if len(group) == 1 else Histogram.merged(histograms)
         if not whole.values:

@@ -41,7 +41,7 @@ def threshold(histogram: Histogram, method: str, *, percentile: float = PERCENTI
     """
     check(method, percentile)
     if not histogram.values:
-        raise CalibrationError("no threshold without values", why="the histogram is empty")
+        raise CalibrationError("cannot choose a threshold without values", why="the histogram is empty")
     if histogram.is_zero:
         return ZERO_AMAX
     if method == "minmax":

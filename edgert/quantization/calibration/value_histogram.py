@@ -188,7 +188,7 @@ class Histogram:
         if not (math.isfinite(low) and math.isfinite(high)):  # NaN is kept by both min and max
             nan, infinite = int(np.isnan(block).sum()), int(np.isinf(block).sum())
             raise CalibrationError(
-                "there are values that are not finite",
+                "some values are not finite",
                 why=f"{nan} NaN and {infinite} infinite among {block.size} values",
                 fix="check the preprocessing (mean, std, color order); a float model that overflows has no ranges",
             )

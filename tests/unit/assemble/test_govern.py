@@ -92,7 +92,7 @@ def test_a_pipeline_without_engines_is_governed_too() -> None:
 
 
 def test_power_and_cpu_are_one_promise() -> None:
-    with pytest.raises(ValueError, match="the same promise in two units"):
+    with pytest.raises(ValueError, match="limit the same thing in two units"):
         BudgetConfig.model_validate({"power": "15W", "cpu": 1.0})
 
 

@@ -23,9 +23,9 @@ def test_a_budget_that_none_keeps_names_the_closest_and_what_it_needs() -> None:
 
 
 def test_no_settings_at_all() -> None:
-    with pytest.raises(BudgetError, match="without settings"):
+    with pytest.raises(BudgetError, match="has no settings"):
         check_settings(Rules(Budget(8.0), ()))
-    with pytest.raises(ValueError, match="without settings"):
+    with pytest.raises(ValueError, match="has no settings"):
         start(Rules(Budget(8.0), ()))
 
 

@@ -37,5 +37,5 @@ def test_a_dry_run_tells_every_change_and_makes_none(tmp_path: Path, capsys: pyt
 
 
 def test_a_dry_run_without_a_budget_to_keep_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BudgetError, match="nothing to control power for"):
+    with pytest.raises(BudgetError, match="no power budget to control"):
         show_power_steps(pipeline(tmp_path, "{latency: 9ms}"), machine(tmp_path), is_placed=False)

@@ -49,7 +49,7 @@ def test_every_key_knows_its_line(tmp_path: Path) -> None:
         ("a:\n\tb: 1\n", "is not valid YAML"),
         ("a: *nowhere\n", "is not valid YAML"),
         ("a: \x00\n", "is not valid YAML"),
-        ("a: 1\na: 2\n", "'a' stands twice"),
+        ("a: 1\na: 2\n", "'a' is written twice"),
         ("? [a]\n: b\n", "a key must be a word"),
         ("? {a: 1}\n: b\n", "a key must be a word"),
         ("<<: 3\na: 1\n", "<< takes a mapping"),

@@ -304,7 +304,7 @@ class TestFlow:
         assert "cycle" in refused(tmp_path, "stages: {a: {python: 'm:f', from: a}}\n").what
 
     def test_a_mapping_that_shares_a_name_is_refused_before_it_is_lost(self, tmp_path: Path) -> None:
-        assert "'cam' stands twice" in refused(tmp_path, MINIMAL + "  cam: {source: b.mp4}\n").what
+        assert "'cam' is written twice" in refused(tmp_path, MINIMAL + "  cam: {source: b.mp4}\n").what
 
     @pytest.mark.parametrize("stage", ["{track: bytetrack, from: b}", "{crop: {limit: 3}, from: b}"])
     def test_what_has_no_boxes_is_not_tracked(self, tmp_path: Path, stage: str) -> None:

@@ -56,7 +56,7 @@ def test_a_stand_in_for_another_task_is_refused(tmp_path: Path) -> None:
 
 def test_a_circle_is_told_as_one(tmp_path: Path) -> None:
     text = told(tmp_path, "s.onnx, task: {detect: yolox}", "s.onnx, task: {detect: yolox}, degrade_to: large")
-    assert "degrade_to leads in a circle: large -> medium -> small -> large" in text
+    assert "degrade_to forms a cycle: large -> medium -> small -> large" in text
     assert "leave it out at the smallest model" in text
 
 

@@ -225,7 +225,7 @@ def test_a_profile_that_tells_nothing_is_refused(
     file = planned(tmp_path)
     engines = () if changes else (ALL_GPU,)
     path = of_this_file(file, finished(tmp_path, *engines, precision=precision))
-    with pytest.raises(ConfigError, match="nothing of the profile can be used") as caught:
+    with pytest.raises(ConfigError, match="can use no part of the profile") as caught:
         plan(file, board=board, profiles=[path])
     assert why in caught.value.why and caught.value.where == "--profile"
 

@@ -294,7 +294,7 @@ class TestRefusals:
     def test_integers_that_are_given_out(self) -> None:
         nodes, tensors = pair("x", "y")
         model = make(nodes[:1], {"x": (1, 4)}, {"y.q": value_of("y.q")}, tensors)
-        assert refusal(model).what == "output 'y.q' is integers"
+        assert refusal(model).what == "output 'y.q' has an integer type"
 
 
 def value_of(name: str) -> Any:

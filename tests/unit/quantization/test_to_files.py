@@ -70,7 +70,7 @@ def test_how_a_file_is_fed_is_asked_where_nothing_shows_it(file: Path, tmp_path:
     for number, image in enumerate(images()[:4]):
         assert cv2.imwrite(str(tmp_path / f"{number}.png"), image)
     for make in (edgert.quantize, edgert.calibrate):
-        with pytest.raises(ConfigError, match=r"how is .*net\.onnx fed\?") as caught:
+        with pytest.raises(ConfigError, match=r"cannot tell the preprocessing of .*net\.onnx") as caught:
             make(file, tmp_path, output=tmp_path / "made")
         assert "--input '" in caught.value.fix and "spoils every number" in caught.value.why
     assert not (tmp_path / "made").exists()
