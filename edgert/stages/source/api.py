@@ -1,5 +1,6 @@
 """Images that Python code puts into the pipeline: ``source: api``."""
 
+import logging
 import threading
 import time
 from collections import deque
@@ -35,6 +36,7 @@ T = TypeVar("T")
 
 DEFAULT_QUEUE = 4
 _POLL_S = 0.1
+_LOG = logging.getLogger(__name__)
 
 
 class ApiSource:
@@ -64,7 +66,7 @@ class ApiSource:
         self._device: CudaDevice | None = None
         self._tensors: Tensors | None = None
         self._buffers: Buffers | None = None
-        self._is_shared = False
+        self._is_shared = self._has_advised = False
 
     def share(self, device: CudaDevice) -> None:
         """See :class:`~edgert.assemble.pixels.SharingSource`."""
@@ -401,6 +403,13 @@ class ApiSource:
         if not isinstance(parts[0], np.ndarray) and foreign.is_on_gpu(parts[0]):
             return self._on_gpu(parts, format, copy)
         arrays = [array_of_host(part, self._where) for part in parts]
+        if self._is_shared and not self._has_advised:
+            self._has_advised = True
+            _LOG.info(
+                "%s: images in ordinary memory are copied to memory that the GPU reads; "
+                "pipeline.buffer((width, height)) lends such memory, so that nothing is copied by the host",
+                self._where,
+            )
         if len(arrays) == 1 and is_batch(arrays[0].shape, format):
             return self._batch(arrays[0], format, copy)
         planes = checked_planes(arrays, format, self._where, copy)

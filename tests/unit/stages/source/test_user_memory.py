@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 import weakref
 from typing import Any
@@ -196,6 +197,20 @@ class TestBuffers:
         assert frame.format == form and frame.planes[0].ctypes.data == address
         assert all((plane == 9).all() for plane in frame.planes)
         assert is_shared(frame, rig.device) is on_gpu and rig.device.counter.read().copies == 0
+
+    def test_who_brings_ordinary_memory_is_advised_once(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        rig = Rig(monkeypatch)
+        rig.source.share(rig.device)
+        with caplog.at_level(logging.INFO, "edgert"):
+            rig.source.images(rig.source.buffer((6, 4)))[0].lease.release()
+            assert not caplog.messages
+            for _ in range(2):
+                rig.source.images(np.zeros((4, 6, 3), np.uint8))[0].lease.release()
+            plain_source().images(np.zeros((4, 6, 3), np.uint8))[0].lease.release()
+        (message,) = caplog.messages
+        assert "pipeline.buffer((width, height)) lends such memory" in message
 
     def test_the_gpu_reads_what_was_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from edgert.stages.gpu.upload import on_gpu
