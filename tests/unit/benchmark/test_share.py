@@ -205,7 +205,7 @@ def test_it_tells_nothing_of_this_machine(finished: Path, tmp_path: Path) -> Non
     path = written(share(finished), tmp_path / "p.json")
     with pytest.raises(ArtifactError, match="cannot read this as a profile") as caught:
         plan(of_pipeline(tmp_path / "other"), board="host", profiles=[path])
-    assert "of a board and not of this machine" in caught.value.why
+    assert "a profile of a board, not of this machine" in caught.value.why
 
 
 def test_another_chip_is_refused(finished: Path, tmp_path: Path) -> None:
