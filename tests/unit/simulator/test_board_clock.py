@@ -212,3 +212,26 @@ def test_of_a_camera_come_as_many_frames_as_the_board_has_time_for() -> None:
     assert 25 <= len(found) <= 27 and max(found) >= 48
     as_fast = PacedSource(Camera(outside, 50), (), outside, 0, 1e9 / 100)
     assert len(list(as_fast.frames(threading.Event()))) == 50
+
+
+def test_a_thread_from_outside_is_heard_however_much_there_is_to_play() -> None:
+    clock, taken = BoardClock(0.0), list[int]()
+    numbers = clock.new_queue()
+
+    def tick() -> None:  # as a board's power and heat: there is always something next
+        clock.timeline.at(clock.timeline.now_ms + 1, tick)
+
+    def work() -> None:
+        clock.enter()
+        taken.extend(numbers.get() for _ in range(20))
+        clock.close()
+
+    tick()
+    clock.expect(1)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    for number in range(20):
+        numbers.put(number)
+        clock.now_ns()
+    thread.join(20)
+    assert not thread.is_alive() and taken == list(range(20))
