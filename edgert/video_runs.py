@@ -51,6 +51,9 @@ class VideoResult:
         return {**asdict(self), "path": str(self.path), "seconds": round(self.seconds, 3)}
 
 
+_LOOK_S = 0.2
+"""How often the thread that waits looks for a signal: another thread may have got it, but Python's main thread runs the
+handler."""
 OnResult = Callable[[VideoResult, int, int], object]
 """Called with what came of a video, how many of the videos are done, and how many there are."""
 
@@ -121,11 +124,13 @@ class VideoRuns:
                 thread.start()
             try:
                 for one in ended:
-                    one.wait()
+                    while not one.wait(_LOOK_S):
+                        pass
             except BaseException:  # Ctrl-C, after which join() takes a thread for ended in Python 3.11
                 self.stop()
                 for one in ended:
-                    one.wait()
+                    while not one.wait(_LOOK_S):
+                        pass
                 raise
         if self._error is not None:
             raise self._error

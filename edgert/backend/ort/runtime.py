@@ -178,6 +178,9 @@ class OrtEngine:
         self._ort_session = None
 
 
+_LOOK_S = 0.2
+
+
 def _run_endable(session: OrtSession) -> Sequence[base.Array]:
     """A run that Ctrl-C ends: Python sees to signals in the main thread alone, which therefore waits for another."""
     if threading.current_thread() is not threading.main_thread():
@@ -198,7 +201,8 @@ def _run_endable(session: OrtSession) -> Sequence[base.Array]:
     thread = threading.Thread(target=run, name="edgert:first-run", daemon=True)
     thread.start()
     try:
-        has_ended.wait()
+        while not has_ended.wait(_LOOK_S):  # a signal may have been given to another thread
+            pass
     except BaseException:
         session.interrupt()
         has_ended.wait()
