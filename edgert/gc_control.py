@@ -15,8 +15,10 @@ of each request to its page; with the tens of thousands that suit a start, that 
 
 @contextmanager
 def gc_frequent() -> Iterator[None]:
-    """For a program that goes on for long: no pass goes over what was made before, and passes over what is made
-    meanwhile come often and are short. Afterwards all is as it was."""
+    """Have the collector run often and briefly within the block, for a program that runs for long.
+
+    Objects made before the block are left out of all its passes. At the end the settings are as before.
+    """
     before, was_frozen = gc.get_threshold(), gc.get_freeze_count() >= _IMMORTAL
     gc.freeze()
     gc.set_threshold(_RUNNING)
@@ -30,7 +32,7 @@ def gc_frequent() -> Iterator[None]:
 
 @contextmanager
 def gc_held() -> Iterator[None]:
-    """It does not run meanwhile, in any thread."""
+    """Keep the collector from running within the block, in any thread."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -42,8 +44,11 @@ def gc_held() -> Iterator[None]:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Held, and what is made meanwhile counts as old, such as classes: else the next pass, of what is young, would be
-    over all of it. A pass over everything still finds what is garbage of it."""
+    """Keep the collector from running within the block, and count what is made there as old.
+
+    Otherwise the next pass over young objects would go over all of it, such as classes of imported modules. A full
+    pass still finds the garbage among it.
+    """
     with gc_held():
         try:
             yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -84,11 +85,10 @@ class Block(ABC):
         self.device.forget(self)
 
     def release_or_defer(self) -> None:
-        """Release memory that nobody holds any more, once the GPU is done with it. Never raises, and never waits for
-        another thread.
+        """Release memory that nobody holds any more; never raise, and never wait for another thread.
 
-        Where a thread records a CUDA graph, or opens a context of an engine, which may take seconds, the device
-        releases it when it next makes memory. For finalizers, which run in any thread.
+        A finalizer runs in any thread. While a thread records a CUDA graph, or opens an engine's context, which may
+        take seconds, the memory is kept. The device releases it when it next makes memory.
         """
         recording = self.device.recording
         if not recording.acquire(blocking=False):
@@ -284,8 +284,10 @@ def open_device(ordinal: int = 0, *, counter: Counter | None = None, driver: Any
     try:
         return CudaDevice(driver, ordinal, counter)
     except driver.Error as error:
-        bus_id = str(driver.Device(ordinal).pci_bus_id())
-        free, others = free_on(bus_id), described(others_on(bus_id))
+        free, others = None, ""
+        with suppress(driver.Error):  # a driver that does not even name the GPU
+            bus_id = str(driver.Device(ordinal).pci_bus_id())
+            free, others = free_on(bus_id), described(others_on(bus_id))
         raise failed(error, f"opening GPU {ordinal}", free_bytes=free, others=others) from error
 
 

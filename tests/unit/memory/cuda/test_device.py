@@ -332,3 +332,19 @@ class TestTensors:
         with pytest.raises(DeviceError, match="EDGERT_GPU_TENSORS names no kind of memory") as caught:
             opened(integrated=True)
         assert caught.value.why == "it is 'pinned', and known are mapped and device"
+
+
+def test_a_driver_that_does_not_name_the_gpu_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = CudaDouble()
+
+    def is_full(device: object) -> None:
+        raise gpu.Error("cuDevicePrimaryCtxRetain failed: out of memory")
+
+    def refuse(device: object) -> str:
+        raise gpu.Error("cuDeviceGetPCIBusId failed: unknown error")
+
+    monkeypatch.setattr(gpu.Device, "retain_primary_context", is_full)
+    monkeypatch.setattr(gpu.Device, "pci_bus_id", refuse)
+    with pytest.raises(DeviceError, match="opening GPU 0: the GPU has too little memory") as caught:
+        open_device(0, driver=gpu)
+    assert caught.value.why == "a CUDA context takes some 500 MiB, an unknown amount is free"
