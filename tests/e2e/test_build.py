@@ -49,6 +49,7 @@ def test_the_first_build_takes_no_more_than_a_minute(built: tuple[Path, float]) 
     assert built[1] <= 60
 
 
+@pytest.mark.timing
 def test_a_second_build_does_nothing_and_says_so_line_by_line(home: Path) -> None:
     before = (home / "dock.edgert").stat()
     options = ("--board", "orin-nx-16gb", "-o", "dock.edgert", "--json", "-")

@@ -64,6 +64,7 @@ def test_output_cut_short_by_a_reader_is_no_bug(tmp_path: Path) -> None:
     assert "bug" not in done.stderr
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_whole_files(endless: Path, number: signal.Signals) -> None:
     folder = endless.parent

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.command import edgert, in_process
 
 FILE = ("run", "hello", "--set", "models.parts.precision=fp32")
@@ -64,6 +66,7 @@ def test_a_dry_run_knows_of_power_control_and_refuses_another_board(tmp_path: Pa
     assert away.returncode == 2 and "edgert plan --board has" in " ".join(away.stderr.split())
 
 
+@pytest.mark.timing
 def test_an_emulated_board_says_what_it_keeps_and_how_slow_this_machine_was(tmp_path: Path) -> None:
     sets = ("--set", "stages.belt.limit=40", "--set", "budgets.latency=40ms", "--mode", "15W")
     done = edgert(*FILE, *sets, "--as", "orin-nx-16gb", "-q", "--json", "run.json", cwd=tmp_path)
@@ -80,6 +83,7 @@ def test_an_emulated_board_says_what_it_keeps_and_how_slow_this_machine_was(tmp_
     assert alone.returncode == 2 and "it goes with --as" in alone.stderr
 
 
+@pytest.mark.timing
 def test_the_duration_of_an_emulation_is_the_boards(tmp_path: Path) -> None:
     done = edgert(*FILE, "--as", "orin-nx-16gb", "--duration", "1", "-q", "--json", "run.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

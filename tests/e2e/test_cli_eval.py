@@ -170,6 +170,7 @@ def test_a_simulated_dla_alone_and_float16(belt: Path) -> None:
     assert "TensorRT on a DLA, emulated" in (belt / "dla.html").read_text()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(("number", "heard"), [(signal.SIGTERM, "correcting biases"), (signal.SIGINT, "calibrating")])
 def test_a_signal_ends_an_emulation_soon(belt: Path, number: signal.Signals, heard: str) -> None:
     arguments = ("--data", demo_images(), "--limit", "400", "--emulate", "dla")

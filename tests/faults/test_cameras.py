@@ -90,6 +90,7 @@ def ask(port: int, path: str) -> tuple[int, str]:
         connection.close()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_every_kill_is_a_reconnect(kills: int, tmp_path: Path) -> None:
     outcome = measure(cameras=3, kills=kills, absent_s=min(kills / 4, 4), folder=tmp_path)
@@ -99,6 +100,7 @@ def test_every_kill_is_a_reconnect(kills: int, tmp_path: Path) -> None:
         assert outcome.rate > RATE - 0.08, outcome
 
 
+@pytest.mark.timing
 def test_the_others_run_while_one_is_absent_and_the_page_says_which(
     programs: list[RtspProgram], tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ def test_the_others_run_while_one_is_absent_and_the_page_says_which(
         assert (state(running, "there").frame_age_s or 0) < 1
 
 
+@pytest.mark.timing
 def test_a_frozen_camera_is_down_until_it_thaws(programs: list[RtspProgram], tmp_path: Path) -> None:
     frozen, other = programs
     frozen.start()
@@ -151,6 +154,7 @@ def test_a_frozen_camera_is_down_until_it_thaws(programs: list[RtspProgram], tmp
         assert state(running).reconnects == 1
 
 
+@pytest.mark.timing
 def test_a_refused_password_is_reported_and_tried_slowly(
     units: list[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +202,7 @@ def test_a_camera_that_accepts_and_says_nothing_is_called_that(first: bytes, tmp
         client.close()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("says", ["nothing", "reports", "frames"])
 def test_a_camera_that_opens_and_stays_silent_was_waited_for_while_it_opened(says: str, units: list[bytes]) -> None:
     """So it is reported after its time-out, not after twice that; and one that gives frames late is not."""

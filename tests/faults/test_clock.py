@@ -29,6 +29,7 @@ stages:
 """
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.skipif(LIBRARY is None, reason="no libfaketime: sudo apt-get install faketime")
 @pytest.mark.parametrize("files", ["their dates jump, too", "their dates stay"])

@@ -151,6 +151,7 @@ def test_a_frozen_server_is_reported_and_thaws(tmp_path: Path) -> None:
             more(running)
 
 
+@pytest.mark.timing
 def test_ten_kills_are_ten_reconnects(tmp_path: Path) -> None:
     with gst_server() as server:
         server.show()

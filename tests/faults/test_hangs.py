@@ -91,6 +91,7 @@ def write(folder: Path, what: str) -> Path:
     return folder / "p.yaml"
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("how", ["signal", "duration"])
 @pytest.mark.parametrize("what", STUCK)
 def test_a_run_that_hangs_ends_within_5_s_of_a_stop(what: str, how: str, tmp_path: Path) -> None:
@@ -205,6 +206,7 @@ def test_1000_stops_while_anything_hangs(monkeypatch: pytest.MonkeyPatch) -> Non
     rounds(1000, monkeypatch, 0.2)
 
 
+@pytest.mark.timing
 def test_a_callback_that_hangs_is_named_by_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     entered, release = threading.Event(), threading.Event()

@@ -145,6 +145,7 @@ def units() -> list[bytes]:
     return h264_units(30, size=(256, 64))
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.parametrize("resets", [False, True])
 @pytest.mark.parametrize("fault", [flip, lose, repeat, turn, garble, insert, cut])

@@ -107,6 +107,7 @@ def wait(until: Callable[[], object]) -> float:
     return time.monotonic() - began_s
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("transport", ["tcp", "udp"])
 def test_a_cable_that_is_pulled_and_plugged_in(camera: GstServer, transport: str, tmp_path: Path) -> None:
     with pipeline(tmp_path, camera, transport) as running:
@@ -125,6 +126,7 @@ def test_a_cable_that_is_pulled_and_plugged_in(camera: GstServer, transport: str
         assert state(running).reason == ""
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("transport", ["tcp", "udp"])
 def test_a_loose_contact(camera: GstServer, transport: str, tmp_path: Path) -> None:
     """Away for a tenth of a second, again and again; a second later its address is asked for, and found, anew."""

@@ -78,6 +78,7 @@ def test_a_friend_is_answered_among_two_hundred_that_dawdle(sink: HttpSink, firs
             assert status_of(sink, "/metrics", timeout_s=1.0) == 200
 
 
+@pytest.mark.timing
 def test_a_request_that_comes_in_bytes_ends(sink: HttpSink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PAGE_HEAD_S", 0.4)
     started = time.monotonic()

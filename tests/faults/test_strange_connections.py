@@ -102,6 +102,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("kind", ["page", "webrtc"])
 @pytest.mark.parametrize("first", [b"", b"\x16", HALF_A_HELLO], ids=["silent", "byte", "hello"])
 def test_who_leaves_the_handshake_unfinished_is_counted_and_in_nobodys_way(
@@ -116,6 +117,7 @@ def test_who_leaves_the_handshake_unfinished_is_counted_and_in_nobodys_way(
         assert max(wait_s(port, lenient(), path) for _ in range(ASKED)) < WAIT_S
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("kind", ["page", "webrtc"])
 @pytest.mark.parametrize("encrypted", [False, True], ids=["http", "https"])
 def test_who_leaves_the_request_unfinished_is_counted_and_in_nobodys_way(
@@ -128,6 +130,7 @@ def test_who_leaves_the_request_unfinished_is_counted_and_in_nobodys_way(
         assert descriptors() - before - 150 <= limits.PAGE_CONNECTIONS / 6 + 8
 
 
+@pytest.mark.timing
 def test_the_time_of_a_client_runs_from_accept_on(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PAGE_HEAD_S", 0.3)
     port = opened("page", True)
@@ -160,6 +163,7 @@ sink.close()
 """
 
 
+@pytest.mark.timing
 def test_files_can_be_opened_while_strangers_take_all_descriptors_that_they_get() -> None:
     process = subprocess.Popen([sys.executable, "-c", FEW], env=environment(), stdout=subprocess.PIPE, text=True)
     with process:
@@ -173,6 +177,7 @@ def test_files_can_be_opened_while_strangers_take_all_descriptors_that_they_get(
         assert max(waits) < WAIT_S
 
 
+@pytest.mark.timing
 def test_without_a_free_descriptor_it_goes_on_as_soon_as_there_is_one(
     opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:

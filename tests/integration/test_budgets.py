@@ -64,6 +64,7 @@ def test_stop_ends_the_run_with_what_was_exceeded(tmp_path: Path) -> None:
     assert "p.yaml:1 budgets" in caught.value.where
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 def test_frames_are_throttled_while_the_budget_is_exceeded_and_come_back_after(tmp_path: Path) -> None:
     meters = Scripted()

@@ -116,6 +116,7 @@ def test_bias_correction_helps_and_never_harms(name: str, least: float) -> None:
     assert gain(name, correct_biases(graph(name), lowered(graph(name)), feeds, model(name))) > least
 
 
+@pytest.mark.timing
 def test_bias_correction_is_one_pass() -> None:
     """Two passes over the images, a float and a quantized one, in pieces: not much dearer than in one piece."""
     name = "nanodet_m_320"

@@ -127,6 +127,7 @@ def test_batchnorms_and_shape_chains_are_gone() -> None:
         assert not left & {"BatchNormalization", "Constant", "Shape", "Gather", "Unsqueeze", "Identity", "Dropout"}
 
 
+@pytest.mark.timing
 def test_ultraface_becomes_much_faster() -> None:
     """Its weights among the graph inputs keep ONNX Runtime from folding; measured alternately, on one thread."""
     model = fixed("ultraface_rfb_320")

@@ -75,6 +75,7 @@ def test_asking_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
         assert len(pipeline._assembly.node("find").outlets) == 0
 
 
+@pytest.mark.timing
 def test_leaving_waits_for_no_look_at_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgert.stages.source.api._POLL_S", 60.0)
     with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:

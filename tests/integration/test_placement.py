@@ -184,6 +184,7 @@ def test_every_part_runs_on_its_core(tmp_path: Path, placement: str, monkeypatch
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.mark.timing
 @two_cores
 @pytest.mark.parametrize("placement", ["{replicate: [cpu0, cpu1]}", LATE])
 def test_a_placed_pipeline_stops_in_time(tmp_path: Path, placement: str) -> None:

@@ -246,6 +246,7 @@ def test_a_stop_lets_what_is_under_way_arrive() -> None:
     assert sink.closed == source.closed == 1 and source.is_full() and runner.stopping
 
 
+@pytest.mark.timing
 def test_a_stop_ends_within_two_seconds_however_much_waits_for_a_slow_stage() -> None:
     """Each result would take half a second, and dozens wait: they are dropped and counted."""
     source, started = Numbers(count=None, size=100), threading.Event()

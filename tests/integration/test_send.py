@@ -216,6 +216,7 @@ def test_a_run_that_is_over_at_once_was_there(tmp_path: Path) -> None:
         assert retained(broker.port)["edgert/Süd/status"] == b"offline" and len(configs(retained(broker.port))) == 3
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("sink", ["mqtt", "nats", "webhook", "kafka"])
 def test_a_server_that_accepts_and_never_answers_holds_up_no_stop(
     tmp_path: Path, sink: str, caplog: pytest.LogCaptureFixture
@@ -236,6 +237,7 @@ def test_a_server_that_accepts_and_never_answers_holds_up_no_stop(
     again.close()
 
 
+@pytest.mark.timing
 def test_a_broker_that_freezes_holds_up_no_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with brokers.mosquitto(tmp_path) as broker:
         sink = opened(tmp_path, "mqtt", server=f"mqtt://127.0.0.1:{broker.port}")
@@ -481,6 +483,7 @@ stages:
 """
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("sink", ["mqtt", "nats", "webhook"])
 def test_ctrl_c_while_a_server_answers_nothing_is_a_clean_stop(tmp_path: Path, sink: str) -> None:
     """As a frozen broker: connections are accepted, and MQTT's even greeted, and then nothing comes."""

@@ -120,6 +120,7 @@ def test_viewers_see_new_images(sink: HttpSink) -> None:
     viewer.close()
 
 
+@pytest.mark.timing
 def test_a_viewer_who_does_not_read_stalls_nobody(sink: HttpSink) -> None:
     idle = socket.create_connection(("127.0.0.1", port_of(sink)))
     idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -185,6 +186,7 @@ def test_a_failing_state_is_an_answer_not_a_crash() -> None:
     sink.close()
 
 
+@pytest.mark.timing
 def test_close_ends_every_thread_at_once() -> None:
     before = set(threading.enumerate())
     sink = HttpSink("page", "127.0.0.1", 0, lambda: STATS)

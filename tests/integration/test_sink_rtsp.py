@@ -144,6 +144,7 @@ def request(verb: str, address: str, *headers: str) -> str:
     return "\r\n".join((f"{verb} {address} RTSP/1.0", "CSeq: 1", *headers, "", ""))
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("login", [("", ""), ("guard", "a-secret-word")], ids=["open", "password"])
 def test_half_open_connections_are_counted_and_in_nobodys_way(library: None, login: tuple[str, str]) -> None:
     sink = sink_of(login=login)
@@ -242,6 +243,7 @@ def test_players_read_it_over_both_transports_and_nothing_is_encoded_for_nobody(
         assert "404" in errors
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 def test_gstreamer_plays_it_and_ends_with_it(library: None) -> None:
     with served("yard") as cameras:
@@ -278,6 +280,7 @@ def test_only_who_knows_the_password_watches_and_it_is_logged_nowhere(
     assert "a-secret-word" not in caplog.text + said.out + said.err
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 def test_a_viewer_who_does_not_read_and_one_who_comes_later_disturb_nobody(library: None) -> None:
     with served("yard") as cameras:

@@ -299,6 +299,7 @@ def test_a_killed_process_leaves_a_file_that_plays(tmp_path: Path, suffix: str) 
     assert decodable(path) >= 150 - 2 * 30  # all but the last second, and what the encoder held
 
 
+@pytest.mark.timing
 def test_closing_is_quick(tmp_path: Path) -> None:
     sink = VideoSink("video", tmp_path / "out.mp4")
     sink.open()

@@ -235,6 +235,7 @@ def _by_another_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ice, "get_host_addresses", lambda use_ipv4, use_ipv6: ["127.0.0.1"])
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 def test_a_player_of_whep_gets_the_video_and_nothing_is_encoded_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     _by_another_address(monkeypatch)
@@ -268,6 +269,7 @@ def frames(page: Page, stream: str, count: int) -> list[int]:
     return found
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 def test_a_browser_plays_every_stream_goes_on_with_another_size_and_is_let_go(tmp_path: Path) -> None:
     with filmed("yard", "gate") as (sink, camera), browser(tmp_path) as page:
@@ -287,6 +289,7 @@ def test_a_browser_plays_every_stream_goes_on_with_another_size_and_is_let_go(tm
         wait(lambda: not sessions_of(sink))
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 def test_a_stream_that_ends_ends_in_the_browser_and_a_new_one_is_found(tmp_path: Path) -> None:
     with filmed("yard") as (sink, camera), browser(tmp_path) as page:

@@ -127,6 +127,7 @@ def test_a_format_that_frames_cannot_have_names_the_way_out() -> None:
     assert "videoconvert" in caught.value.fix
 
 
+@pytest.mark.timing
 def test_live_drops_and_stop_is_honored() -> None:
     made = source(f"videotestsrc is-live=true ! video/x-raw,format=NV12,{SIZE},framerate=30/1")
     assert made.live

@@ -323,6 +323,7 @@ def test_a_wrong_path_and_a_closed_port_say_so(units: list[bytes]) -> None:
     assert SECRET not in text_of(caught.value)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("moment", ["reading", "opening", "waiting"])
 def test_stop_takes_effect_within_half_a_second(
     units: list[bytes], moment: str, monkeypatch: pytest.MonkeyPatch

@@ -91,6 +91,7 @@ def test_what_is_not_there_is_an_attribute_error() -> None:
         edgert.biuld  # type: ignore[attr-defined]  # noqa: B018
 
 
+@pytest.mark.timing
 def test_importing_it_loads_nothing_heavy_and_is_quick() -> None:
     script = "import sys, time; t = time.process_time(); import edgert; print(time.process_time() - t, *sys.modules)"
     done = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT) for _ in range(3)]

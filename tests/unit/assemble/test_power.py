@@ -3,6 +3,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from edgert.assemble.governing import meters_here, power_model
 from tests.helpers.sysfs import plant
 from tests.helpers.virtual_clock import VirtualClock
@@ -22,6 +24,7 @@ def test_a_board_without_its_sensor_has_modeled_power_that_grows_with_the_gpus_l
     assert busy.why == "without CPU cores"
 
 
+@pytest.mark.timing
 def test_modeled_power_grows_with_the_processors_load(tmp_path: Path) -> None:
     plant(tmp_path, "agx-orin-jp6")
     stat = tmp_path / "proc/stat"

@@ -110,6 +110,7 @@ def test_deep_nesting_is_refused(tmp_path: Path, depth: int, opens: str, closes:
     assert "nested too deeply" in refused(tmp_path, "a: " + opens * depth + closes * depth).why
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("text", ["a: &a [*a]\n", "a: &a {b: *a}\n", "a: &a {<<: *a, b: 1}\n"])
 def test_an_alias_may_not_hold_itself(tmp_path: Path, text: str) -> None:
     started = time.process_time()

@@ -227,6 +227,7 @@ def test_folded_nodes_that_read_folded_nodes_twice_are_looked_through_once() -> 
     assert found.places == tuple(range(depth + 2))
 
 
+@pytest.mark.timing
 def test_many_segments_take_as_long_as_their_nodes() -> None:
     def seconds(count: int) -> float:
         nodes = graph([(place - 1,) if place else () for place in range(count)])

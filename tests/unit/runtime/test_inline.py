@@ -57,6 +57,7 @@ def test_an_inline_node_gets_every_result_in_the_thread_of_the_one_before() -> N
     assert (stages["2"].results_in, stages["2"].dropped, stages["2"].thread, stages["1"].thread) == (100, 0, "1", "")
 
 
+@pytest.mark.timing
 def test_what_an_inline_node_works_is_its_own_time_and_no_waiting_of_the_one_before() -> None:
     done = threading.Event()
     nodes = inline_chain(Numbers(count=1), Does(), Does(lambda result: done.wait(0.05) or None))

@@ -109,6 +109,7 @@ def test_real_work_hides_behind_what_it_takes_on_the_board() -> None:
     assert pacer.used()["gpu"].busy_ms == pytest.approx(120.0) and pacer.used()["cpu"].busy_ms == pytest.approx(40.0)
 
 
+@pytest.mark.timing
 def test_the_board_is_never_faster_than_real_time_and_slower_where_this_machine_is() -> None:
     clock = BoardClock()
 

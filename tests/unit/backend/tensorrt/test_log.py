@@ -122,6 +122,7 @@ def test_verbose_lines_are_retained_only_for_what_they_mean() -> None:
     assert retained and all(text.startswith(("[DlaLayer]", "[GpuLayer]")) for text in retained)
 
 
+@pytest.mark.timing
 def test_long_verbose_lines_cost_nothing() -> None:
     """Logs have lines of tens of thousands of characters; a pattern that looks everywhere would take minutes."""
     line = "Layer(CaskConvolution): " + "a + b: does not " * 5000

@@ -201,6 +201,7 @@ def test_products_of_onnx_runtime_count_as_products(op: str, inputs: list[str], 
     assert (work.kind, work.macs) == (PRODUCT, macs)
 
 
+@pytest.mark.timing
 def test_a_long_chain_takes_as_long_as_its_nodes() -> None:
     def chain(count: int) -> Graph:
         b = Builder(1, 8, 16, 16)

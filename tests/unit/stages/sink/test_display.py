@@ -99,6 +99,7 @@ def test_every_stream_has_a_window(fake: Viewers) -> None:
     assert sorted(fake.starts) == ["first left 64x48", "first right 64x48"]
 
 
+@pytest.mark.timing
 def test_a_window_that_takes_nothing_holds_up_nobody(fake: Viewers) -> None:
     fake.programs = {"first": SLEEPS}  # a screen that sleeps
     made = sink(size=(1280, 960))  # 4.9 MB: more than a pipe holds

@@ -233,6 +233,7 @@ def test_a_message_that_is_refused_holds_up_no_other(tmp_path: Path, caplog: pyt
     spool.close()
 
 
+@pytest.mark.timing
 def test_what_is_left_waits_for_the_next_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     server.is_down = True

@@ -1,0 +1,28 @@
+"""Waiting for a condition, with a bound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_STEP_S = 0.005
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 30.0) -> float:
+    """Return as soon as ``condition()`` is true.
+
+    Args:
+        condition: asked every few milliseconds.
+        timeout_s: how long it may stay false; a busy machine takes long.
+
+    Returns:
+        The seconds that it took.
+
+    Raises:
+        AssertionError: it is still false after ``timeout_s``.
+    """
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < timeout_s, f"not so after {timeout_s:g} s"
+        time.sleep(_STEP_S)
+    return time.monotonic() - began
