@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from edgert.cli import option, terminal
+from edgert.cli.memory_plan import parts_table
 from edgert.cli.progress import on_first_call, planning_bar
-from edgert.cli.run_view import parts_table
 from edgert.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:

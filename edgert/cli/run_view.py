@@ -1,4 +1,4 @@
-"""A run in the terminal: its progress, its summary, and its memory."""
+"""A run in the terminal: its progress and its summary."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from edgert.cli.terminal import VERDICTS, Column, Row, console, marked, table
+from edgert.cli.progress import stop_on_signal
+from edgert.cli.terminal import Column, Row, console, is_stdout, marked, table, write_json
 from edgert.clock import REAL
 from edgert.errors import EdgertError
 from edgert.meters.over_current import listed
@@ -26,20 +28,12 @@ from edgert.units import format_bytes
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from edgert.budget.footprint import Footprint, Part
     from edgert.cli import log
     from edgert.clock import Clock
     from edgert.config import PipelineFile
     from edgert.pipeline import Pipeline
     from edgert.runtime import Summary
 
-_PARTS = (
-    Column("part"),
-    Column("on", rank=1),
-    Column("for", rank=2),
-    Column("memory", is_number=True),
-    Column("", wraps=True),
-)
 _STAGES = (
     Column("stage"),
     Column("in", is_number=True, rank=1),
@@ -57,74 +51,134 @@ _RECORD_EVERY_S = 60.0
 KEEP_EVERY_S = 3600.0
 
 
-def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
-    """Print every part, what was changed to make it fit, and whether it does."""
-    screen = console(stderr=to_stderr)
-    screen.print(parts_table(plan.parts, screen.width))
-    for step in plan.steps:
-        screen.print(f"made smaller: {step}", markup=False)
-    word = "fits" if plan.fits else "does not fit"
-    if plan.budget_bytes is None or (plan.keeps_budget and not plan.fits):
-        machine = f" of the machine's {format_bytes(plan.machine_bytes)}, swap and all" if plan.machine_bytes else ""
-        verdict = f"{word}: at least {format_bytes(plan.least_bytes)}{machine}"
-    else:
-        most = f"{format_bytes(plan.most_bytes)} with {plan.error:.0%} to spare for the prediction's error"
-        verdict = f"{word}: {most}, of the budget's {format_bytes(plan.budget_bytes)}"
-    screen.print(verdict, style="green" if plan.fits else "red", markup=False)
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a run is shown.
+
+    Attributes:
+        how: where the log goes.
+        json: file of the summary; None writes none.
+        duration_s: seconds after which the run is stopped; None: never.
+        plain: whether lines are printed instead of a live table.
+        quiet: whether no progress is shown.
+    """
+
+    how: log.Way = "terminal"
+    json: Path | None = None
+    duration_s: float | None = None
+    plain: bool = False
+    quiet: bool = False
 
 
-def parts_table(parts: Sequence[Part], width: int) -> Table:
-    """Return a row for each part, and their sum."""
-    total_bytes = sum(part.size_bytes for part in parts)
-    rows = [Row((part.name, part.on, part.kind, format_bytes(part.size_bytes), part.note)) for part in parts]
-    rows.append(Row(("all", "", "", format_bytes(total_bytes), "predicted peak"), "bold"))
-    return table(_PARTS, rows, width=width)
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended: its summary, and the error that ended it."""
+
+    summary: Summary
+    error: EdgertError | None
+
+    def check(self) -> None:
+        """Raise what ended the run, or exit with code 1 where a stage was down at the end."""
+        if self.error is not None:
+            raise self.error
+        if any(stage.failing for stage in self.summary.stages.values()):
+            raise typer.Exit(1)  # what it wrote lacks something
+
+
+def run_shown(
+    pipeline: Pipeline,
+    view: View,
+    *,
+    report: Callable[[Summary], Mapping[str, Any]],
+    label: str = "",
+    clock: Clock | None = None,
+) -> Ended:
+    """Run a pipeline to its end, show it, and write its summary as JSON every hour and at the end.
+
+    Args:
+        pipeline: not started yet.
+        view: how it is shown.
+        report: what the JSON has beside the summary.
+        label: before every line, where the figures are not this machine's.
+        clock: of the duration; None: this machine's.
+
+    Raises:
+        EdgertError: nothing was run, so there is nothing to show.
+    """
+    failed: EdgertError | None = None
+
+    def write(summary: Summary) -> None:
+        error = {} if failed is None else {"error": failed.to_json()}
+        write_json({**report(summary), **summary.to_json(), **error}, view.json)
+
+    began_s, to_stdout = time.time(), is_stdout(view.json)
+    keep = None if view.json is None or to_stdout else write
+    try:
+        with pipeline as running, stop_on_signal(running.stop, is_last=True), systemd_notified(running):
+            try:
+                show(running, view, label=label, clock=clock, keep=keep)
+            finally:
+                summary = running.summary()
+    except EdgertError as error:  # after an error the results so far matter even more
+        failed = error
+    write(summary)  # before anything is shown: the terminal may be gone
+    if failed is not None and not summary.frames_in:
+        raise failed
+    if not to_stdout or view.how != "json":
+        print_summary(running.file, summary, began_s, to_stderr=to_stdout)
+    return Ended(summary, failed)
+
+
+@contextmanager
+def systemd_notified(pipeline: Pipeline) -> Iterator[None]:
+    """Report the pipeline's state to systemd, where systemd asks for it."""
+    from edgert.runtime.health import Heartbeat, notify
+
+    if not notify("STATUS=starting"):
+        yield
+        return
+    heartbeat = Heartbeat(pipeline.state)
+    heartbeat.start()
+    try:
+        yield
+    finally:
+        heartbeat.stop()
 
 
 # While it runs: a live table on a terminal, plain lines elsewhere.
 
 
 def show(
-    pipeline: Pipeline,
-    *,
-    duration_s: float | None,
-    plain: bool,
-    quiet: bool,
-    how: log.Way = "terminal",
-    label: str = "",
-    clock: Clock | None = None,
-    keep: Callable[[Summary], None] | None = None,
+    pipeline: Pipeline, view: View, *, label: str, clock: Clock | None, keep: Callable[[Summary], None] | None
 ) -> None:
-    """Run the pipeline to its end, or for ``duration_s``, and show its progress; its first error is raised.
+    """Run the pipeline to its end, and show its progress; its first error is raised.
 
     Args:
         pipeline: not started yet.
-        duration_s: seconds after which it is stopped; None: never.
-        plain: whether lines are printed instead of a live table.
-        quiet: whether no progress is shown.
-        how: where the log goes.
-        label: before every line, where the figures are not this machine's.
+        view: how it is shown.
+        label: before every line.
         clock: of the duration; None: this machine's.
         keep: called every hour, in a thread of its own.
     """
-    from edgert.cli import log  # whoever only asks for help starts without logging
+    from edgert.cli import log  # --help starts without logging
     from edgert.config import SourceStage
 
     screen, stages = console(stderr=True, tables=False), pipeline.file.config.stages
     sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
-    log.begin(how, screen, quiet=quiet, sources=sources, stages=stages)
+    log.begin(view.how, screen, quiet=view.quiet, sources=sources, stages=stages)
     pipeline.start()
-    ends_ns = None if duration_s is None else (clock or REAL).now_ns() + round(1e9 * duration_s)
+    now_ns = (clock or REAL).now_ns
+    ends_ns = None if view.duration_s is None else now_ns() + round(1e9 * view.duration_s)
 
     def is_over() -> bool:
-        return ends_ns is not None and (clock or REAL).now_ns() >= ends_ns
+        return ends_ns is not None and now_ns() >= ends_ns
 
     watch = partial(_watch, pipeline, is_over, keep)
-    if quiet:
+    if view.quiet:
         watch(lambda summary: None, _LINE_EVERY_S)
-    elif how in ("json", "journal"):
+    elif view.how in ("json", "journal"):
         watch(lambda summary: log.RUN.info("%s", _line(summary, label).strip()), _RECORD_EVERY_S)
-    elif plain or not screen.is_terminal:
+    elif view.plain or not screen.is_terminal:
         watch(lambda summary: typer.echo(_line(summary, label), err=True), _LINE_EVERY_S)
     else:
         from rich.live import Live
@@ -206,27 +260,6 @@ def stage_table(summary: Summary, width: int, title: str = "") -> Table:
 
 
 # At its end.
-
-
-_NOTICED = 1.05  # times slower than the board
-
-
-def print_emulated(report: Mapping[str, Any]) -> None:
-    """Print the report of :meth:`edgert.emulation.Emulation.report`.
-
-    It has watts, heat and memory of the board, how they compare with the budgets, and how much slower this machine was.
-    """
-    screen, figures, degrees = console(stderr=True, tables=False), report["figures"], report["temperature_c"]
-    watts, energy_mj = figures["power_w"], figures["energy_mj_per_frame"]
-    power = "" if watts is None or energy_mj is None else f": {watts:.1f} W, {energy_mj / 1e3:.3g} J a frame"
-    heat = ": power unknown" if degrees is None else f", {degrees:.0f} °C"
-    memory = format_bytes(figures["memory_bytes"])
-    screen.print(f"{report['simulated']}{power}{heat}, {memory} planned", style="yellow", markup=False)
-    screen.print(report["words"], style=VERDICTS[report["verdict"]], markup=False)
-    if report["slower"] > _NOTICED:
-        what = f"this machine cannot emulate {figures['fps']:.3g} frames a second"
-        slowed = f"{what}: slowed down {report['slower']:.1f} times; all figures are in the board's time"
-        screen.print(slowed, style="yellow", markup=False)
 
 
 def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to_stderr: bool = False) -> None:

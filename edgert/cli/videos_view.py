@@ -16,7 +16,7 @@ from edgert.errors import EXIT_INTERRUPTED, EdgertError, printable
 
 if TYPE_CHECKING:
     from edgert.assemble import Bar, Environment
-    from edgert.cli import log
+    from edgert.cli.run_view import View
     from edgert.config import PipelineFile
     from edgert.video_runs import VideoResult
 
@@ -30,17 +30,7 @@ def has_videos(file: PipelineFile) -> bool:
     return any(isinstance(stage, SourceStage) and kind_of(stage.source, folder) == "videos" for stage in stages)
 
 
-def play_videos(
-    file: PipelineFile,
-    environment: Environment,
-    *,
-    jobs: int,
-    json: Path | None,
-    quiet: bool,
-    how: log.Way,
-    bar: Bar,
-    strict: bool,
-) -> None:
+def play_videos(file: PipelineFile, environment: Environment, view: View, *, jobs: int, bar: Bar, strict: bool) -> None:
     """Play every video, and show the result of each.
 
     Raises:
@@ -54,13 +44,13 @@ def play_videos(
     screen, stages = console(stderr=True, tables=False), file.config.stages
     sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
     runs = VideoRuns(file, environment, jobs=jobs, bar=bar, strict=strict)
-    log.begin(how, screen, quiet=quiet, sources=sources, stages=stages)
+    log.begin(view.how, screen, quiet=view.quiet, sources=sources, stages=stages)
     for handler in logging.getLogger("edgert").handlers:
         handler.addFilter(_once())
     results: list[VideoResult] = []
     left = 0
     failed: EdgertError | None = None
-    is_shown = not quiet and how in ("terminal", "text")
+    is_shown = not view.quiet and view.how in ("terminal", "text")
     with (
         counting_bar(screen, "") if is_shown else nullcontext() as move,
         stop_on_signal(runs.stop, is_last=True),
@@ -70,7 +60,7 @@ def play_videos(
             results.append(result)
             if is_shown:
                 screen.print(_line(result, done, total), markup=False, soft_wrap=True)
-            elif not quiet:
+            elif not view.quiet:
                 log.RUN.info("%s", _line(result, done, total))
             if move is not None:
                 move("videos", len(results), left)
@@ -78,7 +68,7 @@ def play_videos(
         def begin(before: int, total: int) -> None:
             nonlocal left
             left = total - before
-            if before and not quiet:
+            if before and not view.quiet:
                 where = f"; remove {runs.journal.path} to have all played again"
                 typer.echo(printable(f"{before} of {total} videos were done before{where}"), err=True)
             if move is not None and left:
@@ -88,8 +78,8 @@ def play_videos(
             everything = runs.run(show, begin)
         except EdgertError as error:
             failed, everything = error, results
-    _write(everything, failed, len(runs.videos), json)
-    _print_end(everything, len(runs.videos), quiet=quiet, to_stderr=is_stdout(json))
+    _write(everything, failed, len(runs.videos), view.json)
+    _print_end(everything, len(runs.videos), quiet=view.quiet, to_stderr=is_stdout(view.json))
     if failed is not None:
         raise failed
     if runs.is_stopped:

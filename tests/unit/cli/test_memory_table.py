@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from edgert.budget.footprint import Footprint, Part
-from edgert.cli.run_view import show_memory
+from edgert.cli.memory_plan import show_memory
 
 MIB = 2**20
 PARTS = (Part("process", "cpu", "runtime", 100 * MIB),)

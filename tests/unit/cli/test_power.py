@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from edgert.budget.control import PowerControl
-from edgert.cli.run_command import show_power_steps, warn_of_settings_left
+from edgert.cli.memory_plan import show_power_steps
+from edgert.cli.run_here import warn_of_settings_left
 from edgert.errors import BudgetError
 from tests.unit.planner.test_power_steps import machine, pipeline
 

@@ -1,0 +1,123 @@
+"""``edgert run --dry-run``: how much memory a pipeline takes, and what power control may change. Nothing runs."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from edgert.cli.progress import build_progress, on_first_call
+from edgert.cli.run_here import loaded, opened
+from edgert.cli.terminal import Column, Row, console, is_stdout, table, write_json
+from edgert.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from edgert.budget.footprint import Footprint, Part
+    from edgert.config import PipelineFile
+
+_PARTS = (
+    Column("part"),
+    Column("on", rank=1),
+    Column("for", rank=2),
+    Column("memory", is_number=True),
+    Column("", wraps=True),
+)
+
+
+def plan_memory(
+    path: Path, overrides: Sequence[str], json: Path | None, *, strict: bool, quiet: bool, power: bool
+) -> None:
+    """Show the memory plan, and what power control would change, in the terminal and as JSON.
+
+    Args:
+        path: of a pipeline file or a bundle.
+        overrides: ``KEY=VALUE`` of ``--set``.
+        json: where the plan is written, too.
+        strict: refuses to fall back to another engine.
+        quiet: shows no progress.
+        power: whether the steps of power control are shown.
+
+    Raises:
+        EdgertError: of the pipeline.
+        Exit: with code 1, the memory does not fit.
+    """
+    from edgert.assemble.memory import planned
+    from edgert.bundle.bundle import is_bundle
+
+    with ExitStack() as stack, on_first_call(build_progress, quiet) as on_event:
+        if is_bundle(path):
+            file, bundle = opened(stack, path, overrides, on_event, strict=strict, quiet=quiet)
+        else:
+            file, bundle = loaded(path, overrides, quiet=quiet), None
+        plan = planned(file, has_engines=bundle is not None and bundle.engines is not None)
+        show_memory(plan, to_stderr=is_stdout(json))
+        found: dict[str, Any] = {"memory": plan.to_json()}
+        if power:
+            placed, to_stderr = bundle is not None, is_stdout(json)
+            found["power"] = show_power_steps(file, Path("/"), is_placed=placed, to_stderr=to_stderr)
+        write_json(found, json)
+        if not plan.fits:
+            raise typer.Exit(1)
+
+
+def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
+    """Print every part, what was changed to make it fit, and whether it does."""
+    screen = console(stderr=to_stderr)
+    screen.print(parts_table(plan.parts, screen.width))
+    for step in plan.steps:
+        screen.print(f"made smaller: {step}", markup=False)
+    word = "fits" if plan.fits else "does not fit"
+    if plan.budget_bytes is None or (plan.keeps_budget and not plan.fits):
+        machine = f" of the machine's {format_bytes(plan.machine_bytes)}, swap and all" if plan.machine_bytes else ""
+        verdict = f"{word}: at least {format_bytes(plan.least_bytes)}{machine}"
+    else:
+        most = f"{format_bytes(plan.most_bytes)} with {plan.error:.0%} to spare for the prediction's error"
+        verdict = f"{word}: {most}, of the budget's {format_bytes(plan.budget_bytes)}"
+    screen.print(verdict, style="green" if plan.fits else "red", markup=False)
+
+
+def parts_table(parts: Sequence[Part], width: int) -> Table:
+    """Return a row for each part, and their sum."""
+    total_bytes = sum(part.size_bytes for part in parts)
+    rows = [Row((part.name, part.on, part.kind, format_bytes(part.size_bytes), part.note)) for part in parts]
+    rows.append(Row(("all", "", "", format_bytes(total_bytes), "predicted peak"), "bold"))
+    return table(_PARTS, rows, width=width)
+
+
+def show_power_steps(
+    file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bool = False
+) -> list[dict[str, Any]]:
+    """Show the clocks and power modes that a governor would choose among, with the changes each takes; change none.
+
+    Args:
+        file: with budgets.
+        root: where the files of a Linux are.
+        is_placed: see :func:`edgert.planner.simulation.power_steps`.
+        to_stderr: prints to standard error.
+
+    Returns:
+        The same as plain data.
+
+    Raises:
+        BudgetError: there is nothing to govern by clocks.
+    """
+    from edgert.budget.control import PowerControl
+    from edgert.planner.simulation import power_steps
+
+    found: list[dict[str, Any]] = []
+    with PowerControl(dry_run=True, root=root) as control:
+        steps = power_steps(file, control, is_placed=is_placed, root=root)
+        for step in steps.steps:
+            steps.take(step)
+            changes = [str(change) for change in control.changes]
+            name = step.name or "as it is now"
+            found.append({"name": name, "power_w": step.power_w, "changes": changes})
+            text = f"power: {name}: {step.power_w:.1f} W predicted, {'; '.join(changes) or 'no change'}"
+            typer.echo(text, err=to_stderr)
+    return found

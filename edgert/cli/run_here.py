@@ -1,0 +1,161 @@
+"""``edgert run`` on this machine: a pipeline file, a bundle, or many videos one after another."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from edgert.cli import option
+from edgert.cli.progress import build_progress, first_time_bar, on_first_call
+from edgert.cli.run_view import View, run_shown
+from edgert.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgert.assemble import Environment
+    from edgert.compiler.unpack import Unpacked
+    from edgert.config import PipelineFile
+    from edgert.steps import OnEvent
+
+
+def run_here(path: Path, overrides: Sequence[str], view: View, *, strict: bool, power: bool, jobs: int) -> None:
+    """Run a pipeline with this machine's engines.
+
+    Args:
+        path: of a pipeline file or a bundle.
+        overrides: ``KEY=VALUE`` of ``--set``.
+        view: how it is shown.
+        strict: refuses to fall back to another engine.
+        power: whether the governor may change clocks and power modes.
+        jobs: how many videos of a ``videos:`` source are played at a time.
+
+    Raises:
+        EdgertError: of the pipeline.
+        Exit: with code 1, a stage was down at the end, or a video is damaged.
+    """
+    from edgert.cli.videos_view import has_videos, play_videos
+    from edgert.pipeline import Pipeline
+
+    with ExitStack() as stack:
+        with on_first_call(first_time_bar, view.quiet) as bar, on_first_call(build_progress, view.quiet) as on_event:
+            file, bundle = opened(stack, path, overrides, on_event, strict=strict, quiet=view.quiet)
+            videos = has_videos(file)
+            option.refuse({"--jobs": jobs > 1 and not videos}, "it is for a videos: source")
+            if not power:
+                warn_of_settings_left(Path("/"))
+            if videos:
+                why = "each video has an end; limit: in the file takes the first frames of each"
+                option.refuse({"--duration": view.duration_s}, why)
+            environment = _environment(stack, file, bundle, power)
+            if videos:
+                play_videos(file, environment, view, jobs=jobs, bar=bar, strict=strict)
+                return
+            pipe = Pipeline.within(environment, file, bar=bar, strict=strict)
+        ended = run_shown(pipe, view, report=lambda _: _about(bundle))
+        if bundle is not None:
+            _show_engines(bundle)
+        ended.check()
+
+
+def opened(
+    stack: ExitStack, path: Path, overrides: Sequence[str], on_event: OnEvent, *, strict: bool, quiet: bool
+) -> tuple[PipelineFile, Unpacked | None]:
+    """Open a pipeline file or a bundle; the files of a bundle exist until the stack is left.
+
+    A pipeline file that names the DLA becomes a bundle in the cache, because a DLA needs what only a build makes.
+
+    Args:
+        stack: closes what is opened.
+        path: of the pipeline file or bundle.
+        overrides: ``KEY=VALUE`` of ``--set``.
+        on_event: called for what happens while engines are compiled.
+        strict: refuses to fall back to another engine.
+        quiet: whether the chosen engines are not printed.
+    """
+    from edgert.bundle.bundle import is_bundle
+    from edgert.config.engine_choice import TENSORRT_DLA
+
+    bundle: Unpacked | None
+    if is_bundle(path):
+        from edgert.compiler.unpack import unpacked
+
+        bundle = stack.enter_context(unpacked(path, overrides, strict=strict, on_event=on_event))
+    else:
+        file = loaded(path, overrides, quiet=quiet)
+        if TENSORRT_DLA not in file.config.engines:
+            return file, None
+        from edgert.compiler.unpack import built_here
+
+        bundle = stack.enter_context(built_here(file, strict=strict, on_event=on_event))
+        if bundle is None:
+            return file, None
+    for one in bundle.skipped:
+        typer.secho(str(one), fg="yellow", err=True)
+    _show_engines(bundle)
+    return bundle.file, bundle
+
+
+def loaded(path: Path, overrides: Sequence[str], *, quiet: bool) -> PipelineFile:
+    """Return the pipeline of a file, with the best engines of this machine where it names none, which is printed."""
+    from edgert.assemble import with_default_engines
+    from edgert.config import load_pipeline
+
+    file, chosen = with_default_engines(load_pipeline(path, overrides))
+    if chosen and not quiet:
+        typer.echo(chosen, err=True)
+    return file
+
+
+def _about(bundle: Unpacked | None) -> dict[str, Any]:
+    """Return what the JSON summary says of a bundle."""
+    if bundle is None:
+        return {}
+    skipped = [{"engine": one.engine, "why": one.why} for one in bundle.skipped]
+    return {"bundle": {"board": bundle.manifest.board, "engine": bundle.engine, "skipped": skipped}}
+
+
+def _show_engines(bundle: Unpacked) -> None:
+    """Print which engine runs a bundle."""
+    typer.echo(f"bundle for {bundle.manifest.board}: runs with {bundle.engine}", err=True)
+    for line in bundle.tuned:
+        typer.echo(line, err=True)
+
+
+def warn_of_settings_left(root: Path) -> None:
+    """Warn of settings that a crashed run left changed, as they may not be restored without consent."""
+    from edgert.budget.control import PowerControl
+
+    try:
+        left = "; ".join(map(str, PowerControl(root=root).left()))
+    except DeviceError as error:
+        left = f"{error.what}: {error.why}"
+    if left:
+        fix = "the next edgert run with --allow-power-control, as root, restores them"
+        typer.secho(f"power settings that a crashed run left: {left}; {fix}", fg="yellow", err=True)
+
+
+def _environment(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, may_control: bool) -> Environment:
+    """Return the environment of a run: a bundle's engines, power control, and predictions.
+
+    Clocks that the governor changes are restored when the stack is left. Predictions come from a plan, where the
+    pipeline has models to choose among.
+    """
+    from edgert.assemble import Environment
+
+    engines = bundle.engines if bundle else None
+    has_fallback = any(model.degrade_to is not None for model in file.config.models.values())
+    if not may_control and not has_fallback:
+        return Environment(engines=engines)
+    from edgert.planner.simulation import levels_here, power_steps
+
+    power = None
+    if may_control:
+        from edgert.budget.control import PowerControl
+
+        control = stack.enter_context(PowerControl(allow=True))
+        power = power_steps(file, control, is_placed=bundle is not None)
+    return Environment(engines=engines, power=power, predicted=levels_here(file) if has_fallback else ())
