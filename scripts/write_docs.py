@@ -308,16 +308,12 @@ def dla_page() -> str:
 def benchmarks_page() -> str:
     """Its tables are of the runs that tests/bench/measured has."""
     gpus = {**measured_tables.of_races(MEASURED), **measured_tables.of_cameras(MEASURED)}
+    gpus |= measured_tables.of_kernels(MEASURED)
     wiring = {**measured_tables.of_zoo(MEASURED), **measured_tables.of_check(MEASURED)}
     return with_tables(
         "benchmarks.md",
         {**gpus, **wiring, **measured_tables.of_authors(MEASURED), **measured_tables.of_strangers(MEASURED)},
     )
-
-
-def gpu_page() -> str:
-    """Its table of kernels is of the runs that tests/bench/measured has."""
-    return with_tables("gpu.md", measured_tables.of_kernels(MEASURED))
 
 
 def streaming_page() -> str:
@@ -402,7 +398,6 @@ PAGES = {
     "cli.md": cli_page,
     "costs.md": costs_page,
     "dla.md": dla_page,
-    "gpu.md": gpu_page,
     "streaming.md": streaming_page,
     "models.md": models_page,
     "pipeline-file.md": pipeline_page,

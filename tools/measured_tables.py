@@ -76,7 +76,6 @@ def of_races(folder: Path) -> dict[str, list[str]]:
         "frames per second": ("value", 0),
         "processor time per frame": ("cpu_us", 0),
         "one batch at a time, median": ("alone_p50_ms", 2),
-        "one batch at a time, 99th percentile": ("alone_p99_ms", 2),
         "ratios": ("ratio", 2),
     }
     return {
@@ -111,22 +110,15 @@ def of_kernels(folder: Path) -> dict[str, list[str]]:
 
 
 def kernel_rows(runs: Sequence[Run]) -> list[Row]:
-    """A row for each figure: edgert's kernels one by one, together in a graph, and PyTorch's for the same."""
+    """Return a row for each figure: edgert's kernels in one CUDA graph, and PyTorch's for the same answer."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for figure in (figure for run in runs for figure in run.figures):
         for what, value in figure["detail"].items():
             found[figure["name"]][what].append(value)
     ends = ("graph", "torch_kernels")
     return [
-        ("", "kernels", "in a graph", "PyTorch's"),
-        *(
-            (
-                name,
-                " + ".join(span(values, 1) for what, values in own.items() if what not in (*ends, "torch_wait")),
-                *(span(own[what], 1) for what in ends),
-            )
-            for name, own in found.items()
-        ),
+        ("", "edgert, µs", "PyTorch, µs"),
+        *((name, *(span(own[what], 1) for what in ends)) for name, own in found.items()),
     ]
 
 
@@ -157,7 +149,7 @@ def of_check(folder: Path) -> dict[str, list[str]]:
     named = (f"{count} photo{'' if count == 1 else 's'}: {what}" for count in counts for what in shares)
     pairs = [(str(count), *pair) for count in counts for pair in shares.values()]
     cells = [
-        (name, *(f"{row[count][part]} of {row[count][whole]}" for count, part, whole in pairs))
+        (name, *(f"{row[count][part]}/{row[count][whole]}" for count, part, whole in pairs))
         for name, row in rows.items()
     ]
     return {"check": lines(("model", *named), cells)}
@@ -170,7 +162,7 @@ def of_authors(folder: Path) -> dict[str, list[str]]:
     decoded, tracked = [], []
     for name, one in heads.items():
         overlap = "–" if one["overlap"] is None else f"{one['overlap']:.4f}"
-        counts = f"{one['equal']} of {one['outputs']}", str(one["found"])
+        counts = f"{one['equal']}/{one['outputs']}", str(one["found"])
         decoded.append((name, *counts, f"{one['far_px']:.4f}", overlap))
     for one in tracks["tracks"]:
         hota = [f"{value:.2f}" for value in one["hota"] or ()] or ["–", "–"]
@@ -243,7 +235,7 @@ def race_rows(runs: Sequence[Run], what: str, digits: int) -> list[Row]:
     cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for figure in (figure for run in runs for figure in run.figures):
         match = RACE.fullmatch(figure["name"])
-        if match is None or bool(match[4]) != (what == "ratio"):
+        if match is None or bool(match[4]) != (what == "ratio") or (match[4] or "").startswith(" / bare"):
             continue
         found = figure["value"] if what in ("value", "ratio") else figure["detail"].get(what)
         if found is not None:
