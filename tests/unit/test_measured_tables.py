@@ -96,9 +96,7 @@ def test_checks_are_a_row_for_each_model_and_one_for_all(tables: Any, tmp_path: 
     head, _, row, total, *_ = tables.of_check(tmp_path)["check"]
     photos = ("1 photo", "16 photos")
     assert head == f"| model | {' | '.join(f'{one}: {what}' for one in photos for what in ('right', 'named', 'new'))} |"
-    assert row == "| yolox | 3/4 | 5/6 | 2/6 | 6/6 | 6/6 | 6/6 |" and total.startswith(
-        "| all 1 | 3/4 |"
-    )
+    assert row == "| yolox | 3/4 | 5/6 | 2/6 | 6/6 | 6/6 | 6/6 |" and total.startswith("| all 1 | 3/4 |")
 
 
 def test_an_attack_is_a_row_and_what_was_recorded_another_table(tables: Any, tmp_path: Path) -> None:
