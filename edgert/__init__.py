@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from edgert.runtime import Classification as Classification
     from edgert.runtime import Crops as Crops
     from edgert.runtime import DepthMap as DepthMap
+    from edgert.runtime import Detection as Detection
     from edgert.runtime import Detections as Detections
     from edgert.runtime import Embedding as Embedding
     from edgert.runtime import Frame as Frame
@@ -108,8 +109,8 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.quantization.evaluate": "Evaluation evaluate",
     "edgert.quantization.int8_model": "QuantizationResult",
     "edgert.quantization.to_files": "QuantizedModel calibrate quantize",
-    "edgert.runtime": "AnomalyMap Attributes Classification Crops DepthMap Detections Embedding Frame Keypoints "
-    "OutputImage Result Segmentation Summary Text",
+    "edgert.runtime": "AnomalyMap Attributes Classification Crops DepthMap Detection Detections Embedding Frame "
+    "Keypoints OutputImage Result Segmentation Summary Text",
     "edgert.stages.gallery": "Gallery",
     "edgert.stages.source.user_memory": "Buffer",
     "edgert.validation": "Validation validate",

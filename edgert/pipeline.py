@@ -35,6 +35,7 @@ from edgert.policy import Drop
 from edgert.runtime import Node, Result, Runner, Summary, summarize
 from edgert.runtime.announce import Beacon
 from edgert.runtime.branches import disconnect
+from edgert.runtime.frame import has_pixels
 from edgert.runtime.recent import History, totals
 from edgert.runtime.worker import works_for
 from edgert.stages.gpu.download import Downloader
@@ -596,7 +597,7 @@ class Results(Iterator[Result]):
             raise self._late()
         try:
             item = self._tap.inlet.get(self._timeout_s)
-            while item is not None and item[1].frame.is_let_go:  # it was under way before somebody listened
+            while item is not None and not has_pixels(item[1].frame):  # it was under way before somebody listened
                 item = self._tap.inlet.get(self._timeout_s)
             if item is None:
                 self._runner.raise_error()

@@ -163,9 +163,9 @@ class BoxScorer:
         tracker = ByteTrack((self.tracking or usual).limits(self.tracked_from))
         tracks = []
         for one in records:
-            some = one.select(one.scores >= (self.tracked_from or 0.0))
+            some = one[one.scores >= (self.tracked_from or 0.0)]
             ids = tracker.update(some.boxes, some.scores, some.classes)
-            tracks.append(replace(some.select(ids > 0), ids=ids[ids > 0]))
+            tracks.append(replace(some[ids > 0], ids=ids[ids > 0]))
         return tracks
 
 

@@ -6,11 +6,12 @@ reorder buffer restores the order.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, pairwise
 
 from edgert.policy import Dispatcher, Drop, Reads, ReorderBuffer, shares_streams
 from edgert.runtime.node import Node
+from edgert.runtime.passing import ticket_of, with_ticket
 from edgert.runtime.records import Result
 from edgert.runtime.stage import Gathering, Stage
 
@@ -51,14 +52,14 @@ class Dispatch:
 
     def branch(self, result: Result) -> int:
         """The branch of this result, which is now under way."""
-        return self.dispatcher.branch(result.ticket, result.frame.index, self._level())
+        return self.dispatcher.branch(ticket_of(result), result.frame.index, self._level())
 
     def open(self) -> None:
         """Needs nothing."""
 
     def process(self, result: Result) -> Result:
         """Passes it on, with a ticket: results of one frame may be several, and a frame may become another."""
-        return replace(result, ticket=next(self._tickets))
+        return with_ticket(result, next(self._tickets))
 
     def close(self) -> None:
         """Has nothing to give back."""
@@ -76,9 +77,9 @@ class Reorder:
     def process(self, result: Result) -> Iterator[Result]:
         """Passes on what is due, this result among it or not."""
         result.frame.lease.retain()
-        self._buffer.add(abs(result.ticket), result)
+        self._buffer.add(abs(ticket_of(result)), result)
         while (due := self._buffer.pop()) is not None:
-            if due.ticket > 0:  # else it was lost in its branch
+            if ticket_of(due) > 0:  # else it was lost in its branch
                 yield due
             due.frame.lease.release()
 

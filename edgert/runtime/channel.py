@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from edgert.policy import BoundedQueue, Drop
+from edgert.runtime.frame import has_pixels
 from edgert.runtime.metrics import Losses
-from edgert.runtime.records import Result, Together
+from edgert.runtime.passing import Together, parts, size_of, without_pixels
+from edgert.runtime.records import Result
 
 
 class Arrivals:
@@ -87,7 +89,7 @@ class Channel(BoundedQueue[Result]):
 
     Attributes:
         is_bare: whether frames go through without their pixels, which nobody behind reads.
-        together: whether the consumer takes several results as one :class:`~edgert.runtime.records.Together`.
+        together: whether the consumer takes several results as one :class:`~edgert.runtime.passing.Together`.
         losses: what was dropped, by stream and cause.
         work: works on a result at once, in the producer's thread, where the consumer has none, and says whether it
             did; else, and with None, results wait.
@@ -118,11 +120,11 @@ class Channel(BoundedQueue[Result]):
     def put(self, result: Result) -> None:
         """Takes over a result together with one hold on its lease; blocks only when full and ``drop: never``, or while
         the consumer works in this thread."""
-        if self.is_bare and not result.frame.is_let_go:
-            bare = result.let_go()
+        if self.is_bare and has_pixels(result.frame):
+            bare = without_pixels(result)
             result.frame.lease.release()
             result = bare
-        count = result.size
+        count = size_of(result)
         if self.work is not None and not self._abandoned and self.work(result):
             self.count += count
             return
@@ -207,7 +209,7 @@ class Channel(BoundedQueue[Result]):
 
     def lose(self, result: Result) -> None:
         """Counts it and gives its hold back."""
-        for one in result.each:
+        for one in parts(result):
             self.dropped += 1
             key = one.frame.stream, "end" if self._abandoned else "queue"
             self.losses[key] = self.losses.get(key, 0) + 1

@@ -6,7 +6,7 @@ repeated, not interpolated, as OpenCV does it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
@@ -67,11 +67,9 @@ class Frame:
         format: how ``planes`` are to be read.
         planes: uint8 arrays, rows possibly padded: i420 (h,w) (h/2,w/2) (h/2,w/2) rounded up; nv12 (h,w)
             (h/2,w/2,2); yuyv (h,w,2); bgr and rgb (h,w,3); gray (h,w). Valid while ``lease`` is alive. Of a frame
-            that is on a GPU, they are :class:`~edgert.memory.cuda.DeviceView`; of one that was :meth:`let_go`, none.
+            that is on a GPU, they are :class:`~edgert.memory.cuda.DeviceView`.
         lease: who owns the bytes. Whoever keeps a frame beyond the call that handed it over retains it.
         color: for the YUV formats.
-        origin: (x, y) of this frame's first pixel in the full image; other than (0, 0) only for crops.
-        root: the full image a crop was taken from.
         file: of an image file, its name within the folder that all images of the source lie in; else empty.
         sender_ns: nanoseconds of the epoch when it was captured, by the clock of a network camera that reports it; None
             of others.
@@ -87,10 +85,10 @@ class Frame:
     planes: tuple[U8, ...]
     lease: Lease
     color: Color = Color()
-    origin: tuple[int, int] = (0, 0)
-    root: Frame | None = None
     file: str = ""
     sender_ns: int | None = None
+    _origin: tuple[int, int] = (0, 0)
+    _root: Frame | None = field(default=None, repr=False)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -119,45 +117,34 @@ class Frame:
         if self.format in ("i420", "nv12", "yuyv"):
             x1, y1 = x1 & ~1, y1 & ~1
             x2, y2 = min(x2 + (x2 & 1), self.width), min(y2 + (y2 & 1), self.height)
-        origin = self.origin[0] + x1, self.origin[1] + y1
-        if self.is_let_go:
-            return replace(self, width=x2 - x1, height=y2 - y1, origin=origin)
+        origin = self._origin[0] + x1, self._origin[1] + y1
+        if not has_pixels(self):
+            return replace(self, width=x2 - x1, height=y2 - y1, _origin=origin)
         planes = [self.planes[0][y1:y2, x1:x2]]
         planes += [plane[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2] for plane in self.planes[1:]]
-        root = self.root or self
-        return replace(self, width=x2 - x1, height=y2 - y1, planes=tuple(planes), origin=origin, root=root)
+        root = full_frame(self)
+        return replace(self, width=x2 - x1, height=y2 - y1, planes=tuple(planes), _origin=origin, _root=root)
+
+    @property
+    def region(self) -> tuple[int, int, int, int]:
+        """(x1, y1, x2, y2) of this frame in the source image, in pixels; starts elsewhere than at (0, 0) for crops."""
+        x, y = self._origin
+        return x, y, x + self.width, y + self.height
 
     @property
     def is_on_gpu(self) -> bool:
         """Whether its planes are memory of a GPU."""
-        if self.is_let_go:
+        if not has_pixels(self):
             return False
         first: object = self.planes[0]
         return not isinstance(first, np.ndarray) and hasattr(first, "__cuda_array_interface__")  # what is fast first
-
-    @property
-    def is_let_go(self) -> bool:
-        """Whether it goes on without its pixels, which nobody reads any more."""
-        return self.planes is _LET_GO
-
-    def let_go(self) -> Frame:
-        """The frame without its pixels, under a lease of its own; this one's lease goes on.
-
-        What it knows of itself stays, and whoever uses ``planes`` gets a StageError.
-        """
-        return self.moved(_LET_GO, EndedLease(self.lease.counter))
-
-    def moved(self, planes: tuple[U8, ...], lease: Lease) -> Frame:
-        """The same image in other memory, under that memory's lease; this one's goes on."""
-        place = self.stream, self.index, self.timestamp_ns, self.media_ns, self.width, self.height, self.format
-        return Frame(*place, planes, lease, self.color, self.origin, None, self.file, self.sender_ns)
 
     def to_host(self) -> Frame:
         """The frame with its planes on the host: itself, or a copy of a frame that is on a GPU, which is counted."""
         if not self.is_on_gpu:
             return self
         planes = tuple(plane.to_host() for plane in cast("tuple[DeviceView, ...]", self.planes))
-        return self.moved(planes, lend(planes, self.lease.counter))
+        return with_planes(self, planes, lend(planes, self.lease.counter))
 
     def to_bgr(self) -> U8:
         """A new (height, width, 3) uint8 BGR image. A copy, and counted as one; two for a frame on a GPU."""
@@ -166,7 +153,7 @@ class Frame:
         return image
 
     def _packed(self) -> U8:
-        if not self.lease.alive and not self.is_let_go:
+        if not self.lease.alive and has_pixels(self):
             raise StageError(
                 f"frame {self.index} of {self.stream!r} was used after its release",
                 why="its memory has gone back to the pool and may hold another image",
@@ -179,6 +166,42 @@ class Frame:
                 fix="use frame.planes (no copy) or frame.to_bgr() (one copy)",
             )
         return self.planes[0]
+
+
+def has_pixels(frame: Frame) -> bool:
+    """Return whether a frame has its pixels: it goes on without them where no stage reads them any more."""
+    return frame.planes is not _LET_GO
+
+
+def without_pixels(frame: Frame) -> Frame:
+    """Return the frame without its pixels, under a lease of its own; the lease of ``frame`` goes on.
+
+    What it knows of itself stays. Using its ``planes`` raises StageError.
+    """
+    return with_planes(frame, _LET_GO, EndedLease(frame.lease.counter))
+
+
+def with_planes(frame: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
+    """Return the same image in other memory, under the lease of that memory; the lease of ``frame`` goes on."""
+    place = frame.stream, frame.index, frame.timestamp_ns, frame.media_ns, frame.width, frame.height, frame.format
+    return Frame(*place, planes, lease, frame.color, frame.file, frame.sender_ns, frame._origin)
+
+
+def origin_of(frame: Frame) -> tuple[int, int]:
+    """Return (x, y) of a frame's first pixel in the full image; other than (0, 0) only for crops."""
+    return frame._origin
+
+
+def full_frame(frame: Frame) -> Frame:
+    """Return the frame that a crop was taken from, or the frame itself."""
+    return frame._root or frame
+
+
+def as_own_image(crop: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
+    """Return a crop whose pixels were turned or warped as an image of its own, of BGR pixels in ``planes``."""
+    height, width = planes[0].shape[:2]
+    place = crop.stream, crop.index, crop.timestamp_ns, crop.media_ns, width, height
+    return Frame(*place, "bgr", planes, lease, crop.color, crop.file, crop.sender_ns)
 
 
 _LUMA_WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}  # of red and of blue

@@ -11,7 +11,7 @@ from edgert.errors import EdgertError, StageError
 from edgert.policy import Join
 from edgert.runtime import Frame, Record, Result
 from edgert.runtime.node import Node, Station, merged
-from edgert.runtime.records import Together
+from edgert.runtime.passing import Together, parts
 
 Bring = tuple[Callable[[], Sequence[Frame]], int]
 _Arrival = tuple["_Place", int, Result]
@@ -174,7 +174,7 @@ class InPlace:
             joined = place.joined(edge, result)
             if joined is not None:
                 if place.is_batching:
-                    place.taken = joined.each[-1].frame.index
+                    place.taken = parts(joined)[-1].frame.index
                 with place.node.context or _NOWHERE:
                     place.step(joined)
 
@@ -207,7 +207,7 @@ class InPlace:
     def _first_at_work(self) -> int:
         """The number of the first frame that waits for others, or in a batch. What only waits to be joined will not
         be, as stages pass frames on in order."""
-        waiting = (arrival[2].each[0].frame.index for arrival in self._queues[1])
+        waiting = (parts(arrival[2])[0].frame.index for arrival in self._queues[1])
         held = (place.passed + 1 for place in self._places if place.is_batching and place.passed < place.taken)
         return min(chain(waiting, held), default=_ALL)
 
@@ -263,7 +263,7 @@ class _Place(Station):
     def send(self, result: Result) -> None:
         node, index = self.node, result.frame.index
         if isinstance(result, Together):
-            self.passed = result.each[-1].frame.index
+            self.passed = parts(result)[-1].frame.index
             self._give_on(result)
             return
         if index in self.sent:

@@ -16,7 +16,9 @@ from edgert.policy import Join, Reads, most_under_way
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Frame
 from edgert.runtime.metrics import StageMeter
-from edgert.runtime.records import Result, Together
+from edgert.runtime.passing import Together, lost, parts, size_of, without_pixels
+from edgert.runtime.passing import merged as merged_results
+from edgert.runtime.records import Result
 from edgert.runtime.recovery import OPENINGS, STOPS, FailurePolicy, Recovery, note_back
 from edgert.runtime.stage import Batching, Source, Stage
 from edgert.runtime.throttle import SourceRateLimiter
@@ -221,7 +223,7 @@ class Station:
             done = now()
             node.since_ns = 0
             meter.busy_ns += done - started
-            meter.results_in += result.size
+            meter.results_in += size_of(result)
             if self._is_end:
                 self._count(result, done, is_end=True)
             if out is None:
@@ -234,9 +236,9 @@ class Station:
             held = self._held()
             if not self.outlives(error):
                 raise
-            self._lose((*result.each, *held))
+            self._lose((*parts(result), *held))
             if node.reorders and lease is not _NONE:
-                self.send(result.lost())
+                self.send(lost(result))
             return False
         finally:
             node.since_ns = 0
@@ -297,7 +299,7 @@ class Station:
         if len(outlets) == 1 and outlets[0].together and isinstance(out, list) and len(out) > 1:
             out = Together.of(out, {})
         for result in (out,) if isinstance(out, Result) else out if isinstance(out, list) else self._made(out):
-            count += result.size
+            count += size_of(result)
             if not self._is_end:  # else it was counted when it came
                 self._count(result, done_ns)
             self.send(result)
@@ -306,8 +308,8 @@ class Station:
 
     def _count(self, result: Result, done_ns: int, is_end: bool = False) -> None:
         """Counts a result that it is done with."""
-        if result.size > 1:
-            self._count_done(result.each, done_ns, is_end)
+        if size_of(result) > 1:
+            self._count_done(parts(result), done_ns, is_end)
             return
         meter, frame = self.node.meter, result.frame
         latency_ns = done_ns - frame.timestamp_ns
@@ -367,11 +369,11 @@ class Station:
 
 def merged(first: Result, second: Result) -> Result:
     """One of two parts of a frame: two holds came in, one goes out."""
-    merged = first.merged(second)
+    merged = merged_results(first, second)
     (second if merged.frame is first.frame else first).frame.lease.release()
     return merged
 
 
 def _let_go(out: Result | Iterable[Result]) -> Result | list[Result]:
     """Results without pixels, all at once: the leases of a batch end together."""
-    return out.let_go() if isinstance(out, Result) else [result.let_go() for result in out]
+    return without_pixels(out) if isinstance(out, Result) else [without_pixels(result) for result in out]

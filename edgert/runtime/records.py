@@ -6,16 +6,15 @@ convention and owned by the record.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.clock import time_of_day_ns
 from edgert.frozen import made_quickly
-from edgert.memory import Counter, Lease
 from edgert.runtime.frame import U8, Frame
 
 if TYPE_CHECKING:
@@ -60,8 +59,27 @@ class Detections:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def select(self, rows: npt.NDArray[Any]) -> Self:
-        """The rows named by an index or boolean array."""
+    def __iter__(self) -> Iterator[Detection]:
+        return (self[row] for row in range(len(self)))
+
+    @overload
+    def __getitem__(self, rows: int) -> Detection: ...
+
+    @overload
+    def __getitem__(self, rows: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Self: ...
+
+    def __getitem__(self, rows: int | slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Detection | Self:
+        """Return one detection, or those that a slice, an array of indices or a boolean mask (N,) selects.
+
+        Raises:
+            IndexError: there is no such row, or the mask is not of N values.
+        """
+        if isinstance(rows, int | np.integer):
+            return _detection(self, range(len(self))[rows])
+        if not isinstance(rows, slice):
+            rows = np.asarray(rows)
+            if rows.size == 0 and rows.dtype != bool:  # of an empty list, which NumPy takes for floats
+                rows = rows.astype(np.intp)
         ids = None if self.ids is None else self.ids[rows]
         corners = None if self.corners is None else self.corners[rows]
         masks = None if self.masks is None else tuple([self.masks[row] for row in np.arange(len(self))[rows].tolist()])
@@ -74,6 +92,45 @@ class Detections:
         from edgert.runtime import supervision_form
 
         return supervision_form.of(self, size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detection:
+    """One row of :class:`Detections`, as a loop over them gives it.
+
+    Attributes:
+        box: (4,) float32 x1, y1, x2, y2 in source pixels.
+        score: 0–1.
+        class_index: index of its class.
+        label: name of its class; empty when the model has no names.
+        id: track number, from 1; None before a tracker has seen it.
+        corners: (4, 2) float32 x, y of an oriented box; None where boxes are upright.
+        mask: which pixels it covers; None where the model makes no masks.
+        points: (K, 3) float32 x, y and score of its keypoints; None where the model makes none.
+    """
+
+    box: F32
+    score: float
+    class_index: int
+    label: str = ""
+    id: int | None = None
+    corners: F32 | None = None
+    mask: Segmentation | None = None
+    points: F32 | None = None
+
+
+def _detection(all_of: Detections, row: int) -> Detection:
+    index = int(all_of.classes[row])
+    return Detection(
+        all_of.boxes[row],
+        float(all_of.scores[row]),
+        index,
+        all_of.labels[index] if 0 <= index < len(all_of.labels) else "",
+        None if all_of.ids is None else int(all_of.ids[row]),
+        None if all_of.corners is None else all_of.corners[row],
+        None if all_of.masks is None else all_of.masks[row],
+        None if all_of.points is None else all_of.points[row],
+    )
 
 
 class Keypoints(Detections):
@@ -224,20 +281,14 @@ class Result:
             frame on a GPU, it is a :class:`~edgert.memory.cuda.DeviceView` between stages that take such images;
             others, callbacks, stages of one's own and ``Pipeline.results`` get an array. Valid as long as somebody
             refers to it.
-        ticket: where several threads run one stage, its number among the results that they take.
-        size: of :attr:`each`.
+        stage: name of the stage that it was read from by ``Pipeline.results`` and its like; else empty.
     """
 
-    size: ClassVar[int] = 1
     frame: Frame
     outputs: Mapping[str, Record] = field(default_factory=dict)
     image: U8 | None = None
-    ticket: int = 0
-
-    @property
-    def each(self) -> tuple[Result, ...]:
-        """This result; of a :class:`Together`, those that it is made of."""
-        return (self,)
+    stage: str = ""
+    _ticket: int = field(default=0, repr=False)  # for :mod:`edgert.runtime.passing`
 
     @property
     def timestamp_ns(self) -> int:
@@ -263,88 +314,8 @@ class Result:
     def with_output(self, stage: str, record: Record) -> Result:
         """This result with one more record; an image that a model made becomes the result's."""
         image = record.pixels if type(record) is OutputImage else self.image
-        return Result(self.frame, {**self.outputs, stage: record}, image, self.ticket)  # not by replace: it is slow
-
-    def without(self, stages: Collection[str]) -> Result:
-        """This result without the records of these stages."""
-        outputs = {name: record for name, record in self.outputs.items() if name not in stages}
-        return Result(self.frame, outputs, self.image, self.ticket)
-
-    def merged(self, other: Result) -> Result:
-        """This result and another of the same frame, as a join makes them, with pixels if either has any."""
-        image = other.image if self.image is None else self.image
-        frame = other.frame if self.frame.is_let_go else self.frame
-        return replace(self, frame=frame, outputs={**self.outputs, **other.outputs}, image=image)
-
-    def lost(self) -> Result:
-        """What stands for this result where others wait for its :attr:`ticket`, which is then below zero."""
-        return Result(self.frame, self.outputs, self.image, -abs(self.ticket))
-
-    def let_go(self) -> Result:
-        """This result with a frame that has :meth:`~edgert.runtime.Frame.let_go` of its pixels. Ends no lease."""
-        return self if self.frame.is_let_go else Result(self.frame.let_go(), self.outputs, self.image, self.ticket)
-
-
-@made_quickly
-@dataclass(frozen=True, slots=True, eq=False)
-class Together(Result):
-    """Results that go to the next stage as one, because it does with them what it does in one step.
-
-    It must be a stage that knows them, and passes on what they are made of. :attr:`frame` stands for all: its lease is
-    on all of their frames, its time that of the first.
-
-    Attributes:
-        outputs: what the stage before has for the next.
-        results: in order, at least one.
-    """
-
-    results: tuple[Result, ...] = ()
-
-    @property
-    def size(self) -> int:  # type: ignore[override]  # of most results it is known without a call
-        """How many it is made of."""
-        return len(self.results)
-
-    @property
-    def each(self) -> tuple[Result, ...]:
-        """All that it is made of."""
-        return self.results
-
-    @classmethod
-    def of(cls, results: Sequence[Result], outputs: Mapping[str, Record]) -> Together:
-        """All of them, as one; takes no hold on their frames."""
-        first = results[0].frame
-        leases = [one.frame.lease for one in results]
-        frame = first.moved(first.planes, _AllLeases(leases, first.lease.counter))
-        return cls(frame, outputs, None, 0, tuple(results))
-
-    def let_go(self) -> Together:
-        """All of them without their pixels."""
-        return self if self.frame.is_let_go else Together.of([one.let_go() for one in self.results], self.outputs)
-
-
-class _AllLeases(Lease):
-    """Leases that are held together; one that several frames have is held as often."""
-
-    __slots__ = ("_leases",)
-
-    def __init__(self, leases: Sequence[Lease], counter: Counter) -> None:
-        self._leases, self.counter = dict[Lease, int](), counter
-        for lease in leases:
-            self._leases[lease] = self._leases.get(lease, 0) + 1
-
-    @property
-    def alive(self) -> bool:
-        return all(lease.alive for lease in self._leases)
-
-    def retain(self, holders: int = 1) -> Lease:
-        for lease, times in self._leases.items():
-            lease.retain(times * holders)
-        return self
-
-    def release(self, holders: int = 1) -> None:
-        for lease, times in self._leases.items():
-            lease.release(times * holders)
+        outputs = {**self.outputs, stage: record}
+        return Result(self.frame, outputs, image, self.stage, self._ticket)  # `replace` is slower
 
 
 _NO_DETECTIONS = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))

@@ -132,7 +132,7 @@ class Batching(Stage, Protocol):
 
 @runtime_checkable
 class Gathering(Batching, Protocol):
-    """A batching stage that takes several results at once, as :class:`~edgert.runtime.records.Together`, however many
+    """A batching stage that takes several results at once, as :class:`~edgert.runtime.passing.Together`, however many
     came as one."""
 
     def room(self) -> int:

@@ -12,7 +12,8 @@ from edgert.errors import EdgertError
 from edgert.policy import join_of
 from edgert.runtime.frame import Frame
 from edgert.runtime.node import Node, Station, merged
-from edgert.runtime.records import Result, Together
+from edgert.runtime.passing import Together
+from edgert.runtime.records import Result
 from edgert.runtime.stage import Batching, BurstSource, Gathering, ServedSource, Source, Stage
 from edgert.runtime.throttle import SourceRateLimiter
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.runtime import Crops, Detections, Embedding, Frame, Result
-from edgert.runtime.frame import U8
+from edgert.runtime.frame import U8, origin_of
 from edgert.stages.assignment import F64, Index
 from edgert.stages.bytetrack import F32, I32, I64, ByteTrack, Limits
 from edgert.stages.motion import WIDTH_AND_HEIGHT
@@ -46,7 +46,7 @@ class CameraMotion:
         if affine is None:
             return None
         found_affine = np.asarray(affine, np.float64)
-        origin = np.array(frame.origin, np.float64)  # boxes are pixels of the full image
+        origin = np.array(origin_of(frame), np.float64)  # boxes are pixels of the full image
         found_affine[:, 2] = found_affine[:, 2] * scale + origin - found_affine[:, :2] @ origin
         return found_affine
 

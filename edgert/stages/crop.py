@@ -13,7 +13,7 @@ from edgert.config import CropConfig
 from edgert.errors import ConfigError, nearest
 from edgert.memory import lend
 from edgert.runtime import Detections, Frame, Result
-from edgert.runtime.frame import U8
+from edgert.runtime.frame import U8, as_own_image, origin_of
 from edgert.stages.context import SimpleStage
 from edgert.units import whole_number
 
@@ -99,7 +99,7 @@ def upright(frame: Frame, corners: F32, margin: float = 0.0) -> Frame:
         corners: (4, 2) float32 x, y in source pixels.
         margin: added on each side, as a part of the box.
     """
-    box = clockwise(corners[None])[0] - np.array(frame.origin, np.float32)
+    box = clockwise(corners[None])[0] - np.array(origin_of(frame), np.float32)
     center = box.mean(axis=0)
     box = center + (box - center) * np.float32(1 + 2 * margin)
     width, height = (max(round(float(np.linalg.norm(box[end] - box[0]))), 1) for end in (1, 3))
@@ -107,7 +107,7 @@ def upright(frame: Frame, corners: F32, margin: float = 0.0) -> Frame:
     x1, y1, x2, y2 = np.concatenate(edges).astype(int).tolist()
     limit_x, limit_y = frame.width - 1, frame.height - 1
     part = frame.to_host().crop(min(max(x1, 0), limit_x), min(max(y1, 0), limit_y), max(x2, 1), max(y2, 1))
-    box = (box + np.array(frame.origin) - np.array(part.origin)).astype(np.float32)
+    box = (box + np.array(origin_of(frame)) - np.array(origin_of(part))).astype(np.float32)
     target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
     image = cv2.warpPerspective(
         part.to_bgr(),
@@ -119,9 +119,7 @@ def upright(frame: Frame, corners: F32, margin: float = 0.0) -> Frame:
     if height >= _TALL * width:
         image = cv2.rotate(image, cv2.ROTATE_90_COUNTERCLOCKWISE)
     planes = (cast("U8", image),)
-    lease = lend(planes, frame.lease.counter)
-    height, width = image.shape[:2]
-    return replace(part, width=width, height=height, format="bgr", planes=planes, lease=lease, origin=(0, 0), root=None)
+    return as_own_image(part, planes, lend(planes, frame.lease.counter))
 
 
 def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tuple[I32, I32]:
@@ -131,7 +129,7 @@ def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tupl
         rows (M,) of the detections, best score first, and boxes (M, 4) x1, y1, x2, y2 in whole pixels of the frame,
         the margin added; what lies outside the frame is cut off, and boxes too small after that are left out.
     """
-    origin, corner = np.array(frame.origin * 2, np.float32), np.array([frame.width, frame.height] * 2, np.float32)
+    origin, corner = np.array(origin_of(frame) * 2, np.float32), np.array([frame.width, frame.height] * 2, np.float32)
     boxes = np.clip(detections.boxes - origin, 0, corner)
     size = boxes[:, 2:] - boxes[:, :2]
     wanted = (size >= config.min_size).all(axis=1)
@@ -188,5 +186,5 @@ class CropDetections(SimpleStage):
         rows, boxes = crop_boxes(detections, frame, self._config)
         for row, box in zip(rows.tolist(), boxes.tolist(), strict=True):
             cut = frame.crop(*box)
-            one = detections.select(np.array([row]))
+            one = detections[np.array([row])]
             yield replace(result, frame=cut).with_output(self.name, one)

@@ -16,7 +16,7 @@ from edgert.clock import REAL, Clock
 from edgert.config.stages import DrawStage
 from edgert.errors import BuildError, DeviceError, StageError
 from edgert.memory import Counter, Pool
-from edgert.runtime.frame import U8, Frame, bgr_into
+from edgert.runtime.frame import U8, Frame, bgr_into, origin_of
 from edgert.runtime.records import AnomalyMap, Classification, Crops, DepthMap, Detections, Record, Result, Segmentation
 from edgert.runtime.stage import Stage
 from edgert.stages import shapes
@@ -184,7 +184,7 @@ def _canvas(size: tuple[int, int], result: Result, letters: float) -> Canvas:
     frame, short, (low, high) = result.frame, min(size), _TEXT_PX
     return Canvas(
         size=size,
-        origin=frame.origin,
+        origin=origin_of(frame),
         scale=(size[0] / frame.width, size[1] / frame.height),
         line_px=max(1, round(math.sqrt(short) * _LINE_PER_ROOT_PX)),
         pen=_pen(round(letters * min(max(round(short * _TEXT_SHARE), low), high))),

@@ -14,7 +14,7 @@ from edgert.config import CropConfig
 from edgert.placement.segment_engines import Chain
 from edgert.policy import Batcher
 from edgert.runtime import Crops, Detections, Frame, Record, Result, Stage
-from edgert.runtime.records import Together
+from edgert.runtime.passing import Together, parts
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry, crop_boxes, upright
 from edgert.stages.decode.decoder import Decoder, of_one_image
@@ -258,12 +258,12 @@ class InferBatch(SimpleStage):
     def process(self, result: Result) -> Result | Iterable[Result]:
         """See :class:`~edgert.runtime.Stage`; nothing comes out until a batch is run, or several are."""
         batch, now_ns, out = self._batch, self._clock.now_ns(), list[Iterable[Result]]()
-        if self._every == 1 and len(result.each) == batch.most and not batch.held and self._fill_several:
+        if self._every == 1 and len(parts(result)) == batch.most and not batch.held and self._fill_several:
             result.frame.lease.retain()
-            batch.hold_all(result.each, now_ns)
-            self._geometries = self._fill_several([one.frame for one in result.each])
+            batch.hold_all(parts(result), now_ns)
+            self._geometries = self._fill_several([one.frame for one in parts(result)])
             return self._run()
-        for one in result.each:
+        for one in parts(result):
             frame = one.frame
             frame.lease.retain()
             if batch.passes(frame.index):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from edgert.config import InputConfig
 from edgert.errors import ModelError, StageError
 from edgert.runtime import Color, Frame
-from edgert.runtime.frame import U8, bgr_matrix
+from edgert.runtime.frame import U8, bgr_matrix, origin_of
 from edgert.stages.crop import F32, Geometry
 
 Array = npt.NDArray[Any]
@@ -78,7 +78,7 @@ def place(frame: Frame, network: tuple[int, int], config: InputConfig) -> Placem
             fix="write resize: letterbox, stretch or center_crop",
         )
     scale_x, scale_y = frame.width / width, frame.height / height
-    x, y = frame.origin
+    x, y = origin_of(frame)
     bounds = float(x), float(y), float(x + frame.width), float(y + frame.height)
     geometry = Geometry(scale_x, scale_y, x - left * scale_x, y - top * scale_y, network, bounds)
     return Placement(frame, left, top, width, height, geometry)

@@ -22,7 +22,7 @@ from edgert.config.flow import inputs_of, upstream
 from edgert.errors import ConfigError, StageError, nearest
 from edgert.memory import Counter, Pool, lend
 from edgert.runtime import Detections, Frame, Result
-from edgert.runtime.frame import U8
+from edgert.runtime.frame import U8, full_frame, origin_of, with_planes
 from edgert.stages.context import SimpleStage
 from edgert.stages.zones import geometry
 from edgert.stages.zones.section import Points
@@ -115,8 +115,8 @@ class Privacy(SimpleStage):
     def process(self, result: Result) -> Result:
         frame = self._copy(result.frame.to_host())
         for points in self._areas:
-            self._hide(frame, _in_pixels(points, result.frame) - np.array(frame.origin))
-        for x1, y1, x2, y2 in (self._objects(result) - np.array(frame.origin * 2)).tolist():
+            self._hide(frame, _in_pixels(points, result.frame) - np.array(origin_of(frame)))
+        for x1, y1, x2, y2 in (self._objects(result) - np.array(origin_of(frame) * 2)).tolist():
             self._hide(frame, np.array([(x1, y1), (x2, y1), (x2, y2), (x1, y2)]))
         return replace(result, frame=frame, image=None)
 
@@ -133,7 +133,7 @@ class Privacy(SimpleStage):
             planes.append(own)
             start += size
         frame.lease.counter.copied(start)
-        return frame.moved(tuple(planes), lend(tuple(planes), frame.lease.counter))
+        return with_planes(frame, tuple(planes), lend(tuple(planes), frame.lease.counter))
 
     def _buffer(self, nbytes: int, counter: Counter) -> U8:
         if nbytes not in self._pools:
@@ -170,7 +170,7 @@ class Privacy(SimpleStage):
 
 def _in_pixels(points: Sequence[tuple[float, float]], frame: Frame) -> F64:
     """Source pixels; of a frame that is a crop, parts are of the whole image."""
-    whole = frame.root or frame
+    whole = full_frame(frame)
     table = np.array(points, np.float64)
     return table if (table > 1).any() else table * (whole.width, whole.height)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from edgert.errors import ConfigError, StageError
-from edgert.runtime import Result, Stage
+from edgert.runtime import Detections, Result, Stage
 
 Function = Callable[..., Any]
 """Called with a Result; returns a Result, several, or None."""
@@ -38,7 +38,7 @@ class PythonStage:
         out = self._function(result, **self._args)
         if out is None or isinstance(out, Result):
             return out
-        if isinstance(out, Iterable) and not isinstance(out, (str, bytes, Mapping)):
+        if isinstance(out, Iterable) and not isinstance(out, (str, bytes, Mapping, Detections)):
             return map(self._checked, out)
         return self._checked(out)
 

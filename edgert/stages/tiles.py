@@ -17,6 +17,7 @@ import numpy.typing as npt
 from edgert.config.stages import TileConfig
 from edgert.errors import StageError
 from edgert.runtime import Detections, Frame, Result
+from edgert.runtime.frame import origin_of
 from edgert.stages.decode.detection import Bool, Index, suppress
 from edgert.stages.infer import Infer, Inference, PendingRecords
 
@@ -108,11 +109,11 @@ def joined(
 
 def _cut_off(boxes: F32, tile: Frame, frame: Frame) -> Bool:
     """(N,) whether a box ends where its tile does and the frame does not."""
-    x, y = tile.origin
+    x, y = origin_of(tile)
     low, high = np.array((x, y), np.float32), np.array((x + tile.width, y + tile.height), np.float32)
-    ends = np.array((frame.origin[0] + frame.width, frame.origin[1] + frame.height), np.float32)
+    ends = np.array((origin_of(frame)[0] + frame.width, origin_of(frame)[1] + frame.height), np.float32)
     near = np.maximum(_SEAM_PX, _SEAM_PART * (high - low))
-    starts = (boxes[:, :2] <= low + near) & (low > np.array(frame.origin))
+    starts = (boxes[:, :2] <= low + near) & (low > np.array(origin_of(frame)))
     stops = (boxes[:, 2:] >= high - near) & (high < ends)
     cut: Bool = (starts | stops).any(axis=1)
     return cut

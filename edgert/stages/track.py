@@ -98,7 +98,7 @@ class Track(SimpleStage):
         kept = ids != UNTRACKED
         if one.seen is not None:
             one.interval_ns = at_ns - one.at_ns
-        one.seen, one.at_ns = replace(found.select(kept), ids=ids[kept]), at_ns
+        one.seen, one.at_ns = replace(found[kept], ids=ids[kept]), at_ns
         return result.with_output(self.name, one.seen)
 
     def _expected(self, one: _Followed, at_ns: int) -> Detections | None:

@@ -12,6 +12,7 @@ from edgert.config.model_section import value_of, verb_of
 from edgert.engine import one_image
 from edgert.errors import ConfigError, EdgertError, ModelError
 from edgert.runtime import Frame
+from edgert.runtime.frame import as_own_image, origin_of
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, CheckedDecoder, Size
 from edgert.stages.decode.guess import Guess, guess, network_size, own_decoder
@@ -245,12 +246,10 @@ class Trial:
             width, height = placement.width, placement.height
             resampler = Resampler(width, height, "bgr", config.interpolation)
             image = resampler.image(placement.frame, width, height)
-            self._small[key] = replace(
-                placement.frame, width=width, height=height, planes=(image,), origin=(0, 0), root=None
-            )
+            self._small[key] = as_own_image(placement.frame, (image,), placement.frame.lease)
         return self._small[key]
 
 
 def _content(view: View, placement: Placement) -> tuple[object, ...]:
     frame = placement.frame
-    return id(view), frame.origin, frame.width, frame.height, placement.width, placement.height
+    return id(view), origin_of(frame), frame.width, frame.height, placement.width, placement.height

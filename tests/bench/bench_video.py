@@ -70,7 +70,7 @@ def agreement_of(first: list[Detections], second: list[Detections], score: float
     """
     same = total = 0
     for mine, theirs in zip(first, second, strict=True):
-        wanted = mine.select(mine.scores >= score)
+        wanted = mine[mine.scores >= score]
         overlap = _iou(wanted.boxes, theirs.boxes) * (wanted.classes[:, None] == theirs.classes[None])
         total += len(wanted)
         same += int((overlap.max(axis=1, initial=0) >= 0.9).sum())

@@ -27,6 +27,7 @@ from edgert.memory import Counter
 from edgert.memory.cuda import Block, CudaDevice
 from edgert.pipeline import Pipeline
 from edgert.runtime import Frame, Result
+from edgert.runtime.passing import parts
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.sink.results import NullSink
 from tests.helpers import nvmm_camera
@@ -114,7 +115,7 @@ def run(
 
     def take(self: NullSink, result: Result) -> None:
         nonlocal sunk
-        sunk, until = sunk + len(result.each), taken + slow
+        sunk, until = sunk + len(parts(result)), taken + slow
         with came:
             came.wait_for(lambda: taken >= until or has_ended)
 

@@ -80,7 +80,7 @@ def odd_scenes(frame: Frame) -> Iterator[Result]:
     turned[-1, 2, 1] = np.nan
     pieces = tuple(Segmentation(mask[: 2 + row, row:] % 2, tuple(box)) for row, box in enumerate(boxes.tolist()[:9]))
     yield Result(frame, {"find": replace(found, corners=turned)})
-    yield Result(frame, {"find": replace(found.select(np.arange(9)), masks=pieces)})
+    yield Result(frame, {"find": replace(found[np.arange(9)], masks=pieces)})
 
 
 class Demo:

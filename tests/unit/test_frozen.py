@@ -8,7 +8,7 @@ import pytest
 
 from edgert.frozen import made_quickly
 from edgert.runtime import Frame, Result
-from edgert.runtime.records import Together
+from edgert.runtime.passing import Together
 from edgert.stages.source.timeline import Image
 
 

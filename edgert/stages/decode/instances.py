@@ -271,4 +271,4 @@ def with_masks(
     masks = tuple([Segmentation(cut(row, span), tuple(region)) for row, (span, region) in rows])
     found = replace(record, masks=masks)
     seen = np.array([all_stay or bool(mask.mask.any()) for mask in masks], np.bool_)
-    return found if seen.all() else found.select(seen)
+    return found if seen.all() else found[seen]

@@ -63,7 +63,7 @@ class RecordCheck:
                 f"{count} of {len(stays)} boxes are left out: not finite, without a size, or outside of the image. "
                 f"More of them are counted and not logged.{every}",
             )
-            record, sizes = record.select(stays), sizes[stays]
+            record, sizes = record[stays], sizes[stays]
         if not len(record):
             return record
         if float(sizes.max()) <= pixel:

@@ -10,8 +10,8 @@ from edgert.errors import DeviceError
 from edgert.memory import SETTLED, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, Event, Stream, StreamLease
 from edgert.runtime import Frame, Result
-from edgert.runtime.frame import U8
-from edgert.runtime.records import Together
+from edgert.runtime.frame import U8, full_frame, origin_of, with_planes
+from edgert.runtime.passing import Together
 from edgert.stages.gpu.upload import shared_supply
 
 
@@ -70,9 +70,9 @@ class Downloader:
 
     def _new(self, frame: Frame) -> Frame:
         views = cast("tuple[DeviceView, ...]", frame.planes)
-        whole = cast("tuple[DeviceView, ...]", (frame.root or frame).planes)  # since crops come in all sizes
+        whole = cast("tuple[DeviceView, ...]", (full_frame(frame)).planes)  # since crops come in all sizes
         planes, lease = self._through(views[0]).down(views, sum(map(_span, whole)))
-        return frame.moved(tuple(planes), lease)
+        return with_planes(frame, tuple(planes), lease)
 
     def _through(self, view: DeviceView) -> "_Way":
         if view.stream is None:
@@ -127,7 +127,7 @@ class _Way:
 
 
 def _region(frame: Frame) -> tuple[int, ...]:
-    return (*frame.origin, frame.width, frame.height)
+    return (*origin_of(frame), frame.width, frame.height)
 
 
 def _span(view: DeviceView) -> int:

@@ -13,6 +13,8 @@ from edgert.config import CropConfig, InputConfig
 from edgert.errors import BuildError
 from edgert.memory.cuda import CudaDevice, Kernel, Launch
 from edgert.runtime import Crops, Frame, Result
+from edgert.runtime.frame import origin_of
+from edgert.runtime.passing import without_outputs
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import I32, Geometry, crop_boxes
 from edgert.stages.gpu.gpu_preprocess import BLOCK, HEADER_BYTES, GpuPreprocessor, addresses_of, hold, kernel_matrix
@@ -106,7 +108,7 @@ def _chroma(parts: Whole, form: str) -> Whole:
 
 
 def _geometries(frame: Frame, parts: Whole, rectangles: Whole, network: tuple[int, int]) -> list[Geometry]:
-    sources = (parts + np.array(frame.origin * 2)).astype(np.float64)
+    sources = (parts + np.array(origin_of(frame) * 2)).astype(np.float64)
     scales = (sources[:, 2:] - sources[:, :2]) / rectangles[:, 2:]
     offsets = sources[:, :2] - rectangles[:, :2] * scales
     rows = zip(scales.tolist(), offsets.tolist(), sources.tolist(), strict=True)
@@ -306,7 +308,7 @@ class Looked(SimpleStage):
 
     def process(self, result: Result) -> Result:
         """See :class:`~edgert.runtime.Stage`."""
-        return result.without(self._others) if self._others else result
+        return without_outputs(result, self._others) if self._others else result
 
 
 def _format(into: GpuPreprocessor) -> frozenset[tuple[str, int]]:

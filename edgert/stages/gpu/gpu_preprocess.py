@@ -15,6 +15,7 @@ from edgert.errors import ModelError, StageError
 from edgert.memory import Lease
 from edgert.memory.cuda import DeviceView, Event, Kernel, Launch, SharedLease, Stream, StreamLease
 from edgert.runtime import Color, Frame
+from edgert.runtime.frame import origin_of
 from edgert.stages.crop import F32
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.preprocess import Placement, place, yuv_matrix
@@ -181,7 +182,7 @@ class Plans:
             StageError: it is not in such memory, was released, or does not fit (``resize: none``).
         """
         addresses, color = addresses_of(frame), frame.color
-        form = frame.format, frame.width, frame.height, frame.origin, color.matrix, color.full_range
+        form = frame.format, frame.width, frame.height, origin_of(frame), color.matrix, color.full_range
         key = (*form, *[plane.strides for plane in frame.planes])  # shapes follow from size and format
         plan = self._plans.get(key)
         if plan is None:
@@ -207,7 +208,7 @@ class Plans:
 
 def _form(frame: Frame) -> tuple[object, ...]:
     """What of an image decides where it goes, and how it lies in memory."""
-    return frame.format, frame.color, frame.origin, *[(plane.shape, plane.strides) for plane in frame.planes]
+    return frame.format, frame.color, origin_of(frame), *[(plane.shape, plane.strides) for plane in frame.planes]
 
 
 def chroma_size(frame: Frame) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import Event, Graph, SharedLease, Stream
 from edgert.policy import run_sizes
 from edgert.runtime import Frame, Record, Result
-from edgert.runtime.records import Together
+from edgert.runtime.passing import Together
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Ready, hold

@@ -9,7 +9,7 @@ import numpy as np
 from edgert.memory import SETTLED, Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, SharedLease, SharedPool, Stream
 from edgert.runtime import Frame
-from edgert.runtime.frame import U8
+from edgert.runtime.frame import U8, full_frame, with_planes
 
 ROW_BYTES = 64
 """Rows start at multiples of this: whole sectors of the GPU's memory."""
@@ -68,7 +68,7 @@ def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
     Returns:
         None when there is no buffer.
     """
-    whole = frame.root or frame
+    whole = full_frame(frame)
     lent = acquire(sum(_pitch(plane) * plane.shape[0] for plane in whole.planes))
     if lent is None:
         return None
@@ -81,7 +81,7 @@ def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
         np.copyto(planes[-1], plane)
         start = stop
     counter.copied(sum(plane.nbytes for plane in planes))
-    return frame.moved(tuple(planes), lease)
+    return with_planes(frame, tuple(planes), lease)
 
 
 def _pitch(plane: U8) -> int:
@@ -148,4 +148,4 @@ def on_gpu(frame: Frame, stream: Stream) -> Frame:
         DeviceView(address, plane.shape, plane.strides, _BYTES, lease, ordinal, writer)
         for address, plane in zip(lease.addresses_of(frame.planes), frame.planes, strict=True)
     ]
-    return frame.moved(cast("tuple[U8, ...]", tuple(planes)), lease)
+    return with_planes(frame, cast("tuple[U8, ...]", tuple(planes)), lease)

@@ -12,6 +12,7 @@ import numpy as np
 
 from edgert import limits
 from edgert.errors import StageError
+from edgert.runtime.frame import full_frame
 from edgert.runtime.json_form import plain
 from edgert.runtime.records import Classification, Detections, Result
 from edgert.stages.draw import Images, Overlay, current_outputs
@@ -180,7 +181,7 @@ def encoded(image: np.ndarray, quality: int = _QUALITY[LARGE_PX]) -> bytes:
 
 def _places(result: Result) -> Iterator[dict[str, Any]]:
     """The zones and lines that a stage looked at, to be drawn anew."""
-    found, frame = result.latest(Zones), result.frame.root or result.frame
+    found, frame = result.latest(Zones), full_frame(result.frame)
     for number, points in enumerate(found.shapes if found is not None else ()):
         names = (*found.zones, *found.lines)  # type: ignore[union-attr]
         kind = "zone" if number < len(found.zones) else "line"  # type: ignore[union-attr]

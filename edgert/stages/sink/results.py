@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from edgert.clock import REAL, Clock
 from edgert.runtime import json_form
+from edgert.runtime.passing import parts
 from edgert.runtime.records import Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.sink.output_file import OutputFile, cannot_write
@@ -33,7 +34,7 @@ class CallbackSink(SimpleStage):
         self.name, self._function = name, function
 
     def process(self, result: Result) -> None:
-        for one in result.each:
+        for one in parts(result):
             self._function(one)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import StageError, nearest
-from edgert.runtime.frame import Frame
+from edgert.runtime.frame import Frame, full_frame
 from edgert.runtime.records import Detections, Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.zones.by_track import ByTrack
@@ -185,7 +185,7 @@ class ZonesStage(SimpleStage):
         found = result.latest(Detections)
         if found is None:  # no model looked at this frame
             return result
-        frame, name = result.frame.root or result.frame, result.frame.stream
+        frame, name = full_frame(result.frame), result.frame.stream
         stream = self._streams.get(name)
         if stream is None or stream.size != (frame.width, frame.height):
             stream = self._streams[name] = self._stream(frame, stream)

@@ -65,7 +65,7 @@ def test_agreement_is_compared_with_itself() -> None:
 
 def test_average_precision_is_resampled() -> None:
     ground_truth, found = scene(40, seed=3)
-    worse = [one.select(np.arange(len(one)) % 4 != 0) for one in found]
+    worse = [one[np.arange(len(one)) % 4 != 0] for one in found]
     images = len(ground_truth.images)
     results = [
         Accuracy(name, images, {key: m.value for key, m in scores.items()}, scores, 1, 1, 1, ())

@@ -174,5 +174,5 @@ def test_detections_without_shapes_are_judged_by_their_boxes() -> None:
     notes = [scorer.note(n, one) for n, one in enumerate(plain)]
     assert set(scorer.scores(notes, None)) == {"map", "map50"}
     whole = [scorer.note(n, one) for n, one in enumerate(found)]
-    nothing = [scorer.note(n, one.select(np.zeros(len(one), np.bool_))) for n, one in enumerate(plain)]
+    nothing = [scorer.note(n, one[np.zeros(len(one), np.bool_)]) for n, one in enumerate(plain)]
     assert scorer.scores(nothing, whole)["mask_map"].value == 0

@@ -67,7 +67,7 @@ def test_exchanged_numbers_cost_what_they_should(tmp_path: Path) -> None:
     for frame, one in enumerate(truth.images):
         rows = ~one.crowds
         ids = np.array([1, 2] if frame < 6 else [3, 4])
-        record = seen(truth, frame).select(rows)
+        record = seen(truth, frame)[rows]
         tracks.append(Detections(record.boxes, record.scores, record.classes, ids=ids))
     found = track_metric.scores(truth, tracks)
     association = 0.6 * 6 / 10 + 0.4 * 4 / 10  # of a frame: shared frames over those of either track

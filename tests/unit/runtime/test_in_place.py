@@ -16,6 +16,7 @@ from edgert.memory import Counts
 from edgert.policy import Dispatcher
 from edgert.runtime import Node, Result, Runner, summarize
 from edgert.runtime.branches import Dispatch, Reorder
+from edgert.runtime.frame import has_pixels
 from edgert.runtime.in_place import EndOfFrames, InPlace
 from edgert.stages.infer import InferBatch
 from tests.helpers.stages import Does, Numbers, chain, link, tag
@@ -287,12 +288,12 @@ def test_frames_keep_their_pixels_until_the_call_returns_them() -> None:
     nodes = chain(Numbers(count=None), tag("find"), sink)
     nodes[-1].name = "sink"
     bare: list[bool] = []
-    sink.function = lambda result: bare.append(result.frame.is_let_go)  # type: ignore[func-returns-value]
+    sink.function = lambda result: bare.append(not has_pixels(result.frame))  # type: ignore[func-returns-value]
     nodes[1].outlets[0].is_bare = True
     nodes[1].lets_go = True
     rig = Rig(nodes)
     (result,) = rig.in_place.run([rig.bring])
-    assert bare == [False] and not result.frame.is_let_go and result.frame.planes[0].shape == (2, 2, 3)
+    assert bare == [False] and has_pixels(result.frame) and result.frame.planes[0].shape == (2, 2, 3)
     result.frame.lease.release()
     rig.close()
 

@@ -16,7 +16,7 @@ from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counts
 from edgert.runtime import Frame, Node, Result, Runner, summarize
 from edgert.runtime.branches import Branch, branch_nodes
-from edgert.runtime.records import Together
+from edgert.runtime.passing import Together
 from edgert.stages.sink.results import CallbackSink
 from tests.helpers.stages import Does, Numbers, chain, link, tag
 

@@ -16,7 +16,9 @@ from edgert.errors import StageError
 from edgert.memory import Counter, Lease, lend
 from edgert.runtime import Frame, Node, Result, Runner
 from edgert.runtime.branches import Branch, branch_nodes, disconnect, let_go
+from edgert.runtime.frame import has_pixels
 from edgert.runtime.json_form import plain_result
+from edgert.runtime.passing import merged, without_pixels
 from edgert.stages.crop import CropRegion
 from edgert.stages.infer import InferBatch
 from tests.helpers.frames import frame_of
@@ -120,7 +122,7 @@ def test_stages_between_get_frames_without_pixels_and_the_use_of_these_is_a_clea
     assert not seen[0].is_on_gpu and seen[0].lease.retain() is seen[0].lease
     seen[0].lease.release()
     cut = seen[0].crop(1, 1, 5, 5)
-    assert (cut.width, cut.height, cut.origin, cut.is_let_go) == (6, 6, (0, 0), True)
+    assert (cut.width, cut.height, cut.region, has_pixels(cut)) == (6, 6, (0, 0, 6, 6), False)
 
 
 def test_a_stage_that_uses_them_all_the_same_fails_with_its_name() -> None:
@@ -142,7 +144,7 @@ def test_a_branch_that_looks_gets_pixels_beside_one_that_is_stuck_and_does_not()
     sink.go.set()
     assert runner.wait(20) and not camera.held
     assert own.indices == sink.indices == list(range(40))
-    assert all(one.frame.is_let_go for one in sink.results)
+    assert not any(has_pixels(one.frame) for one in sink.results)
 
 
 class Engine:
@@ -196,16 +198,16 @@ def test_a_join_has_pixels_where_it_or_what_follows_looks_at_them(reads: str) ->
         link(before, after)
     assert run([source, left, right, join, end]).wait(20)
     assert [one.frame.index for one in seen] == list(range(30)) and not camera.held
-    assert {one.frame.is_let_go for one in seen} == {reads == "nothing"}
+    assert {has_pixels(one.frame) for one in seen} == {reads != "nothing"}
     assert all(set(one.outputs) == {"r", "join"} for one in seen)
 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_of_a_part_with_pixels_and_one_without_those_with_pixels_are_kept(first: int) -> None:
     whole = result(0, left=1)
-    parts = [whole, replace(whole.let_go(), outputs={"right": 2})]
-    merged = parts[first].merged(parts[1 - first])
-    assert merged.frame is whole.frame and set(merged.outputs) == {"left", "right"}
+    parts = [whole, replace(without_pixels(whole), outputs={"right": 2})]
+    one = merged(parts[first], parts[1 - first])
+    assert one.frame is whole.frame and set(one.outputs) == {"left", "right"}
 
 
 def test_crops_of_frames_without_pixels_keep_their_place() -> None:
@@ -218,7 +220,7 @@ def test_crops_of_frames_without_pixels_keep_their_place() -> None:
         (Does(lambda one: seen.append(one.frame)), "nothing"),
     )
     assert run(pipeline(*works)).wait(20)
-    assert [(one.origin, one.width, one.height, one.is_let_go) for one in seen] == [((4, 2), 4, 4, True)] * 2
+    assert [(one.region, has_pixels(one)) for one in seen] == [((4, 2, 8, 6), False)] * 2
 
 
 def test_a_listener_gets_pixels_while_it_listens() -> None:
@@ -254,7 +256,7 @@ def test_what_a_stage_makes_of_a_result_before_it_sees_it_takes_over_the_hold() 
 
 def test_a_pipeline_that_nobody_settled_lets_nothing_go() -> None:
     camera, seen = Camera(2), list[bool]()
-    last = looks(lambda one: seen.append(one.frame.is_let_go))
+    last = looks(lambda one: seen.append(not has_pixels(one.frame)))
     runner = Runner(pipeline((camera, "nothing"), (looks(), "nothing"), (last, "nothing")))
     runner.start()
     assert runner.wait(20) and seen == [False, False]

@@ -80,7 +80,7 @@ def test_keypoints_and_embedding() -> None:
         {"class": 0, "score": 0.5, "box": [1.0, 2.0, 3.0, 4.0], "points": [[1.23, 2.35, 0.9877], [3.0, 4.0, 0.5]]}
     ]
     assert data["type"] == "keypoints" and data["objects"] == plain(replace(record, ids=None))["objects"]
-    (tracked,) = plain(replace(record, ids=np.array([7])).select(np.array([0])))["objects"]
+    (tracked,) = plain(replace(record, ids=np.array([7]))[np.array([0])])["objects"]
     assert tracked == {**data["objects"][0], "id": 7}
     assert plain(Embedding(np.array([0.6, 0.8], np.float32))) == {"type": "embedding", "vector": [0.6, 0.8]}
 

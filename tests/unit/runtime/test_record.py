@@ -1,21 +1,44 @@
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from edgert.runtime import Classification, Detections
+import numpy as np
+import pytest
+
+from edgert.runtime import Classification, Detections, Keypoints
+from edgert.runtime.passing import merged
 from tests.helpers.frames import detections, frame_of, result_of
 
 
 def test_rows_are_selected_by_number_or_by_truth() -> None:
     found = detections((0, 0, 1, 1), (1, 1, 2, 2), (2, 2, 3, 3), ids=(7, 8, 9))
     for rows in (np.array([2, 0]), np.array([True, False, True])):
-        some = found.select(rows)
+        some = found[rows]
         assert len(some) == 2 and some.ids is not None
         assert set(some.ids.tolist()) == {7, 9}
         assert some.labels == found.labels
-    assert found.select(np.array([2, 0])).boxes[0].tolist() == [2, 2, 3, 3]
-    assert detections((0, 0, 1, 1)).select(np.array([0])).ids is None
-    assert len(found.select(np.zeros(3, bool))) == 0
+    assert found[np.array([2, 0])].boxes[0].tolist() == [2, 2, 3, 3]
+    assert detections((0, 0, 1, 1))[np.array([0])].ids is None
+    assert len(found[np.zeros(3, bool)]) == len(found[[]]) == 0
+    assert found[1:].ids.tolist() == found[[1, 2]].ids.tolist() == [8, 9]  # type: ignore[union-attr]
+    assert found[[True, False, False]].ids.tolist() == [7]  # type: ignore[union-attr]
+
+
+def test_one_detection_is_a_record_of_its_own() -> None:
+    found = detections((0, 0, 1, 1), (1, 1, 2, 2), ids=(7, 8))
+    second = found[1]
+    assert (second.box.tolist(), second.id, second.label) == ([1, 1, 2, 2], 8, found.labels[found.classes[1]])
+    assert (second.corners, second.mask, second.points) == (None, None, None)
+    assert [one.id for one in found] == [7, 8] and found[-1].id == found[np.int64(1)].id == 8
+    points = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    assert Keypoints.of(found.boxes, found.scores, points)[1].points is not None
+    assert list(detections()) == []
+
+
+@pytest.mark.parametrize("rows", [3, -4, np.array([3]), np.ones(2, bool), [True] * 4, [0.5], "a"])
+def test_rows_that_are_not_there_are_an_index_error(rows: Any) -> None:
+    with pytest.raises(IndexError):
+        detections((0, 0, 1, 1), (1, 1, 2, 2), (2, 2, 3, 3))[rows]
 
 
 def test_the_newest_record_of_a_kind() -> None:
@@ -46,7 +69,7 @@ def test_merging_keeps_what_either_knows() -> None:
     frame, image = frame_of(timestamp_ns=9), np.zeros((2, 2, 3), np.uint8)
     first, second = result_of(frame, {"a": 1}), result_of(frame, {"b": 2})
     painted = type(first)(frame, {"c": 3}, image)
-    merged = first.merged(second).merged(painted)
-    assert merged.outputs == {"a": 1, "b": 2, "c": 3}
-    assert merged.image is image and painted.merged(first).image is image
-    assert merged.timestamp_ns == 9
+    one = merged(merged(first, second), painted)
+    assert one.outputs == {"a": 1, "b": 2, "c": 3}
+    assert one.image is image and merged(painted, first).image is image
+    assert one.timestamp_ns == 9

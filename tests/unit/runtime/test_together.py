@@ -15,7 +15,8 @@ from edgert.errors import StageError
 from edgert.memory import Counter, Counts
 from edgert.runtime import Node, Record, Result, Runner, summarize
 from edgert.runtime.branches import Branch, branch_nodes, let_go
-from edgert.runtime.records import Together
+from edgert.runtime.frame import has_pixels
+from edgert.runtime.passing import Together, parts, without_pixels
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.infer_gpu import Batch, Collect, Pending
 from edgert.stages.infer import InferBatch
@@ -62,9 +63,9 @@ def test_one_hold_is_on_all_of_the_frames_and_letting_go_ends_none() -> None:
         each.frame.lease.release()
     one.frame.lease.release()
     assert all(each.frame.lease.alive for each in three)
-    bare = one.let_go()
-    assert bare.frame.is_let_go and all(each.frame.is_let_go for each in bare.results)
-    assert [each.frame.index for each in bare.results] == [0, 1, 2]
+    bare = without_pixels(one)
+    assert not any(has_pixels(each.frame) for each in (bare, *parts(bare)))
+    assert [each.frame.index for each in parts(bare)] == [0, 1, 2]
     bare.frame.lease.release()
     assert one.frame.lease.alive
     one.frame.lease.release()
@@ -155,10 +156,10 @@ class Batched:
         self.entered.set()
         assert self.begin.wait(LIMIT_S)
         if isinstance(result, Together):
-            self.batches.append(len(result.each))
+            self.batches.append(len(parts(result)))
             records, _ = result.outputs["find"]
-            assert records.records() == [one.frame.index for one in result.each]
-        self.came += [one.frame.index for one in result.each]
+            assert records.records() == [one.frame.index for one in parts(result)]
+        self.came += [one.frame.index for one in parts(result)]
 
 
 def test_a_running_model_takes_a_batch_as_one_and_larger_ones_in_parts() -> None:
@@ -222,7 +223,7 @@ def test_what_a_source_has_at_a_time_goes_to_a_batch_as_one(cameras: int) -> Non
     took, seen = list[int](), list[Result]()
     infer = stage()
     process = infer.process
-    infer.process = lambda result: took.append(len(result.each)) or process(result)  # type: ignore[method-assign,func-returns-value]
+    infer.process = lambda result: took.append(len(parts(result))) or process(result)  # type: ignore[method-assign,func-returns-value]
     nodes = branch_nodes("find", [Branch((infer, Collect("find")))], frozenset(one.name for one in sources), 4)
     starts, end = [Node(one.name, one) for one in sources], Node("end", Does(seen.append))  # type: ignore[arg-type]
     for start in starts:

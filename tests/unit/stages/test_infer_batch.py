@@ -13,7 +13,7 @@ from edgert.policy import OnError
 from edgert.runtime import Batching, Frame, Node, Result
 from edgert.runtime.branches import connect
 from edgert.runtime.node import Station
-from edgert.runtime.records import Together
+from edgert.runtime.passing import Together
 from edgert.runtime.recovery import FailurePolicy
 from edgert.runtime.worker import Worker
 from edgert.stages.crop import Geometry

@@ -28,7 +28,7 @@ def test_boxes_there_and_back(size: tuple[int, int], network: tuple[int, int], c
     """Source → network by the definition of the rectangle, network → source by the geometry."""
     frame = frame_of(*size, form)
     put = place(frame, network, config)
-    x, y = put.frame.origin
+    x, y = put.frame.region[:2]
     random = np.random.default_rng(size[0])
     corners = np.sort(random.uniform(0, 1, (20, 2, 2)), axis=1) * [put.frame.width, put.frame.height] + [x, y]
     source = corners.reshape(20, 4)
@@ -71,7 +71,7 @@ def test_a_letterbox_of_a_wide_image() -> None:
 
 def test_a_center_crop_is_cut_out_of_the_middle() -> None:
     put = place(frame_of(100, 60), (30, 30), InputConfig(resize="center_crop", crop=0.5))
-    assert (put.frame.origin, put.frame.width, put.frame.height) == ((35, 15), 30, 30)
+    assert put.frame.region == (35, 15, 65, 45)
     assert put.geometry.bounds == (35, 15, 65, 45)
 
 

@@ -77,7 +77,7 @@ def test_a_region_is_a_part_of_every_frame() -> None:
     stage.open()
     frame = frame_of(100, 80)
     out = stage.process(result_of(frame, {"a": 1})).frame
-    assert (out.origin, out.width, out.height) == ((25, 40), 75, 40)
+    assert out.region == (25, 40, 100, 80)
     assert np.shares_memory(out.planes[0], frame.planes[0])
     stage.close()
 
@@ -86,7 +86,7 @@ def test_one_result_per_detection_with_that_detection_alone() -> None:
     stage = CropDetections("cut", CropConfig(min_size=2))
     found = detections((10, 10, 30, 30), (50, 20, 60, 50), ids=(4, 9))
     out = list(stage.process(result_of(frame_of(100, 80), {"find": found})))
-    assert [item.frame.origin for item in out] == [(10, 10), (50, 20)]
+    assert [item.frame.region[:2] for item in out] == [(10, 10), (50, 20)]
     assert [item.detections.ids.tolist() for item in out if item.detections.ids is not None] == [[4], [9]]
     assert [list(item.outputs) for item in out] == [["find", "cut"]] * 2
     assert list(stage.process(result_of(frame_of(100, 80)))) == []

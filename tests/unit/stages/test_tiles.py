@@ -119,7 +119,7 @@ class Finds:
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         assert row == len(self.filled) < self.rows
         self.filled[row] = frame
-        x, y = frame.origin
+        x, y = frame.region[:2]
         return Geometry(1, 1, x, y, (frame.width, frame.height), (0, 0, 1e6, 1e6))
 
     def run(self, *geometries: Geometry) -> list[Detections]:
@@ -129,7 +129,7 @@ class Finds:
             y, x = np.nonzero(frame.planes[0] == 255)
             box = [(x.min(), y.min(), x.max() + 1, y.max() + 1, 0.5)] if len(x) else []
             plain = found(*box)
-            records.append(Detections(plain.boxes + np.array(frame.origin * 2), plain.scores, plain.classes))
+            records.append(Detections(plain.boxes + np.array(frame.region[:2] * 2), plain.scores, plain.classes))
         return records
 
 

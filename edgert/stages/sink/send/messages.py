@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edgert.clock import Clock
 from edgert.runtime import json_form
+from edgert.runtime.passing import without_outputs
 from edgert.runtime.records import Detections, Result
 from edgert.stages.zones.rules import Events
 
@@ -63,7 +64,7 @@ class Writer:
         if self._choice.send == "events":
             found = result.latest(Events)
             for event in found.events if found is not None else ():
-                about = json_form.plain_result(result.without(result.outputs.keys()), self._clock)
+                about = json_form.plain_result(without_outputs(result, result.outputs.keys()), self._clock)
                 del about["outputs"]
                 about["event"] = event.to_json()
                 if self._snapshots is not None and event.phase != "end":
@@ -87,7 +88,7 @@ class Writer:
 
     def _shortened(self, result: Result) -> Result:
         only = self._choice.only
-        return result.without(result.outputs.keys() - set(only)) if only else result
+        return without_outputs(result, result.outputs.keys() - set(only)) if only else result
 
     def _is_wanted(self, result: Result, stream: str) -> bool:
         now_ns = result.frame.timestamp_ns

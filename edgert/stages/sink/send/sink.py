@@ -6,6 +6,7 @@ import threading
 from queue import SimpleQueue
 from typing import Protocol
 
+from edgert.runtime.passing import parts
 from edgert.runtime.records import Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.sink.send.courier import CLOSE_S, Courier, Door
@@ -87,7 +88,7 @@ class SendSink(SimpleStage):
 
     def _write(self, result: Result) -> None:
         assert self._spool is not None and self._courier is not None, "open() comes first"
-        for one in result.each:
+        for one in parts(result):
             for message in self._writer.messages(one):
                 self._spool.put(*message)
         self._courier.notify()

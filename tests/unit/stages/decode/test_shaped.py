@@ -132,10 +132,10 @@ def test_rows_that_are_selected_bring_their_shapes() -> None:
     record = Detector(YoloV8Seg())([table, prototypes()], WHOLE)
     assert record.masks is not None
     for rows in (np.array([1]), np.array([False, True])):
-        assert record.select(rows).masks == (record.masks[1],)
+        assert record[rows].masks == (record.masks[1],)
     boxes = Detector(YoloV8Obb())([oriented((30, 30, 9, 9, 1, 0.9, 0), (90, 50, 9, 9, 2, 0.8, 0))], WHOLE)
     assert boxes.corners is not None
-    np.testing.assert_array_equal(boxes.select(np.array([1])).corners, boxes.corners[1:])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(boxes[np.array([1])].corners, boxes.corners[1:])  # type: ignore[arg-type]
 
 
 def test_outputs_of_another_shape_are_refused() -> None:

@@ -13,6 +13,8 @@ from edgert.errors import DeviceError
 from edgert.memory import SETTLED, Counter
 from edgert.memory.cuda import CudaDevice, DeviceView, SharedLease, Stream
 from edgert.runtime import Frame, Result
+from edgert.runtime.frame import full_frame
+from edgert.runtime.passing import without_pixels
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.gpu.upload import Uploader, is_shared
 from tests.helpers.cuda_double import CudaDouble
@@ -108,7 +110,7 @@ def test_crops_come_alone_and_use_memory_of_one_size() -> None:
         frame = rig.downloader.take(Result(on_gpu.crop(*box))).frame
         wanted = there.crop(*box)
         assert all(np.array_equal(one, other) for one, other in zip(frame.planes, wanted.planes, strict=True))
-        assert frame.origin == wanted.origin and frame.root is None
+        assert frame.region == wanted.region and full_frame(frame) is frame
         frame.lease.release()
     after = rig.device.counter.read()
     assert after.allocations - before.allocations == 4, "as many as the pool starts with, of one size"
@@ -119,7 +121,7 @@ def test_a_drawn_image_of_the_gpu_comes_too_and_the_hosts_stays() -> None:
     rig = Rig()
     there, on_gpu = rig.frame(form="bgr")
     view = cast("DeviceView", on_gpu.planes[0])
-    bare = Result(there, image=cast("Any", view)).let_go()
+    bare = without_pixels(Result(there, image=cast("Any", view)))
     taken = rig.downloader.take(bare)
     assert taken.frame is bare.frame and taken.image is not None and np.array_equal(taken.image, there.planes[0])
     there_still = rig.downloader.with_image(Result(on_gpu, image=cast("Any", view)))

@@ -19,7 +19,7 @@ from edgert.dataset.images import open_images
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime import Result
-from edgert.runtime.frame import U8
+from edgert.runtime.frame import U8, with_planes
 from edgert.runtime.json_form import plain_result
 from edgert.stages.source.files import Images
 from tests.helpers.virtual_clock import VirtualClock
@@ -70,7 +70,7 @@ def test_frames_have_the_names_of_their_files_within_what_all_share(tmp_path: Pa
     assert names(tmp_path / "*" / "*.png") == ["day1/é a.png", "day2/é a.png"]
     assert names(tmp_path / "day1") == names(tmp_path / "day1" / "é a.png") == ["é a.png"] * 2
     (frame,) = images(tmp_path / "day1").frames(threading.Event())
-    assert frame.moved(frame.planes, frame.lease).file == frame.crop(0, 0, 4, 4).file == "é a.png"
+    assert with_planes(frame, frame.planes, frame.lease).file == frame.crop(0, 0, 4, 4).file == "é a.png"
     assert plain_result(Result(frame, {}))["file"] == "é a.png"
     assert "file" not in plain_result(Result(replace(frame, file=""), {}))
 
