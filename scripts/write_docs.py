@@ -308,7 +308,6 @@ def dla_page() -> str:
 def benchmarks_page() -> str:
     """Its tables are of the runs that tests/bench/measured has."""
     gpus = {**measured_tables.of_races(MEASURED), **measured_tables.of_cameras(MEASURED)}
-    gpus |= measured_tables.of_kernels(MEASURED)
     wiring = {**measured_tables.of_zoo(MEASURED), **measured_tables.of_check(MEASURED)}
     return with_tables(
         "benchmarks.md",

@@ -104,24 +104,6 @@ def unevenness(run: Run) -> float:
     return next(one["value"] / one["detail"]["p50_ms"] for one in run.figures if one["name"].startswith("a piece of"))
 
 
-def of_kernels(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the table of bench_gpu_kernels.py."""
-    return {"kernels": by_gpu(runs_of(folder, "gpu_kernels-*.json"), kernel_rows)}
-
-
-def kernel_rows(runs: Sequence[Run]) -> list[Row]:
-    """Return a row for each figure: edgert's kernels in one CUDA graph, and PyTorch's for the same answer."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for figure in (figure for run in runs for figure in run.figures):
-        for what, value in figure["detail"].items():
-            found[figure["name"]][what].append(value)
-    ends = ("graph", "torch_kernels")
-    return [
-        ("", "edgert, µs", "PyTorch, µs"),
-        *((name, *(span(own[what], 1) for what in ends)) for name, own in found.items()),
-    ]
-
-
 def of_zoo(folder: Path) -> dict[str, list[str]]:
     """Name → lines of the table of bench_zoo.py: a row for each package and task, then what was wrong."""
     figures = json.loads((folder / "zoo.json").read_text(encoding="utf-8"))["figures"]

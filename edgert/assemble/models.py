@@ -397,7 +397,7 @@ def batch_of(config: PipelineConfig, name: str) -> int:
 def spinning_of(file: PipelineFile, model: ModelConfig) -> bool | Literal["runs"]:
     """Whether a model's threads wait for more work without sleeping: as its section says, else while a run lasts, and
     from one to the next where all frames come as they are taken. Between a camera's they would take more of the
-    processor than the model does (tests/bench/bench_threads.py). With a budget for it, never."""
+    processor than the model does. With a budget for it, never."""
     if model.tuning.spinning != "auto":
         return model.tuning.spinning
     if file.config.budgets.cpu is not None:

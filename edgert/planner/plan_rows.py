@@ -222,8 +222,7 @@ def _engine(network: Network, assignment: Assignment) -> list[Part]:
 # Plans for this machine, or any other without a DLA, from profiles that were measured on it.
 
 PROFILED_ERROR = 0.2
-"""Relative error of times that come from profiles. Assumed: tests/bench/bench_placement.py holds frames per second to
-15 % on a machine that nobody else uses, and other programs make it more."""
+"""Relative error of times that come from profiles. Assumed: other programs on the machine make it more."""
 
 
 def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objective) -> BoardPlan:

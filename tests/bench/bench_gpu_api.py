@@ -1,20 +1,27 @@
-"""What a program that uses the Python API gets on a GPU: frames submitted one by one, 30 calls a second, many openings.
+"""What a program that uses the Python API gets on a GPU: its start, frames one by one, 30 calls a second, openings.
 
-    python tests/bench/bench_gpu_api.py [--engines ort rtx] [--only batches pace openings] [--openings 200]
-        [--folder FOLDER] [--json FILE]
+    python tests/bench/bench_gpu_api.py [--engines ort rtx] [--only start batches pace openings] [--openings 200]
+        [--networks resnet50 yolov8s] [--batches 1 8] [--runs 5] [--folder FOLDER] [--json FILE]
 
-ResNet-50 at 224 × 224 in FP16 with random weights; 1080p NV12 frames in lent buffers that were filled before, as a
-camera fills them. Frames that are submitted one by one into batches of eight are compared with buffers of eight
-frames, in turns. At 30 frames a second, the processor's time of the whole process counts. Openings are of one pipeline
-after the other in one process, each called three times. Needs a GPU, PyCUDA, PyTorch, which makes the network, and the
-engine; says so and passes where one is missing.
+A start is a process of ten lines that imports edgert, opens a pipeline, submits a 1080p NV12 frame and waits for its
+result. The first run, into an empty cache, is ``cold_s``, beside the median of the others; ``open_s`` is the pipeline's
+constructor, ``import_s`` everything before.
+
+The rest is of ResNet-50 at 224 × 224 in FP16 with random weights; 1080p NV12 frames in lent buffers that were filled
+before, as a camera fills them. Frames that are submitted one by one into batches of eight are compared with buffers
+of eight frames, in turns. At 30 frames a second, the processor's time of the whole process counts. Openings are of
+one pipeline after the other in one process, each called three times. Needs a GPU, PyCUDA, PyTorch, which makes the
+network, and the engine; says so and passes where one is missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -28,16 +35,71 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import edgert
 from edgert.benchmark.measure import Figure
-from tests.bench.gpu_entry import ENGINES, Entry, missing
+from tests.bench.gpu_entry import ENGINES, IMAGES, Entry, missing
 from tests.bench.gpu_public import Subject
 from tests.bench.gpu_run import HEIGHT, WIDTH
-from tests.bench.gpu_task import scenes
+from tests.bench.gpu_task import TASKS, scenes
 from tests.bench.report import main
 
 ROUNDS, COUNT, BATCH = 5, 8000, 8
 RATE_HZ, PACED = 30.0, 150
 CALLS, SETTLED = 3, 10
 SIZE = (WIDTH, HEIGHT)
+KINDS = ("start", "batches", "pace", "openings")
+
+BAR_S = 2.0
+PROGRAM = """
+import json, sys, time
+import edgert
+import numpy as np
+luma, chroma = np.full((1080, 1920), 90, np.uint8), np.full((540, 960, 2), 128, np.uint8)
+imported = time.time()
+with edgert.Pipeline(sys.argv[1], strict=True) as pipeline:
+    opened = time.time()
+    results = pipeline.results("find", timeout=60.0)
+    pipeline.submit([luma, chroma], format="nv12")
+    next(results)
+    print(json.dumps([imported, opened, time.time()]), flush=True)
+"""
+
+
+def once(file: Path, cache: Path) -> dict[str, float]:
+    """Return the seconds of one process until its first answer.
+
+    Raises:
+        RuntimeError: it failed; with the end of what it wrote.
+    """
+    environment = {**os.environ, "EDGERT_CACHE": str(cache)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # of a container's; every start would compile Python's modules
+    root = str(Path(__file__).parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    began = time.time()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(file)], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip()[-600:])
+    imported, opened, answered = json.loads(done.stdout.strip().splitlines()[-1])
+    return {"import_s": imported - began, "open_s": opened - imported, "s": answered - began}
+
+
+def started(subject: Subject, runs: int) -> Figure:
+    """Return the median of ``runs`` processes after the one that fills the cache."""
+    file = subject.written({"cam": "source: api"})
+    with tempfile.TemporaryDirectory() as cache:
+        cold = once(file, Path(cache))
+        warm = [once(file, Path(cache)) for _ in range(runs)]
+    detail = {name: statistics.median(each[name] for each in warm) for name in ("import_s", "open_s")}
+    seconds = statistics.median(each["s"] for each in warm)
+    return Figure(
+        f"{subject.task.name} b{subject.rows} {subject.engine}: process start to first answer, cache warm",
+        seconds,
+        "s",
+        BAR_S,
+        "lower",
+        runs,
+        {**detail, "cold_s": cold["s"], "most_s": max(each["s"] for each in warm)},
+    )
 
 
 def per_second(subject: Subject, batch: int | None) -> float:
@@ -125,7 +187,12 @@ def openings(subject: Subject, count: int) -> Iterator[Figure]:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add what to measure."""
     parser.add_argument("--engines", nargs="+", choices=tuple(ENGINES), default=list(ENGINES))
-    parser.add_argument("--only", nargs="+", choices=("batches", "pace", "openings"), default=["batches", "pace"])
+    parser.add_argument(
+        "--only", nargs="+", choices=("start", "batches", "pace", "openings"), default=["start", "batches", "pace"]
+    )
+    parser.add_argument("--networks", nargs="+", choices=tuple(TASKS), default=list(TASKS), help="of starts")
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8], help="of starts")
+    parser.add_argument("--runs", type=int, default=5, help="of starts")
     parser.add_argument("--openings", type=int, default=200)
     parser.add_argument("--folder", type=Path, help="where ONNX files are kept")
 
@@ -138,6 +205,10 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        if "start" in options.only:
+            yield from starts(options, folder, Path(temporary))
+        if not {"batches", "pace", "openings"}.intersection(options.only):
+            return
         entry = Entry("resnet50", folder, scenes(4))
         for engine in options.engines:
             made = partial(Subject, entry.task, entry.model, ENGINES[engine])
@@ -147,6 +218,17 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
                 yield from pace(made(1, Path(temporary)))
             if "openings" in options.only:
                 yield from openings(made(1, Path(temporary)), options.openings)
+
+
+def starts(options: argparse.Namespace, folder: Path, temporary: Path) -> Iterator[Figure]:
+    """Start every network at every size of batch."""
+    for name in options.networks:
+        entry = Entry(name, folder, scenes(IMAGES))
+        for engine, rows in itertools.product(options.engines, options.batches):
+            try:
+                yield started(Subject(entry.task, entry.model, ENGINES[engine], rows, temporary), options.runs)
+            except RuntimeError as error:
+                print(f"  {name} b{rows} {engine}: left out, {error}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,43 +3,24 @@ has one."""
 
 from __future__ import annotations
 
-import ctypes
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
-from edgert.assemble import Environment
-from edgert.benchmark.measure import Figure
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
-from edgert.stages.draw import Overlay
-from edgert.stages.gpu import kernels
-from edgert.stages.gpu.overlay import GpuPainter
-from edgert.stages.sink import nvenc
 from tests.bench import (
     bench_gpu_call,
-    bench_gpu_copies,
-    bench_gpu_draw,
-    bench_gpu_kernels,
     bench_gpu_rtsp,
     bench_host,
     gpu_run,
 )
-from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.cuda_double import CudaDouble
-from tests.helpers.cuda_on_host import kernels_or_skip
-from tests.helpers.frames import frame_of
-from tests.helpers.gpu import read, to_gpu
 from tests.helpers.gpu_pipeline import CalledRig
 from tests.helpers.nvenc_double import NvencDouble
-from tests.helpers.ort_double import CudaLikeEngines
-from tests.helpers.overlay_scenes import Demo, busy_scene
 
 
 @pytest.fixture
@@ -68,74 +49,6 @@ def test_every_way_takes_a_frame_through(tmp_path: Path, monkeypatch: pytest.Mon
         assert started.summary().frames_in == 3 * 3 * 9 and called.summary().frames_in == 3 * 3 * 9 + 1
     assert {len(turn) for turns in found.values() for turn in turns} == {8} and len(found) == 7
     assert all(len(turns) == bench_gpu_call.TURNS == 3 for turns in found.values())
-
-
-def test_no_image_is_copied_from_camera_to_boxes(
-    device: CudaDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernels, "nvrtc", lambda _: SimpleNamespace(compile=lambda *_: b""))
-    monkeypatch.setattr(nvenc, "driver_missing", lambda: "")
-    write_clip(tmp_path / "camera.mp4", 20)
-    read = list[int]()
-
-    def note(address: int, nbytes: int, stream: int) -> None:
-        read.append(len(ctypes.string_at(address, nbytes)))
-
-    def figures() -> list[Figure]:
-        environment = Environment(engines=CudaLikeEngines(device))
-        with bench_gpu_copies.without_nvenc(sys.modules["PyNvVideoCodec"], h264_units(20), note):
-            return list(bench_gpu_copies.measured(tmp_path, device.driver, environment, frames=30))
-
-    found = figures()
-    assert [figure.value for figure in found] == [0] * 4
-    assert all(figure.detail["driver_was_asked"] == 0 for figure in found[::2])
-    assert sum(read) == 30 * 320 * 240 * 3 // 2
-    monkeypatch.setattr(bench_gpu_copies, "RECORDED", bench_gpu_copies.RECORDED.replace("encode: gpu", "encode: cpu"))
-    assert figures()[2].value >= 320 * 240 * 3  # down from the GPU, and into what x264 takes
-
-
-def test_what_is_drawn_on_the_gpu_is_compared_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, demo = kernels_or_skip(), Demo(192, 144)
-    monkeypatch.setattr(bench_gpu_draw, "MANY", 2)
-    painter = GpuPainter(made.device, Counter(), made)
-    frames = [demo.result(index) for index in range(3)]
-    time, levels = bench_gpu_draw.measured(made.device, painter, "small", bench_gpu_draw.DEMO, frames)
-    assert levels.holds and levels.is_exact and time.detail["objects"] > 0
-    assert time.detail["host_p99_ms"] >= time.detail["host_p50_ms"] > 0
-    painter.close()
-
-
-def test_crops_are_the_same_by_one_launch_and_by_one_for_each_model() -> None:
-    made, found = kernels_or_skip(), list[Any]()
-    frame = to_gpu(made.device, frame_of(122, 90, "nv12"))
-    boxes = np.int32([[0, 0, 40, 40], [10, 20, 61, 75], [80, 3, 122, 90]])
-    cutting = bench_gpu_kernels.Cutting(made, frame, boxes, (8, 16, 24), "float32")
-    stream = made.device.stream()
-    for together, count in ((True, 1), (False, 3)):
-        launches = cutting.launches(together)
-        assert len(launches) == count
-        for block in cutting.blocks:
-            with made.device:
-                made.device.driver.memcpy_htod(block.address, np.full(block.nbytes, 201, np.uint8))
-        bench_gpu_kernels.enqueued(launches)(stream)
-        stream.synchronize()
-        found.append([read(made.device, block.address, block.nbytes).copy() for block in cutting.blocks])
-    assert all(np.array_equal(*pair) for pair in zip(*found, strict=True)) and len(np.unique(found[0][2])) > 20
-    cutting.close()
-
-
-def test_what_is_timed_of_drawing_draws_what_the_painter_does() -> None:
-    made, frame = kernels_or_skip(), frame_of(192, 144, "nv12")
-    painter, stream = GpuPainter(made.device, Counter(), made), made.device.stream()
-    result = replace(busy_scene(frame, 0, objects=5), frame=to_gpu(made.device, frame))
-    launches, image = bench_gpu_kernels.drawn(painter, result)
-    overlay = Overlay(("boxes", "labels", "trails", "masks"))
-    wanted = painter.paint(result.frame, (192, 144), overlay.shapes((192, 144), result)).to_host()
-    for _ in range(2):  # as often as it is launched
-        bench_gpu_kernels.enqueued(launches)(stream)
-    stream.synchronize()
-    assert np.array_equal(image.to_host(), wanted)
-    painter.close()
 
 
 @pytest.mark.parametrize(("rows", "on_gpu", "most"), [(1, False, 18), (1, True, 18), (8, False, 10), (8, True, 10)])

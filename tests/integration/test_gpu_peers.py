@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
-from tests.bench import bench_gpu_cameras, bench_gpu_peers, bench_gpu_start, gpu_public
+from tests.bench import bench_gpu_api, bench_gpu_cameras, bench_gpu_peers, gpu_public
 from tests.bench.gpu_public import Called, Cameras, File, Subject, Submitted, SubmittedBatches
 from tests.bench.gpu_race import IN_FLIGHT, InFlight, idle
 from tests.bench.gpu_task import TASKS, Answer, Task, agreement, scenes, worst
@@ -102,11 +102,11 @@ def test_what_the_machine_does_by_itself_is_measured_beside() -> None:
 
 
 def test_a_start_is_timed_in_a_process_of_its_own(tmp_path: Path) -> None:
-    found = bench_gpu_start.started(subject(tmp_path, 1), 1)
+    found = bench_gpu_api.started(subject(tmp_path, 1), 1)
     assert found.unit == "s" and 0 < found.detail["import_s"] + found.detail["open_s"] < found.value < 60
     (tmp_path / "tiny.onnx").write_bytes(b"no model")
     with pytest.raises(RuntimeError, match=r"tiny\.onnx"):
-        bench_gpu_start.once(next(tmp_path.glob("*.yaml")), tmp_path)
+        bench_gpu_api.once(next(tmp_path.glob("*.yaml")), tmp_path)
 
 
 def boxes(*corners: tuple[float, float, float, float], kind: int = 0) -> Answer:

@@ -65,7 +65,7 @@ def static_request(model: Model, options: EngineOptions, own_rows: int = 0, **fu
 def plan_sizes(model: Model, options: EngineOptions) -> tuple[int, ...]:
     """The numbers of rows that TensorRT-RTX gets plans of their own for; none where one plan does.
 
-    What it compiles for a batch that a plan leaves open is slower, even for one size: see tests/bench/bench_gpu_rtx.py.
+    What it compiles for a batch that a plan leaves open is slower, even for one size.
     """
     specs = inputs(model)
     shapes = [sizes for one in options.profiles.values() for sizes in one.values()]
