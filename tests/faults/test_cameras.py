@@ -9,7 +9,8 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.command import ROOT
 from tests.helpers.rtsp_server import RtspProgram, RtspServer, save
 from tests.helpers.virtual_clock import VirtualClock
+from tests.helpers.waiting import wait_until
 
 ASSETS = ROOT / "pipelines" / "assets"
 SIZE = (256, 64)
@@ -71,13 +73,7 @@ def frames(running: edgert.Pipeline, name: str) -> int:
     return running.summary().stages[name].results_out
 
 
-def wait(until: Callable[[], object], timeout_s: float = 15.0) -> float:
-    """Seconds until it held."""
-    began_s = time.monotonic()
-    while not until():
-        assert time.monotonic() - began_s < timeout_s
-        time.sleep(0.02)
-    return time.monotonic() - began_s
+wait = partial(wait_until, timeout_s=15.0)
 
 
 def ask(port: int, path: str) -> tuple[int, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import av
@@ -15,6 +15,7 @@ import edgert
 from edgert.runtime.stage import SourceStats
 from tests.helpers.clips import write_clip
 from tests.helpers.gst_server import GstServer, gst_server, python
+from tests.helpers.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,13 +41,7 @@ def state(running: edgert.Pipeline) -> SourceStats:
     return found
 
 
-def wait(until: Callable[[], object], timeout_s: float = PATIENCE_S) -> float:
-    """Seconds until it held."""
-    began_s = time.monotonic()
-    while not until():
-        assert time.monotonic() - began_s < timeout_s
-        time.sleep(0.02)
-    return time.monotonic() - began_s
+wait = partial(wait_until, timeout_s=PATIENCE_S)
 
 
 def more(running: edgert.Pipeline, count: int = 20) -> None:

@@ -1,7 +1,6 @@
 """A pipeline that is called, whose stage does not return: it is named, its engine ended, and the others closed."""
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from edgert.assemble import calling
 from edgert.errors import BuildError, EdgertError, StageError
 from edgert.runtime import Result
 from tests.faults.test_hangs import endless
+from tests.helpers.waiting import wait_until
 
 PATIENCE_S = 30.0
 IMAGE = np.full((48, 64, 3), 255, np.uint8)
@@ -41,13 +41,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
     monkeypatch.setattr(calling, "_HANGS_S", 0.3)
     monkeypatch.setattr(calling, "_END_S", PATIENCE_S)
     return written
-
-
-def wait(until: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not until():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Calls(threading.Thread):
@@ -85,7 +78,7 @@ def test_a_stage_that_hangs_is_named_and_left_behind(
     pipeline = Pipeline(write("hang: {sink: callback, from: cam}"), callbacks={"hang": hangs})
     caller = Calls(pipeline, *[IMAGE] * 3)
     assert hangs.entered.wait(PATIENCE_S)
-    wait(lambda: "stage 'hang' has been in one call for" in caplog.text)
+    wait_until(lambda: "stage 'hang' has been in one call for" in caplog.text)
     assert "test_hanging_calls.py:" in caplog.text and pipeline.summary().stages["hang"].stuck_s > 0
     other = Calls(pipeline, IMAGE)
     with pytest.raises(StageError, match="stage hang does not end") as caught:
@@ -105,10 +98,10 @@ def test_a_stage_that_goes_on_is_no_error(write: Callable[[str], Path], caplog: 
     hangs = Hangs()
     with Pipeline(write("hang: {sink: callback, from: cam}"), callbacks={"hang": hangs}) as pipeline:
         caller = Calls(pipeline, *[IMAGE] * 3)
-        wait(lambda: "stage 'hang' has been in one call for" in caplog.text)
+        wait_until(lambda: "stage 'hang' has been in one call for" in caplog.text)
         hangs.release.set()
         caller.join(PATIENCE_S)
-        wait(lambda: "stage 'hang' goes on" in caplog.text)
+        wait_until(lambda: "stage 'hang' goes on" in caplog.text)
         assert not caller.error and pipeline(IMAGE).frame.index == 3
 
 
@@ -122,7 +115,7 @@ def test_a_model_that_hangs_is_ended(
         pipeline(np.zeros_like(IMAGE))
         if watchdog == "off":
             caller = Calls(pipeline, IMAGE)
-            wait(lambda: pipeline.summary().stages["model"].in_call)
+            wait_until(lambda: pipeline.summary().stages["model"].in_call)
             pipeline.close()
         pipeline(IMAGE)
     assert ("stage 'model' has been in one call for" in caplog.text) == (watchdog != "off")

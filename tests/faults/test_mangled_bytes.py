@@ -18,6 +18,7 @@ import edgert
 from edgert.runtime.stage import SourceStats
 from tests.helpers.clips import h264_units
 from tests.helpers.rtsp_server import RtspServer
+from tests.helpers.waiting import wait_until
 
 FPS, MANGLED_S, PATIENCE_S = 15, 4.0, 30.0
 Fault = Callable[[bytes, random.Random], list[bytes]]
@@ -121,7 +122,7 @@ def two_cameras(units: list[bytes], folder: Path, seed: int) -> Iterator[tuple[P
         try:
             with edgert.Pipeline(folder / "p.yaml") as running:
                 running.start()
-                wait(lambda: state(running, "cam").up and state(running, "other").up)
+                wait_until(lambda: state(running, "cam").up and state(running, "other").up)
                 yield proxy, running
         finally:
             proxy.close()
@@ -131,13 +132,6 @@ def state(running: edgert.Pipeline, name: str) -> SourceStats:
     found = running.summary().stages[name].source
     assert found is not None
     return found
-
-
-def wait(until: Callable[[], object]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not until():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +154,7 @@ def test_what_is_mangled_is_left_out_and_the_camera_comes_back(
         assert running.summary().stages["other"].results_out - before >= 0.9 * took_s * FPS - 1
         proxy.fault = None
         count = running.summary().stages["cam"].results_out
-        wait(lambda: running.summary().stages["cam"].results_out >= count + FPS and state(running, "cam").up)
+        wait_until(lambda: running.summary().stages["cam"].results_out >= count + FPS and state(running, "cam").up)
         summary = running.summary()
     assert summary.stages["video"].results_in > 0
 
@@ -171,4 +165,4 @@ def test_flipped_bits_end_nothing(units: list[bytes], tmp_path: Path) -> None:
         time.sleep(1)
         proxy.fault = None
         count = running.summary().stages["cam"].results_out
-        wait(lambda: running.summary().stages["cam"].results_out >= count + FPS)
+        wait_until(lambda: running.summary().stages["cam"].results_out >= count + FPS)

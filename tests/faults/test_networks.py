@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import edgert
 from edgert.runtime.stage import SourceStats
 from tests.helpers.gst_server import GstServer, gst_server, python
+from tests.helpers.waiting import wait_until
 
 NAME, HERE, THERE = "edgert-camera", "10.251.7.1", "10.251.7.2"
 FPS, PATIENCE_S = 15, 40.0
@@ -98,13 +100,7 @@ def frames(running: edgert.Pipeline) -> int:
     return running.summary().stages["cam"].results_out
 
 
-def wait(until: Callable[[], object]) -> float:
-    """Seconds until it held."""
-    began_s = time.monotonic()
-    while not until():
-        assert time.monotonic() - began_s < PATIENCE_S
-        time.sleep(0.02)
-    return time.monotonic() - began_s
+wait = partial(wait_until, timeout_s=PATIENCE_S)
 
 
 @pytest.mark.timing

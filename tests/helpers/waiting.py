@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_STEP_S = 0.005
+_STEP_S = 0.002
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 30.0) -> float:
+def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> float:
     """Return as soon as ``condition()`` is true.
 
     Args:

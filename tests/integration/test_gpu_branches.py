@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +32,7 @@ from tests.helpers.clips import write_clip
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip
 from tests.helpers.gpu_pipeline import HEIGHT, NBYTES, RECORD_BYTES, WIDTH, CalledRig, GpuEngine, Rig, VideoRig
+from tests.helpers.waiting import wait_until
 
 QUIET = "  out: {sink: jsonl, from: find, path: out.jsonl}\n"
 
@@ -268,21 +268,14 @@ class Stuck:
         assert self.go.wait(20)
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.005)
-
-
 def test_a_sink_that_is_stuck_holds_none_of_a_cameras_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a disk that hangs: the live camera goes on, and frames are dropped where that is counted."""
     stuck = Stuck(monkeypatch)
     rig = Rig(tmp_path, monkeypatch, '  out: {sink: "null", from: find}\n', count=300, pool=4, live=True)
     with rig.pipeline() as pipeline:
         pipeline.start()
-        until(lambda: rig.camera.given + rig.camera.starved == 300)
-        until(lambda: rig.camera.lent <= 1 and stuck.taken == 1)  # the newest waits for the model
+        wait_until(lambda: rig.camera.given + rig.camera.starved == 300)
+        wait_until(lambda: rig.camera.lent <= 1 and stuck.taken == 1)  # the newest waits for the model
         assert not rig.camera.starved
         stuck.go.set()
         pipeline.wait()

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from edgert.stages.sink.send.sink import SendSink
 from edgert.testing import sample
 from tests.helpers import brokers, command
 from tests.helpers.moving import Scene
+from tests.helpers.waiting import wait_until
 
 PATIENCE_S = 60.0
 
@@ -37,13 +38,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     monkeypatch.setattr(courier, "_FIRST_WAIT_S", 0.05)
     monkeypatch.setattr(courier, "_LONGEST_WAIT_S", 0.2)
     caplog.set_level(logging.INFO, "edgert.send")
-
-
-def until(done: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.02)
 
 
 def opened(folder: Path, sink: str, **keys: Any) -> SendSink:
@@ -79,16 +73,16 @@ def test_mqtt_through_kills_of_the_broker(tmp_path: Path) -> None:
 
         for count in (100, 300, 500):
             run(sink, scene, 100)
-            until(lambda count=count: arrived() > count - 50)  # it has not saved all that it acknowledged
+            wait_until(lambda count=count: arrived() > count - 50)  # it has not saved all that it acknowledged
             broker.kill()
             run(sink, scene, 100)
             broker.start()
-        until(lambda: not waiting(sink))
-        until(lambda: arrived() == 600)
+        wait_until(lambda: not waiting(sink))
+        wait_until(lambda: arrived() == 600)
         sink.close()
         assert numbers(listener.of_kind("result")) == list(range(600))
         assert {topic for topic, body in listener.messages if body.startswith(b"{")} == {"edgert/pole/gate/result"}
-        until(lambda: listener.messages[-1] == ("edgert/pole/status", b"offline"))
+        wait_until(lambda: listener.messages[-1] == ("edgert/pole/status", b"offline"))
         listener.close()
 
 
@@ -142,7 +136,7 @@ def configs(found: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
 def test_mqtt_is_online_and_announces_every_rule_before_the_first_event(tmp_path: Path) -> None:
     with brokers.mosquitto(tmp_path) as broker:
         home = Home(tmp_path, broker)
-        until(lambda: len(configs(retained(broker.port))) == 3)
+        wait_until(lambda: len(configs(retained(broker.port))) == 3)
         found = retained(broker.port)
         assert found["edgert/Süd/status"] == b"online"
         sensors = configs(found)
@@ -152,7 +146,7 @@ def test_mqtt_is_online_and_announces_every_rule_before_the_first_event(tmp_path
         state = sensors["gate intruder"]["state_topic"]
         assert found[state] == b"OFF"
         home.see(_1=(70.0, 20.0))
-        until(lambda: retained(broker.port)[state] == b"ON")  # as a Home Assistant that starts now sees it
+        wait_until(lambda: retained(broker.port)[state] == b"ON")  # as a Home Assistant that starts now sees it
         home.sink.close()
         assert retained(broker.port)["edgert/Süd/status"] == b"offline" and retained(broker.port)[state] == b"OFF"
 
@@ -162,17 +156,17 @@ def test_mqtt_announces_again_when_the_broker_or_home_assistant_was_away(
 ) -> None:
     with brokers.mosquitto(tmp_path, "allow_anonymous true", "persistence false") as broker:
         home = Home(tmp_path, broker)
-        until(lambda: len(configs(retained(broker.port))) == 3)
+        wait_until(lambda: len(configs(retained(broker.port))) == 3)
         broker.kill()
-        until(lambda: "takes nothing" in caplog.text)
+        wait_until(lambda: "takes nothing" in caplog.text)
         broker.start()
-        until(lambda: len(configs(retained(broker.port))) == 3 and "takes messages again" in caplog.text)
+        wait_until(lambda: len(configs(retained(broker.port))) == 3 and "takes messages again" in caplog.text)
         assert retained(broker.port)["edgert/Süd/status"] == b"online"
         listener = brokers.MqttListener(broker.port, "homeassistant/binary_sensor/#")
-        until(lambda: len(configs(dict(listener.messages))) == 3)
+        wait_until(lambda: len(configs(dict(listener.messages))) == 3)
         listener.messages.clear()
         listener.say("homeassistant/status", b"online")
-        until(lambda: len(configs(dict(listener.messages))) == 3)
+        wait_until(lambda: len(configs(dict(listener.messages))) == 3)
         listener.close()
         home.sink.close()
 
@@ -185,14 +179,14 @@ def test_another_that_says_offline_for_us_is_contradicted(
         other = brokers.MqttListener(broker.port, "nothing")
         other.say("edgert/Süd/status", b"online", retain=True)
         home = Home(tmp_path, broker)
-        until(lambda: "online before this pipeline began" in caplog.text)
+        wait_until(lambda: "online before this pipeline began" in caplog.text)
         assert "give each a name:" in caplog.text
-        until(lambda: len(configs(retained(broker.port))) == 3)
+        wait_until(lambda: len(configs(retained(broker.port))) == 3)
         other.say("edgert/Süd/status", b"offline", retain=True)
-        until(lambda: retained(broker.port)["edgert/Süd/status"] == b"online")
+        wait_until(lambda: retained(broker.port)["edgert/Süd/status"] == b"online")
         (tmp_path / "other").mkdir()
         beside = Home(tmp_path / "other", broker)  # a second sink of this process, of the same name
-        until(lambda: beside.sink._door._is_present)  # type: ignore[attr-defined]
+        wait_until(lambda: beside.sink._door._is_present)  # type: ignore[attr-defined]
         beside.sink.close()
         assert retained(broker.port)["edgert/Süd/status"] == b"online"
         home.sink.close()
@@ -203,10 +197,10 @@ def test_another_that_says_offline_for_us_is_contradicted(
 def test_a_rule_that_is_gone_is_taken_back(tmp_path: Path) -> None:
     with brokers.mosquitto(tmp_path) as broker:
         home = Home(tmp_path, broker)
-        until(lambda: len(configs(retained(broker.port))) == 3)
+        wait_until(lambda: len(configs(retained(broker.port))) == 3)
         home.sink.close()
         home = Home(tmp_path, broker, HOME.replace("crossed", "over"))
-        until(lambda: set(configs(retained(broker.port))) == {"gate intruder", "gate over", "yard over"})
+        wait_until(lambda: set(configs(retained(broker.port))) == {"gate intruder", "gate over", "yard over"})
         home.sink.close()
 
 
@@ -242,7 +236,7 @@ def test_a_broker_that_freezes_holds_up_no_stop(tmp_path: Path, caplog: pytest.L
     with brokers.mosquitto(tmp_path) as broker:
         sink = opened(tmp_path, "mqtt", server=f"mqtt://127.0.0.1:{broker.port}")
         run(sink, Scene(), 3)
-        until(lambda: not waiting(sink))
+        wait_until(lambda: not waiting(sink))
         broker.freeze()
         run(sink, Scene(), 2)
         time.sleep(0.2)
@@ -259,7 +253,7 @@ def test_a_broker_that_does_not_let_us_in_is_named_and_no_password_is(
         keys = {"user": "edgert", "password": "sesame-77"}
         sink = opened(tmp_path, "mqtt", server=f"mqtt://127.0.0.1:{broker.port}", **keys)
         run(sink, Scene(), 1)
-        until(lambda: "the broker refuses us: Not authorized" in caplog.text)
+        wait_until(lambda: "the broker refuses us: Not authorized" in caplog.text)
         sink.close()
         assert "1 messages were not sent" in caplog.text and "sesame-77" not in caplog.text
 
@@ -271,7 +265,7 @@ def test_a_server_that_is_no_broker(
     other = brokers.Receiver()
     sink = opened(tmp_path, "mqtt", server=f"mqtt://127.0.0.1:{other.port}")
     run(sink, Scene(), 1)
-    until(lambda: "takes nothing" in caplog.text)
+    wait_until(lambda: "takes nothing" in caplog.text)
     sink.close()
     assert "is it an MQTT broker, with TLS or without?" in caplog.text
     other.shutdown()
@@ -287,7 +281,7 @@ def test_nats_through_kills_of_the_server(tmp_path: Path, monkeypatch: pytest.Mo
             broker.kill()
             run(sink, scene, 100)
             broker.start()
-        until(lambda: not waiting(sink))
+        wait_until(lambda: not waiting(sink))
         sink.close()
         found = brokers.stored(broker.port)
         assert [one["frame"] for one in found] == list(range(600))  # doubles were dropped by their ids
@@ -297,10 +291,10 @@ def test_nats_without_a_stream_is_explained(tmp_path: Path, caplog: pytest.LogCa
     with brokers.nats(tmp_path / "store") as broker:
         sink = opened(tmp_path, "nats", server=f"nats://127.0.0.1:{broker.port}")
         run(sink, Scene(), 1)
-        until(lambda: "no JetStream stream takes this subject" in caplog.text)
+        wait_until(lambda: "no JetStream stream takes this subject" in caplog.text)
         sink.close()
         plain = opened(tmp_path, "nats", server=f"nats://127.0.0.1:{broker.port}", jetstream=False)
-        until(lambda: not waiting(plain))
+        wait_until(lambda: not waiting(plain))
         plain.close()
 
 
@@ -309,17 +303,17 @@ def test_kafka(tmp_path: Path) -> None:
     keys = {"options": {"test.mock.num.brokers": "1"}}
     sink = opened(tmp_path, "kafka", server="kafka://127.0.0.1", topic="pole", **keys)
     run(sink, Scene("gate"), 1)
-    until(lambda: not waiting(sink))
+    wait_until(lambda: not waiting(sink))
     door: Any = sink._door
     (broker,) = door._producer.list_topics(timeout=10).brokers.values()
     run(sink, Scene("gate"), 0)
     scene = Scene("yard")
     run(sink, scene, 500)
-    until(lambda: not waiting(sink))
+    wait_until(lambda: not waiting(sink))
     settings = {"bootstrap.servers": f"{broker.host}:{broker.port}", "group.id": "a", "auto.offset.reset": "earliest"}
     consumer, messages = package.Consumer(settings), list[Any]()
     consumer.subscribe(["pole"])
-    until(lambda: messages.extend(consumer.consume(200, 0.2)) or len(messages) >= 501)
+    wait_until(lambda: messages.extend(consumer.consume(200, 0.2)) or len(messages) >= 501)
     consumer.close()
     sink.close()
     yard = [json.loads(one.value()) for one in messages if one.key() == b"yard"]
@@ -334,7 +328,7 @@ def test_kafka_that_is_not_there(
     monkeypatch.setattr(kafka, "TIMEOUT_S", 0.5)
     sink = opened(tmp_path, "kafka", server=f"kafka://127.0.0.1:{brokers.free_port()}")
     run(sink, Scene(), 1)
-    until(lambda: "takes nothing" in caplog.text)
+    wait_until(lambda: "takes nothing" in caplog.text)
     sink.close()
     assert "1 messages were not sent" in caplog.text
 
@@ -350,7 +344,7 @@ def test_a_webhook_is_signed_and_tried_again(tmp_path: Path) -> None:
     }
     sink = opened(tmp_path, "webhook", server=f"http://127.0.0.1:{receiver.port}/in?a=1", **keys)
     run(sink, Scene("gate"), 20)
-    until(lambda: not waiting(sink))
+    wait_until(lambda: not waiting(sink))
     sink.close()
     assert [json.loads(body)["frame"] for _, body in receiver.requests] == list(range(20))
     headers, body = receiver.requests[0]
@@ -370,7 +364,7 @@ def test_snapshots_are_pushed_as_images(tmp_path: Path) -> None:
     sink = opened(tmp_path, "webhook", server=address, attach="frame", body="image", secret="word")
     for number in range(3):
         sink.process(sample(number))
-    until(lambda: not waiting(sink))
+    wait_until(lambda: not waiting(sink))
     sink.close()
     assert len({headers["ce-id"] for headers, _ in receiver.requests}) == 3
     for headers, body in receiver.requests:
@@ -388,7 +382,7 @@ def test_what_a_webhook_never_takes_is_dropped(tmp_path: Path, caplog: pytest.Lo
     receiver.answers = [422]
     sink = opened(tmp_path, "webhook", server=f"http://127.0.0.1:{receiver.port}/")
     run(sink, Scene(), 3)
-    until(lambda: not waiting(sink))
+    wait_until(lambda: not waiting(sink))
     sink.close()
     assert [json.loads(body)["frame"] for _, body in receiver.requests] == [1, 2]
     assert "refuses a message, which is dropped: HTTP 422" in caplog.text
@@ -401,20 +395,20 @@ def test_certificates_are_checked(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     address = f"https://localhost:{receiver.port}/"
     sink = opened(tmp_path, "webhook", server=address)
     run(sink, Scene(), 1)
-    until(lambda: "certificate verify failed" in caplog.text)
+    wait_until(lambda: "certificate verify failed" in caplog.text)
     sink.close()
     trusting = opened(tmp_path, "webhook", server=address, tls={"ca": cert})
     run(trusting, Scene(), 1)
-    until(lambda: not waiting(trusting))
+    wait_until(lambda: not waiting(trusting))
     trusting.close()
     careless = opened(tmp_path, "webhook", server=address, tls={"verify": False})
     run(careless, Scene(), 1)
-    until(lambda: not waiting(careless))
+    wait_until(lambda: not waiting(careless))
     careless.close()
     assert len(receiver.requests) == 3
     wrong = opened(tmp_path, "webhook", server=f"https://127.0.0.1:{receiver.port}/", tls={"ca": cert})
     run(wrong, Scene(), 1)
-    until(lambda: "IP address mismatch" in caplog.text or "not valid for '127.0.0.1'" in caplog.text)
+    wait_until(lambda: "IP address mismatch" in caplog.text or "not valid for '127.0.0.1'" in caplog.text)
     wrong.close()
     receiver.shutdown()
 
@@ -502,7 +496,7 @@ def test_ctrl_c_while_a_server_answers_nothing_is_a_clean_stop(tmp_path: Path, s
         scheme = "http" if sink == "webhook" else sink
         (tmp_path / "p.yaml").write_text(SENDING % (sink, scheme, silent.getsockname()[1]))
         running = command.start("run", "p.yaml", "--plain", "-q", cwd=tmp_path)
-        until(lambda: held and (tmp_path / "spool.journal").exists())
+        wait_until(lambda: held and (tmp_path / "spool.journal").exists())
         time.sleep(1.5)
         began = time.monotonic()
         running.send_signal(signal.SIGINT)

@@ -9,8 +9,7 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +24,7 @@ from edgert.stages.sink import display, viewers
 from edgert.stages.sink.display import DisplaySink
 from edgert.stages.sink.viewers import SDL, Surroundings
 from edgert.testing import sample
+from tests.helpers.waiting import wait_until
 
 SIZE = (320, 240)
 SCREEN = (800, 600)
@@ -48,7 +48,7 @@ class XServer:
         os.close(write)
         with os.fdopen(read) as number:
             self.name = name or f":{number.readline().strip()}"
-        until(lambda: (Path("/tmp/.X11-unix") / f"X{self.name[1:]}").exists())
+        wait_until(lambda: (Path("/tmp/.X11-unix") / f"X{self.name[1:]}").exists())
 
     def screen(self) -> U8:
         """(height, width, 3) BGR."""
@@ -79,13 +79,6 @@ class XServer:
         self._process.wait()
         for left in (f"/tmp/.X11-unix/X{self.name[1:]}", f"/tmp/.X{self.name[1:]}-lock"):
             Path(left).unlink(missing_ok=True)
-
-
-def until(done: Callable[[], bool], seconds: float = 20) -> None:
-    end_s = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end_s, "it did not come"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -128,7 +121,7 @@ def test_the_pixels_on_the_screen_are_those_of_the_newest_image(server: XServer,
     made = opened()
     for seed in range(3):
         made.process(replace(sample(seed), image=noise(seed)))
-        until(lambda seed=seed: is_shown(server, noise(seed)))  # type: ignore[misc]
+        wait_until(lambda seed=seed: is_shown(server, noise(seed)))  # type: ignore[misc]
     tree = subprocess.run(["xwininfo", "-root", "-tree"], capture_output=True, text=True, check=False).stdout
     made.close()
     assert not is_shown(server, noise(2)), "its window is still there"
@@ -142,9 +135,9 @@ def test_a_window_that_its_user_closes_is_not_one_that_fails(
     left: list[int] = []
     made = opened(left=lambda: left.append(1))
     made.process(replace(sample(), image=noise()))
-    until(lambda: is_shown(server, noise()))
+    wait_until(lambda: is_shown(server, noise()))
     server.close_windows()
-    until(lambda: bool(left))
+    wait_until(lambda: bool(left))
     made.close()
     assert left == [1] and "is gone" not in caplog.text
 
@@ -156,9 +149,9 @@ def test_a_server_that_goes_takes_nothing_along_and_may_come_back(
     monkeypatch.setattr(display, "_AGAIN_S", 0.5)
     made = opened()
     made.process(replace(sample(), image=noise()))
-    until(lambda: is_shown(server, noise()))
+    wait_until(lambda: is_shown(server, noise()))
     server.end()
-    until(lambda: "the window of camera is gone" in caplog.text)
+    wait_until(lambda: "the window of camera is gone" in caplog.text)
     for index in range(3):
         made.process(sample(index))
     again = XServer(tmp_path, server.name)
@@ -167,8 +160,8 @@ def test_a_server_that_goes_takes_nothing_along_and_may_come_back(
         made.process(replace(sample(), image=noise()))
         return is_shown(again, noise())
 
-    until(step)
-    until(lambda: step() and "is back" in caplog.text)
+    wait_until(step)
+    wait_until(lambda: step() and "is back" in caplog.text)
     made.close()
     again.end()
     assert f"is back, by {viewer}" in caplog.text
@@ -180,7 +173,7 @@ def test_it_fills_the_screen(server: XServer, caplog: pytest.LogCaptureFixture) 
     made = DisplaySink("show", (0, 0), True)
     made.open()
     made.process(replace(sample(), image=np.full((SIZE[1], SIZE[0], 3), 200, np.uint8)))
-    until(lambda: bool((server.screen() == 200).all()))
+    wait_until(lambda: bool((server.screen() == 200).all()))
     made.close()
     assert "cannot fill" not in caplog.text
 
@@ -204,7 +197,7 @@ def test_a_run_ends_well_when_its_window_is_closed(server: XServer, tmp_path: Pa
     (tmp_path / "p.yaml").write_text(RUN)
     command = [sys.executable, "-m", "edgert", "run", str(tmp_path / "p.yaml"), "--plain"]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    until(lambda: bool(server.screen().any()))
+    wait_until(lambda: bool(server.screen().any()))
     server.close_windows()
     said, _ = run.communicate(timeout=20)
     assert run.returncode == 0, said

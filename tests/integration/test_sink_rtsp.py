@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from edgert.stages.sink.stream.broadcast import Wanted
 from edgert.stages.sink.stream.rtsp_server import RtspSink
 from edgert.stages.source import gst
 from tests.helpers.frames import frame_of
+from tests.helpers.waiting import wait_until
 
 WHY = "gst-rtsp-server for this Python: sudo apt install python3-gi gir1.2-gst-rtsp-server-1.0"
 SIZE, FPS = (320, 240), 25
@@ -78,19 +79,12 @@ def served(*streams: str, login: tuple[str, str] = ("", "")) -> Iterator[Cameras
     cameras = Cameras(sink, streams)
     cameras.start()
     try:
-        wait(lambda: cameras.shown)  # then every stream has its path
+        wait_until(lambda: cameras.shown)  # then every stream has its path
         yield cameras
     finally:
         cameras.over.set()
         cameras.join()
         sink.close()
-
-
-def wait(until: Callable[[], object]) -> None:
-    end_s = time.monotonic() + 60
-    while not until():
-        assert time.monotonic() < end_s, "it never came"
-        time.sleep(0.01)
 
 
 def probed(url: str, transport: str = "tcp") -> tuple[dict[str, Any], str]:
@@ -161,7 +155,7 @@ def test_half_open_connections_are_counted_and_in_nobodys_way(library: None, log
     begun_s = time.monotonic()
     asked(sink.port, own).close()
     waits.append(time.monotonic() - begun_s)
-    wait(lambda: descriptors() - before - len(clients) <= limits.RTSP_CONNECTIONS / 3 + 8)
+    wait_until(lambda: descriptors() - before - len(clients) <= limits.RTSP_CONNECTIONS / 3 + 8)
     sink.close()
     for client in clients:
         client.close()
@@ -204,7 +198,7 @@ def test_who_plays_nothing_ends_and_who_plays_stays(library: None, monkeypatch: 
             while player.recv(65536):
                 pass
         player.close()
-        wait(lambda: not cameras.sink._guests.playing and not cameras.sink._guests.asking)
+        wait_until(lambda: not cameras.sink._guests.playing and not cameras.sink._guests.asking)
 
 
 @pytest.mark.parametrize("broken", ["gi", "gi.repository.GstRtspServer"])
@@ -238,7 +232,7 @@ def test_players_read_it_over_both_transports_and_nothing_is_encoded_for_nobody(
             assert "Baseline" in stream["profile"] and int(stream["nb_read_frames"]) > 4 and errors == ""
             assert found["frames"][0]["key_frame"] == 1
         assert mounts["gate"].encoded == 0
-        wait(lambda: mounts["yard"]._encoder is None and not mounts["yard"].viewers)
+        wait_until(lambda: mounts["yard"]._encoder is None and not mounts["yard"].viewers)
         _, errors = probed(f"rtsp://127.0.0.1:{cameras.sink.port}/nowhere")
         assert "404" in errors
 
@@ -252,7 +246,7 @@ def test_gstreamer_plays_it_and_ends_with_it(library: None) -> None:
         few = subprocess.run([*play.split(), "num-buffers=50"], timeout=60, check=False)
         assert few.returncode == 0
         player = subprocess.Popen(play.split(), stderr=subprocess.DEVNULL)
-        wait(lambda: cameras.sink._mounts["yard"].viewers)
+        wait_until(lambda: cameras.sink._mounts["yard"].viewers)
         time.sleep(1)
         assert player.poll() is None
         cameras.over.set()
@@ -287,7 +281,7 @@ def test_a_viewer_who_does_not_read_and_one_who_comes_later_disturb_nobody(libra
         url, broadcast = cameras.sink.url("yard"), cameras.sink._mounts["yard"]
         stuck = av.open(url, options={"rtsp_transport": "tcp"})  # and never reads
         first, errors = probed(url)
-        wait(lambda: broadcast.viewers == 1)
+        wait_until(lambda: broadcast.viewers == 1)
         assert errors == "" and int(first["streams"][0]["nb_read_frames"]) > 4
         before, shown = broadcast.encoded, cameras.shown
         time.sleep(2)
@@ -295,7 +289,7 @@ def test_a_viewer_who_does_not_read_and_one_who_comes_later_disturb_nobody(libra
         assert 0.8 <= rate <= 1.1, "one pipeline, and one encoding, for all"
         assert cameras.slowest_s < 0.05
         stuck.close()
-        wait(lambda: not broadcast.viewers)
+        wait_until(lambda: not broadcast.viewers)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from edgert.stages.sink.stream.whep import WebrtcSink
 from tests.helpers.browser import Page, browser
 from tests.helpers.clock_in_frames import BITS, READ_IN_A_PAGE, SIDE, Camera
 from tests.helpers.frames import frame_of
+from tests.helpers.waiting import wait_until
 
 TOKEN = "a-token-of-sixteen"
 SIZE = (BITS * SIDE, 288)
@@ -63,7 +64,7 @@ def filmed(*streams: str) -> Iterator[tuple[WebrtcSink, Camera]]:
         camera = Camera(sink.process, 30, SIZE, streams)
         camera.start()
         try:
-            wait(lambda: len(sink.video._streams) == len(streams))
+            wait_until(lambda: len(sink.video._streams) == len(streams))
             yield sink, camera
         finally:
             camera.end()
@@ -72,13 +73,6 @@ def filmed(*streams: str) -> Iterator[tuple[WebrtcSink, Camera]]:
 def sessions_of(sink: WebrtcSink) -> dict[str, Any]:
     """Those who watch or are about to."""
     return sink.video._sessions._all if sink.video._thread is not None else {}
-
-
-def wait(until: Callable[[], object]) -> None:
-    end_s = time.monotonic() + 60
-    while not until():
-        assert time.monotonic() < end_s, "it never came"
-        time.sleep(0.01)
 
 
 def ask(
@@ -243,7 +237,7 @@ def test_a_player_of_whep_gets_the_video_and_nothing_is_encoded_for_nobody(monke
         time.sleep(0.3)
         assert sink.video._streams["yard"].encoded == 0
         assert asyncio.run(_played(sink, "yard", 20)) == [SIZE] * 20
-        wait(lambda: not sink.video._streams["yard"].viewers and sink.video._streams["yard"]._encoder is None)
+        wait_until(lambda: not sink.video._streams["yard"].viewers and sink.video._streams["yard"]._encoder is None)
         assert sink.video._streams["gate"].encoded == 0 and not sessions_of(sink)
         assert camera.slowest_s < 0.05
 
@@ -274,19 +268,19 @@ def frames(page: Page, stream: str, count: int) -> list[int]:
 def test_a_browser_plays_every_stream_goes_on_with_another_size_and_is_let_go(tmp_path: Path) -> None:
     with filmed("yard", "gate") as (sink, camera), browser(tmp_path) as page:
         show(page, sink)
-        wait(lambda: page.evaluate("document.querySelectorAll('video').length") == 2)
+        wait_until(lambda: page.evaluate("document.querySelectorAll('video').length") == 2)
         for stream in ("yard", "gate"):
             late_ms = sorted(frames(page, stream, 20))
             assert late_ms[10] < 5000, "what the video shows is the clock, not long ago"
         assert page.evaluate("document.querySelector('video').videoWidth") == SIZE[0]
         camera.size = (640, 360)
-        wait(lambda: page.evaluate("document.querySelector('[data-stream=yard]').videoWidth") == 640)
+        wait_until(lambda: page.evaluate("document.querySelector('[data-stream=yard]').videoWidth") == 640)
         assert frames(page, "yard", 5)
         assert [sink.video._streams[name].viewers for name in ("yard", "gate")] == [1, 1]
         assert not page.errors
         page.call("Page.navigate", url="about:blank")
-        wait(lambda: not any(one.viewers for one in sink.video._streams.values()))
-        wait(lambda: not sessions_of(sink))
+        wait_until(lambda: not any(one.viewers for one in sink.video._streams.values()))
+        wait_until(lambda: not sessions_of(sink))
 
 
 @pytest.mark.timing
@@ -294,13 +288,13 @@ def test_a_browser_plays_every_stream_goes_on_with_another_size_and_is_let_go(tm
 def test_a_stream_that_ends_ends_in_the_browser_and_a_new_one_is_found(tmp_path: Path) -> None:
     with filmed("yard") as (sink, camera), browser(tmp_path) as page:
         show(page, sink)
-        wait(lambda: page.evaluate("document.querySelectorAll('video').length") == 1)
+        wait_until(lambda: page.evaluate("document.querySelectorAll('video').length") == 1)
         frames(page, "yard", 5)
         camera.end()
         begun_s = time.monotonic()
         sink.close()
         assert time.monotonic() - begun_s < 3
-        wait(lambda: page.evaluate("document.querySelector('video').className") == "lost")
+        wait_until(lambda: page.evaluate("document.querySelector('video').className") == "lost")
         sink.open()  # on the port that it had
         again = Camera(sink.process, 30, SIZE, ("yard",))
         again.start()
@@ -333,7 +327,7 @@ def watchers(sink: HttpSink) -> dict[str, int]:
 def test_what_the_live_page_gives_and_refuses() -> None:
     sdp = {"Content_Type": "application/sdp"}
     with page_of("yard") as sink:
-        wait(lambda: json.loads(ask(sink, "GET", "/stats.json")[2])["streams"])
+        wait_until(lambda: json.loads(ask(sink, "GET", "/stats.json")[2])["streams"])
         assert json.loads(ask(sink, "GET", "/stats.json")[2])["video"] is True
         status, _, text = ask(sink, "POST", "/whep/barn", "v=0", **sdp)
         assert status == 404 and "known: yard" in text
@@ -377,7 +371,7 @@ def test_there_are_images_only_without_aiortc_and_without_an_encoder(monkeypatch
 def test_no_more_cameras_than_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PAGE_STREAMS", 1)
     with page_of("yard", "gate") as sink:
-        wait(lambda: json.loads(ask(sink, "GET", "/stats.json")[2])["streams"])
+        wait_until(lambda: json.loads(ask(sink, "GET", "/stats.json")[2])["streams"])
         assert sink._video is not None and list(sink._video._streams) == ["yard"]
 
 
@@ -401,19 +395,19 @@ def enter(page: Page, address: str) -> None:
 def test_one_camera_alone_plays_as_video_and_is_let_go_when_it_is_left(tmp_path: Path) -> None:
     with page_of("yard", "gate") as sink, browser(tmp_path) as page:
         page.open(sink.url, 1200)
-        wait(lambda: page.evaluate("document.querySelectorAll('.tile').length") == 2)
+        wait_until(lambda: page.evaluate("document.querySelectorAll('.tile').length") == 2)
         assert watchers(sink) == {}, "the wall is images"
         page.evaluate("enlarge('yard')")
-        wait(lambda: page.evaluate(PLAYS))
+        wait_until(lambda: page.evaluate(PLAYS))
         assert page.evaluate("document.querySelector('#view video').videoWidth") == SIZE[0]
-        wait(lambda: page.evaluate(IMAGE) is None)
+        wait_until(lambda: page.evaluate(IMAGE) is None)
         assert watchers(sink) == {"yard": 1}
         page.press("ArrowRight")
-        wait(lambda: page.evaluate(PLAYS) and watchers(sink) == {"gate": 1})
+        wait_until(lambda: page.evaluate(PLAYS) and watchers(sink) == {"gate": 1})
         page.press("Escape")
-        wait(lambda: watchers(sink) == {} and not sink._video._sessions._all)  # type: ignore[union-attr]
+        wait_until(lambda: watchers(sink) == {} and not sink._video._sessions._all)  # type: ignore[union-attr]
         assert not page.evaluate(PLAYS) and page.evaluate("!document.querySelector('#wall').hidden")
-        wait(lambda: not any(one._encoder for one in sink._video._streams.values()))  # type: ignore[union-attr]
+        wait_until(lambda: not any(one._encoder for one in sink._video._streams.values()))  # type: ignore[union-attr]
         counts = [one.encoded for one in sink._video._streams.values()]  # type: ignore[union-attr]
         time.sleep(0.5)
         assert counts == [one.encoded for one in sink._video._streams.values()]  # type: ignore[union-attr]
@@ -426,8 +420,8 @@ def test_images_are_shown_where_video_does_not_connect(tmp_path: Path) -> None:
         nowhere = "RTCPeerConnection.prototype.setRemoteDescription = () => new Promise(() => undefined)"
         page.call("Page.addScriptToEvaluateOnNewDocument", source=nowhere)
         page.open(sink.url, 1200)
-        wait(lambda: page.evaluate("document.querySelector('#view img').naturalWidth") == SIZE[0])
-        wait(lambda: sink._video._thread and sink._video._sessions._all)  # type: ignore[union-attr]
+        wait_until(lambda: page.evaluate("document.querySelector('#view img').naturalWidth") == SIZE[0])
+        wait_until(lambda: sink._video._thread and sink._video._sessions._all)  # type: ignore[union-attr]
         time.sleep(1)
         assert not page.evaluate(PLAYS) and page.evaluate(IMAGE) and watchers(sink) == {}
 
@@ -437,8 +431,8 @@ def test_images_are_shown_where_as_many_watch_as_may(tmp_path: Path, monkeypatch
     monkeypatch.setattr(limits, "WEBRTC_VIEWERS", 0)
     with page_of("yard") as sink, browser(tmp_path) as page:
         page.open(sink.url, 1200)
-        wait(lambda: page.evaluate("document.querySelector('#view img').naturalWidth") == SIZE[0])
-        wait(lambda: page.evaluate("refused") == "yard")
+        wait_until(lambda: page.evaluate("document.querySelector('#view img').naturalWidth") == SIZE[0])
+        wait_until(lambda: page.evaluate("refused") == "yard")
         asked = sum("/whep/" in one for one in page.requests)
         time.sleep(1.5)
         assert asked == sum("/whep/" in one for one in page.requests) == 1, "it asks once, until another is looked at"
@@ -449,8 +443,8 @@ def test_images_are_shown_where_as_many_watch_as_may(tmp_path: Path, monkeypatch
 def test_it_plays_for_who_gave_the_token(tmp_path: Path) -> None:
     with page_of("yard", token=TOKEN) as sink, browser(tmp_path) as page:
         enter(page, sink.url)
-        wait(lambda: page.evaluate(PLAYS))
+        wait_until(lambda: page.evaluate(PLAYS))
         assert watchers(sink) == {"yard": 1}
         page.call("Page.navigate", url="about:blank")
-        wait(lambda: watchers(sink) == {})
+        wait_until(lambda: watchers(sink) == {})
     assert not [one for one in threading.enumerate() if one.name in ("edgert:http-video", "edgert:page:yard")]

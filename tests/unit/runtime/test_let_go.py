@@ -23,6 +23,7 @@ from edgert.stages.crop import CropRegion
 from edgert.stages.infer import InferBatch
 from tests.helpers.frames import frame_of
 from tests.helpers.stages import Does, Numbers, link, result, tag
+from tests.helpers.waiting import wait_until
 
 CAM = frozenset({"cam"})
 
@@ -58,16 +59,9 @@ class Stuck(Does):
         assert self.go.wait(20)
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.005)
-
-
 def stands(camera: Camera, given: int, held: int) -> None:
     """Waits until the pipeline can do no more, and checks that so many frames were given, and so many are held."""
-    until(lambda: (len(camera.leases), len(camera.held)) == (given, held))
+    wait_until(lambda: (len(camera.leases), len(camera.held)) == (given, held))
     time.sleep(0.1)
     assert (len(camera.leases), len(camera.held)) == (given, held)
 
@@ -181,9 +175,9 @@ def test_branches_keep_their_order_and_hold_no_frames_behind_what_looks() -> Non
     link(source, between[0])
     link(between[-1], end)
     runner = run([source, *between, end])
-    until(lambda: bool(sink.results))
+    wait_until(lambda: bool(sink.results))
     # Before the dispatcher two and the source's, one at it, and for each branch two before what looks.
-    until(lambda: len(camera.leases) > 12 and len(camera.held) <= 3 + 1 + 2 * 2)
+    wait_until(lambda: len(camera.leases) > 12 and len(camera.held) <= 3 + 1 + 2 * 2)
     sink.go.set()
     assert runner.wait(20) and not camera.held
     assert sink.indices == list(range(60))

@@ -15,16 +15,9 @@ from edgert.runtime import Frame, Result, Runner, summarize
 from edgert.runtime.recovery import STOPS, FailurePolicy
 from tests.helpers.stages import Does, Numbers, chain
 from tests.helpers.virtual_clock import VirtualClock
+from tests.helpers.waiting import wait_until
 
 LIMIT_S = 20.0
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Waits for what another thread does."""
-    deadline = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 class Spared:
@@ -145,7 +138,7 @@ class Filmed:
             given = self.nodes[0].meter.results_out
             time.sleep(0.02)  # the time between two frames is what work is measured against
             self.camera.turn.release()
-            until(lambda given=given: self.nodes[0].meter.results_out > given)  # type: ignore[misc]
+            wait_until(lambda given=given: self.nodes[0].meter.results_out > given)  # type: ignore[misc]
 
     def _note(self, result: Result) -> None:
         self.threads.append(threading.current_thread().name)
@@ -160,7 +153,7 @@ def test_a_camera_goes_on_while_a_stage_opens_and_then_works_on_its_frames() -> 
     filmed.film(5)
     assert not filmed.works.seen and filmed.nodes[1].inlet.channels[0].dropped == 4
     may_open.set()
-    until(lambda: filmed.works.indices == [4])  # the newest, in the stage's own thread
+    wait_until(lambda: filmed.works.indices == [4])  # the newest, in the stage's own thread
     filmed.film(5)
     filmed.runner.shut_down()
     assert filmed.works.indices == [4, *range(5, 10)]
@@ -172,12 +165,12 @@ def test_a_stage_that_fails_is_opened_again_in_its_own_thread() -> None:
     """A model takes long to open, and a camera's driver would be full of old frames."""
     filmed = Filmed(care=FailurePolicy("restart"))
     filmed.runner.start()
-    until(lambda: filmed.works.opened == 1)
+    wait_until(lambda: filmed.works.opened == 1)
     filmed.film(3)
     filmed.fails = True
     filmed.film()
     filmed.fails = False
-    until(lambda: filmed.film() or filmed.works.opened == 2)
+    wait_until(lambda: filmed.film() or filmed.works.opened == 2)
     filmed.runner.shut_down()
     assert filmed.threads[3] == "edgert:0" and set(filmed.threads[4:]) == {"edgert:1"}
 
@@ -187,11 +180,11 @@ def test_a_stage_that_hangs_in_the_cameras_thread_is_the_one_that_is_named() -> 
     filmed = Filmed()
     filmed.works.function = lambda result: (entered.set(), may_go.wait(LIMIT_S), None)[-1]
     filmed.runner.start()
-    until(lambda: filmed.works.opened == 1)
+    wait_until(lambda: filmed.works.opened == 1)
     time.sleep(0.05)
     filmed.camera.turn.release()
     assert entered.wait(LIMIT_S)
     with pytest.raises(StageError, match="stage 1 does not end"):
         filmed.runner.shut_down()
     may_go.set()
-    until(lambda: not any(worker.is_alive() for worker in filmed.runner._workers))
+    wait_until(lambda: not any(worker.is_alive() for worker in filmed.runner._workers))

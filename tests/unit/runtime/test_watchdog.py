@@ -4,7 +4,6 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -14,6 +13,7 @@ from edgert.runtime import Node, Result, Runner, runner, summarize, watchdog
 from edgert.runtime.recovery import FailurePolicy
 from edgert.runtime.worker import Worker
 from tests.helpers.stages import Does, Numbers, chain, link
+from tests.helpers.waiting import wait_until
 
 SOON_S = 0.05
 
@@ -23,13 +23,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "FIRST_S", SOON_S)
     for name, seconds in (("DRAIN_S", 0.1), ("_GRACE_S", 0.2), ("_CLOSE_S", 0.5)):
         monkeypatch.setattr(runner, name, seconds)
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Hangs(Does):
@@ -62,10 +55,10 @@ def hanging(hangs: Does, care: FailurePolicy, count: int | None = None) -> tuple
 def test_a_call_that_does_not_return_is_reported_once_and_when_it_does(caplog: pytest.LogCaptureFixture) -> None:
     hangs = Hangs()
     running, nodes, _ = hanging(hangs, FailurePolicy(watchdog_s=SOON_S))
-    until(lambda: nodes[1].stuck_s > 4 * SOON_S)
+    wait_until(lambda: nodes[1].stuck_s > 4 * SOON_S)
     assert summarize(nodes, 1, Counter().read(), 0, {}).stages["1"].stuck_s > SOON_S
     hangs.release.set()
-    until(lambda: not nodes[1].stuck_s)
+    wait_until(lambda: not nodes[1].stuck_s)
     running.shut_down()
     first, last = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     assert "stage '1' has been in one call for 0." in first and f"at {__file__}:" in first and " in work" in first
@@ -77,7 +70,7 @@ def test_it_is_reported_again_after_minutes(caplog: pytest.LogCaptureFixture, mo
     monkeypatch.setattr(watchdog, "REMIND_S", SOON_S)
     hangs = Hangs()
     running, _, _ = hanging(hangs, FailurePolicy(watchdog_s=SOON_S))
-    until(lambda: len(caplog.records) >= 3)
+    wait_until(lambda: len(caplog.records) >= 3)
     hangs.release.set()
     running.shut_down()
 
@@ -90,7 +83,7 @@ def test_what_is_down_is_reported_again(caplog: pytest.LogCaptureFixture, monkey
 
     running, nodes, _ = hanging(Does(fail), FailurePolicy("drop", watchdog_s=SOON_S))
     still = re.compile(r"stage '\w+' is still down, for \d+ s: OSError: no space left")
-    until(lambda: sum(bool(still.match(one.getMessage())) for one in caplog.records) >= 2)
+    wait_until(lambda: sum(bool(still.match(one.getMessage())) for one in caplog.records) >= 2)
     running.shut_down()
     assert nodes[1].meter.errors == 1
 
@@ -99,10 +92,10 @@ def test_what_is_down_is_reported_again(caplog: pytest.LogCaptureFixture, monkey
 def test_others_go_on_while_one_hangs_that_they_do_not_need(on_error: str) -> None:
     hangs = Hangs()
     running, nodes, other = hanging(hangs, FailurePolicy(on_error, watchdog_s=SOON_S))  # type: ignore[arg-type]
-    until(lambda: len(other.seen) > 200)
+    wait_until(lambda: len(other.seen) > 200)
     assert nodes[1].stuck_s and nodes[1].inlet.channels[0].dropped
     hangs.release.set()
-    until(lambda: not nodes[1].stuck_s)
+    wait_until(lambda: not nodes[1].stuck_s)
     assert nodes[1].inlet.channels[0].waits
     running.shut_down()
 
@@ -112,7 +105,7 @@ def test_it_looks_where_the_threads_began_late(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Worker, "start", lambda worker: time.sleep(0.1) or begin(worker))
     hangs = Hangs()
     running, nodes, _ = hanging(hangs, FailurePolicy(watchdog_s=SOON_S))
-    until(lambda: nodes[1].stuck_s)
+    wait_until(lambda: nodes[1].stuck_s)
     hangs.release.set()
     running.shut_down()
 
@@ -120,7 +113,7 @@ def test_it_looks_where_the_threads_began_late(monkeypatch: pytest.MonkeyPatch) 
 def test_others_wait_for_one_whose_failure_would_stop_them() -> None:
     hangs = Hangs()
     running, nodes, other = hanging(hangs, FailurePolicy(watchdog_s=SOON_S))
-    until(lambda: nodes[1].stuck_s > 4 * SOON_S)
+    wait_until(lambda: nodes[1].stuck_s > 4 * SOON_S)
     assert len(other.seen) < 20 and not nodes[1].inlet.channels[0].dropped
     hangs.release.set()
     running.shut_down()
@@ -137,7 +130,7 @@ def test_an_engine_that_hangs_is_opened_again(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("edgert.runtime.recovery.FIRST_S", 0.01)
     hangs = Hangs(ends=True)
     running, nodes, _ = hanging(hangs, FailurePolicy("restart", watchdog_s=SOON_S))
-    until(lambda: bool(hangs.seen) and hangs.indices[-1] > 50)
+    wait_until(lambda: bool(hangs.seen) and hangs.indices[-1] > 50)
     running.shut_down()
     assert nodes[1].meter.errors == nodes[1].meter.restarts == 1
 
@@ -160,7 +153,7 @@ def test_a_watchdog_shorter_than_the_first_run_is_told_with_numbers(
 def test_no_watchdog_reports_nothing(caplog: pytest.LogCaptureFixture) -> None:
     hangs = Hangs()
     running, nodes, _ = hanging(hangs, FailurePolicy(watchdog_s=0.0))
-    until(lambda: bool(nodes[1].since_ns))
+    wait_until(lambda: bool(nodes[1].since_ns))
     time.sleep(6 * SOON_S)
     assert not nodes[1].stuck_s and not caplog.records
     hangs.release.set()
@@ -194,6 +187,6 @@ def test_whoever_still_writes_its_files_is_waited_for() -> None:
         nodes[1].care = FailurePolicy(watchdog_s=SOON_S)
         one = Runner(nodes)
         one.start()
-        until(lambda: bool(nodes[1].meter.results_in))
+        wait_until(lambda: bool(nodes[1].meter.results_in))
         one.shut_down()
     assert not one.left

@@ -20,6 +20,7 @@ from edgert.stages.sink import display, viewers
 from edgert.stages.sink.display import DisplaySink, WindowImage, placed, window_size
 from edgert.stages.sink.viewers import CLOSED, Surroundings
 from edgert.testing import sample
+from tests.helpers.waiting import wait_until
 
 SAVES = "import sys, os\ndata = sys.stdin.buffer.read()\nopen(os.environ['EDGERT_SEEN'], 'wb').write(data)"
 SLEEPS = "import time\ntime.sleep(60)"
@@ -28,13 +29,6 @@ SLEEPS = "import time\ntime.sleep(60)"
 def ends(words: str, after: int = 1) -> str:
     """A viewer that ends with these words after so many images of 64x48."""
     return f"import sys\nfor n in range({after}): sys.stdin.buffer.read({64 * 48 * 4})\nsys.exit({words!r})"
-
-
-def wait_until(done: Callable[[], bool], timeout_s: float) -> None:
-    end_s = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < end_s, "it did not come"
-        time.sleep(0.01)
 
 
 class Viewers:

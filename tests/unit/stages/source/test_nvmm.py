@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
-from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -29,6 +27,7 @@ from edgert.stages.source.nvmm_mapping import (
     on_gpu,
 )
 from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.waiting import wait_until
 
 RESOURCE, IMAGE = 0x7E50, 0x1A6E
 LUMA, CHROMA = 0x10_0000, 0x20_0000
@@ -353,23 +352,15 @@ def test_buffers_go_back_while_nobody_asks_and_a_failure_reaches_the_reader() ->
     rig.loans.start()
     lease.after(rig.device.stream())
     lease.release()
-    until(lambda: there() is None)
+    wait_until(lambda: there() is None)
     rig.loans.check()
     _, lease, _ = rig.take(Owner())
     rig.gpu.broken["event"] = "an illegal memory access was encountered"
     lease.after(rig.device.stream())
     lease.release()
-    until(lambda: rig.loans._failure is not None)
+    wait_until(lambda: rig.loans._failure is not None)
     with pytest.raises(DeviceError, match="GPU is lost"):
         rig.loans.check()
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if is_so():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never came")
 
 
 PIPELINE = "nvarguscamerasrc ! nvvidconv bl-output=false ! video/x-raw(memory:NVMM),format=NV12"

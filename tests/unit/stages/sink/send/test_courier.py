@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from edgert.stages.sink.send import courier
 from edgert.stages.sink.send.courier import Courier, RefusedError
 from edgert.stages.sink.send.spool import Message, Spool
+from tests.helpers.waiting import wait_until
 
 PATIENCE_S = 30.0
 
@@ -61,13 +62,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.INFO, "edgert.send")
 
 
-def until(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.01)
-
-
 def put(spool: Spool, numbers: Sequence[int], one: Courier) -> None:
     for number in numbers:
         spool.put("result", "camera", "", b'{"n":%d}' % number)
@@ -83,7 +77,7 @@ def test_all_in_order(tmp_path: Path) -> None:
     server = Server()
     spool, one = started(tmp_path / "a.db", server)
     put(spool, range(1000), one)
-    until(lambda: not spool.count)
+    wait_until(lambda: not spool.count)
     one.close()
     assert server.got == list(range(1000)) and server.connects == 1 and server.closes == 1
     spool.close()
@@ -94,9 +88,9 @@ def test_a_server_that_comes_late_gets_everything(tmp_path: Path, caplog: pytest
     server.is_down = True
     spool, one = started(tmp_path / "a.db", server)
     put(spool, range(50), one)
-    until(lambda: server.connects > 5)
+    wait_until(lambda: server.connects > 5)
     server.is_down = False
-    until(lambda: not spool.count)
+    wait_until(lambda: not spool.count)
     one.close()
     assert server.got == list(range(50))
     warned = [record.getMessage() for record in caplog.records]
@@ -119,7 +113,7 @@ def test_an_error_of_any_kind_is_one_that_passes(tmp_path: Path, caplog: pytest.
     server = Odd()
     spool, one = started(tmp_path / "a.db", server)
     put(spool, range(5), one)
-    until(lambda: not spool.count)
+    wait_until(lambda: not spool.count)
     one.close()
     assert server.got == list(range(5)) and "takes nothing: RuntimeError: not connected" in caplog.text
     spool.close()
@@ -130,7 +124,7 @@ def test_a_connection_that_breaks_costs_doubles_and_no_message(tmp_path: Path) -
     server.breaks_after = 7
     spool, one = started(tmp_path / "a.db", server)
     put(spool, range(20), one)
-    until(lambda: not spool.count)
+    wait_until(lambda: not spool.count)
     one.close()
     assert sorted(set(server.got)) == list(range(20)) and server.got[-20:] == list(range(20))
     spool.close()
@@ -163,20 +157,20 @@ def test_what_a_server_acknowledged_and_forgot_is_sent_again(tmp_path: Path) -> 
     server = Forgetful()
     spool, one = started(tmp_path / "a.db", server)
     put(spool, range(20), one)
-    until(lambda: len(server.got) == 20)
+    wait_until(lambda: len(server.got) == 20)
     server.forget(7)  # while nothing more comes
-    until(lambda: server.connects == 2 and server.got[-1] == 19)
+    wait_until(lambda: server.connects == 2 and server.got[-1] == 19)
     assert server.got == [*range(13), *range(20)]
     put(spool, range(20, 30), one)
-    until(lambda: server.got[-1] == 29)
+    wait_until(lambda: server.got[-1] == 29)
     server.forget(10)
     put(spool, [30], one)
-    until(lambda: server.got[-1] == 30)
+    wait_until(lambda: server.got[-1] == 30)
     assert list(dict.fromkeys(server.got)) == list(range(31))
-    until(lambda: not spool.count)
+    wait_until(lambda: not spool.count)
     server.is_gone = True  # what has settled is not sent again
     put(spool, [31], one)
-    until(lambda: server.got[-1] == 31)
+    wait_until(lambda: server.got[-1] == 31)
     assert server.got[-2:] == [30, 31]
     one.close()
 
@@ -186,7 +180,7 @@ def test_what_has_not_settled_survives_the_process(tmp_path: Path) -> None:
     server.settle_s = 600.0
     spool, one = started(tmp_path / "a.db", server)
     put(spool, range(5), one)
-    until(lambda: len(server.got) == 5 and len(one._settling) > 0)
+    wait_until(lambda: len(server.got) == 5 and len(one._settling) > 0)
     killed = tmp_path / "killed"
     shutil.copytree(tmp_path, killed)
     again = Spool(killed / "a.db", 1 << 30, 1e6, "stages.out")
@@ -200,7 +194,7 @@ def test_the_end_of_a_run_lets_messages_settle(tmp_path: Path, caplog: pytest.Lo
     server = Forgetful()
     spool, one = started(tmp_path / "a.db", server)
     put(spool, range(5), one)
-    until(lambda: len(server.got) == 5)
+    wait_until(lambda: len(server.got) == 5)
     one.close()
     assert not spool.count and server.got == list(range(5)) and "were not sent" not in caplog.text
 
@@ -209,11 +203,11 @@ def test_a_server_that_is_killed_as_the_run_ends_gets_them_in_the_next(tmp_path:
     server = Forgetful()
     spool, one = started(tmp_path / "a.db", server)
     put(spool, range(5), one)
-    until(lambda: len(server.got) == 5)
+    wait_until(lambda: len(server.got) == 5)
     server.forget(2)
     one.close()
     spool, one = started(tmp_path / "a.db", server)
-    until(lambda: not spool.count)
+    wait_until(lambda: not spool.count)
     one.close()
     assert server.got == [0, 1, 2, *range(5)]
 
@@ -223,7 +217,7 @@ def test_a_message_that_is_refused_holds_up_no_other(tmp_path: Path, caplog: pyt
     server.refuses = {3, 5}
     spool, one = started(tmp_path / "a.db", server)
     put(spool, range(9), one)
-    until(lambda: not spool.count)
+    wait_until(lambda: not spool.count)
     one.close()
     assert server.got == [0, 1, 2, 4, 6, 7, 8]
     assert (
@@ -247,7 +241,7 @@ def test_what_is_left_waits_for_the_next_run(tmp_path: Path, caplog: pytest.LogC
     assert "5 messages were not sent; they wait in" in caplog.text
     again = Server()
     spool, one = started(tmp_path / "a.db", again)
-    until(lambda: not spool.count)
+    wait_until(lambda: not spool.count)
     one.close()
     spool.close()
     assert again.got == list(range(5))
@@ -261,7 +255,7 @@ def test_what_waits_for_a_server_is_secured_meanwhile(tmp_path: Path, monkeypatc
     spool, one = started(tmp_path / "a.db", server)
     monkeypatch.setattr(spool, "secure", lambda _: secured.append(spool.count))
     put(spool, range(3), one)
-    until(lambda: secured.count(3) > 3)
+    wait_until(lambda: secured.count(3) > 3)
     one.close()
     assert server.connects == 2  # the second at the end
 
@@ -278,9 +272,9 @@ def test_a_full_disk_stops_no_sending(
 
     spool, one = started(tmp_path / "a.db", server)
     monkeypatch.setattr(spool, "secure", secure)
-    until(lambda: len(tries) > 3)
+    wait_until(lambda: len(tries) > 3)
     put(spool, range(5), one)
-    until(lambda: not spool.count)
+    wait_until(lambda: not spool.count)
     one.close()
     assert server.got == list(range(5)) and caplog.text.count("database or disk is full; sending goes on") == 1
 
@@ -301,7 +295,7 @@ def test_a_server_that_does_not_answer_holds_up_no_end(tmp_path: Path, monkeypat
     one.close()  # returns
     assert spool.count == 1 and not server.got
     answers.set()
-    until(lambda: not one._thread.is_alive())
+    wait_until(lambda: not one._thread.is_alive())
     spool = Spool(tmp_path / "a.db", 1 << 30, 1e6, "stages.out")  # is free again
     spool.close()
 
@@ -313,10 +307,10 @@ def test_trouble_is_reminded_of_and_not_more(
     server.is_down = True
     spool, one = started(tmp_path / "a.db", server)
     put(spool, [1], one)
-    until(lambda: server.connects > 8)
+    wait_until(lambda: server.connects > 8)
     assert caplog.text.count("takes nothing") == 1
     monkeypatch.setattr(courier, "_REMIND_S", 0.0)
-    until(lambda: caplog.text.count("takes nothing") > 2)
+    wait_until(lambda: caplog.text.count("takes nothing") > 2)
     assert re.search(r"takes nothing for \d+ s: nobody answers", caplog.text)
     one.close()
     spool.close()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from edgert.stages.sink import encoder_choice, encoders
 from edgert.stages.sink.encoder_choice import Choice, Here
 from edgert.stages.sink.stream.broadcast import Broadcast, Pace, Wanted, parameter_sets
 from tests.helpers.frames import frame_of
+from tests.helpers.waiting import wait_until
 
 STEP_NS = 33_333_333
 
@@ -32,13 +32,6 @@ class Viewer:
 
     def end(self) -> None:
         self.ended += 1
-
-
-def wait(until: Callable[[], object]) -> None:
-    end_s = time.monotonic() + 5
-    while not until():
-        assert time.monotonic() < end_s, "it never came"
-        time.sleep(0.002)
 
 
 class Show:
@@ -60,7 +53,7 @@ class Show:
             self.broadcast.show(Result(frame))
             frame.lease.release()
             if self.broadcast.viewers:
-                wait(lambda before=before: self.broadcast.encoded > before or not self.broadcast.viewers)
+                wait_until(lambda before=before: self.broadcast.encoded > before or not self.broadcast.viewers)
 
     def join(self) -> Viewer:
         viewer = Viewer()
@@ -89,7 +82,7 @@ def test_nothing_is_encoded_and_nothing_kept_while_nobody_watches(show: Show) ->
     viewer = show.join()
     show.frames(3)
     show.broadcast.leave(viewer)
-    wait(lambda: show.broadcast._encoder is None)
+    wait_until(lambda: show.broadcast._encoder is None)
     show.frames(5)
     assert show.broadcast.encoded == 3 == len(viewer.units)
     again = show.join()
@@ -144,7 +137,7 @@ def test_large_images_are_made_smaller_and_fast_ones_left_out() -> None:
         frame = replace(frame_of(64, 48, index=show.number), timestamp_ns=show.number * STEP_NS)
         show.broadcast.show(Result(frame))
         if show.number % 2 == 0:
-            wait(lambda before=before: show.broadcast.encoded > before)
+            wait_until(lambda before=before: show.broadcast.encoded > before)
         show.number += 1
     show.broadcast.close()
     assert sizes(viewer) == [(32, 24)] * 6 and viewer.ended == 1
@@ -168,9 +161,9 @@ def test_what_comes_while_an_image_is_encoded_is_dropped_and_costs_the_pipeline_
         show.broadcast.show(Result(frame))
         frame.lease.release()
         if not number:
-            wait(lambda: show.broadcast._newest is None)
+            wait_until(lambda: show.broadcast._newest is None)
     going.set()
-    wait(lambda: len(viewer.units) == 2)
+    wait_until(lambda: len(viewer.units) == 2)
     assert [round(unit.tick * 30 / encoders.TICKS_HZ) for unit in viewer.units] == [0, 49]
 
 
@@ -192,12 +185,12 @@ def test_an_encoder_that_fails_is_followed_by_the_next_and_the_last_one_ends_the
     monkeypatch.setattr(Choice, "_make", lambda self, kind, format, *_: Broken(kind, format))
     viewer = show.join()
     show.broadcast.show(Result(frame_of()))
-    wait(lambda: "the board failed: it failed: of heat" in caplog.text)
+    wait_until(lambda: "the board failed: it failed: of heat" in caplog.text)
     show.frames(3)
     assert len(viewer.units) == 3 and not viewer.ended
     monkeypatch.setattr(encoders.FfmpegEncoder, "encode", Broken.encode)
     show.broadcast.show(Result(frame_of()))
-    wait(lambda: viewer.ended)
+    wait_until(lambda: viewer.ended)
     assert "video cannot be encoded" in caplog.text and show.broadcast.viewers == 0
     show.frames(1)  # the pipeline goes on
     show.broadcast.close()
