@@ -14,6 +14,7 @@ import pytest
 
 from edgert.installation import demo_images
 from tests.helpers.command import ROOT, edgert, environment, in_process, start
+from tests.helpers.waiting import wait_until
 
 PIPELINE = """
 models:
@@ -144,13 +145,12 @@ def test_mistakes_are_explained(endless: Path, change: str, says: str) -> None:
 
 def _wait_for(path: Path, lines: int, process: subprocess.Popen[str]) -> None:
     """Until the running pipeline has written so many lines."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        if path.exists() and path.read_text().count("\n") >= lines:
-            return
-        process.poll()
-        time.sleep(0.05)
-    raise AssertionError(f"no {lines} lines in {path}: {process.communicate(timeout=5)}")
+
+    def are_there() -> bool:
+        return path.exists() and path.read_text().count("\n") >= lines
+
+    wait_until(lambda: are_there() or process.poll() is not None)
+    assert are_there(), process.communicate(timeout=5)
 
 
 def test_check_answers_without_warnings_of_numpy(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_the_others_run_while_one_is_absent_and_the_page_says_which(
     }
     with pipeline(tmp_path, stages) as running:
         running.start()
-        wait(lambda: frames(running, "there"), 3.0)
+        wait(lambda: frames(running, "there"), timeout_s=3.0)
         wait(lambda: state(running, "absent").reason)
         assert ask(port, "/readyz") == (503, "absent: nothing listens on that port\n")
         assert ask(port, "/healthz")[0] == 200
@@ -386,7 +386,7 @@ def test_a_lost_connection_leaves_nothing_that_only_the_collector_finds(units: l
                     server.drop()
             del frame
             source.close()
-            wait(lambda: [one() for one in made] == [None] * 4, 5)
+            wait(lambda: [one() for one in made] == [None] * 4, timeout_s=5)
     finally:
         gc.enable()
 

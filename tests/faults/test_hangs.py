@@ -22,6 +22,7 @@ from edgert.graph import to_bytes
 from edgert.runtime import Frame, Node, Result, Runner
 from tests.helpers.models import make
 from tests.helpers.stages import Does, Numbers, chain, link
+from tests.helpers.waiting import wait_until
 
 MOST_S = 5.0
 CODE = """
@@ -100,10 +101,8 @@ def test_a_run_that_hangs_ends_within_5_s_of_a_stop(what: str, how: str, tmp_pat
     run = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         kept = tmp_path / "kept.jsonl"
-        deadline = time.monotonic() + 60
-        while not (kept.exists() and kept.read_bytes().count(b"\n") > 20):
-            assert run.poll() is None and time.monotonic() < deadline, run.communicate()
-            time.sleep(0.02)
+        wait_until(lambda: run.poll() is not None or (kept.exists() and kept.read_bytes().count(b"\n") > 20))
+        assert run.poll() is None, run.communicate()
         began = time.monotonic()
         if how == "signal":
             run.send_signal(signal.SIGTERM)
@@ -288,10 +287,7 @@ def test_close_while_it_starts_leaves_nothing_behind(tmp_path: Path, monkeypatch
     begin = pipeline._history.start
     monkeypatch.setattr(pipeline._history, "start", late)
     pipeline.start()
-    deadline = time.monotonic() + 20
-    while (left := {*threading.enumerate()} - {*before}) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not [thread.name for thread in left]
+    wait_until(lambda: {*threading.enumerate()} <= {*before}, 20)
 
 
 @pytest.mark.parametrize("what", ["wait", "run"])

@@ -21,6 +21,7 @@ from edgert.stages.sink.send.spool import Message, Spool
 from edgert.stages.sink.send.webhook import WebhookDoor
 from tests.helpers import brokers, hostile_http
 from tests.helpers.growth import Holds
+from tests.helpers.waiting import wait_until
 
 PATIENCE_S = 60.0
 MESSAGE = Message(1, "a-1", "result", "gate", "", b'{"id":"a-1"}')
@@ -170,9 +171,7 @@ def test_a_poisoned_message_holds_up_no_other(
     for number in range(9):
         spool.put("result", "gate", "", b'{"n":%d}' % number)
     one = Courier("stages.out", spool, Picky())  # type: ignore[arg-type]
-    end = time.monotonic() + PATIENCE_S
-    while spool.count and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: not spool.count)
     one.close()
     assert list(dict.fromkeys(arrived)) == [0, 1, 2, 4, 5, 6, 7, 8]
     assert "cannot be sent, tried 5 times: ValueError: not this one; it is kept in a.aside.jsonl" in caplog.text

@@ -6,13 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.command import ROOT, environment
 from tests.helpers.gpu import gpu_or_skip
+from tests.helpers.waiting import wait_until
 
 MODEL = f"""
 models:
@@ -63,10 +63,8 @@ def interrupted(folder: Path, way: str, engines: str = "") -> subprocess.Complet
         [sys.executable, "program.py"], cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
     )
     try:
-        deadline = time.monotonic() + 120
-        while not (lines.exists() and lines.read_bytes().count(b"\n") > 10):
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-            time.sleep(0.05)
+        wait_until(lambda: process.poll() is not None or (lines.exists() and lines.read_bytes().count(b"\n") > 10), 120)
+        assert process.poll() is None, process.communicate()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     finally:

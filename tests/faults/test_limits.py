@@ -21,6 +21,7 @@ import pytest
 from tests.helpers.clips import h264_units
 from tests.helpers.command import environment
 from tests.helpers.rtsp_server import RtspProgram, save
+from tests.helpers.waiting import wait_until
 
 PIDS = Path("/sys/fs/cgroup/pids")
 PATIENCE_S = 60.0
@@ -76,10 +77,8 @@ class Running:
 
     def wait(self, until: Callable[[], object]) -> None:
         """Until it holds."""
-        until_s = time.monotonic() + PATIENCE_S
-        while not until():
-            assert self.process.poll() is None and time.monotonic() < until_s, self.log
-            time.sleep(0.1)
+        wait_until(lambda: self.process.poll() is not None or until(), PATIENCE_S)
+        assert self.process.poll() is None, self.log
 
     def more(self) -> None:
         """Waits for a second of both cameras."""

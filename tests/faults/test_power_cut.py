@@ -28,6 +28,7 @@ from edgert.stages.sink.results import JsonlSink
 from edgert.stages.sink.video import VideoSink
 from tests.helpers.command import ROOT, environment
 from tests.helpers.frames import result_of
+from tests.helpers.waiting import wait_until
 from tests.integration.test_sink_video import results
 
 MOMENTS = 200
@@ -111,8 +112,7 @@ def test_at_most_a_second_is_lost_and_the_next_start_goes_on(tmp_path: Path) -> 
                 command = [sys.executable, "-c", RECORDER, str(disk), str(log), str(number % 2)]
                 with subprocess.Popen(command, cwd=ROOT, env=environment()) as process:
                     try:
-                        while not log.exists() or log.stat().st_size < 1000:
-                            time.sleep(0.05)
+                        wait_until(lambda log=log: log.exists() and log.stat().st_size >= 1000)
                         written = [(0, 0.0)]
                         while len(moments) < MOMENTS and len(written) < FRAMES:
                             time.sleep(chance.uniform(0.0, 1.0))

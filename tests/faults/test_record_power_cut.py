@@ -27,6 +27,7 @@ from tests.faults.test_power_cut import LOST_S, RATE_HZ, cut, frames_of, mounted
 from tests.helpers.clips import write_clip
 from tests.helpers.command import ROOT, environment
 from tests.helpers.frames import frame_of, result_of
+from tests.helpers.waiting import wait_until
 
 MOMENTS, FRAMES = 60, 2400
 WAYS: tuple[dict[str, Any], ...] = ({"rotate": {"size": "256KiB"}}, {}, {"clips": {"before": "0s", "longest": "1h"}})
@@ -99,8 +100,7 @@ def test_at_most_a_second_of_a_recording_is_lost_and_the_next_start_goes_on(tmp_
                 command = [sys.executable, "-c", RECORDER, str(disk), str(log), str(clip), str(number % len(WAYS))]
                 with subprocess.Popen(command, cwd=ROOT, env=environment()) as process:
                     try:
-                        while not log.exists() or log.stat().st_size < 1000:
-                            time.sleep(0.05)
+                        wait_until(lambda log=log: log.exists() and log.stat().st_size >= 1000)
                         written = [(0, 0.0)]
                         for _ in range(7):
                             time.sleep(chance.uniform(0.0, 1.0))

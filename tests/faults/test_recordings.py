@@ -26,6 +26,7 @@ from edgert.stages.sink.results import JsonlSink
 from edgert.stages.sink.video import VideoSink
 from tests.helpers.command import ROOT, environment
 from tests.helpers.frames import frame_of, result_of
+from tests.helpers.waiting import wait_until
 from tests.integration.test_sink_video import STEP_NS, decodable, results
 
 KEEPS = Rules(keeps=True, endless=True)
@@ -61,9 +62,7 @@ def run(folder: Path, *more: str) -> subprocess.Popen[bytes]:
 
 
 def until(ready: object, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60.0
-    while not ready() and time.monotonic() < deadline and process.poll() is None:  # type: ignore[operator]
-        time.sleep(0.02)
+    wait_until(lambda: ready() or process.poll() is not None)  # type: ignore[operator]
     assert ready()  # type: ignore[operator]
 
 

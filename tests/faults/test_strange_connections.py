@@ -22,6 +22,7 @@ from edgert.stages.sink.http import HttpSink
 from edgert.stages.sink.http_request import Access
 from tests.helpers.brokers import certificate
 from tests.helpers.command import environment
+from tests.helpers.waiting import wait_until
 
 MANY, ASKED, WAIT_S = 600, 20, 1.0
 HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
@@ -188,10 +189,7 @@ def test_without_a_free_descriptor_it_goes_on_as_soon_as_there_is_one(
     try:
         client.connect(("127.0.0.1", port))
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        until_s = time.monotonic() + 5
-        while "descriptors run short" not in caplog.text:
-            assert time.monotonic() < until_s
-            time.sleep(0.01)
+        wait_until(lambda: "descriptors run short" in caplog.text, 5)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     client.close()

@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.waiting import wait_until
+
 PATIENCE_S = 60.0
 
 
@@ -32,12 +34,13 @@ def free_port() -> int:
 
 def wait_for(port: int) -> None:
     """Until somebody listens there."""
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
+
+    def listens() -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
-            return
-        time.sleep(0.05)
-    raise TimeoutError(f"nobody listens on port {port}")
+            return True
+        return False
+
+    wait_until(listens)
 
 
 class Program:

@@ -13,11 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.bundle.bundle import SUFFIX
 from tests.helpers.command import ROOT, environment
+from tests.helpers.waiting import wait_until
 
 BUNDLE = f"a{SUFFIX}"
 
@@ -116,10 +118,9 @@ def _killed(what: str, folder: Path, after_s: float) -> bool:
 
 def _orphans(folder: Path, patience_s: float = 20) -> int:
     """Processes that work in a folder: TensorRT's compiler has one of its own, which is to end with who started it."""
-    ends = time.monotonic() + patience_s
-    while (found := _working(folder)) and time.monotonic() < ends:
-        time.sleep(0.2)
-    return found
+    with suppress(AssertionError):
+        wait_until(lambda: not _working(folder), patience_s)
+    return _working(folder)
 
 
 def _working(folder: Path) -> int:

@@ -31,6 +31,7 @@ from edgert.stages.source.kinds import source_for
 from edgert.stages.source.nvmm_mapping import Surface, SurfaceParams
 from tests.helpers import cuda_double
 from tests.helpers.gpu_inference import Rig, Session
+from tests.helpers.waiting import wait_until
 
 ROWS, GRACE_S = 4, 2.0
 LEAD = 2
@@ -129,8 +130,7 @@ def started(
     cameras = list[Camera]()
 
     def start() -> None:
-        while not made:
-            time.sleep(0.001)
+        wait_until(lambda: made)
         cameras.append(Camera(made[0], pool, memory, allocate))
         cameras[0].open(width, height)
         made[0].emit("push-buffer", cameras[0].gst.Buffer.new_allocate(None, 1, None))

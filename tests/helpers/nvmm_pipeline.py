@@ -14,7 +14,6 @@ import logging
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +33,7 @@ from tests.helpers import nvmm_camera
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.gpu_pipeline import MODEL, Engines, GpuEngine
 from tests.helpers.small_pipeline import small_pipeline
+from tests.helpers.waiting import wait_until
 
 TEXT = """
 name: board
@@ -98,8 +98,7 @@ def run(
 
     def given(stop: threading.Event) -> Iterator[Frame]:
         nonlocal taken, gaps, has_ended
-        while not pipeline._assembly.node("find:0").was_opened:
-            time.sleep(0.001)  # or the first frames are dropped while the model warms up
+        wait_until(lambda: pipeline._assembly.node("find:0").was_opened)  # the first frames would be dropped
         for frame in give(stop):
             starter.join()
             gaps, taken = frame.index - taken, taken + 1

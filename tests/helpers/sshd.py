@@ -9,11 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.helpers import brokers
 from tests.helpers.board_program import Compiler
 from tests.helpers.command import ROOT
 
@@ -103,14 +103,7 @@ class Board:
         command = [str(sshd()), "-D", "-e", "-f", str(self.folder / "sshd_config")]
         with (self.folder / "sshd.log").open("ab") as log:
             self._server = subprocess.Popen(command, stderr=log, start_new_session=True)
-        until = time.monotonic() + 10
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            except ConnectionRefusedError:
-                assert time.monotonic() < until and self._server.poll() is None, self.log()
-                time.sleep(0.02)
+        brokers.wait_for(self.port)
 
     def down(self) -> None:
         """Ends its sshd; connections that there are go on, as sshd has it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from edgert.remote.remote_build import RemoteBuilt, build_remote
 from edgert.steps import Event
 from tests.helpers.bundles import MEMBERS, manifest_of
 from tests.helpers.sshd import Board
+from tests.helpers.waiting import wait_until
 
 
 def bundle_for_any(path: Path, members: dict[str, bytes] | None = None) -> Path:
@@ -78,7 +78,5 @@ class RemoteBuild:
 
     def wait_for(self, step: str, times: int = 1) -> None:
         """Returns once a step was told of so often."""
-        until = time.monotonic() + 60
-        while len(self.details(step)) < times:
-            assert self._thread.is_alive() and time.monotonic() < until, (self._error, self.events)
-            time.sleep(0.02)
+        wait_until(lambda: len(self.details(step)) >= times or not self._thread.is_alive())
+        assert len(self.details(step)) >= times, (self._error, self.events)

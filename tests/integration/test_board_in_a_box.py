@@ -15,6 +15,7 @@ import pytest
 from edgert.board.detect import detect
 from edgert.errors import DeviceError
 from tests.helpers.command import ROOT
+from tests.helpers.waiting import wait_until
 from tools.box import identity, main, system, ubuntu
 from tools.box.box import INSIDE, TIMED_OUT, Box, Step, judge, outcome
 from tools.box.walk import log, steps
@@ -169,9 +170,7 @@ def test_what_runs_in_a_box_ends_with_the_script_however_that_ends(tmp_path: Pat
     beat, space = tmp_path / "beat", words[: words.index(str(INSIDE))]
     inside = [*space, "sh", "-c", f"while :; do date +%N >{beat}; sleep 0.05; done"]
     script = subprocess.Popen([sys.executable, "-c", f"import subprocess; subprocess.run({inside})"])
-    until = time.monotonic() + 20
-    while not beat.exists() and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(beat.exists)
     script.kill()
     script.wait()
     time.sleep(0.5)

@@ -34,6 +34,7 @@ from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.gpu import gpu_or_skip
 from tests.helpers.ort_double import CudaLike
 from tests.helpers.resnet import resnet50
+from tests.helpers.waiting import wait_until
 
 FOUR = {"default": {"x": (4, 3, 8, 8)}}
 
@@ -313,8 +314,7 @@ def test_closing_does_not_wait_for_what_takes_long(gpu: CudaDouble, caplog: pyte
     class Slow(CudaLike):
         def run(self, names: Any, feeds: Any, options: Any = None) -> Any:
             began.set()
-            while not options.terminate:
-                time.sleep(0.001)
+            wait_until(lambda: options.terminate)
             raise RuntimeError("Exiting due to terminate flag being set to true.")
 
     slow = Slow(open_session(to_bytes(OPEN), session_settings(1), OPEN))
@@ -597,8 +597,7 @@ def test_what_is_prepared_is_broken_off_when_the_engine_is_closed(bench: Bench, 
 
     def record(rows: int) -> None:
         began.set()
-        while engine.refinement is None or not engine.refinement._options.terminate:
-            time.sleep(0.001)
+        wait_until(lambda: engine.refinement is not None and engine.refinement._options.terminate)
 
     engine.refine((1, 2), record)
     assert began.wait(10)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from edgert.stages.zones.section import ZonesSection
 from tests.helpers.browser import Page, browser
 from tests.helpers.clips import SIZE, write_clip
 from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 CAMERAS = ("gate", "yard", "dock")
@@ -59,12 +60,9 @@ def sink() -> Iterator[HttpSink]:
 
 
 def wait_for(page: Page, expression: str, wanted: object = True) -> None:
-    end_s, found = time.monotonic() + _S, None
-    while time.monotonic() < end_s:
-        if (found := page.evaluate(expression)) == wanted:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"{expression}: {found!r}, not {wanted!r}")
+    with suppress(AssertionError):
+        wait_until(lambda: page.evaluate(expression) == wanted, _S)
+    assert page.evaluate(expression) == wanted, expression
 
 
 def middle_of(page: Page, selector: str, across: float = 0.5, down: float = 0.5) -> tuple[float, float]:

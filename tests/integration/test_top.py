@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from edgert.errors import DeviceError
 from edgert.runtime.announce import RunningPipeline, running_pipelines
 from tests.helpers.command import edgert as run
 from tests.helpers.command import start
+from tests.helpers.waiting import wait_until
 
 TEXT = """\
 name: NAME
@@ -42,9 +42,7 @@ def found(pid: int) -> list[RunningPipeline]:
 
 def until(pid: int, count: int) -> list[RunningPipeline]:
     """What a process shows, as soon as there are so many pipelines of it."""
-    deadline = time.monotonic() + 30
-    while len(found(pid)) != count and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: len(found(pid)) == count)
     return found(pid)
 
 

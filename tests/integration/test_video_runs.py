@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.helpers import models
 from tests.helpers.clips import write_clip
 from tests.helpers.command import edgert as command
 from tests.helpers.command import environment
+from tests.helpers.waiting import wait_until
 
 TEXT = """
 models: {net: {onnx: net.onnx, task: {embed: none}}}
@@ -153,9 +153,7 @@ def test_interrupted_and_started_again_no_video_is_played_twice(
     assert process.stderr is not None
     while f"2 of {COUNT}" not in (line := process.stderr.readline()):
         assert line, "it ended before"
-    until_s = time.monotonic() + 60
-    while not (tmp_path / "out" / "clip2.jsonl").exists() and time.monotonic() < until_s:
-        time.sleep(0.01)
+    wait_until((tmp_path / "out" / "clip2.jsonl").exists)
     process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == (130 if number == signal.SIGINT else -number)

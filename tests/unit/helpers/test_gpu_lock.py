@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.gpu_lock import GpuLock
+from tests.helpers.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S, MOMENT_S = 20.0, 0.3
@@ -148,9 +149,7 @@ class Session:
 
     def noted(self, count: int) -> list[str]:
         """What is noted when there are so many, and a moment later."""
-        end = time.monotonic() + PATIENCE_S
-        while len(self._log.read_text().split()) < count and time.monotonic() < end and self.process.poll() is None:
-            time.sleep(0.02)
+        wait_until(lambda: len(self._log.read_text().split()) >= count or self.process.poll() is not None)
         time.sleep(MOMENT_S)
         return self._log.read_text().split()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from edgert.runtime.branches import Branch, branch_nodes, connect
 from edgert.stages.gpu.infer_gpu import Collect, Submitting
 from edgert.stages.infer import Infer
 from tests.helpers.gpu_inference import Rig, nv12
+from tests.helpers.waiting import wait_until
 
 
 def test_a_gpu_that_is_lost_is_an_error_and_closing_goes_on() -> None:
@@ -72,8 +72,7 @@ def test_a_gpu_that_is_lost_ends_the_pipeline_and_what_came_before_is_kept() -> 
 
     def lose(index: int) -> None:
         if index == 6:
-            while len(kept.records) < 3:
-                time.sleep(0.001)
+            wait_until(lambda: len(kept.records) >= 3)
             rig.gpu.broken["event"] = "cuEventSynchronize failed: unspecified launch failure"
 
     chain = branch_nodes(

@@ -23,6 +23,7 @@ from edgert.stages.sink.output_file import DISK, OutputFile
 from edgert.stages.sink.output_files import Files, Rules
 from edgert.stages.sink.results import JsonlSink
 from tests.helpers.frames import frame_of, result_of
+from tests.helpers.waiting import wait_until
 
 START_S = 1_800_000_000.0
 ASIDE = r"-\d{4}-\d\d-\d\d-\d{6}(-\d+)?"
@@ -441,10 +442,7 @@ def test_what_is_written_reaches_the_disk_within_a_second(tmp_path: Path, monkey
     for result in frames(3):
         sink.process(result)
         file = (tmp_path / "out.jsonl").stat()
-        deadline = time.monotonic() + 10.0
-        while synced.get(file.st_ino) != file.st_size and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert synced[file.st_ino] == file.st_size
+        wait_until(lambda file=file: synced.get(file.st_ino) == file.st_size)
     sink.close()
 
 
@@ -482,10 +480,7 @@ def test_nothing_is_left_open(tmp_path: Path) -> None:
     for index in range(3):
         write(JsonlSink("events", tmp_path / "out.jsonl", Rules(keeps=True, rotate_bytes=100)), *frames(20))
         write(ImagesSink("s", tmp_path), Result(frame_of(index=index)))
-    deadline = time.monotonic() + 10.0
-    while any(one.name == "edgert-disk" for one in threading.enumerate()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(one.name == "edgert-disk" for one in threading.enumerate())
+    wait_until(lambda: not any(one.name == "edgert-disk" for one in threading.enumerate()))
     targets = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]  # noqa: PTH115
     assert not [target for target in targets if target.startswith(str(tmp_path))]
 
