@@ -40,13 +40,13 @@ _LOG = logging.getLogger(__name__)
 
 
 class ApiSource:
-    """Takes frames from any thread and gives them out in the order they came. Loses none: :meth:`submit` waits.
+    """Frames that a program submits from any thread, in the order of submission; none is lost: :meth:`submit` waits.
 
-    While it is served, a frame goes on in the thread that submits it; before that, and for whoever iterates over
-    :meth:`frames`, it waits here.
+    While :meth:`serve` runs, the submitting thread passes a frame on. Before that, and for readers of :meth:`frames`,
+    frames wait in a queue.
 
-    Without ``copy=True`` no pixel is copied here: the frame *is* the caller's memory, which must not change until the
-    pipeline has let go of it, which is when the results of that frame have been taken and released.
+    Without ``copy=True`` no pixel is copied. The frame *is* the caller's memory, which must not change until the
+    results of that frame have been taken and released.
     """
 
     live = False
@@ -69,13 +69,12 @@ class ApiSource:
         self._is_shared = self._has_advised = False
 
     def share(self, device: CudaDevice) -> None:
-        """See :class:`~edgert.assemble.pixels.SharingSource`."""
+        """Copy frames into memory that this GPU reads; see :class:`~edgert.assemble.pixels.SharingSource`."""
         self._is_shared = True
         self._timeline.share(device)
 
     def read_by(self, device: CudaDevice) -> None:
-        """From now on, takes images that lie on this GPU as well, since a model reads them there. Ask before the
-        start."""
+        """Accept images on this GPU, too, because a model reads them there. Call it before the start."""
         self._device = device
 
     def submit(
@@ -87,24 +86,24 @@ class ApiSource:
         timeout_s: float | None = None,
         copy: bool = False,
     ) -> int:
-        """Hands over one frame, or a batch of them; blocks while the queue is full. Callable from any thread.
+        """Submit one frame, or a batch of them; block while the queue is full. Callable from any thread.
 
         Args:
             array: uint8 pixels: bgr, rgb (height, width, 3), gray (height, width), yuyv (height, width, 2), nv12
                 (height * 3 / 2, width); or for i420 and nv12 the sequence of their planes. Rows may be padded; pixels
-                of one row must lie side by side. A :class:`Buffer` of :meth:`buffer`; anything with
-                ``__array_interface__`` or DLPack on the CPU (NumPy, PyTorch …); or, where a model reads frames on a
-                GPU, anything on that GPU with DLPack or ``__cuda_array_interface__``, which is read where it is once
-                the stream that its library names is through with it. It is kept alive as long as the frame.
-                With one dimension more before these, it is a batch: frames one after the other, let go together.
-            format: bgr by default; of a buffer, its own.
-            timestamp_ns: when it was captured, by the monotonic clock; now by default. Of a batch one for all, or a
-                sequence with one for each.
-            timeout_s: longest wait for room, of a batch for its first frame; None waits until there is some.
-            copy: take a copy (counted), so that the array may change at once; not of a GPU's memory.
+                of one row must be contiguous. Accepted are a :class:`Buffer` of :meth:`buffer`, and objects on the CPU
+                with ``__array_interface__`` or DLPack (NumPy, PyTorch …). Where a model reads frames on a GPU, so are
+                objects on that GPU with DLPack or ``__cuda_array_interface__``. They are read in place, after the work
+                on the stream that they name. The array stays alive as long as the frame. One more leading dimension
+                makes it a batch, whose frames are released together.
+            format: bgr by default; a buffer has its own.
+            timestamp_ns: capture time on the monotonic clock; now by default. For a batch one time for all, or a
+                sequence.
+            timeout_s: longest wait for room, for a batch the room for its first frame; None waits without a limit.
+            copy: copy the array (counted), so that it may change at once; not for memory of a GPU.
 
         Returns:
-            How many frames were submitted before this one, or before the first of the batch.
+            The number of frames submitted before this one, or before the first of the batch.
 
         Raises:
             StageError: wrong type, shape or memory layout; a buffer that was submitted or released; memory of a GPU
@@ -121,7 +120,10 @@ class ApiSource:
         timestamp_ns: int | Sequence[int] | None = None,
         copy: bool = False,
     ) -> list[Image]:
-        """The first half of :meth:`submit`, for each frame; either :meth:`put` or :func:`give_back` follows."""
+        """Convert an array to images: the first half of :meth:`submit`.
+
+        Either :meth:`put` or :func:`give_back` must follow.
+        """
         own = array.format if isinstance(array, Buffer) else None
         if own is not None and format not in (None, own):
             what = f"a buffer of {own} pixels, submitted as {format}"
@@ -142,14 +144,18 @@ class ApiSource:
         ]
 
     def put(self, array: Any, images: list[Image], timeout_s: float | None = None) -> int:
-        """The second half of :meth:`submit`, which empties the list. Where it raises, the array is the caller's again
-        unless some of its frames went on."""
+        """Queue the images and empty the list: the second half of :meth:`submit`.
+
+        Where it raises, the array is the caller's again unless some of its frames went on.
+        """
         return self._handed_over(array, images, partial(self._put, images, timeout_s))
 
     def take(self, array: Any, images: list[Image], stop: threading.Event) -> list[Frame]:
-        """The second half for whoever takes the frames at once, for one thread: nothing waits here, and nobody serves.
-        Otherwise as :meth:`put`. Fewer than there are images where the limit is reached, or ``stop`` is set; none
-        after that, and the array is the caller's again."""
+        """Return the images as frames at once, without a queue; for one thread, and only while nothing serves.
+
+        There are fewer frames than images where the limit is reached or ``stop`` is set. After that there are none, and
+        the array is the caller's again.
+        """
         if self._is_over:
             give_back(array, images)
             return []
@@ -180,8 +186,7 @@ class ApiSource:
         batch: int | None = None,
         timeout_s: float | None = None,
     ) -> Buffer:
-        """Lends memory for one image, or a batch, which a GPU reads without a copy by the host; ordinary aligned memory
-        where no model reads frames on one. Callable from any thread.
+        """Return memory for one image or a batch that a GPU reads in place; ordinary memory without a GPU.
 
         At most 48 of a size are lent at a time, those under way among them, and of batches 8, or more where these are
         small; then this waits for one to come back. Memory of the four sizes used last is kept.
@@ -203,20 +208,20 @@ class ApiSource:
         return self._lender().lend(whole, format, timeout_s, self._where, batch or 0)
 
     def finish(self) -> None:
-        """No more frames will come; those already submitted are still processed. May be called twice."""
+        """Declare that no more frames will come; submitted ones are still processed. May be called twice."""
         with self._changed:
             self._is_finished = True
             self._changed.notify_all()
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Frames until :meth:`finish`, the limit, or ``stop``."""
+        """Yield frames until :meth:`finish`, the limit, or ``stop``."""
         try:
             yield from self._timeline.frames(self._images(stop), stop)
         finally:
             self._end()
 
     def serve(self, taker: FrameTaker, stop: threading.Event) -> None:
-        """See :class:`~edgert.runtime.stage.ServedSource`: until :meth:`finish`, the limit, or ``stop``."""
+        """Give frames to ``taker`` until :meth:`finish`, the limit, or ``stop``; see :class:`.ServedSource`."""
         try:
             with self._turn:  # nobody overtakes those that wait
                 with self._changed:
@@ -239,12 +244,12 @@ class ApiSource:
                 self._taker = None  # which holds this
 
     def wake(self) -> None:
-        """See :class:`~edgert.runtime.stage.ServedSource`."""
+        """Wake waiting threads; see :class:`~edgert.runtime.stage.ServedSource`."""
         with self._changed:
             self._changed.notify_all()
 
     def settle(self) -> None:
-        """Lets go of images on a GPU that were read."""
+        """Release images on a GPU that were read."""
         if self._tensors is not None:
             self._tensors.settle()
 
@@ -252,7 +257,7 @@ class ApiSource:
         return SourceStats()
 
     def close(self) -> None:
-        """Refuses further frames and drops those that nobody took. May be called twice."""
+        """Refuse further frames and drop those still in the queue. May be called twice."""
         self._end()
         with self._changed:
             was_closed, self._is_closed = self._is_closed, True
@@ -282,7 +287,7 @@ class ApiSource:
             return self._buffers
 
     def _times(self, timestamp_ns: int | Sequence[int] | None, count: int) -> Sequence[int]:
-        """When each of so many frames was captured."""
+        """Return the capture time of each of ``count`` frames."""
         if timestamp_ns is None:
             return [self._clock.now_ns()] * count
         if not isinstance(timestamp_ns, Sequence):
@@ -298,7 +303,7 @@ class ApiSource:
         return self._give_now(images, timeout_s) if number is None else number
 
     def _keep(self, images: list[Image], timeout_s: float | None) -> int | None:
-        """Has the images wait, once there is room for one; None where somebody serves by then, and they need not.
+        """Queue the images once there is room for one; return None where a taker serves by then.
 
         Returns:
             See :meth:`submit`.
@@ -317,7 +322,7 @@ class ApiSource:
             return self._number(count)
 
     def _give_now(self, images: list[Image], timeout_s: float | None) -> int:
-        """Gives the images' frames on, in this thread. Returns what :meth:`submit` does."""
+        """Pass the images' frames on in this thread. Returns what :meth:`submit` does."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         if not self._turn.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
             raise self._no_room(timeout_s)
@@ -349,12 +354,12 @@ class ApiSource:
                 raise
 
     def _give(self, images: list[Image], taker: FrameTaker) -> None:
-        """Gives frames on, and empties the list: where it raises, of those that still have their image's lease."""
+        """Pass frames on and empty the list. After an error the list has the images that still hold their lease."""
         if frames := self._frames_of(images, self._stop):
             taker.give(frames)
 
     def _frames_of(self, images: list[Image], stop: threading.Event) -> list[Frame]:
-        """What the images become; see :meth:`_give`."""
+        """Convert images to frames; see :meth:`_give`."""
         frames = list[Frame]()
         try:
             while images and not self._timeline.is_over:
@@ -392,7 +397,7 @@ class ApiSource:
         )
 
     def _pixels(self, array: Any, format: PixelFormat, copy: bool) -> tuple[list[Planes], Lease]:
-        """The planes of each image, and the lease of all."""
+        """Return the planes of each image, and the lease that all share."""
         if isinstance(array, Buffer) and not copy:
             pixels, lease = array.hand_over()
             if array.is_batch:
@@ -418,8 +423,7 @@ class ApiSource:
         return [planes], lend(planes, self._counter)
 
     def _batch(self, array: U8, format: PixelFormat, copy: bool) -> tuple[list[Planes], Lease]:
-        """Images of the host in one array; in memory that the GPU reads, by one copy, where a model reads them there
-        and there is some."""
+        """Return the images of one host array, copied once to memory that a GPU reads where a model needs that."""
         images = images_of(array, format, self._where)
         lent = self._lender().acquire(array.shape, len(array)) if self._is_shared else None
         if lent is None and not copy:
@@ -477,12 +481,12 @@ class ApiSource:
 
 
 def are_several(array: Any, format: PixelFormat | None) -> bool:
-    """Whether :meth:`ApiSource.submit` takes an array, or a :class:`Buffer`, as a batch of frames, even of one."""
+    """Return whether :meth:`ApiSource.submit` takes an array or :class:`Buffer` as a batch, even of one frame."""
     return array.is_batch if isinstance(array, Buffer) else is_batch(getattr(array, "shape", ()), format or "bgr")
 
 
 def give_back(array: Any, images: Sequence[Image]) -> None:
-    """Undoes what made images of an array: a buffer is its holder's again, all else is let go."""
+    """Undo :meth:`ApiSource.images`: return a buffer to its holder, release anything else."""
     if images:
         lease = images[0].lease
         is_returned = isinstance(array, Buffer) and array.submitted(lease, is_taken=False)
@@ -492,13 +496,10 @@ def give_back(array: Any, images: Sequence[Image]) -> None:
 
 @lru_cache(maxsize=16)
 def buffer_shape(shape: tuple[int, ...], format: PixelFormat, where: str) -> tuple[int, ...]:
-    """The shape of the array that holds an image.
-
-    Args:
-        shape: (width, height), or that of the array in formats of three dimensions.
+    """Return the shape of the array that holds an image of ``shape``: (width, height), or (height, width, channels).
 
     Raises:
-        StageError: it is none, or the format takes several arrays.
+        StageError: ``shape`` is neither, or the format takes several arrays.
     """
     given, channels = shape, CHANNELS.get(format, ())
     is_size = len(given) == 2

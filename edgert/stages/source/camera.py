@@ -42,11 +42,11 @@ _VIDEO_CAPTURE: Opener = partial(cv2.VideoCapture, apiPreference=cv2.CAP_V4L2)
 def camera_source(
     name: str, path: str, config: SourceStage, counter: Counter, clock: Clock, opener: Opener | None = None
 ) -> LiveSource:
-    """A source for the V4L2 device ``path``, asked for ``size``, ``fps`` and ``format``; what the camera gives counts.
+    """Return a live source for the V4L2 device ``path``, set to ``size``, ``fps`` and ``format`` as far as it can.
 
-    Unplugged cameras are waited for. Where a GPU shares the processor's memory and ``format`` is one that it reads, the
-    driver writes where the GPU reads. Without the ``opener`` (how tests bring their own camera), FFmpeg reads
-    the device if it can, so that YUV stays YUV; else OpenCV turns it into BGR.
+    Unplugged cameras are waited for. Where a GPU shares the processor's memory and reads ``format``, the driver writes
+    where the GPU reads. Without an ``opener`` (tests pass their own camera), FFmpeg reads the device if it can, so that
+    YUV stays YUV; else OpenCV converts it to BGR.
 
     Raises:
         DeviceError: on the first frame, when there is no such camera or it may not be read.
@@ -59,7 +59,7 @@ def camera_source(
     check = RateCheck(where, path, config.fps, clock) if config.fps else None
 
     def on_processor(config: SourceStage) -> str:
-        """Why the board's decoder does not get the camera's images; empty when it does."""
+        """Return why the board's decoder does not get the camera's images; empty when it does."""
         if config.decode == "cpu":
             return "decode: cpu"
         format_name = (config.format or "").lower()
@@ -108,7 +108,7 @@ def camera_source(
         )
 
     def why_not(device: CudaDevice) -> str:
-        """As far as is known before the camera is opened."""
+        """Return why images do not come on a GPU, as far as is known before the camera is opened."""
         if opener is None:
             mode.look()
             if not on_processor(mode.config):
@@ -169,8 +169,11 @@ class ModeChoice:
 
 
 class JetsonCamera(gst.CameraPipeline):
-    """A V4L2 device whose compressed images the board's own decoder takes. Where that fails before the first, or often
-    after it, the next connection goes through the processor, unless ``decode: gpu``."""
+    """A V4L2 device whose compressed images the board's own decoder takes.
+
+    Where that fails before the first image, or often after it, the next connection uses the processor, unless ``decode:
+    gpu``.
+    """
 
     def __init__(
         self,
@@ -191,7 +194,7 @@ class JetsonCamera(gst.CameraPipeline):
         )
 
     def images(self) -> Iterator[Image]:
-        """Blocks for each image. Raises DeviceError when the camera gives no more."""
+        """Yield images, blocking for each. Raises DeviceError when the camera stops giving images."""
         count = 0
         try:
             for image in super().images():
@@ -207,8 +210,9 @@ class JetsonCamera(gst.CameraPipeline):
 
 
 class Camera:
-    """A V4L2 device opened by OpenCV. Images are BGR in buffers that are used again; with ``format: yuyv422`` they
-    stay YUYV, which leaves out a conversion.
+    """A V4L2 device opened by OpenCV.
+
+    Images are BGR in reused buffers. With ``format: yuyv422`` they stay YUYV, which saves a conversion.
 
     Args:
         shared: the GPUs that read those buffers, too; one at most.
@@ -243,7 +247,7 @@ class Camera:
         self._ask(config)
 
     def images(self) -> Iterator[Image]:
-        """Blocks for each image. Raises DeviceError when the camera gives no more."""
+        """Yield images, blocking for each. Raises DeviceError when the camera stops giving images."""
         while self._capture.grab():
             now_ns = self._clock.now_ns()
             image, lease = self._retrieve()
@@ -274,7 +278,7 @@ class Camera:
             self._capture.set(cv2.CAP_PROP_FPS, config.fps)
 
     def _retrieve(self) -> tuple[U8 | None, Lease]:
-        """The grabbed image, in a buffer of ours once its size is known."""
+        """Return the grabbed image, in a reused buffer once its size is known."""
         if self._canvas is None:
             is_good, image = self._capture.retrieve(None)
             if is_good and image.ndim == 3 and image.shape[2] == 3:
@@ -293,7 +297,7 @@ class Camera:
 
 
 def device_path(source: str, where: str) -> str:
-    """``v4l2:///dev/video0``, ``usb:0`` and ``/dev/video0`` → ``/dev/video0``. Raises ConfigError otherwise."""
+    """Return ``/dev/video0`` for ``v4l2:///dev/video0``, ``usb:0`` or ``/dev/video0``. Raises ConfigError."""
     path = source.removeprefix("v4l2://")
     if source.startswith("usb:") and (number := whole_number(source[4:])) is not None:
         path = f"/dev/video{number}"
@@ -304,7 +308,7 @@ def device_path(source: str, where: str) -> str:
 
 
 def require(path: str, where: str) -> None:
-    """Raises DeviceError when the device is missing or may not be read by this user."""
+    """Raise DeviceError when the device is missing or this user may not read it."""
     if not Path(path).exists():
         raise DeviceError(f"there is no camera {path}", why="no such device", where=where, fix=_others(path))
     if not os.access(path, os.R_OK | os.W_OK):

@@ -18,11 +18,13 @@ _ENABLE = "switch the sensor on with sudo /opt/nvidia/jetson-io/jetson-io.py, an
 
 
 def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
-    """A source for the sensor in ``csi://N``. Frames stay in video memory where a GPU reads them; else they are copied.
+    """Return a source for the sensor in ``csi://N``.
+
+    Frames stay in video memory where a GPU reads them; else they are copied.
 
     Raises:
         ConfigError: not a sensor's number, or ``flip: 90`` without ``size``.
-        DeviceError: on the first frame: no GStreamer, no camera, no daemon, or a mode that it has not.
+        DeviceError: on the first frame: no GStreamer, camera, daemon or such mode.
     """
     number, where = whole_number(config.source.removeprefix("csi://")), f"stages.{name}"
     if number is None:
@@ -36,7 +38,7 @@ def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -
 
 
 def no_camera(sensor: int, where: str, why: str, root: Path = Path("/")) -> DeviceError:
-    """The error of a camera that gives no images, from what GStreamer says of it and what is seen of it here."""
+    """Return the error for a camera without images, from GStreamer's message and what this machine shows."""
     found, kind, here = csi_sensors(root), DeviceError, detect(root)
     if trouble := why_no_csi(here.soc, here.l4t):
         kind, why, fix = FinalError if here.l4t.startswith("38.") else DeviceError, f"{why}; {trouble}", CSI_INSTEAD

@@ -37,13 +37,10 @@ class Choice:
         self._is_jetson = is_jetson()
 
     def apply(self, video: Video, device: CudaDevice | None) -> None:
-        """Has a video that was just opened decoded by what suits it.
-
-        Args:
-            device: where frames are wanted; None for the host.
+        """Choose the decoder of a video that was just opened. ``device`` is where frames are wanted; None for the host.
 
         Raises:
-            FinalError: ``decode: gpu`` and it cannot be.
+            FinalError: ``decode: gpu``, and the GPU cannot decode it.
         """
         reason = "decode: cpu" if self.decode == "cpu" else self.refused or video.why_not_on(device)
         if not reason:
@@ -56,20 +53,20 @@ class Choice:
             self.say(reason, video.decoder)
 
     def refuse(self, reason: str) -> None:
-        """The decoder did not take the video after all: from now on it is the processor's."""
+        """Decode on the processor from now on, because the decoder did not take the video."""
         self.refused = reason
         log.warning("%s: decoded on the CPU from now on: %s", self._where, reason)
         self._said = f"decoded on the CPU: {reason}"
 
     def failed(self, reason: str, now_ns: int) -> None:
-        """The decoder gave images, then failed. The processor takes over where that happens again and again."""
+        """Record a failure after the first image. The processor takes over where failures repeat."""
         self._failed_ns.append(now_ns)
         is_often = len(self._failed_ns) == MOST_FAILURES and now_ns - self._failed_ns[0] <= FAILURES_WITHIN_NS
         if is_often and not self.refused and self.decode != "gpu":
             self.refuse(f"the board's decoder failed {MOST_FAILURES} times within a minute, at last: {reason}")
 
     def say(self, reason: str, decoder: str) -> None:
-        """Logs what decodes, and why the processor where it does."""
+        """Log which decoder runs, and why the processor where it does."""
         what = f"decoded on the CPU: {reason}" if reason else f"decoded by {decoder}"
         if what != self._said:
             self._said = what

@@ -31,8 +31,10 @@ class Delivered:
 
 
 def as_delivered(file: PipelineFile) -> tuple[PipelineFile, tuple[str, ...]]:
-    """Return the pipeline with the size and rate of sources that the file leaves out, where they can be looked at, and
-    a note about each. What is written stays, and so does what cannot be known."""
+    """Return the pipeline with the sizes and rates that its file omits and its sources show, and notes on them.
+
+    What the file sets stays, and so does what cannot be known.
+    """
     stages, notes = dict(file.config.stages), list[str]()
     for name, stage in file.config.stages.items():
         if not isinstance(stage, SourceStage) or (stage.size is not None and stage.fps is not None):

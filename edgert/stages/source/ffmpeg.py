@@ -1,7 +1,7 @@
-"""The one door to PyAV for input: opens anything FFmpeg can and lends its decoded planes without a copy.
+"""The one door to PyAV for input: opens anything FFmpeg can and hands out its decoded planes without a copy.
 
-PyAV's wheels bundle an FFmpeg that was built with GPL parts (x264, x265). edgert only imports PyAV; whoever ships a
-product with that wheel inside should know, and can build PyAV against an LGPL FFmpeg instead.
+PyAV's wheels bundle an FFmpeg that was built with GPL parts (x264, x265). edgert only imports PyAV. A product that
+ships that wheel can use a PyAV built against an LGPL FFmpeg instead.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ERRORS_IN_A_ROW = 64
 
 
 def has_input(format_name: str) -> bool:
-    """Whether this FFmpeg can read ``format_name``, such as ``v4l2``. (PyAV's wheels come without it.)"""
+    """Return whether this FFmpeg can read ``format_name``, such as ``v4l2``. (PyAV's wheels come without it.)"""
     from av.format import ContainerFormat
 
     try:
@@ -61,15 +61,15 @@ def has_input(format_name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a container states about itself before it is read. It may be wrong.
+    """What a container declares about itself before it is read. It may be wrong.
 
     Attributes:
         period_ns: usual distance of two frames; 0 when unknown.
-        begin_ns: the time that its first frame has.
+        begin_ns: the time of its first frame.
         duration_ns: length of its longest stream; None for streams without an end.
-        states_length: whether that length stands in it; FFmpeg finds that of others, such as MPEG-TS, at their end.
-        frames: how many there are; 0 when unknown.
-        end_bytes: where in the file the last frame ends, by its index; 0 when it has none.
+        states_length: whether it declares that length; FFmpeg measures that of others, such as MPEG-TS, at their end.
+        frames: number of frames; 0 when unknown.
+        end_bytes: offset in the file where the last frame ends, by its index; 0 without one.
         is_silent: whether there is no sound or other stream beside the images.
     """
 
@@ -90,13 +90,13 @@ class Video:
         where: which stage it belongs to, for messages.
         format: FFmpeg's name of a device or container; None looks at the data.
         options: FFmpeg's options for opening.
-        timeout_s: longest wait for opening, and then for each packet; None waits for ever.
+        timeout_s: longest wait for opening, and then for each packet; None waits without a limit.
         live: a device or a network: no frame threads, begins at a key frame, trouble is a DeviceError.
-        watched: somebody else looks at ``asked_ns``, and a read may take as long as FFmpeg lets it. PyAV's own limit
-            takes Python's global lock for each read from a socket and each wait for it: a hundred times per image.
+        watched: the caller watches ``asked_ns``, and a read may take as long as FFmpeg lets it. PyAV's own limit takes
+            Python's global lock for each read from a socket: a hundred times per image.
 
     Attributes:
-        outline: what the container states about itself.
+        outline: what the container declares about itself.
         skipped: damaged packets and frames so far.
         packets: packets read so far.
         asked_ns: since when a live one waits for its next packet; None while it does not.
@@ -139,9 +139,9 @@ class Video:
         )
 
     def images(self) -> Iterator[Image]:
-        """Decoded images in the order of display. Damaged ones are left out and counted in :attr:`skipped`.
+        """Yield decoded images in display order. Damaged ones are left out and counted in :attr:`skipped`.
 
-        Planes lie in the decoder's own frame, which the lease keeps. Raises StageError, or DeviceError when live.
+        Planes are the decoder's own memory, which the lease keeps. Raises StageError, or DeviceError when live.
         """
         if self._hardware is not None:
             from edgert.stages.source.gst_decoder import DecoderFailedError, DecoderRefusedError
@@ -194,8 +194,10 @@ class Video:
         return "FFmpeg on the CPU" if self._hardware is None else self._hardware.title
 
     def why_not_on(self, device: CudaDevice | None) -> str:
-        """Why only the processor can decode this video; empty where the board's decoder can, or the GPU's for frames
-        on ``device``. May read a file's first image."""
+        """Return why only the processor can decode this video; empty where hardware can. May read a file's first image.
+
+        Hardware is the board's decoder, or for frames on ``device`` the GPU's.
+        """
         from edgert.stages.source.gst_decoder import why_not
 
         reason = why_not(self._stream, device)
@@ -213,14 +215,14 @@ class Video:
         refuse: Callable[[str], None] | None = None,
         failed: Callable[[str, int], None] | None = None,
     ) -> None:
-        """From now on, images are decoded by hardware, and stay on the device if there is one. Ask
-        :meth:`why_not_on` before.
+        """Decode in hardware from now on; images stay on ``device`` if there is one. Call :meth:`why_not_on` before.
 
         Args:
-            refuse: called with the reason where the decoder takes no image after all; the processor then goes on.
+            device: the GPU that frames stay on; None for the host.
+            refuse: called with the reason where the decoder refuses the first image; the processor then continues.
                 Without it, that is an error.
-            failed: called with the reason and the time where the decoder fails after its first image, which is an
-                error of the images.
+            failed: called with reason and time where the decoder fails after its first image, which is an error of the
+                images.
 
         Raises:
             DeviceError: the decoder cannot be made.
@@ -251,11 +253,11 @@ class Video:
                 refuse(error.why)
 
     def count(self) -> int:
-        """How many images there are, from reading every packet and decoding none; the video is then at its end."""
+        """Count the images by reading every packet without decoding; the video is then at its end."""
         return sum(packet.size > 0 and not packet.is_discard for packet in self._packets())
 
     def close(self) -> None:
-        """Closes the file or connection. Images already handed out stay valid. May be called twice."""
+        """Close the file or connection. Images already handed out stay valid. May be called twice."""
         if self._hardware is not None:
             self._hardware.close()
         self._container.close()
@@ -264,7 +266,7 @@ class Video:
         return self._packets() if self.tap is None else self.tap.passing(self._packets(), self._stream)
 
     def _frames(self, packets: Iterator[av.Packet[Any]]) -> Iterator[VideoFrame]:
-        """What FFmpeg decodes, whole frames only."""
+        """Yield what FFmpeg decodes, complete frames only."""
         from av.error import FFmpegError, InvalidDataError, PatchWelcomeError, UnknownError
 
         complaints = (InvalidDataError, PatchWelcomeError, UnknownError)  # about the input, not about the machine
@@ -319,7 +321,7 @@ class Video:
         raise self._error("cannot go on reading", "what follows is damaged", "check the file, or copy it again")
 
     def _is_waiting(self) -> bool:
-        """Whether the network has been silent beyond its limit."""
+        """Return whether the network has been silent beyond its limit."""
         late_ns = (self._timeout_s or 0) * 1e9
         return self._live and self.asked_ns is not None and self._clock.now_ns() - self.asked_ns > late_ns
 
@@ -338,7 +340,7 @@ class Video:
         return bool(self._container.format.flags & _MAY_LEAP)
 
     def _period_ns(self) -> int:
-        """The usual distance of two frames; 0 when unknown."""
+        """Return the usual distance of two frames; 0 when unknown."""
         rate = usual_rate(self._container, self._stream)
         return round(1e9 / rate) if rate else 0
 
@@ -379,8 +381,10 @@ class Video:
         return (kind if self._live else StageError)(f"{what} {self.target}", why=why, where=self.where, fix=fix)
 
     def _fail(self, what: str, error: av.FFmpegError) -> InputContainer:
-        """Raises edgert's error for FFmpeg's, which holds the URL with its password and so is never the cause itself.
-        Called after the ``except`` block has ended: inside it, the original would ride along as the context."""
+        """Raise edgert's error for FFmpeg's, which holds the URL with its password and so is never the cause itself.
+
+        Call it after the ``except`` block: inside it, the original would become the context.
+        """
         why, fix, kind = _explain(error, self._timeout_s)
         if error.errno == errno.EIO and "://" in self.target:  # which is all that FFmpeg says
             why, fix = "the other side closed the connection early", "check the server and the network"
@@ -391,7 +395,7 @@ class Video:
 
 
 def _explain(error: av.FFmpegError, timeout_s: float | None) -> tuple[str, str, type[DeviceError]]:
-    """Why it happened, what to do, and the error's class for a live stream, for an error of FFmpeg's."""
+    """Return reason, remedy and error class (for a live stream) of an error of FFmpeg's."""
     import av.error as known
 
     again = DeviceError

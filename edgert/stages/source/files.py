@@ -35,9 +35,9 @@ _RIFF_STATED = 64, 2**32 - 2**20
 class VideoFile:
     """Every frame of a video file, in order, as fast as they are taken; ``realtime: true`` holds them back until due.
 
-    ``loop`` starts again at the end, ``fps`` leaves frames out evenly, ``limit`` ends early. Damaged frames are
-    skipped and counted. The file is opened at once, so one that is missing or no video is refused before anything
-    else starts; so is a recording that was cut off, where its index shows it.
+    ``loop`` starts again at the end, ``fps`` leaves frames out evenly, ``limit`` ends early. Damaged frames are skipped
+    and counted. The file is opened at once, so that a missing file fails before anything else starts. So does a
+    recording that was cut off, where its index shows it.
 
     Args:
         file: its name, where frames are to have it: of several videos that are played one after another.
@@ -66,7 +66,7 @@ class VideoFile:
         self.tap = Tap(clock, self._timeline.media, live=False, waits=True)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Frames until the file ends (never, when looping), the limit is reached, or ``stop`` is set."""
+        """Yield frames until the file ends (never, when looping), the limit is reached, or ``stop`` is set."""
         with closing(self._images()) as images:
             yield from self._timeline.frames(images, stop)
 
@@ -76,7 +76,7 @@ class VideoFile:
         return 0 if self._video is None or self._timeline.is_paced else self._video.at_hand
 
     def on_gpu(self, device: CudaDevice) -> str:
-        """Decodes on this GPU, where frames then stay; or returns why not and goes on. Ask before the start."""
+        """Decode on this GPU, where frames then stay; return why not otherwise. Call it before the start."""
         video = self._video = self._video or self._open()
         reason = video.why_not_on(device)
         self.close()
@@ -88,7 +88,7 @@ class VideoFile:
         return SourceStats(self._skipped + (self._video.skipped if self._video else 0))
 
     def close(self) -> None:
-        """Closes the file. Frames already handed out stay valid."""
+        """Close the file. Frames already handed out stay valid."""
         if self._video is not None:
             self._skipped += self._video.skipped
             self._video.close()
@@ -130,9 +130,9 @@ class VideoFile:
 
 
 def _missing(path: Path, video: Video, end_ns: int) -> str:
-    """What the container promised and did not give, of a video that was read up to ``end_ns``; empty when it is whole.
+    """Return what the container promised and did not give in a video read up to ``end_ns``; empty when it is complete.
 
-    Frames that a recorder dropped, and those that were cut away by an edit list, are counted but not there.
+    Frames that a recorder dropped or an edit list cut away are counted but not there.
     """
     if stated_bytes := _riff_bytes(path):
         size_bytes = path.stat().st_size
@@ -150,7 +150,7 @@ def _missing(path: Path, video: Video, end_ns: int) -> str:
 
 
 def _riff_bytes(path: Path) -> int:
-    """How long an AVI file must be by the sizes of its chunks; 0 of other files, and where none is stated."""
+    """Return the length of an AVI file by the sizes of its chunks; 0 for other files and unknown lengths."""
     end_bytes, size_bytes = 0, path.stat().st_size
     with path.open("rb") as file:
         while end_bytes < size_bytes:
@@ -178,8 +178,10 @@ def is_pattern(path: Path) -> bool:
 
 
 def matched(pattern: Path) -> list[Path]:
-    """Return the files that a folder holds, that a glob matches, or the one file, in natural order: ``a2`` before
-    ``a10``. Hidden ones are left out, such as those that macOS puts beside each file of a memory card."""
+    """Return the files of a folder or glob, or the one file, in natural order: ``a2`` before ``a10``.
+
+    Hidden ones are left out, such as those that macOS puts beside each file of a memory card.
+    """
     try:
         if pattern.is_dir():
             found = list(pattern.iterdir())
@@ -196,7 +198,7 @@ def matched(pattern: Path) -> list[Path]:
 
 
 def names_videos(pattern: Path) -> bool:
-    """Return whether a folder or glob stands for videos: by its own suffix, else by what is there."""
+    """Return whether a folder or glob means videos: by its own suffix, else by the files there."""
     if is_pattern(pattern) and pattern.suffix.lower() in VIDEO_SUFFIXES:
         return True
     suffixes = {path.suffix.lower() for path in matched(pattern)}
@@ -204,8 +206,11 @@ def names_videos(pattern: Path) -> bool:
 
 
 def videos_at(pattern: Path, where: str) -> list[Path]:
-    """Return the videos of a folder or glob, or the one file. Where a glob matches some of the usual suffixes, the
-    others are left out.
+    """Return the videos of a folder or glob, or the one file.
+
+    Where a glob matches some files with the usual suffixes, all other files are left out.
+
+    Where a glob matches some files with the usual suffixes, all other files are left out.
 
     Raises:
         StageError: there is none.
@@ -260,7 +265,7 @@ class Images:
         self._timeline = Timeline(name, config, clock, media, fps=None, paced=bool(config.realtime))
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Frames until the last image (never, when looping), the limit, or ``stop``."""
+        """Yield frames until the last image (never, when looping), the limit, or ``stop``."""
         with closing(self._images(stop)) as images:
             yield from self._timeline.frames(images, stop)
 
@@ -268,7 +273,7 @@ class Images:
         return SourceStats(self._skipped)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file stays open."""
 
     def _images(self, stop: threading.Event) -> Generator[Image, None, None]:
         while not stop.is_set():

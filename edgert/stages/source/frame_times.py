@@ -60,7 +60,7 @@ class Seams:
         self._decoded: int | None = None
 
     def join(self, packet: av.Packet[Any]) -> None:
-        """Moves the next packet's times by what all since the last seam are moved by."""
+        """Shift the next packet's times by the offset that applies since the last seam."""
         if packet.pts is None and packet.dts is None:
             return
         if self._is_seam(packet):
@@ -76,10 +76,10 @@ class Seams:
         self._step = packet.duration or self._step
 
     def _is_seam(self, packet: av.Packet[Any]) -> bool:
-        """Whether a packet belongs to another stretch than those before.
+        """Return whether a packet belongs to another stretch than those before.
 
-        A key frame is shown after every packet that is stored before it. Other packets are shown in any order, but
-        are decoded in the order they are stored in.
+        A key frame is shown after every packet that is stored before it. Other packets are shown in any order, but are
+        decoded in the order they are stored in.
         """
         if packet.pts is not None and self._shown is not None:
             ahead = packet.pts + self._shift - self._shown
@@ -102,8 +102,12 @@ class BestTimes:
         self._wrong_pts = self._wrong_dts = 0
 
     def of(self, pts: int | None, dts: int | None) -> int | None:
-        """The next frame's time in ticks, from the one it is shown at and that of the packet which completed it; None
-        where it has neither."""
+        """Return the next frame's time in ticks; None without one.
+
+        Args:
+            pts: when the frame is shown.
+            dts: of the packet that completed it.
+        """
         if dts is not None:
             self._wrong_dts += dts <= self._last_dts
             self._last_dts = dts

@@ -80,7 +80,7 @@ class Mapping:
         return int(self._info.data or 0)
 
     def planes(self, format: PixelFormat, width: int, height: int, offsets: Any, strides: Any) -> tuple[U8, ...]:
-        """Read-only arrays on the mapped bytes, each keeping the mapping alive."""
+        """Return read-only arrays on the mapped bytes, each keeping the mapping alive."""
         memory = (ctypes.c_uint8 * self._info.size).from_address(self._info.data)
         memory.owner = self
         planes = []
@@ -124,19 +124,24 @@ def gst_source(
     title: str = "GStreamer pipeline",
     lost: Callable[[str], DeviceError] | None = None,
 ) -> LiveSource:
-    """A source for a pipeline as ``gst-launch-1.0`` takes it. An ``appsink name=edgert`` is added when it has none.
+    """Return a source for a ``gst-launch-1.0`` pipeline. Adds ``appsink name=edgert`` where the pipeline has none.
 
-    Live when it holds an element that is (a camera, a network source, ``is-live=true``); ``realtime:`` overrides it.
-    Live pipelines drop old frames and are started again when they fail or end, unless ``num-buffers`` or ``reconnect:
-    false`` has them end; others lose nothing, and ``realtime: true`` lets them run at their own speed.
+    It is live when it holds an element that is (a camera, a network source, ``is-live=true``); ``realtime:`` overrides
+    it. Live pipelines drop old frames and restart when they fail or end, unless ``num-buffers`` or ``reconnect: false``
+    has them end. Other pipelines lose nothing, and ``realtime: true`` lets them run at their own speed.
 
-    A frame's buffer belongs to the element that made it, and goes back when the frame's lease ends: cameras own
-    few, so whoever keeps frames longer should copy them.
+    A frame's buffer belongs to the element that made it and goes back when the frame's lease ends. Cameras own few
+    buffers, so copy frames that are kept for long.
 
     Args:
-        title: how messages call it.
-        lost: for a camera behind a daemon, which has no end and is asked less often: the error for an end or a failure,
-            from what GStreamer says of it.
+        name: of the stage.
+        pipeline: elements as ``gst-launch-1.0`` takes them.
+        config: the stage's keys.
+        counter: counts copies of pixels.
+        clock: timestamps frames.
+        title: the pipeline's name in messages.
+        lost: for a camera behind a daemon, which has no end and is retried less often: makes the error for an end or a
+            failure from GStreamer's message.
 
     Raises:
         DeviceError: PyGObject or GStreamer is missing; on the first frame: the pipeline cannot be made or fails.
@@ -173,7 +178,7 @@ def gst_source(
 
 
 def why_not_on(pipeline: str, device: CudaDevice) -> str:
-    """Why a pipeline's buffers cannot be read by this GPU where they are; empty when they can."""
+    """Return why this GPU cannot read a pipeline's buffers in place; empty when it can."""
     if not device.traits.integrated:
         return "GStreamer's buffers are memory of the host"
     if _OWN_SINK.search(pipeline):
@@ -182,15 +187,14 @@ def why_not_on(pipeline: str, device: CudaDevice) -> str:
 
 
 def names_live(pipeline: str) -> bool:
-    """Whether a pipeline holds an element that gives what happens now: a camera, a network source."""
+    """Return whether a pipeline holds a live element: a camera or a network source."""
     return bool(_LIVE.search(pipeline))
 
 
 def with_appsink(pipeline: str, *, drop: bool, sync: bool, nvmm: bool = False) -> str:
-    """The pipeline, ending in an ``appsink`` called edgert that takes the formats a frame may have.
+    """Return the pipeline, ending in an ``appsink`` called edgert that takes the formats a frame may have.
 
-    Args:
-        nvmm: take a Jetson's video memory as it is; where a pipeline ends in it otherwise, it is brought to the host.
+    With ``nvmm`` it takes a Jetson's video memory in place; without, video memory is copied to the host.
     """
     if _OWN_SINK.search(pipeline):
         return pipeline
@@ -216,7 +220,7 @@ def _modules() -> tuple[Any, Any]:
 
 
 def gstreamer(where: str = "") -> tuple[Any, Any]:
-    """The ``Gst`` and ``GstVideo`` modules, initialized. Raises DeviceError when they are not installed."""
+    """Return the ``Gst`` and ``GstVideo`` modules, initialized. Raises DeviceError when they are not installed."""
     try:
         return _modules()
     except (ImportError, OSError, ValueError) as error:
@@ -231,7 +235,7 @@ def gstreamer(where: str = "") -> tuple[Any, Any]:
 
 @lru_cache(maxsize=32)
 def properties_of(element: str) -> frozenset[str]:
-    """The properties of an installed element; none for one that is not there. Raises DeviceError without GStreamer."""
+    """Return the property names of an element; none where it is not installed. Raises DeviceError without GStreamer."""
     found, _ = gstreamer()
     made = found.ElementFactory.make(element, None)
     return frozenset() if made is None else frozenset(one.name for one in made.list_properties())
@@ -298,12 +302,14 @@ class Pipeline:
         self._offset: int | None = None
 
     def element(self, name: str) -> Any:
-        """The element of this name; None where there is none."""
+        """Return the element of this name, or None."""
         return self._pipeline.get_by_name(name)
 
     def images(self) -> Iterator[Image]:
-        """Blocks for each image; ends at the end of the stream, unless it is endless. Raises DeviceError when an
-        element fails, or after ``timeout`` without a frame."""
+        """Yield images, blocking for each, until the end of the stream, unless it is endless.
+
+        Raises DeviceError when an element fails, or after ``timeout`` without a frame.
+        """
         silent_since_ns = self._clock.now_ns()
         while True:
             if self._nvmm is not None:
@@ -332,7 +338,7 @@ class Pipeline:
         self._pipeline.set_state(self._gst.State.NULL)
 
     def _on_event(self, _: Any, info: Any, nvmm: NvmmLoans) -> Any:
-        """New caps come before the element that made the old buffers lets them go."""
+        """Store new caps, which come before the element that made the old buffers frees them."""
         event = info.get_event()
         if event.type == self._gst.EventType.CAPS:
             self._caps = event.parse_caps()
@@ -340,7 +346,7 @@ class Pipeline:
         return self._gst.PadProbeReturn.OK
 
     def failure(self) -> PipelineError | None:
-        """What an element complained about, if any did."""
+        """Return the error that an element reported, if any."""
         message = self._bus.pop_filtered(self._gst.MessageType.ERROR)
         if message is None:
             return None
@@ -385,8 +391,11 @@ class Pipeline:
 
 
 class CameraPipeline:
-    """The pipeline of one camera: its end and its failure are that camera's loss. (Without a camera, nvarguscamerasrc
-    prints why and sends the end of the stream.) What is wrong with GStreamer or video memory keeps its own error."""
+    """The pipeline of one camera: its end and its failure mean that the camera is lost.
+
+    Without a camera, nvarguscamerasrc prints why and sends the end of the stream. Errors of GStreamer or video memory
+    keep their own class.
+    """
 
     skipped = 0
     asked_ns = None
@@ -400,7 +409,7 @@ class CameraPipeline:
             raise lost(error.why) from error
 
     def images(self) -> Iterator[Image]:
-        """As the pipeline's. Ends in a DeviceError only."""
+        """Yield the pipeline's images; always end with a DeviceError."""
         try:
             yield from self._pipeline.images()
         except PipelineError as error:
@@ -413,5 +422,5 @@ class CameraPipeline:
 
 @lru_cache(maxsize=32)
 def _color(matrix: str, range_name: str) -> Color:
-    """``range_name`` is GstVideoColorRange: 0-255 or 16-235."""
+    """Return the colors; ``range_name`` is GstVideoColorRange: 0-255 or 16-235."""
     return Color("bt709" if matrix in ("bt709", "bt2020", "smpte240m") else "bt601", range_name == "0-255")

@@ -1,9 +1,9 @@
 """Video decoded by a Jetson's own decoder: FFmpeg's packets go through GStreamer's ``nvv4l2decoder``.
 
-As with :mod:`nvdec`, only the packets go there: FFmpeg reads the container or the network, so that reconnection,
-passwords, cut-off files and clocks are those of FFmpeg's decoder. The decoder works in threads of its own; one more
-puts the packets, so that an image is given out when it is ready and not when the next packet comes. None of this has
-run on a board.
+As with :mod:`nvdec`, only the packets go there. FFmpeg reads the container or the network, so that reconnection,
+passwords, cut-off files and clocks are those of FFmpeg's decoder. The decoder has its own threads. One more thread
+feeds packets, so that an image is available when it is ready and not with the next packet. None of this has run on a
+board.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ELEMENTS = {
 
 @lru_cache(maxsize=1)
 def jetson_missing() -> str:
-    """Why GStreamer's nvv4l2decoder cannot be used here, and what to do; empty when it can."""
+    """Return why GStreamer's nvv4l2decoder cannot be used here, and what to do; empty when it can."""
     if not is_jetson():
         return "this is no Jetson"
     try:
@@ -50,12 +50,12 @@ def jetson_missing() -> str:
 
 
 def missing_mjpeg() -> str:
-    """Why this board's nvv4l2decoder takes no MJPEG; empty when it does, or when there is none."""
+    """Return why this board's nvv4l2decoder takes no MJPEG; empty when it does, or when there is none."""
     return why_no_mjpeg(detect().soc)
 
 
 def why_not(stream: VideoStream, device: CudaDevice | None) -> str:
-    """Why no decoder but the processor takes a video stream, as far as its header shows; empty when one does."""
+    """Return why only the processor decodes a video stream, as far as its header shows; empty when hardware does."""
     board = jetson_missing()
     if not board:
         return nvdec.unsuited(stream.codec_context)
@@ -65,17 +65,13 @@ def why_not(stream: VideoStream, device: CudaDevice | None) -> str:
 
 
 def missing() -> str:
-    """Why no video can be decoded for frames on a GPU, and what to do; empty when one can, if its stream suits."""
+    """Return why no video can be decoded for frames on a GPU, and what to do; empty when hardware is there."""
     board = jetson_missing()
     return board and (nvdec.missing() if detect().has_desktop_nvdec else board)
 
 
 def decoding(codec: str, low_latency: bool) -> str:
-    """The elements that decode, with those properties of low latency that the installed decoder has.
-
-    Args:
-        codec: ``h264`` or ``hevc``.
-    """
+    """Return the decoder's elements for ``h264`` or ``hevc``, with the low-latency properties that it has."""
     text = DECODERS[codec]
     name = text.rpartition("! ")[2].partition(" ")[0]
     known = gst.properties_of(name) if low_latency else frozenset[str]()
@@ -83,7 +79,7 @@ def decoding(codec: str, low_latency: bool) -> str:
 
 
 def is_nvdec(stream: VideoStream, device: CudaDevice) -> bool:
-    """Whether frames on a GPU are decoded through PyNvVideoCodec, of those streams that hardware takes at all."""
+    """Return whether PyNvVideoCodec decodes frames on a GPU, for streams that hardware takes at all."""
     return detect().has_desktop_nvdec and not nvdec.why_not(stream, device)
 
 
@@ -149,7 +145,7 @@ class GstDecoder:
         self._times = nvdec.Times(_UNDERWAY)  # of packets without a pts, in the order that images are shown in
 
     def images(self, packets: Iterable[av.Packet[Any]]) -> Iterator[Image]:
-        """Images in the order of display. Damage inside of one is concealed by the decoder.
+        """Yield images in display order. The decoder conceals damage inside an image.
 
         Raises:
             DecoderRefusedError: there was not one image.
@@ -178,7 +174,7 @@ class GstDecoder:
             raise kind(what, why=why, where=self._where, fix="decode: cpu")
 
     def close(self) -> None:
-        """Takes no more packets. Waits for the one that is being read. Twice is once."""
+        """Take no more packets; wait for the one that is being read. May be called twice."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -187,7 +183,7 @@ class GstDecoder:
             self._feeder.join()
 
     def _feed(self, packets: Iterable[av.Packet[Any]]) -> None:
-        """Puts packets until there are none or nobody wants them; what goes wrong is kept for :meth:`images`."""
+        """Feed packets until there are none or the decoder is closed; keep an error for :meth:`images`."""
         try:
             units = nvdec.StartCodes(self._filter_name, self._source)
             head = bytes(self._source.codec_context.extradata or b"")

@@ -1,10 +1,9 @@
-"""GStreamer pipelines, written: how a Jetson's cameras and decoder are asked for images that its GPU reads in place,
-and its encoder for video of images.
+"""GStreamer pipelines as text, for a Jetson's cameras, decoder and encoder.
 
 Elements and properties are those of Jetson Linux's guide to accelerated GStreamer,
 https://docs.nvidia.com/jetson/archives/r36.4/DeveloperGuide/SD/Multimedia/AcceleratedGstreamer.html. Every one that
-gives images ends in pitch-linear NV12 in video memory (NVMM); where frames are wanted on the host,
-:func:`gst.with_appsink` adds the step that brings them there. None of these has run on a board.
+gives images ends in pitch-linear NV12 in video memory (NVMM), which the GPU reads in place. Where frames are wanted on
+the host, :func:`gst.with_appsink` adds the copy. None of these has run on a board.
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ JETSON_DECODER = "nvv4l2decoder"
 
 
 def csi(sensor: int, config: SourceStage) -> str:
-    """Of a CSI camera, through its image processor.
+    """Return the pipeline of a CSI camera, through its image processor.
 
     ``size`` and ``fps`` are asked of the sensor, and choose its mode where ``sensor_mode`` does not; at ``flip: 90``
     and ``270`` the frames' sides are exchanged. ``options`` are further properties of ``nvarguscamerasrc``.
@@ -40,7 +39,7 @@ def csi(sensor: int, config: SourceStage) -> str:
 
 
 def usb(path: str, config: SourceStage) -> str:
-    """Of a V4L2 camera that gives compressed images: ``format`` is a key of :data:`USB_CODECS`."""
+    """Return the pipeline of a V4L2 camera that gives compressed images; ``format`` is a key of :data:`USB_CODECS`."""
     caps, decoder = USB_CODECS[(config.format or "").lower()]
     asked = f"{caps}{_size(config.size)}{_rate(config.fps)}"
     return f"v4l2src device={_quoted(path)} io-mode=2 ! {asked} ! {decoder} ! {TO_NVMM}"
@@ -55,10 +54,13 @@ USB_CODECS = {
 
 
 def packets(codec: str, source: str, decoder: str, end: str = TO_NVMM) -> str:
-    """Of compressed video that edgert itself puts into the ``appsrc`` named ``source``: whole images with start codes.
+    """Return the pipeline for compressed video that edgert feeds into the ``appsrc`` named ``source``.
 
     Args:
-        codec: ``h264`` or ``hevc``.
+        codec: ``h264`` or ``hevc``, in access units with start codes.
+        source: name of the appsrc.
+        decoder: the elements that decode.
+        end: the elements that follow.
     """
     caps = f"video/x-{codec.replace('hevc', 'h265')},stream-format=byte-stream,alignment=au"
     put = f'appsrc name={source} format=time block=true max-bytes=4194304 caps="{caps}"'
@@ -83,18 +85,22 @@ def encoding(
     nvmm: bool,
     bps: int = 0,
 ) -> str:
-    """Of images that edgert itself puts into an ``appsrc`` and takes from an ``appsink`` as access units.
+    """Return the pipeline that encodes images from an ``appsrc`` and gives access units to an ``appsink``.
 
-    One quantizer for all images, which the element takes with ``ratecontrol-enable=0 preset-level=0``, or one bit rate,
-    no B frames, parameter sets in front of every key frame, and the encoder's highest clock, as jetson-utils asks for.
+    For files, all images have one quantizer, which the element takes with ``ratecontrol-enable=0 preset-level=0``. With
+    ``bps`` there is one bit rate. There are no B frames, every key frame comes with parameter sets, and the encoder has
+    its highest clock, as in jetson-utils.
 
     Args:
-        encoder: one of :data:`ENCODERS`; another element is taken as it is written.
+        codec: ``h264`` or ``hevc``.
+        encoder: one of :data:`ENCODERS`; any other element is taken as written.
         names: of the appsrc and the appsink.
-        fps: for the encoder's books; 30 where it varies.
+        size: (width, height), pixels.
+        fps: the encoder's nominal rate; 30 where it varies.
         quality: the quantizer, 0 to 51.
+        keyframe_every: frames from one key frame to the next.
         nvmm: whether the images are NV12 in video memory, not I420 on the host.
-        bps: the bit rate of video that is watched while it is made; 0: by the quantizer.
+        bps: bit rate of video that is watched live; 0 uses the quantizer.
     """
     live = {"name": ENCODER, "control-rate": 1, "bitrate": bps, "preset-level": 1}
     file = {
@@ -128,7 +134,7 @@ def _properties(named: Mapping[str, object]) -> list[str]:
 
 
 def _quoted(value: object) -> str:
-    """As gst-launch-1.0 reads it; a value with a space, such as ``exposuretimerange``'s, in quotes."""
+    """Quote a value for gst-launch-1.0 where it has a space, as ``exposuretimerange``'s has."""
     text = str(value)
     if text and all(letter.isalnum() or letter in "._-/" for letter in text):
         return text
@@ -140,7 +146,7 @@ def _size(size: tuple[int, int] | None) -> str:
 
 
 def _rate(fps: float | None) -> str:
-    """29.97 is 2997/100 to nobody but us: cameras say 30000/1001."""
+    """Return the caps of a frame rate: 29.97 becomes 30000/1001, as cameras write it."""
     if fps is None:
         return ""
     near = Fraction(round(fps) * 1000, 1001)

@@ -33,11 +33,11 @@ _MADE = {"options": _NO_OPTIONS, "size": _OWN_SIZE, "format": _CAMERA_S, **_CSI}
 
 
 class Kind(ABC):
-    """A kind of source that waits for whoever takes its frames; live ones override :meth:`is_live`.
+    """A kind of source whose frames wait until they are taken; live ones override :meth:`is_live`.
 
     Attributes:
-        title: what messages call it.
-        unused: keys of a ``source:`` stage that mean nothing to it, and why.
+        title: its name in messages.
+        unused: keys of a ``source:`` stage that have no meaning for it, and why.
         has_packets: whether it gets images encoded, so that they can be recorded as they come.
     """
 
@@ -47,13 +47,13 @@ class Kind(ABC):
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
-        """Whether the source will call itself live, as cameras do. Opens nothing."""
+        """Return whether the source will be live, as cameras are. Opens nothing."""
         return False
 
     @staticmethod
     @abstractmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        """The source, not started. Raises ConfigError, StageError or DeviceError where it is known not to work."""
+        """Return the source, not started. Raises an EdgertError where it is known not to work."""
 
 
 class File(Kind):
@@ -119,7 +119,7 @@ class Network(Kind):
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
-        """Unless it is a recording, or the file sets otherwise."""
+        """Return False for a recording, unless the file sets ``realtime``."""
         return not rtsp.is_recording(config.source) if config.realtime is None else config.realtime
 
     @staticmethod
@@ -139,7 +139,7 @@ class Camera(Kind):
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
-        """Unless the file sets otherwise."""
+        """Return True unless the file sets ``realtime``."""
         return True if config.realtime is None else config.realtime
 
     @staticmethod
@@ -182,7 +182,7 @@ class Gst(Kind):
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
-        """Where an element is, or the file sets it."""
+        """Return whether the pipeline has a live element, unless the file sets ``realtime``."""
         from edgert.stages.source.gst import names_live
 
         return names_live(_rest(config)) if config.realtime is None else config.realtime
@@ -208,7 +208,7 @@ class Python(Kind):
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
-        """Where the file sets realtime."""
+        """Return ``realtime`` of the file."""
         return bool(config.realtime)
 
     @staticmethod
@@ -253,7 +253,7 @@ class Api(Kind):
 
 
 def absolute(text: str, directory: Path) -> Path:
-    """The path of a file as a pipeline file writes it."""
+    """Return the absolute path of a file that a pipeline file names."""
     return beside(Path(text), directory).absolute()
 
 
@@ -290,15 +290,18 @@ _ASKED_OF_CAMERAS = ("size", "format", "decode", "sensor_mode", "flip", "start")
 
 
 def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, directory: Path) -> Source:
-    """The source that ``config.source`` names, ready for :meth:`Source.frames`.
+    """Return the source that ``config.source`` names, ready for :meth:`Source.frames`.
 
     Args:
         name: of the stage.
+        config: the stage's keys.
+        counter: counts copies of pixels.
+        clock: timestamps frames.
         directory: of the pipeline file; relative paths start there.
 
     Raises:
-        ConfigError: unknown kind or scene, or an option that this kind has no use for; those that are asked of
-            cameras are only warned about.
+        ConfigError: unknown kind or scene, or an option that has no meaning for this kind; those meant for cameras only
+            cause a warning.
         StageError: a file or folder is missing or cannot be read.
         DeviceError: a library that the kind needs is missing.
     """
@@ -331,8 +334,11 @@ def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, d
 
 
 def kind_of(source: str, directory: Path = Path()) -> str:
-    """``file``, ``videos``, ``network``, ``camera``, ``csi``, ``images``, ``gst``, ``python``, ``synthetic``, ``api``,
-    or the scheme of another package's source; empty for unknown schemes."""
+    """Return the name of a source's kind; empty for unknown schemes.
+
+    It is ``file``, ``videos``, ``network``, ``camera``, ``csi``, ``images``, ``gst``, ``python``, ``synthetic``,
+    ``api``, or the scheme of another package's source.
+    """
     if source == "api":
         return "api"
     for prefix in ("python", "synthetic", "videos", "images", "gst"):
@@ -357,13 +363,13 @@ def kind_of(source: str, directory: Path = Path()) -> str:
 
 
 def is_live(config: SourceStage, directory: Path = Path()) -> bool:
-    """Whether the source will call itself live, as cameras do: its newest frame counts. Opens nothing."""
+    """Return whether the source will be live, as cameras are: its newest frame counts. Opens nothing."""
     kind = kind_of(config.source, directory)
     return bool(kind) and bool(SOURCES.get(kind).is_live(config))
 
 
 def starts_over(config: SourceStage, directory: Path = Path()) -> bool:
-    """Whether another run takes the same frames and ends: recordings do, and what code makes up to a ``limit``."""
+    """Return whether another run gets the same frames and ends: recordings, and code with a ``limit``."""
     kind = kind_of(config.source, directory)
     if kind in ("python", "synthetic"):
         return config.limit is not None and not config.realtime

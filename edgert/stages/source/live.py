@@ -28,8 +28,10 @@ _VALUE = re.compile(rf"(?i)((?:^|[^a-z]){_NAMES_OF_SECRETS}=)(\"[^\"]*\"|'[^']*'
 
 
 def redact(text: str) -> str:
-    """``rtsp://user:secret@host/x`` → ``rtsp://***@host/x``, for every URL in ``text``; also the values of
-    parameters such as ``password=`` and ``user-pw=``. More is hidden than needed rather than less."""
+    """Hide user and password of every URL in ``text``: ``rtsp://user:secret@host/x`` → ``rtsp://***@host/x``.
+
+    Also hides the values of parameters such as ``password=`` and ``user-pw=``, and rather too much than too little.
+    """
     return _VALUE.sub(r"\1***", _USERINFO.sub("***@", text))
 
 
@@ -49,7 +51,10 @@ class Slot(Generic[T]):
         self._closed = threading.Event()
 
     def put(self, item: T) -> bool:
-        """Waits until the slot is empty. Returns whether the item is the taker's now; false once the slot is closed."""
+        """Wait until the slot is empty.
+
+        Returns whether the item now belongs to the taker; False once the slot is closed.
+        """
         self._room.get()
         if not self._closed.is_set():
             self._items.put(item)
@@ -60,7 +65,7 @@ class Slot(Generic[T]):
         return False
 
     def take(self, timeout_s: float) -> T | None:
-        """The item, or None when none came in time."""
+        """Return the item, or None when none came in time."""
         try:
             item = self._items.get(timeout=timeout_s)
         except queue.Empty:
@@ -69,7 +74,7 @@ class Slot(Generic[T]):
         return item
 
     def close(self) -> T | None:
-        """Nothing can be put any more, and a waiting producer goes on; returns what nobody took."""
+        """Close the slot, unblock a waiting producer, and return the item that was not taken."""
         self._closed.set()
         left = self._left()
         self._room.put(None)
@@ -128,16 +133,18 @@ class Device(Protocol):
 
     @property
     def ending(self) -> str:
-        """How long its stream was, once all that it had announced has come: an end is then its real end. Empty before,
-        and for streams that announce no length. Read from any thread."""
+        """The stream's length, once all that it announced has come: its end is then no loss.
+
+        Empty before, and for streams that announce no length. Read from any thread.
+        """
         ...
 
     def images(self) -> Iterator[Image]:
-        """Blocks for each image. Ends with the stream; raises DeviceError when it is lost."""
+        """Yield images, blocking for each, until the stream ends. Raises DeviceError when it is lost."""
         ...
 
     def close(self) -> None:
-        """Gives the device back."""
+        """Release the device."""
         ...
 
 
@@ -145,8 +152,7 @@ Message = Image | EdgertError | Literal["connected", "ended"]
 
 
 class Connection:
-    """What is known of the way to one camera, whoever reads it at the moment. Written by its reader, read from any
-    thread.
+    """State of the connection to one camera; it outlives its readers. Written by the reader, read from any thread.
 
     Attributes:
         is_up: whether it gives images.
@@ -154,7 +160,7 @@ class Connection:
         has_ended: whether its stream came to its end, which is no loss.
         reconnects: times that it gave images again.
         frame_ns: when its newest image came; None before the first.
-        changed_ns: since when ``is_up`` is what it is.
+        changed_ns: when ``is_up`` changed last.
     """
 
     def __init__(self, stage: str, title: str, clock: Clock, longest_wait_s: float = LONGEST_WAIT_S) -> None:
@@ -169,7 +175,7 @@ class Connection:
         self._stopped_ns: int | None = None
 
     def gave_image(self) -> None:
-        """An image came."""
+        """Record that an image came."""
         now_ns = self._clock.now_ns()
         if not self.is_up:
             if self._logged_ns:
@@ -185,7 +191,7 @@ class Connection:
         self.frame_ns = now_ns
 
     def lost(self, loss: DeviceError) -> float:
-        """It is lost, or still away. Logged when it begins, when the reason is a new one, and every few minutes.
+        """Record a loss. Logs it when it begins, when the reason is a new one, and every few minutes.
 
         Returns:
             Seconds to wait before the next try.
@@ -208,35 +214,38 @@ class Connection:
         return wait_s
 
     def _is_news(self, now_ns: int) -> bool:
-        """Whether the reason was not logged in the last minutes, nor too many others; it counts as logged then."""
+        """Return whether to log the reason: it is not among those of the last minutes, nor are these too many.
+
+        Records it.
+        """
         fresh = {reason: at_ns for reason, at_ns in self._logged_ns.items() if now_ns - at_ns < REMIND_S * 1e9}
         is_news = self.reason not in fresh and len(fresh) < MOST_LINES
         self._logged_ns = fresh | ({self.reason: now_ns} if is_news else {})
         return is_news
 
     def _flaps(self, now_ns: int) -> bool:
-        """Whether it was lost many times in the last minutes."""
+        """Return whether it was lost many times in the last minutes."""
         return len(self._losses_ns) == MOST_LINES and now_ns - self._losses_ns[0] < REMIND_S * 1e9
 
     def ended(self, ending: str) -> None:
-        """Records and logs that its stream came to its end; ``ending`` is the device's, or empty."""
+        """Record and log the end of the stream; ``ending`` is the device's, or empty."""
         self.is_up, self.has_ended, self.changed_ns = False, True, self._clock.now_ns()
         self.reason = ending or "its stream ended"
         log.warning("%s: %s", self._stage, self.reason)
 
     def stop(self) -> None:
-        """Nobody reads it any more: times end here."""
+        """Stop its times: no reader is left."""
         self._stopped_ns = self._stopped_ns or self._clock.now_ns()
 
     def stats(self, skipped: int, lost: int) -> SourceStats:
-        """All of it at this moment."""
+        """Return the statistics at this moment."""
         now_ns = self._stopped_ns or self._clock.now_ns()
         age_s = None if self.frame_ns is None else (now_ns - self.frame_ns) / 1e9
         since_s = (now_ns - self.changed_ns) / 1e9
         return SourceStats(skipped, self.reconnects, lost, self.is_up, since_s, age_s, self.reason, self.has_ended)
 
     def _wait_s(self, is_login: bool) -> float:
-        """Twice as long each time."""
+        """Return seconds until the next try; each is twice the last, with jitter."""
         of_logins, of_others = (FIRST_LOGIN_WAIT_S, LONGEST_LOGIN_WAIT_S), (FIRST_WAIT_S, self._longest_wait_s)
         first_s, most_s = of_logins if is_login else of_others
         wait_s = self._next_s.get(is_login, first_s)
@@ -247,24 +256,23 @@ class Connection:
 class LiveSource:
     """Frames of a camera that may go away.
 
-    Opening and reading block for as long as the network likes, and no library lets another thread interrupt them. So
-    a thread of its own reads; this one waits for it, at most 0.1 s at a time, and leaves when ``stop`` is set. The
-    reader then ends with its next packet or its time-out, whichever is first, and closes the connection itself.
+    Opening and reading block for as long as the network takes, and no library lets another thread interrupt them. So a
+    reader thread does it. This one waits for it, at most 0.1 s at a time, and returns when ``stop`` is set. The reader
+    then ends with its next packet or time-out and closes the connection.
 
-    Losses are logged and answered by trying again after a quarter of a second, then twice as long each time, at most
-    1.25 s (30 s of a CSI camera), but minutes after a refused password; index and media time go on.
-    ``reconnect=False`` makes the first loss final. ``start="wait"`` has that hold for the first connection, too, unless
-    the very first answer is a FinalError; with ``"fail"`` the first connection must succeed; None waits if it
-    reconnects.
+    After a loss it is logged and retried after a quarter of a second, then twice as long each time, at most 1.25 s (30
+    s for a CSI camera). After a refused password it waits minutes. Index and media time continue. ``reconnect=False``
+    makes the first loss final. ``start="wait"`` also retries the first connection, unless the very first answer is a
+    FinalError. With ``"fail"`` the first connection must succeed. None waits if it reconnects.
 
     Args:
-        name: of the stage. title: how messages call the device, without secrets.
+        name: of the stage. title: the device's name in messages, without secrets.
         connect: opens the device, on the GPU that :meth:`on_gpu` has chosen, if any; raises DeviceError.
         why_not: why the device cannot give its images on a GPU; empty when it can. Without it, it never can.
         share: makes devices that are opened from now on write where a GPU reads, too.
-        wait_s: after how long without a packet another connection is made; None for devices that find out themselves.
+        wait_s: seconds without a packet until another connection is made; None for devices that detect it.
         tap: through which the device's packets pass; None where it gives images only.
-        longest_wait_s: the most to wait before another try.
+        longest_wait_s: longest wait before another try.
     """
 
     def __init__(
@@ -293,20 +301,22 @@ class LiveSource:
         self._lost = 0
 
     def on_gpu(self, device: CudaDevice) -> str:
-        """Images come on this GPU from now on; or returns why not. Ask before the start."""
+        """Give images on this GPU from now on; return why not otherwise. Call it before the start."""
         reason = self._why_not(device) if self._why_not else "its images come in memory of the host"
         self._device = None if reason else device
         return reason
 
     def share(self, device: CudaDevice) -> None:
-        """Frames lie in memory that this GPU reads; where the device cannot write there, they are copied, and that is
-        counted. Ask before the start."""
+        """Give frames in memory that this GPU reads. Call it before the start.
+
+        Where the device cannot write there, frames are copied, and that is counted.
+        """
         if self._share is not None:
             self._share(device)
         self._timeline.share(device)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Frames until the stream ends or ``stop`` is set. Raises DeviceError."""
+        """Yield frames until the stream ends or ``stop`` is set. Raises DeviceError."""
         connect = partial(self._connect, self._device)
         way = Connection(self._name, self._title, self._clock, self._longest_wait_s)
         self._reader = Reader(self._name, self._title, connect, way, self._clock, self._reconnect, self._waits)
@@ -324,7 +334,7 @@ class LiveSource:
         return reader.way.stats(reader.skipped, self._lost) if reader else SourceStats()
 
     def close(self) -> None:
-        """Lets the device go; may be called twice."""
+        """Release the device; may be called twice."""
         if self._reader is not None:
             self._reader.end()
 
@@ -378,7 +388,7 @@ class Reader(threading.Thread):
         self._left: list[Reader] = []
 
     def waits_longer(self, wait_s: float) -> bool:
-        """Whether its connected device has waited for the network so long."""
+        """Return whether its connected device has waited for the network for ``wait_s``."""
         device = self._device
         asked_ns = device.asked_ns if device is not None else None
         return asked_ns is not None and self._clock.now_ns() - asked_ns > wait_s * 1e9
@@ -390,8 +400,10 @@ class Reader(threading.Thread):
         return device.ending if device is not None else self._ending
 
     def replaced(self, wait_s: float) -> Reader:
-        """Another one in place of this, which ends, and closes its device, when that gives something after all or gives
-        up. Raises DeviceError where one loss is the end."""
+        """Return a new reader in place of this one, which ends and closes its device when its read returns.
+
+        Raises DeviceError where one loss is final.
+        """
         why, fix = f"nothing came for {wait_s:g} s", "check the network, or raise timeout:"
         loss = DeviceError(f"lost {self._title}", why=why, where=f"stages.{self._stage}", fix=fix)
         if self._gives_up(loss):
@@ -405,7 +417,7 @@ class Reader(threading.Thread):
         return made
 
     def end(self) -> None:
-        """Asks the reader to stop, drops what waits, and gives it a moment, the first time."""
+        """Stop the reader, drop what waits, and join it for a moment, the first time."""
         if self._ended.is_set():
             return
         self._end()
@@ -442,14 +454,14 @@ class Reader(threading.Thread):
             self._clock.wait(self._ended, wait_s)
 
     def _gives_up(self, loss: DeviceError) -> bool:
-        """Whether a loss is the end."""
+        """Return whether a loss is final."""
         is_first, self._has_failed = not self._has_failed, True
         if self.way.frame_ns is not None or not self._waits:
             return not (self._has_connected and self._reconnect)
         return is_first and isinstance(loss, FinalError)
 
     def _read(self, device: Device) -> DeviceError | None:
-        """Reads until the stream ends (None) or is lost."""
+        """Read until the stream ends (None) or is lost."""
         skipped, self._has_connected = self.skipped, True
         self.slot.put("connected")
         self._device = device

@@ -1,7 +1,7 @@
-"""The one door to PyNvVideoCodec: video decoded by the GPU's own decoder, images lent where it wrote them.
+"""The one door to PyNvVideoCodec: video decoded by the GPU's own decoder, images used where it wrote them.
 
-FFmpeg (through PyAV) reads the container; only its packets go to the decoder, so that files, cut-off recordings and
-cameras on the network are treated as they are with FFmpeg's decoder. API of version 2:
+FFmpeg (through PyAV) reads the container, and only its packets go to the decoder. So files, cut-off recordings and
+network cameras behave as with FFmpeg's decoder. API of version 2:
 https://docs.nvidia.com/video-technologies/pynvvideocodec/pynvc-api-reference/index.html
 """
 
@@ -44,7 +44,7 @@ and the decoder has nothing to do between two of them."""
 
 
 def nvdec() -> Any:
-    """The package. Raises DeviceError where it is not installed, or its driver libraries are not."""
+    """Return the PyNvVideoCodec module. Raises DeviceError where it or its driver libraries are not installed."""
     try:
         import PyNvVideoCodec
     except ModuleNotFoundError as error:
@@ -59,7 +59,7 @@ def nvdec() -> Any:
 
 
 def why_not(stream: VideoStream, device: CudaDevice) -> str:
-    """Why a video stream cannot be decoded on this GPU; empty when it can, as far as its header shows."""
+    """Return why a video stream cannot be decoded on this GPU; empty when it can, as far as its header shows."""
     context = stream.codec_context
     if reason := unsuited(context) or missing():
         return reason
@@ -81,14 +81,16 @@ def why_not(stream: VideoStream, device: CudaDevice) -> str:
 
 @lru_cache(maxsize=16)
 def _caps(module: Any, ordinal: int, codec: str) -> dict[str, int]:
-    """What a GPU's NVDEC can. Asked once: PyNvVideoCodec makes a context of its own for it and ends it, which takes a
-    quarter of a second, and for as long holds up every decoder that works."""
+    """Return the capabilities of a GPU's NVDEC, cached.
+
+    PyNvVideoCodec makes and ends a context for it. That takes a quarter of a second, during which every decoder waits.
+    """
     found: dict[str, int] = module.GetDecoderCaps(gpuid=ordinal, codec=getattr(module.cudaVideoCodec, codec))
     return found
 
 
 def unsuited(context: VideoCodecContext) -> str:
-    """Why a video is not for NVDEC, by its codec, pixels and size; empty when it may be."""
+    """Return why a video is not for NVDEC, by its codec, pixels and size; empty when it may be."""
     if context.name not in CODECS:
         return f"NVDEC is given {' and '.join(CODECS)} here, not {context.name}"
     if context.pix_fmt not in _FORMATS:
@@ -99,7 +101,7 @@ def unsuited(context: VideoCodecContext) -> str:
 
 
 def missing() -> str:
-    """Why PyNvVideoCodec cannot be used, and what to do; empty when it can."""
+    """Return why PyNvVideoCodec cannot be used, and what to do; empty when it can."""
     try:
         nvdec()
     except DeviceError as error:
@@ -142,7 +144,7 @@ class Times:
         self._most = most
 
     def put(self, pts: int | None) -> None:
-        """A packet's."""
+        """Add a packet's time."""
         if pts is None:
             return
         self._first = pts if self._first is None else self._first
@@ -152,7 +154,7 @@ class Times:
             heapq.heappop(self._waiting)
 
     def take(self) -> int | None:
-        """The next image's; None where packets have none."""
+        """Return the next image's time; None where packets have none."""
         return heapq.heappop(self._waiting) if self._waiting else None
 
 
@@ -164,7 +166,7 @@ class _Bytes:
         self._reserve(1 << 18)
 
     def add(self, packet: av.Packet[Any]) -> None:
-        """Copies a packet behind those that are there."""
+        """Append a copy of a packet."""
         stop = self.nbytes + packet.size
         if stop > len(self._memory):
             self._reserve(2 * stop)
@@ -179,7 +181,7 @@ class _Bytes:
 
 
 class _Locks:
-    """What surfaces that are lent need: the decoder, and for as long as it lives the stream that it works on."""
+    """Objects that surfaces in use keep alive: the decoder and the stream that it works on."""
 
     def __init__(self, decoder: Any, stream: Stream) -> None:
         self._decoder, self._stream = decoder, stream  # the decoder goes first
@@ -191,14 +193,14 @@ class _Locks:
 class Nvdec:
     """Decodes the packets of one opened video stream on the GPU.
 
-    The decoder writes each image into a surface of its own. The surface is lent until the image's lease has ended
-    and the GPU has read it; the decoder makes as many surfaces as are lent at a time. Its work is on a stream of its
-    own, which readers on other streams wait for. What is lent stays valid after :meth:`close`.
+    The decoder writes each image into a surface of its own. The surface is free again when the image's lease has ended
+    and the GPU has read it; the decoder makes as many surfaces as are in use. Its work is on its own stream, which
+    readers on other streams wait for. Surfaces in use stay valid after :meth:`close`.
 
     Args:
         stream: of an opened container.
         low_latency: give each image out at once; for streams without B frames only.
-        together: packets that are decoded in one call; more than one where nobody waits for each, as of files.
+        together: packets decoded in one call; more than one where latency does not matter, as with files.
         where: which stage it belongs to, for messages.
 
     Attributes:
@@ -250,7 +252,7 @@ class Nvdec:
         return self._loans.lent
 
     def images(self, packets: Iterable[av.Packet[Any]]) -> Iterator[Image]:
-        """Images in the order of display. Damage inside of one is concealed by the decoder.
+        """Yield images in display order. The decoder conceals damage inside an image.
 
         Raises:
             DeviceError: the decoder gives up: the GPU cannot decode this stream, or has too little memory.
@@ -259,12 +261,14 @@ class Nvdec:
             yield from self._decoded(address, nbytes)
 
     def close(self) -> None:
-        """Takes no more packets, and waits for the GPU's work with surfaces that came back."""
+        """Take no more packets, and wait for the GPU's work with surfaces that came back."""
         self._loans.close()
 
     def _runs(self, packets: Iterable[av.Packet[Any]]) -> Iterator[tuple[int, int]]:
-        """Address and bytes of what goes to the decoder in one call: packets that stay there until the next are asked
-        for; at last no bytes, which are the end."""
+        """Yield address and size of the bytes of each decoder call; zero bytes mark the end.
+
+        The bytes stay valid until the next are asked for.
+        """
         units, held, failure = StartCodes(self._filter_name, self._source), 0, None
         whole = self._bytes
         try:
@@ -288,7 +292,7 @@ class Nvdec:
         yield 0, 0
 
     def _decoded(self, address: int, nbytes: int) -> Iterator[Image]:
-        """What bytes at an address complete, which stay there for the call."""
+        """Yield the images that bytes at an address complete; the bytes must stay there for the call."""
         self._loans.settle()
         yield from self._completed(address, nbytes)
         if self._next is not None and nbytes:
@@ -301,7 +305,7 @@ class Nvdec:
             yield self._image(int(self._called(self._decoder.GetLockedFrame)))
 
     def _image(self, surface: int) -> Image:
-        """Rows lie without gaps, chroma behind luma."""
+        """Return the image in a surface: rows without gaps, chroma behind luma."""
         lease = self._loans.lend(surface)
         width, height = self._decoder.GetWidth(), self._decoder.GetHeight()
         rows = (surface, width), (surface + width * height, width)

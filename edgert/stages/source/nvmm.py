@@ -1,4 +1,4 @@
-"""Buffers of a Jetson's own video memory (NVMM), lent to the GPU: mapped once, and back as soon as they were read."""
+"""Buffers of a Jetson's own video memory (NVMM) on the GPU: mapped once, returned as soon as they were read."""
 
 import logging
 import threading
@@ -20,9 +20,9 @@ _POLL_S = 0.1
 class NvmmLoans:
     """Makes planes of NVMM buffers, for one stream. Each keeps its buffer until the GPU has read it.
 
-    A pool's buffers come again and again, so each is mapped when it comes first, and stays so until :meth:`forget`:
-    mapping costs several calls to the system. Buffers go back from a thread of this object's own, which waits for the
-    GPU while the reader waits for the camera, or for whoever takes its frames.
+    A pool's buffers come again and again. Each is mapped when it comes first, and stays so until :meth:`forget`,
+    because mapping costs several system calls. A thread of this object returns buffers: it waits for the GPU while the
+    reader waits for the camera.
 
     Args:
         where: the stage, for the log.
@@ -44,14 +44,15 @@ class NvmmLoans:
         self._settler = threading.Thread(target=self._settle, name=f"edgert-{where}-nvmm", daemon=True)
 
     def start(self) -> None:
-        """From now on, buffers go back by themselves as soon as the GPU has read them."""
+        """Return buffers in the background from now on, as soon as the GPU has read them."""
         self._settler.start()
 
     def take(self, surface: int, owner: object, keep: bool = True) -> tuple[tuple[U8, ...], StreamLease, Color | None]:
-        """Planes (NV12), lease and colors of the NvBufSurface at this address; colors None where it does not say.
+        """Return planes (NV12), lease and colors of an NvBufSurface; colors are None where it does not declare them.
 
         Args:
-            owner: keeps the buffer, and is let go when the GPU has read it.
+            surface: its address.
+            owner: keeps the buffer, and is released when the GPU has read it.
             keep: the buffer will come again: it is of the pool that is in use.
 
         Raises:
@@ -67,18 +68,18 @@ class NvmmLoans:
         return device_planes("nv12", size, image.planes, lease, self._device, self._stream), lease, image.color
 
     def settle(self) -> None:
-        """Gives buffers back that the GPU is done with, where :meth:`start` was not called."""
+        """Return buffers that the GPU is done with, where :meth:`start` was not called."""
         self._loans.settle()
 
     def check(self) -> None:
-        """Raises DeviceError when the GPU's work with a buffer failed."""
+        """Raise DeviceError when the GPU's work with a buffer failed."""
         if self._failure is not None:
             raise self._failure
 
     def forget(self) -> None:
-        """Undoes every mapping, the last first; one that is lent still, when its lease has ended. From any thread.
+        """Undo every mapping, the last first, and those in use when their lease ends. From any thread.
 
-        To be called while the pool's buffers are there: before their size changes, before the pipeline goes to NULL.
+        Call it while the pool's buffers are there: before their size changes, before the pipeline goes to NULL.
         """
         with self._lock:
             images, self._mapped = list(self._mapped.values()), {}
@@ -86,7 +87,7 @@ class NvmmLoans:
                 self._let_go(image)
 
     def close(self) -> None:
-        """Waits for the GPU and undoes every mapping; what is lent goes back when its lease ends."""
+        """Wait for the GPU and undo every mapping; buffers in use go back when their lease ends."""
         self._closed.set()
         if self._settler.is_alive():
             self._settler.join()

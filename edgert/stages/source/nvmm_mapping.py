@@ -8,10 +8,11 @@ What an element such as ``nvarguscamerasrc`` or ``nvv4l2decoder`` gives is a buf
 - ``CUeglFrame``, https://docs.nvidia.com/cuda/cuda-driver-api/structCUeglFrame__v1.html
 - memory of a CUDA device on Thor, and ``NvBufSurfaceMapCudaBuffer``, which an Orin's library has and refuses ("API is
   not supported on this platform"): https://github.com/NVIDIA-ISAAC-ROS/isaac_ros_compression
-- ``NvBufSurfaceCudaBuffer``: https://docs.nvidia.com/metropolis/deepstream/9.0/sdk-api/structNvBufSurfaceCudaBuffer.html;
-  the header in isaac_ros_compression has it without ``basePtr``, so what a word is, is asked of CUDA before it is used
+- ``NvBufSurfaceCudaBuffer``:
+  https://docs.nvidia.com/metropolis/deepstream/9.0/sdk-api/structNvBufSurfaceCudaBuffer.html; the header in
+  isaac_ros_compression has it without ``basePtr``, so CUDA is asked what a word is before it is used
 
-Only what is read stands in the structs; their sizes and offsets are held to the headers by tests. JetPack 6 and 7 use
+The structs have only the fields that are read; tests hold their sizes and offsets to the headers. JetPack 6 and 7 use
 reserved words behind these fields; nothing before them moved. None of this has run on a board.
 """
 
@@ -156,7 +157,7 @@ class JetsonCalls:
         self.has_cuda_buffers = all(hasattr(self._surface, name) for name in names)
 
     def create(self, width: int, height: int) -> int:
-        """The address of a new NvBufSurface of one pitch-linear NV12 image. Raises DeviceError."""
+        """Return the address of a new NvBufSurface of one pitch-linear NV12 image. Raises DeviceError."""
         surface = ctypes.c_void_p()
         wanted = CreateParams(width=width, height=height, color_format=_NV12, layout=_PITCH_LAYOUT, mem_type=_DEFAULT)
         code = int(self._surface.NvBufSurfaceCreate(ctypes.byref(surface), 1, ctypes.byref(wanted)))
@@ -222,10 +223,10 @@ class OnGpu:
     Attributes:
         planes: of the first image, their addresses and bytes per row.
         width, height: pixels.
-        color: matrix and range of the first image; None where its format does not say.
+        color: matrix and range of the first image; None where its format does not declare them.
 
     Raises:
-        DeviceError: it is not pitch-linear memory, or a call fails; what was mapped by then is let go.
+        DeviceError: it is not pitch-linear memory, or a call fails; what was mapped by then is unmapped.
     """
 
     def __init__(self, surface: int, calls: JetsonCalls, way: Way = "EGL image", writes: bool = False) -> None:
@@ -243,7 +244,7 @@ class OnGpu:
             raise
 
     def close(self) -> None:
-        """Undoes every step in reverse order, also after one that fails. Twice is once. Raises DeviceError then."""
+        """Undo every step in reverse order, also after one that fails; then raise DeviceError. May be called twice."""
         failed = ""
         while self._undo:
             name, handle = self._undo.pop()
@@ -253,7 +254,7 @@ class OnGpu:
             raise DeviceError("an image in NVMM memory was not let go", why=failed)
 
     def _linear_planes(self, params: SurfaceParams, way: Way) -> Sequence[tuple[int, int]]:
-        """Planes behind one address."""
+        """Return address and pitch of each plane of contiguous memory."""
         address = int(params.data_ptr or 0)
         if way == "CUDA buffer":
             _checked(self._calls.map_cuda(self._surface), "NvBufSurfaceMapCudaBuffer")
@@ -291,11 +292,13 @@ def _checked(code: int, name: str) -> None:
 
 
 def on_gpu(surface: int, calls: JetsonCalls, known: Access | None = None, writes: bool = False) -> tuple[OnGpu, Access]:
-    """Maps an NvBufSurface in the way that suits its memory, and says which it was.
+    """Map an NvBufSurface in the way that suits its memory, and return which way that was.
 
     Args:
-        writes: whether kernels write it, too.
+        surface: its address.
+        calls: the C functions.
         known: the way of the stream's images before, so that a library which refuses one is asked once.
+        writes: whether kernels write it, too.
 
     Raises:
         DeviceError: no kernel can read its memory, or every way fails.

@@ -1,7 +1,7 @@
-"""Packets as a camera or file has them, shared with whoever records them: neither decoded nor copied.
+"""Packets as a camera or file has them, shared with recorders: neither decoded nor copied.
 
 A source puts each packet into the inbox of every recorder before it is decoded. Times of one connection mean nothing in
-the next, so every packet has a position, too, which goes on from one connection to the other.
+the next, so every packet also has a position, which continues from one connection to the other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Format:
 
     @classmethod
     def of_stream(cls, stream: VideoStream, time_base: Fraction | None = None, color: Color | None = None) -> Format:
-        """Of an opened container's stream, which may be closed afterwards."""
+        """Return the format of an opened container's stream, which may be closed afterwards."""
         import av
 
         holder = av.open(os.devnull, "w", format="null")  # keeps the parameters; nothing is ever written to it
@@ -69,10 +69,13 @@ class Format:
 
     @classmethod
     def of_unit(cls, data: bytes, raw: str, time_base: Fraction, color: Color | None = None) -> Format:
-        """Of an access unit that begins with its parameter sets. Raises FFmpegError where it does not.
+        """Return the format of an access unit that begins with its parameter sets. Raises FFmpegError otherwise.
 
         Args:
-            raw: what FFmpeg calls a file of nothing but such units.
+            data: the access unit.
+            raw: FFmpeg's name of a file of nothing but such units.
+            time_base: seconds per tick of the packets.
+            color: matrix and range; None takes the unit's.
         """
         import av
 
@@ -80,7 +83,7 @@ class Format:
             return cls.of_stream(units.streams.video[0], time_base, color)
 
     def followed_by(self, packet: Packet[Any]) -> Format:
-        """The format from this keyframe on: this one, unless the camera has changed its parameters."""
+        """Return the format from this keyframe on: this one, unless the camera has changed its parameters."""
         from av.error import FFmpegError
 
         sets = _parameter_sets(bytes(memoryview(packet)[:_HEAD_BYTES]), self.codec) if self.codec in _SETS else ()
@@ -93,12 +96,12 @@ class Format:
             return self
 
     def again(self) -> Format:
-        """The same, of packets that do not belong to those before."""
+        """Return a copy for packets that do not continue those before."""
         return replace(self)
 
 
 def _parameter_sets(data: bytes, codec: str) -> tuple[bytes, ...]:
-    """Those in front of the first image; none where units have their lengths before them and not start codes."""
+    """Return the parameter sets before the first image; none where units begin with their lengths, not start codes."""
     if codec not in _SETS or not data.startswith((b"\0\0\1", b"\0\0\0\1")):
         return ()
     shift, mask, wanted, images = _SETS[codec]
@@ -154,7 +157,7 @@ class Inbox:
         self._wants_key, self._is_closed = False, False
 
     def put(self, sample: Sample) -> None:
-        """Adds one, or loses it."""
+        """Add a sample, or lose it where the inbox is full."""
         with self._change:
             if self._nbytes > self._limit_bytes // 2:
                 self._wake.set()
@@ -168,14 +171,14 @@ class Inbox:
             self._nbytes += sample.nbytes
 
     def take(self) -> deque[Sample]:
-        """All that wait."""
+        """Remove and return all samples."""
         with self._change:
             samples, self._samples, self._nbytes = self._samples, deque(), 0
             self._change.notify_all()
         return samples
 
     def close(self) -> None:
-        """Takes no more, and keeps nobody waiting."""
+        """Accept no more samples and unblock waiting producers."""
         with self._change:
             self._is_closed = True
             self._samples.clear()
@@ -203,19 +206,21 @@ class Tap:
         self._stretches = deque[tuple[int, int]](maxlen=64)  # since when, and what is added to the stream's own time
 
     def listen(self, limit_bytes: int, wake: threading.Event) -> Inbox:
-        """From now on, packets come there; see :class:`Inbox`."""
+        """Return an inbox that gets packets from now on; see :class:`Inbox`."""
         inbox = Inbox(limit_bytes, self.waits, wake)
         self._inboxes = (*self._inboxes, inbox)
         return inbox
 
     def leave(self, inbox: Inbox) -> None:
-        """No more come there."""
+        """Remove an inbox and close it."""
         self._inboxes = tuple(one for one in self._inboxes if one is not inbox)
         inbox.close()
 
     def passing(self, packets: Iterable[Packet[Any]], stream: VideoStream) -> Iterator[Packet[Any]]:
-        """The packets of one connection, which recorders get first. Those of one that was left for another, and gives
-        something after all, are not theirs."""
+        """Yield the packets of one connection after recorders got them.
+
+        Recorders get nothing from a connection that was replaced and still gives packets.
+        """
         self._connection += 1
         own, self._format, self._shift_ns = self._connection, None, None
         self._untimed.clear()
@@ -229,7 +234,7 @@ class Tap:
             self._put_untimed(None)
 
     def place(self, timestamp_ns: int, media_ns: int) -> int:
-        """The position, as packets have it, of a frame that the source gave at that time. From any thread."""
+        """Return the position, on the packets' scale, of a frame that the source gave at that time. From any thread."""
         raw_ns = self._media.stream_ns(media_ns)
         stretches = list(self._stretches)
         shifts = [shift_ns for since_ns, shift_ns in stretches if since_ns <= timestamp_ns]
@@ -250,7 +255,7 @@ class Tap:
         self._add(packet, pts, dts, now_ns)
 
     def _put_untimed(self, dts: int | None) -> None:
-        """Those whose time is not known come one after another, the last of them right before ``dts``."""
+        """Add the packets without a time one after another, the last of them right before ``dts``."""
         lengths = [max(packet.duration or 0, 1) for packet, _ in self._untimed]
         at = 0 if dts is None else dts - sum(lengths)
         at = max(at, 0) if dts is None or dts > 0 else at  # times of a network stream begin with its first packet
@@ -280,7 +285,7 @@ class Tap:
             inbox.put(sample)
 
     def _next_ns(self, last: Sample, now_ns: int) -> int:
-        """Where a stretch begins: when it did, or right behind the one before."""
+        """Return where a stretch begins: at its time when live, else right behind the one before."""
         base = last.format.time_base
         passed_ns = now_ns - last.read_ns if self._live else last.duration * 1e9 * base.numerator / base.denominator
         return last.at_ns + int(passed_ns)

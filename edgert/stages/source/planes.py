@@ -37,7 +37,7 @@ CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
 
 @lru_cache(maxsize=64)
 def plane_shapes(format: PixelFormat, width: int, height: int) -> tuple[tuple[int, ...], ...]:
-    """(height, width) or (height, width, channels) of each plane of an image."""
+    """Return (height, width) or (height, width, channels) of each plane of an image."""
     half = (height + 1) // 2, (width + 1) // 2
     sizes = [half if number else (height, width) for number in range(len(CHANNELS[format]))]
     return tuple(size if depth == 1 else (*size, depth) for size, depth in zip(sizes, CHANNELS[format], strict=True))
@@ -54,11 +54,14 @@ def device_planes(
     device: CudaDevice,
     stream: Stream,
 ) -> tuple[U8, ...]:
-    """Planes of an image that lies on the GPU.
+    """Return the planes of an image on the GPU.
 
     Args:
+        format: of the pixels.
         size: (width, height), pixels.
         rows: of each plane, its address and the bytes from one row to the next.
+        lease: keeps the memory.
+        device: the GPU.
         stream: what writes the image.
     """
     layouts = _layouts(format, size, tuple([pitch for _, pitch in rows]))
@@ -73,13 +76,13 @@ def device_planes(
 def _layouts(
     format: PixelFormat, size: tuple[int, int], pitches: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """Shape and strides of each plane, the same for every image of a stream."""
+    """Return shape and strides of each plane, the same for every image of a stream."""
     shapes = plane_shapes(format, *size)
     return tuple((shape, (pitch, *shape[2:], 1)) for shape, pitch in zip(shapes, pitches, strict=True))
 
 
 def media_ns(pts: int | None, time_base: Fraction | None) -> int | None:
-    """A time in ticks of ``time_base`` seconds; None where there is none."""
+    """Convert a time in ticks of ``time_base`` seconds to nanoseconds; None stays None."""
     if pts is None or time_base is None:
         return None
     return pts * time_base.numerator * 1_000_000_000 // time_base.denominator
@@ -93,16 +96,16 @@ _MOST_PITCH = 2**31 - 1
 
 
 def as_planes(array: Any, format: PixelFormat, where: str, *, copy: bool = False) -> tuple[U8, ...]:
-    """The planes of ``array`` as uint8 arrays on the same memory, or on memory of their own with ``copy``.
+    """Return the planes of ``array`` as uint8 arrays on the same memory, or on their own with ``copy``.
 
     Raises:
-        StageError: unknown format, no array, not uint8, wrong shape, or pixels that do not lie side by side.
+        StageError: unknown format, no array, not uint8, wrong shape, or rows whose pixels are not contiguous.
     """
     return checked_planes([array_of_host(part, where) for part in parts_of(array, format, where)], format, where, copy)
 
 
 def parts_of(array: Any, format: PixelFormat, where: str) -> Sequence[Any]:
-    """The arrays that an image was given as: one, or its planes. Raises StageError."""
+    """Return the arrays that an image was given as: one, or its planes. Raises StageError."""
     if format not in CHANNELS:
         hint = nearest(str(format), CHANNELS)
         raise StageError(f"unknown format {format!r}{hint}", why=f"known: {', '.join(CHANNELS)}", where=where)
@@ -116,8 +119,10 @@ def parts_of(array: Any, format: PixelFormat, where: str) -> Sequence[Any]:
 
 
 def is_batch(shape: Sequence[int], format: PixelFormat) -> bool:
-    """Whether an array has one dimension more than an image of the format in one array. Of gray ones, that is none
-    whose last dimension is that of colors."""
+    """Return whether an array has one dimension more than one image of the format.
+
+    A gray array whose last dimension is that of colors is no batch.
+    """
     if format == "i420":
         return False
     own = 2 if format in ("nv12", "gray") else 3
@@ -125,7 +130,7 @@ def is_batch(shape: Sequence[int], format: PixelFormat) -> bool:
 
 
 def images_of(batch: Any, format: PixelFormat, where: str) -> list[Planes]:
-    """The planes of each image of a batch, an array of the host or a view of a GPU's memory. Raises StageError."""
+    """Return the planes of each image of a batch: a host array or a view of a GPU's memory. Raises StageError."""
     if not len(batch):
         raise StageError("a batch without images was submitted", where=where, fix="submit at least one")
     checked_planes([batch[0]], format, where)  # they are alike
@@ -133,7 +138,7 @@ def images_of(batch: Any, format: PixelFormat, where: str) -> list[Planes]:
 
 
 def batch_planes(batch: Any, format: PixelFormat, where: str) -> list[Planes]:
-    """The same of a batch of the right shape, which is not checked."""
+    """Return the planes of each image of a batch whose shape was checked before."""
     if format != "nv12" or isinstance(batch, DeviceView):
         return [whole_planes(batch[row], format, where) for row in range(len(batch))]
     count, rows, width = batch.shape
@@ -142,12 +147,12 @@ def batch_planes(batch: Any, format: PixelFormat, where: str) -> list[Planes]:
 
 
 def whole_planes(array: U8, format: PixelFormat, where: str) -> tuple[U8, ...]:
-    """The planes of an image in one C-contiguous array of the right shape, which is not checked."""
+    """Return the planes of an image in one C-contiguous array whose shape was checked before."""
     return _two_planes(array, where) if format == "nv12" else (array,)
 
 
 def checked_planes(arrays: Sequence[Any], format: PixelFormat, where: str, copy: bool = False) -> tuple[U8, ...]:
-    """Arrays of the host, or views of a GPU's memory, as the planes of an image. Raises StageError."""
+    """Return arrays of the host, or views of a GPU's memory, as the planes of an image. Raises StageError."""
     for array in arrays:
         _check_bytes(array, where)
     planes = _two_planes(arrays[0], where) if format == "nv12" and len(arrays) == 1 else tuple(arrays)
@@ -177,7 +182,7 @@ def checked_planes(arrays: Sequence[Any], format: PixelFormat, where: str, copy:
 
 
 def _two_planes(whole: Any, where: str) -> tuple[Any, Any]:
-    """Luma, and behind it chroma, of one array (height * 3 / 2, width)."""
+    """Return luma, and behind it chroma, of one array (height * 3 / 2, width)."""
     if whole.ndim != 2 or whole.shape[0] % 3 or whole.shape[1] % 2 or 0 in whole.shape:
         raise StageError(
             f"an nv12 frame in one array has shape {tuple(whole.shape)}",
@@ -204,7 +209,7 @@ def _check_bytes(array: Any, where: str) -> None:
 
 
 def array_of_host(part: Any, where: str) -> npt.NDArray[Any]:
-    """An array on the same memory. Raises StageError."""
+    """Return an array on the same memory. Raises StageError."""
     if hasattr(part, "__array_interface__"):
         array: npt.NDArray[Any] = np.asarray(part)
     elif hasattr(part, "__dlpack__"):
@@ -245,10 +250,10 @@ _TURNS = {-90: cv2.ROTATE_90_CLOCKWISE, 90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180:
 
 
 def to_image(frame: VideoFrame, counter: Counter, now_ns: int) -> Image:
-    """The frame's planes, lent as they lie.
+    """Return the frame's planes without a copy.
 
-    Only two cases copy, and are counted: pixel formats that edgert does not read (10 bit, 4:2:2 planar, RGB with
-    alpha …) are converted to 4:2:0 or BGR, and video that was filmed upright is turned.
+    Two cases do copy, which is counted. Pixel formats that edgert does not read (10 bit, 4:2:2 planar, RGB with alpha
+    …) are converted to 4:2:0 or BGR, and video filmed upright is rotated.
     """
     pixel_format = _FORMATS.get(frame.format.name)
     if pixel_format is None or frame.planes[0].line_size < 0:
@@ -283,10 +288,10 @@ def _as_array(plane: VideoPlane, channels: int) -> U8:
 
 @lru_cache(maxsize=32)
 def color_of_tags(colorspace: int, color_range: int, format_name: str) -> Color:
-    """What the numbers of AVColorSpace and AVColorRange mean.
+    """Return the colors that numbers of AVColorSpace and AVColorRange mean.
 
-    An untagged stream is BT.601 here, whatever its size, because FFmpeg and OpenCV turn it into RGB that way, and
-    models were trained on what they made. (Players such as mpv guess BT.709 above 576 lines.)
+    An untagged stream is BT.601 here, whatever its size. FFmpeg and OpenCV convert it to RGB that way, and models were
+    trained on the result. (Players such as mpv guess BT.709 above 576 lines.)
     """
     full_range = color_range == _FULL_RANGE or format_name.startswith("yuvj")
     return Color("bt709" if colorspace in _LIKE_BT709 else "bt601", full_range)

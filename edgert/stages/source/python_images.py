@@ -1,5 +1,6 @@
-"""Images made by the user's own iterator (``python:module:name``), and trivial scenes for tests and measurements
-(``synthetic:blank``, ``noise``, ``counter``).
+"""Images from the user's own iterator (``python:module:name``), and synthetic scenes for tests and measurements.
+
+The scenes are ``synthetic:blank``, ``noise`` and ``counter``.
 """
 
 import inspect
@@ -27,20 +28,18 @@ DEFAULT_FPS = 30.0
 
 @runtime_checkable
 class Renderer(Protocol):
-    """Draws any image into memory that it is lent, so that nothing is copied. Never ends: ``limit`` does that."""
+    """Draws any image into memory that it is given, so that nothing is copied. Never ends: ``limit`` does that."""
 
     def render(self, index: int, out: U8) -> object:
-        """Draws image ``index``, from 0 on; what it returns is not looked at.
+        """Draw image ``index``, from 0 on, into ``out``; the returned value is ignored.
 
-        Args:
-            out: (height, width, 3) uint8 BGR of the size asked for, contents undefined.
+        ``out`` is (height, width, 3) uint8 BGR of the configured size, contents undefined.
         """
         ...
 
 
 class PythonSource:
-    """Frames of a :class:`Renderer` or of an iterable of images, as fast as they are taken; at ``fps`` with
-    ``realtime: true``.
+    """Frames of a :class:`Renderer` or an iterable, as fast as they are taken; at ``fps`` with ``realtime: true``.
 
     An iterable's images are uint8 (height, width, 3) BGR arrays. They are not copied: each is a new array, or one that
     never changes.
@@ -49,7 +48,7 @@ class PythonSource:
         make: is called with those of ``width``, ``height``, ``fps`` and ``seed`` that it takes, and with the options.
 
     Raises:
-        ConfigError: ``make`` does not take these arguments or refuses them, or what it made is neither.
+        ConfigError: ``make`` does not take these arguments or refuses them, or its result is neither.
     """
 
     def __init__(
@@ -63,12 +62,12 @@ class PythonSource:
         self._timeline = Timeline(name, config, clock, MediaClock(False), fps=None, paced=self.live)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Frames until the images end, the limit, or ``stop``."""
+        """Yield frames until the images end, the limit, or ``stop``."""
         with closing(self._images()) as images:
             yield from self._timeline.frames(images, stop)
 
     def share(self, device: CudaDevice) -> None:
-        """Lets a renderer draw where this GPU reads; an iterable's images are copied there. Ask before the start."""
+        """Let a renderer draw where this GPU reads; copy an iterable's images there. Call it before the start."""
         self._canvas.share(device)
         self._timeline.share(device)
 
@@ -76,7 +75,7 @@ class PythonSource:
         return SourceStats()
 
     def close(self) -> None:
-        """Gives memory back; frames already handed out stay valid."""
+        """Free memory; frames already handed out stay valid."""
         self._canvas.close()
 
     def _images(self) -> Generator[Image, None, None]:
@@ -140,14 +139,14 @@ BITS = 32
 
 
 def blank(width: int, height: int) -> Iterator[U8]:
-    """One gray image, over and over: no work per frame."""
+    """Return one gray image, over and over: no work per frame."""
     image = np.full((height, width, 3), BLANK_GRAY, np.uint8)
     image.flags.writeable = False  # nobody may change what others see
     return repeat(image)
 
 
 def noise(width: int, height: int, seed: int) -> Iterator[U8]:
-    """A few images of noise, over and over: no work per frame."""
+    """Return a few images of noise, over and over: no work per frame."""
     images = np.random.default_rng(seed).integers(0, 256, (NOISE_IMAGES, height, width, 3), np.uint8)
     images.flags.writeable = False
     return cycle(images)
@@ -170,7 +169,7 @@ SCENES: Mapping[str, Callable[..., Any]] = {"blank": blank, "noise": noise, "cou
 
 
 def scene_named(name: str, where: str) -> Callable[..., Any]:
-    """What makes a scene. Raises ConfigError: there is none of that name."""
+    """Return the function that makes a scene. Raises ConfigError for an unknown name."""
     if name not in SCENES:
         raise ConfigError(
             f"unknown scene 'synthetic:{name}'{nearest(name, SCENES)}",

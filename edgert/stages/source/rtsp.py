@@ -30,11 +30,11 @@ _RECORDINGS = frozenset({".mp4", ".mkv", ".mov", ".avi", ".webm", ".m4v"})
 
 
 def network_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
-    """A source for the URL in ``config``: over TCP unless set otherwise, at a key frame first, opened again when
-    nothing came for ``timeout``.
+    """Return a source for the URL in ``config``, opened again when nothing came for ``timeout``.
 
-    Live, so that a slow pipeline sees the newest frame; ``realtime: false``, or the URL of a recording such as
-    ``https://…/clip.mp4``, keeps every frame and is never begun anew.
+    It reads over TCP unless set otherwise and begins at a key frame. It is live, so that a slow pipeline sees the
+    newest frame. ``realtime: false``, or the URL of a recording such as ``https://…/clip.mp4``, keeps every frame and
+    is never begun anew.
 
     Raises:
         ConfigError: not a URL.
@@ -133,7 +133,7 @@ class Stream(Video):
         return ""
 
     def images(self) -> Iterator[Image]:
-        """Ends only where the stream ends that has announced its length; every other end is a loss."""
+        """Yield images. Only a stream that announced its length can end; every other end is a loss."""
         yield from super().images()
         is_checked = self._length_ns is not None
         if self.ending or (self.outline.duration_ns and not is_checked):
@@ -162,7 +162,7 @@ class Stream(Video):
 
 
 def is_recording(url: str) -> bool:
-    """Whether a URL names a file that has an end, and not what a camera sees now."""
+    """Return whether a URL names a file that has an end, not a live camera."""
     try:
         parts = urlsplit(url)
     except ValueError:  # no address, as :func:`network_source` says

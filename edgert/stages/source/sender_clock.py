@@ -34,7 +34,7 @@ class SenderClock:
         self._is_known = False
 
     def see(self, packet: av.Packet[Any]) -> None:
-        """A packet, before it is decoded. A time that cannot be is logged, once."""
+        """Read the sender's time from a packet, before it is decoded. Logs an impossible time once."""
         at_ns = media_ns(packet.pts, packet.time_base)
         if at_ns is None or not packet.has_sidedata("prft"):
             return
@@ -51,5 +51,5 @@ class SenderClock:
             )
 
     def at(self, media_ns: int | None) -> int | None:
-        """Nanoseconds of the epoch at a time of the stream's own; None where the sender does not say."""
+        """Return nanoseconds of the epoch at a time of the stream; None where the sender does not give it."""
         return media_ns + self._ahead_ns if self._is_known and media_ns is not None else None

@@ -20,7 +20,7 @@ _REDUCED = 1
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file begins as images do that can be read here. Looks at its first bytes only."""
+    """Return whether a file begins like an image that can be read here. Reads its first bytes only."""
     try:
         with path.open("rb") as file:  # OpenCV takes names that are UTF-8 text only
             return path.is_file() and bool(cv2.haveImageReader(f"/proc/self/fd/{file.fileno()}"))
@@ -63,18 +63,15 @@ def _pages(file: BinaryIO, order: str) -> int:
 
 
 def read_image(path: Path) -> U8 | None:
-    """A (height, width, 3) uint8 BGR image turned by its EXIF or TIFF tag; None when it cannot be read."""
+    """Return a (height, width, 3) uint8 BGR image, rotated by its EXIF or TIFF tag; None when it cannot be read."""
     return read_pixels(path, cv2.IMREAD_COLOR)
 
 
 def read_pixels(path: Path, how: int = cv2.IMREAD_UNCHANGED) -> U8 | None:
-    """An image as OpenCV decodes it; None when it cannot be read.
+    """Return an image as OpenCV decodes it with flags ``how`` (``cv2.IMREAD_…``); None when it cannot be read.
 
-    It is decoded from memory. OpenCV opens no name that is not UTF-8 text, and reads no TIFF file that is turned by a
-    quarter; of a buffer it does both.
-
-    Args:
-        how: a sum of ``cv2.IMREAD_``...; by default (height, width) or (height, width, channels) of uint8 or uint16.
+    By default it is (height, width) or (height, width, channels) of uint8 or uint16. It is decoded from memory, because
+    OpenCV opens no file name that is not UTF-8 text, and reads no TIFF file that is rotated by 90°.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:

@@ -51,19 +51,19 @@ class Canvas:
         self._supply: GrowingPool | None = None
 
     def share(self, device: CudaDevice) -> None:
-        """From now on, in memory that this GPU reads, too."""
+        """Allocate in memory that this GPU reads, too, from now on."""
         self._make = partial(shared_supply, device, self.width * self.height * 3)
         self._supply = None
 
     def acquire(self) -> tuple[U8, Lease]:
-        """A buffer (height, width, 3) uint8, contents undefined, and its lease."""
+        """Return a buffer (height, width, 3) uint8, contents undefined, and its lease."""
         self._supply = self._supply or self._make()
         lent = self._supply.acquire()
         assert lent is not None  # there is no limit
         return lent[0].reshape(self.height, self.width, 3), lent[1]
 
     def close(self) -> None:
-        """Gives the memory back when the last image is gone; whoever draws another gets new memory."""
+        """Free the memory when the last image is gone; later images get new memory."""
         self._supply = None
 
 
@@ -80,18 +80,18 @@ LATE_NS = 1_000_000_000
 
 
 class MediaClock:
-    """Turns a stream's own times into positions that start at 0 and never run backwards or stand still.
+    """Turns a stream's own times into positions that start at 0 and always increase.
 
-    A new connection, a loop, or a clock that was set starts a new stretch. Live streams bridge the gap by the
-    time that really passed; files go on as far behind the last frame as that was behind the one before. What a server
-    has stored for whoever connects comes at once, and each time would put a stretch ahead of the time that passes by
-    its length, for good: but for the first, a live stretch begins where the frame of its first second stands that took
-    the shortest way.
+    A new connection, a loop, or a changed clock starts a new stretch. Live streams bridge the gap by the time that
+    really passed. Files continue one frame distance behind the last frame.
+
+    A server sends what it has stored to a new client at once, which would put each live stretch ahead for good. So,
+    except for the first, a live stretch begins where the frame of its first second with the least delay is.
 
     Args:
         live: whether gaps are bridged by the wall clock.
-        period_ns: assumed distance of frames where nothing better is known. 0 for times that a program gives its own
-            images: what has one time keeps it, and what lies behind the one before has the time of that.
+        period_ns: assumed distance of frames where nothing better is known. 0 for times that a program gives its
+            images: equal times stay equal, and a time before the last one becomes the last one.
     """
 
     def __init__(self, live: bool, period_ns: int = 0) -> None:
@@ -105,12 +105,12 @@ class MediaClock:
         self._shifts = deque[tuple[int, int]]([(0, 0)], maxlen=256)  # from which position on, and by how much
 
     def restart(self, period_ns: int | None = None) -> None:
-        """The next frame begins a new stretch: another connection, or the file from its start."""
+        """Begin a new stretch with the next frame: another connection, or the file from its start."""
         self._is_new = True
         self._period_ns = self._period_ns if period_ns is None else period_ns
 
     def at(self, media_ns: int | None, now_ns: int) -> int:
-        """Position of a frame whose stream states ``media_ns`` (None: it does not), seen at ``now_ns``."""
+        """Return the position of a frame with stream time ``media_ns`` (None: unknown), seen at ``now_ns``."""
         position = self._position(media_ns, now_ns)
         if self._is_new:
             self._began_ns, self._began_at_ns = now_ns, position
@@ -125,7 +125,7 @@ class MediaClock:
         return position
 
     def stream_ns(self, position_ns: int) -> int:
-        """The stream's own time at the position of one of the last frames. From any thread."""
+        """Return the stream's own time at the position of one of the last frames. From any thread."""
         shifts = list(self._shifts)
         return position_ns - next((by for begin, by in reversed(shifts) if begin <= position_ns), shifts[0][1])
 
@@ -164,7 +164,7 @@ class Pacer:
         self._start_ns: int | None = None
 
     def wait(self, media_ns: int, stop: threading.Event) -> bool:
-        """Blocks until ``media_ns`` is due or ``stop`` is set; returns whether to go on."""
+        """Block until ``media_ns`` is due or ``stop`` is set; return whether to continue."""
         now_ns = self._clock.now_ns()
         if self._start_ns is None or now_ns - self._start_ns - media_ns > LATE_NS:
             self._start_ns = now_ns - media_ns
@@ -182,7 +182,7 @@ class Thinner:
     _slot: int = -1
 
     def keeps(self, media_ns: int) -> bool:
-        """Whether the frame at this position stays."""
+        """Return whether to keep the frame at this position."""
         if self.fps is None:
             return True
         # Positions are rounded to whole ticks, so a frame may lie a hair before its slot.
@@ -224,12 +224,14 @@ class Timeline:
         self._index = self._count = 0
 
     def share(self, device: CudaDevice) -> None:
-        """From now on, frames lie in memory that this GPU reads; those of others are copied there, and counted."""
+        """Give frames in memory that this GPU reads from now on; images elsewhere are copied there, and counted."""
         self._staging = Staging(device)
 
     def frames(self, images: Iterable[Image], stop: threading.Event) -> Iterator[Frame]:
-        """Frames until the images end, the limit is reached or ``stop`` is set. Leases pass on to the frames;
-        those of images that are left out end here."""
+        """Yield frames until the images end, the limit is reached or ``stop`` is set.
+
+        Leases pass on to the frames; those of images that are left out end here.
+        """
         self._index = self._count = 0
         try:
             for image in images:
@@ -258,8 +260,10 @@ class Timeline:
         return self._count == self._limit
 
     def frame(self, image: Image, stop: threading.Event) -> Frame | None:
-        """The frame that an image becomes, with its lease; None, and its lease ended, where it is left out, or ``stop``
-        is set. Where it raises, such as DeviceError for too little memory, the lease is still the caller's."""
+        """Return an image's frame, with its lease; None where it is left out or ``stop`` is set, and the lease ends.
+
+        Where it raises, such as DeviceError for too little memory, the lease is still the caller's.
+        """
         media_ns = self.media.at(image.media_ns, image.timestamp_ns)
         self._index += image.lost
         is_kept = self._thinner.keeps(media_ns)
@@ -271,7 +275,7 @@ class Timeline:
         return frame
 
     def close(self) -> None:
-        """Gives memory of its own back when the last frame in it is gone."""
+        """Free its memory when the last frame in it is gone."""
         if self._staging is not None:
             self._staging.close()
 

@@ -1,4 +1,4 @@
-"""Memory of images that a program brings: arrays that other libraries hold on a GPU, and buffers that it is lent."""
+"""Memory of images that a program brings: other libraries' arrays on a GPU, and buffers of edgert."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from edgert.stages.gpu.upload import shared_supply
 
 
 class Tensors:
-    """Takes arrays of other libraries on one GPU as they lie there. From any thread.
+    """Takes arrays of other libraries on one GPU in place. From any thread.
 
-    Each image in use has a stream of its own, which waits for whatever writes it; whoever reads the image waits for
-    that stream. Arrays are let go when their lease has ended and the GPU has read them. No thread waits for that: it is
-    looked at whenever an image comes, and by :meth:`settle`.
+    Each image in use has its own stream, which waits for the stream that writes it; readers of the image wait for that
+    stream. Arrays are released when their lease has ended and the GPU has read them. No thread waits for that: it is
+    checked with each image, and by :meth:`settle`.
     """
 
     def __init__(self, device: CudaDevice, counter: Counter) -> None:
@@ -34,7 +34,7 @@ class Tensors:
         self._loans = Loans(device, counter, partial(_let_go, self._held, self._free))
 
     def take(self, parts: Sequence[Any]) -> tuple[list[DeviceView], StreamLease]:
-        """Views of the arrays that make up an image, and the lease that keeps these alive. Raises DeviceError."""
+        """Return views of the arrays of an image, and the lease that keeps these alive. Raises DeviceError."""
         self.settle()
         with self._turn:
             if not self._free:
@@ -53,16 +53,16 @@ class Tensors:
         return [replace(view, lease=lease) for view in held], lease
 
     def settle(self) -> None:
-        """Lets go of arrays that nobody needs any more."""
+        """Release arrays that are no longer in use."""
         self._loans.settle()
 
     def close(self) -> None:
-        """Waits for the GPU and lets go of what it has read; of the rest when its leases end."""
+        """Wait for the GPU and release what it has read; release the rest when its leases end."""
         self._loans.close()
 
 
 def _let_go(held: dict[int, list[DeviceView]], free: list[int], slot: int) -> None:
-    """Gives an image's arrays back to their owners."""
+    """Return an image's arrays to their owners."""
     for view in held.pop(slot):
         view.lease.release()
     free.append(slot)
@@ -71,8 +71,8 @@ def _let_go(held: dict[int, list[DeviceView]], free: list[int], slot: int) -> No
 class Buffer:
     """Memory for one image, or for a batch, to be filled and then submitted, or given to a call of the pipeline.
 
-    It goes back when the frame that it became is let go; one that is never submitted when it is released, left by
-    ``with``, or dropped.
+    It goes back when the frame that it became is released. One that is never submitted goes back when it is released,
+    left by ``with``, or dropped.
 
     Attributes:
         format: how the pixels are read.
@@ -90,13 +90,13 @@ class Buffer:
     def array(self) -> U8:
         """The pixels, uint8, C-contiguous, contents undefined until they are written.
 
-        An array that is kept beyond the submission keeps the memory from being lent again. Raises StageError once the
+        An array that is kept beyond the submission keeps the memory from being used again. Raises StageError once the
         buffer was submitted or released.
         """
         return self._own()[0]
 
     def hand_over(self) -> tuple[U8, Lease]:
-        """The pixels and their lease, for one who submits them, and ends this by :meth:`submitted`.
+        """Return the pixels and their lease for a submission, which ends with :meth:`submitted`.
 
         Raises:
             StageError: as :attr:`array`.
@@ -106,7 +106,7 @@ class Buffer:
         return held
 
     def submitted(self, lease: Lease, is_taken: bool) -> bool:
-        """Ends what :meth:`hand_over` began.
+        """End a submission that :meth:`hand_over` began.
 
         Args:
             lease: of the frame that was submitted.
@@ -124,7 +124,7 @@ class Buffer:
         return True
 
     def release(self) -> None:
-        """Gives the memory back unless it was submitted. Twice is once."""
+        """Free the memory unless it was submitted. May be called twice."""
         if self._held is not None and not self._gone:
             (_, lease), self._held, self._gone = self._held, None, "it was released"
             lease.release()
@@ -152,13 +152,13 @@ _LOOK_S = 0.0005  # between two looks for a free one; only where all are lent
 
 
 class Buffers:
-    """Lends buffers that a GPU reads without a copy by the host, where there is one; else ordinary aligned memory.
+    """Buffers that a GPU reads without a copy by the host, where there is one; else ordinary aligned memory.
 
-    At most :func:`most_lent` of a size are lent at a time; memory of the four sizes used last is kept.
-    From any thread.
+    At most :func:`most_lent` of a size are in use at a time; memory of the four sizes used last is kept. From any
+    thread.
 
     Args:
-        device: the GPU that is going to read them; None: none.
+        device: the GPU that is going to read them, or None.
     """
 
     def __init__(self, device: CudaDevice | None, counter: Counter) -> None:
@@ -168,7 +168,7 @@ class Buffers:
     def lend(
         self, shape: tuple[int, ...], format: PixelFormat, timeout_s: float | None, where: str, batch: int = 0
     ) -> Buffer:
-        """One for an image of that shape, or for a batch of so many; waits until one comes back where all are lent.
+        """Return a buffer for an image of that shape, or for ``batch`` of them; wait while all are in use.
 
         Raises:
             StageError: none came back in time.
@@ -189,11 +189,11 @@ class Buffers:
         return Buffer(*lent, format, is_batch=batch > 0)
 
     def close(self) -> None:
-        """Gives the memory back when the last buffer is gone."""
+        """Free the memory when the last buffer is gone."""
         self._supplies.clear()
 
     def acquire(self, shape: tuple[int, ...], batch: int = 0) -> tuple[U8, Lease] | None:
-        """An array of that shape, of a batch of so many images, and its lease; None where all are lent.
+        """Return an array of that shape for ``batch`` images, and its lease; None where all are in use.
 
         Raises:
             DeviceError: too little memory.
@@ -214,8 +214,8 @@ class Buffers:
 
 
 def most_lent(batch: int) -> int:
-    """Buffers of one size that are lent at a time, of batches of so many images.
+    """Return the limit of buffers of one size in use, for batches of ``batch`` images.
 
-    About as much memory as of single ones, but enough for those that a GPU reads, that wait and that are filled.
+    It is about as much memory as of single ones, but enough for batches that are read, that wait and that are filled.
     """
     return SETTLED if batch < 2 else max(SETTLED // batch, _MOST_BATCHES)

@@ -1,10 +1,10 @@
 """A V4L2 camera whose driver writes into memory that the GPU fetches from: mapped or pinned, handed over by address.
 
 A GPU that shares the processor's memory (Jetson) reads it in place; another makes one copy, which is counted. The order
-of the calls is that of the kernel's documentation, https://docs.kernel.org/userspace-api/media/v4l/userp.html; structs
-and requests are those of linux/videodev2.h, https://docs.kernel.org/userspace-api/media/v4l/videodev.html, with sizes
-and offsets of 64-bit machines, held to what a C compiler makes of the header by tests. Tested on a double of the
-kernel; none of this has run on a board, or with a camera.
+of the calls is that of the kernel's documentation, https://docs.kernel.org/userspace-api/media/v4l/userp.html. Structs
+and requests are those of linux/videodev2.h, https://docs.kernel.org/userspace-api/media/v4l/videodev.html. Tests hold
+their 64-bit sizes and offsets to a C compiler's. Tested with a double of the kernel; none of this has run on a board,
+or with a camera.
 """
 
 import ctypes
@@ -108,7 +108,7 @@ class RequestBuffers(ctypes.Structure):
 
 
 class Buffer(ctypes.Structure):
-    """``v4l2_buffer``; ``userptr`` stands for the union ``m``."""
+    """``v4l2_buffer``; ``userptr`` is a member of the union ``m``."""
 
     _fields_ = (
         *_u32("index", "type", "bytesused", "flags", "field"),
@@ -139,8 +139,10 @@ class FrameSize(ctypes.Structure):
 
 
 class FrameInterval(ctypes.Structure):
-    """``v4l2_frmivalenum``; ``fractions`` are seconds per frame as numerator and denominator: one, or the shortest, the
-    longest and the step."""
+    """``v4l2_frmivalenum``; ``fractions`` are seconds per frame as numerator and denominator.
+
+    There is one, or the shortest, the longest and the step.
+    """
 
     _fields_ = (
         *_u32("index", "pixel_format", "width", "height", "type"),
@@ -150,8 +152,10 @@ class FrameInterval(ctypes.Structure):
 
 
 class Kernel:
-    """The calls, each of which raises OSError. ``ioctl`` leaves the answer in ``argument``; ``wait`` returns whether a
-    filled buffer came in time."""
+    """The kernel's calls, each of which raises OSError.
+
+    ``ioctl`` leaves the answer in ``argument``; ``wait`` returns whether a filled buffer came in time.
+    """
 
     def open(self, path: str) -> int:
         # Without blocking, so that wait() decides how long.
@@ -182,7 +186,7 @@ class Node:
             raise self.error("cannot open", cause(error)) from error
 
     def ask(self, request: int, argument: ctypes.Structure | ctypes.c_int) -> None:
-        """Asks the driver, whose answer is then in ``argument``."""
+        """Send the driver a request; its answer is then in ``argument``."""
         try:
             self._kernel.ioctl(self._fd, request, argument)
         except OSError as error:
@@ -190,7 +194,7 @@ class Node:
             raise self.error(what, f"{NAMES[request]}: {error.strerror}") from error
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether a filled buffer came in time."""
+        """Return whether a filled buffer came in time."""
         try:
             return self._kernel.wait(self._fd, timeout_s)
         except OSError as error:
@@ -205,18 +209,18 @@ class Node:
 
 
 def fourcc(letters: str) -> int:
-    """``YUYV`` → the number that V4L2 knows it by."""
+    """Return V4L2's number for four letters such as ``YUYV``."""
     return int.from_bytes(letters.encode("ascii"), "little")
 
 
 class UserPointerCamera:
     """One opened camera; see :class:`~edgert.stages.source.live.Device`.
 
-    A buffer goes back to the driver when its image's lease has ended and the GPU has read it. Buffers that are lent
-    when the camera is closed are freed when they come back.
+    A buffer goes back to the driver when its image's lease has ended and the GPU has read it. Buffers in use when the
+    camera is closed are freed when they come back.
 
     Raises:
-        DeviceError: the driver takes no memory of others, has not the format, or there is too little memory.
+        DeviceError: the driver takes no user memory, has not the format, or there is too little memory.
     """
 
     def __init__(
@@ -251,7 +255,7 @@ class UserPointerCamera:
             raise
 
     def images(self) -> Iterator[Image]:
-        """Blocks for each image. Raises DeviceError when the camera is gone, or gives none in time."""
+        """Yield images, blocking for each. Raises DeviceError when the camera is gone, or gives none in time."""
         waited_since_ns = self._clock.now_ns()
         while True:
             self._loans.settle(_POLL_S if len(self._lent) == BUFFERS else 0.0)
@@ -280,7 +284,7 @@ class UserPointerCamera:
         self._loans.close()
 
     def _agreed(self, config: SourceStage) -> PixFormat:
-        """What the driver makes of the size, format and rate that are asked of it."""
+        """Set size, format and rate, and return what the driver granted."""
         found = Capability()
         self._node.ask(QUERYCAP, found)
         caps = found.device_caps if found.capabilities & CAP_DEVICE_CAPS else found.capabilities
@@ -303,7 +307,7 @@ class UserPointerCamera:
         self._node.ask(QBUF, Buffer(index=index, type=CAPTURE, memory=USERPTR, userptr=address, length=nbytes))
 
     def _next(self) -> Image | None:
-        """The image that the driver has filled; None for a damaged one."""
+        """Return the image that the driver has filled; None for a damaged one."""
         buffer = Buffer(type=CAPTURE, memory=USERPTR)
         self._node.ask(DQBUF, buffer)
         if buffer.flags & FLAG_ERROR:
@@ -342,6 +346,6 @@ class UserPointerCamera:
 
 
 def color_of(pix: PixFormat) -> Color:
-    """From the colors that the driver reports."""
+    """Return the colors that the driver reports."""
     full = pix.quantization == QUANTIZATION_FULL or pix.colorspace == COLORSPACE_JPEG
     return Color("bt709" if pix.colorspace == COLORSPACE_REC709 else "bt601", full)

@@ -59,8 +59,7 @@ def granted(path: str, kernel: v4l2.Kernel) -> Granted | None:
 def offers(path: str, size: Size | None, kernel: v4l2.Kernel) -> tuple[Size | None, Offers]:
     """Return the size, and what the camera offers at it; nothing where it cannot be opened or its driver lists nothing.
 
-    Args:
-        size: (width, height); None for the one that the camera is set to.
+    ``size`` is (width, height); None means the one that the camera is set to.
     """
     with suppress(OSError):
         fd = kernel.open(path)
@@ -185,7 +184,7 @@ class _Counted:
         return self._device.ending
 
     def images(self) -> Iterator[Image]:
-        """See :meth:`Device.images`."""
+        """Yield the device's images; see :meth:`Device.images`."""
         return self._watched(self._device.images())
 
     def close(self) -> None:
@@ -193,7 +192,7 @@ class _Counted:
 
 
 def _granted(fd: int, kernel: v4l2.Kernel) -> Granted:
-    """Raises OSError where the driver does not even say its format."""
+    """Return what the camera is set to. Raises OSError where the driver does not report its format."""
     format, parameters = v4l2.Format(type=v4l2.CAPTURE), v4l2.StreamParm(type=v4l2.CAPTURE)
     kernel.ioctl(fd, v4l2.G_FMT, format)
     fps = None
@@ -235,7 +234,7 @@ def _rates(fd: int, kernel: v4l2.Kernel, pixel_format: int, size: Size) -> Itera
 
 
 def _is_there(fd: int, kernel: v4l2.Kernel, request: int, argument: ctypes.Structure) -> bool:
-    """Whether the driver answers; EINVAL is the end of a list, ENOTTY a request that it does not know."""
+    """Return whether the driver answers; EINVAL is the end of a list, ENOTTY an unknown request."""
     try:
         kernel.ioctl(fd, request, argument)
     except OSError:
@@ -244,5 +243,5 @@ def _is_there(fd: int, kernel: v4l2.Kernel, request: int, argument: ctypes.Struc
 
 
 def _letters(pixel_format: int) -> str:
-    """``YUYV`` of the number that V4L2 knows it by."""
+    """Return the four letters, such as ``YUYV``, of V4L2's number."""
     return int(pixel_format & 0x7FFF_FFFF).to_bytes(4, "little").decode("ascii", "replace")
