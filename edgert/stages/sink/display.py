@@ -32,12 +32,12 @@ _LAST_WORDS = 4096
 class DisplaySink:
     """Shows the drawn image, or the frame with boxes, labels, masks and keypoints where nothing was drawn.
 
-    A stream's window has a thread and a viewer process of its own (:mod:`edgert.stages.sink.viewers`); it takes the
-    newest image whenever it is ready for one, so that no display holds up the pipeline. A viewer that ends is
-    started again when the display is back, unless its user closed the window.
+    A stream's window has its own thread and viewer process (:mod:`edgert.stages.sink.viewers`). It takes the newest
+    image whenever it is ready for one, so that no display delays the pipeline. A viewer that ends is started again when
+    the display is back, unless its user closed the window.
 
     Args:
-        size: (width, height) of a window in pixels; 0: as the image is, of at most 1280x720.
+        size: (width, height) of a window in pixels; 0: the image's, at most 1280x720.
         fullscreen: fill the screen, where the viewer can.
         left: called once when the user has closed the last window.
     """
@@ -50,7 +50,7 @@ class DisplaySink:
         self._windows: dict[str, Window] = {}
 
     def open(self) -> None:
-        """Finds a viewer that works. Raises DeviceError when there is none, with the reason of each."""
+        """Find a viewer that works. Raises DeviceError when there is none, with the reason of each."""
         here = viewers.surroundings()
         self.viewer, refused = viewers.working(here, fullscreen=self.fullscreen, where=f"stages.{self.name}")
         why_not = "".join(f"; not {name}: {why}" for name, why in refused.items())
@@ -61,14 +61,14 @@ class DisplaySink:
             )
 
     def process(self, result: Result) -> None:
-        """Gives the result to its stream's window; never waits for it. Raises what went wrong when it made an image."""
+        """Give the result to its stream's window without waiting. Raises an earlier error of that window's thread."""
         stream = result.frame.stream
         if stream not in self._windows:
             self._windows[stream] = Window(self, stream)
         self._windows[stream].show(result)
 
     def close(self) -> None:
-        """Closes all windows, within a second."""
+        """Close all windows, within a second."""
         for window in self._windows.values():
             window.end()
         for window in self._windows.values():
@@ -76,7 +76,7 @@ class DisplaySink:
         self._windows.clear()
 
     def on_closed(self) -> None:
-        """The user has closed a window."""
+        """Stop the pipeline when the user has closed the last window."""
         if all(window.is_closed for window in list(self._windows.values())):
             _LOG.info("%s: every window was closed", self.name)
             self._left()
@@ -105,7 +105,7 @@ class Window(threading.Thread):
         self.start()
 
     def show(self, result: Result) -> None:
-        """Replaces the newest result. Raises the error with which this thread has ended."""
+        """Replace the newest result. Raises the error with which this thread has ended."""
         if self._error is not None:
             raise self._error
         with self._changed:
@@ -119,13 +119,13 @@ class Window(threading.Thread):
             before.frame.lease.release()
 
     def end(self) -> None:
-        """Asks the thread to end; returns at once."""
+        """Ask the thread to end; return at once."""
         self._ending.set()
         with self._changed:
             self._changed.notify()
 
     def run(self) -> None:
-        """The thread's body."""
+        """Show images until the end; the thread's body."""
         try:
             while not self._ending.is_set() and not self.is_closed:
                 self._step()
@@ -142,7 +142,7 @@ class Window(threading.Thread):
             _LOG.debug("%s: %s: %d images shown, %d skipped", self._stage, self._stream, self.shown, self.skipped)
 
     def _step(self) -> None:
-        """Shows the next image, or notices that the viewer has ended; at least every 0.1 s."""
+        """Show the next image, or notice that the viewer has ended; at least every 0.1 s."""
         with self._changed:
             self._changed.wait_for(lambda: self._newest is not None or self._ending.is_set(), _TICK_S)
             result, self._newest = self._newest, None
@@ -179,7 +179,7 @@ class Window(threading.Thread):
         return True
 
     def _lost(self, ended: str) -> None:
-        """The viewer has ended: by its user, because it does not work here after all, or with the display."""
+        """Handle the end of the viewer: by its user, because it does not work here, or with the display."""
         if viewers.CLOSED in ended:
             self.is_closed = True
             self._sink.on_closed()
@@ -198,7 +198,7 @@ class Window(threading.Thread):
         self._again_s = time.monotonic() + _AGAIN_S
 
     def _has_settled(self) -> bool:
-        """Whether the viewer has run for a while, so that it does work here."""
+        """Return whether the viewer has run long enough to show that it works here."""
         return time.monotonic() - self._started_s > _SETTLED_S
 
 
@@ -216,9 +216,9 @@ class WindowImage:
         self._inside = (0, 0, 0, 0)
 
     def of(self, result: Result, asked: tuple[int, int]) -> U8:
-        """(h, w, 4) BGRx, valid until the next call. An image of another shape gets black bars.
+        """Return (h, w, 4) BGRx, valid until the next call. An image of another shape gets black bars.
 
-        An image on the GPU is painted and scaled there, and what is shown comes down. Each copy is counted.
+        An image on the GPU is painted and scaled there before it is copied to the host. Each copy is counted.
         """
         frame, drawn = result.frame, result.image
         width, height = (frame.width, frame.height) if drawn is None else drawn.shape[1::-1]
@@ -240,12 +240,12 @@ class WindowImage:
         return self._packed
 
     def close(self) -> None:
-        """Gives the buffers back."""
+        """Free the buffers."""
         self._images.close()
 
 
 def window_size(image: tuple[int, int], asked: tuple[int, int]) -> tuple[int, int]:
-    """(width, height) of a window for images of a size: as asked, the other side in proportion where one is 0."""
+    """Return (width, height) of a window: as configured, the other side in proportion where one is 0."""
     width, height = asked
     scale = min(1.0, _MOST[0] / image[0], _MOST[1] / image[1])
     if width or height:
@@ -255,7 +255,7 @@ def window_size(image: tuple[int, int], asked: tuple[int, int]) -> tuple[int, in
 
 
 def placed(image: tuple[int, int], window: tuple[int, int]) -> tuple[int, int, int, int]:
-    """(x, y, width, height) of an image in the middle of a window, as large as its shape allows."""
+    """Return (x, y, width, height) of an image in the middle of a window, as large as its shape allows."""
     wide = max(1, round(image[0] * min(window[0] / image[0], window[1] / image[1])))
     high = min(window[1], max(1, round(image[1] * wide / image[0])))
     return (window[0] - wide) // 2, (window[1] - high) // 2, wide, high
@@ -283,7 +283,7 @@ class Viewer:
         self._poll.register(self._in, select.POLLOUT)
 
     def put(self, image: U8, ending: threading.Event) -> bool:
-        """Writes one image; whether all of it went out, before the viewer ended or anybody asked for the end."""
+        """Write one image; return whether all of it was written before the viewer or the sink ended."""
         left, moved_s = memoryview(image.data).cast("B"), time.monotonic()
         while left and not ending.is_set() and not self.ended():
             if self._poll.poll(_TICK_S * 1000):
@@ -295,7 +295,7 @@ class Viewer:
         return not left
 
     def ended(self) -> str:
-        """Why it has ended; empty while it runs."""
+        """Return why the viewer has ended; empty while it runs."""
         if self._ended:
             return self._ended
         with suppress(BlockingIOError):
@@ -307,7 +307,7 @@ class Viewer:
         return self._ended
 
     def close(self) -> None:
-        """Ends it, within half a second."""
+        """End the viewer, within half a second."""
         self._in.close()  # the end of its images
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)

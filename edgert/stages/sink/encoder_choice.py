@@ -33,11 +33,7 @@ class Here:
 
 
 def here(codec: encoders.Codec, ordinal: int = 0) -> Here:
-    """This machine.
-
-    Args:
-        ordinal: the GPU that would encode.
-    """
+    """Return this machine's encoders for a codec. ``ordinal`` is the GPU that would encode."""
     machine = detect()
     board = machine.board
     if board is not None and board.encoder is not None and not board.encoder.engines:
@@ -52,9 +48,9 @@ def here(codec: encoders.Codec, ordinal: int = 0) -> Here:
 
 
 def ranked(on_gpu: bool, found: Here) -> list[tuple[encoders.Kind, str]]:
-    """The encoders of hardware, best first, each with why it is not tried; empty where it is.
+    """Return the hardware encoders, best first, each with why it is not tried; empty where it is.
 
-    FFmpeg's NVENC is for where PyNvVideoCodec is not installed: it takes images of the host only.
+    FFmpeg's NVENC is for machines without PyNvVideoCodec: it takes images of the host only.
     """
     kinds: list[tuple[encoders.Kind, str]] = [("nvenc", found.nvenc), ("ffmpeg", found.ffmpeg)]
     if found.board != NO_JETSON:
@@ -84,14 +80,14 @@ class Choice:
     _said: str = ""
 
     def check(self) -> None:
-        """Raises DeviceError where nothing can encode, as far as is known before the first image."""
+        """Raise DeviceError where nothing can encode, as far as is known before the first image."""
         if self.encode != "gpu":
             self._cpu = encoders.cpu_encoder(self.codec, self.where, self.live)
         elif all(reasons := [why for _, why in ranked(True, here(self.codec))]):
             raise self._failed(reasons)
 
     def open(self, result: Result, format: encoders.VideoFormat) -> encoders.Encoder:
-        """The best encoder that opens, for a video that begins with this result. Raises DeviceError."""
+        """Return the best encoder that opens, for a video that begins with this result. Raises DeviceError."""
         device = encoders.gpu_of(result)
         reasons = list[str]()
         if self.encode != "cpu":
@@ -108,7 +104,7 @@ class Choice:
         return self._chosen(encoders.FfmpegEncoder(self._cpu, format), reasons)
 
     def refuse(self, kind: encoders.Kind, reason: str) -> None:
-        """It failed on the way: streams that begin from now on take the next."""
+        """Record that an encoder failed while running: streams that begin from now on use the next kind."""
         self._refused[kind] = reason
 
     def _make(

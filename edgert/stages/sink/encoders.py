@@ -41,15 +41,15 @@ Kind = Literal["board, on the GPU", "board", "nvenc", "ffmpeg", "cpu"]
 
 @dataclass(frozen=True, slots=True)
 class VideoFormat:
-    """What a video is to be.
+    """The format of a video.
 
     Attributes:
         quality: 0 to 51, lower is better: the CRF of H.264 on the processor, the constant quantizer elsewhere.
         width, height: pixels, even.
         rate: frames per second at which they are shown; None: each at its own time.
-        color: how its YUV is to be read.
-        bitrate_bps: of video that is watched while it is made, which every player can decode and which waits for no
-            image that is still to come; 0: of a file, by ``quality``.
+        color: matrix and range of its YUV.
+        bitrate_bps: for live video, which every player can decode and which has no B frames; 0 for a file, by
+            ``quality``.
     """
 
     codec: Codec
@@ -83,26 +83,27 @@ class Encoder(Protocol):
     raw: str
 
     def encode(self, result: Result, tick: int) -> list[Unit]:
-        """Takes the drawn image, or the frame where nothing was drawn, to be shown at that tick; returns what is
-        ready. The result may be let go afterwards."""
+        """Encode the drawn image, or the frame where nothing was drawn, shown at ``tick``; return the ready units.
+
+        The result may be released afterwards.
+        """
         ...
 
     def refresh(self) -> None:
-        """Asks for an image with which decoding can begin: the next one, or where the encoder cannot be asked, the one
-        that comes anyway."""
+        """Request a key frame: the next image, or the next regular one where the encoder takes no requests."""
         ...
 
     def finish(self) -> list[Unit]:
-        """Takes no more; returns the rest."""
+        """Return the remaining units; nothing can be encoded afterwards."""
         ...
 
     def close(self) -> None:
-        """Gives back what it holds, also after a failure."""
+        """Free its resources, also after a failure."""
         ...
 
 
 def size_of(result: Result) -> tuple[int, int]:
-    """(width, height) of the video this result belongs to: its image's, rounded down to even."""
+    """Return (width, height) of the video of this result: its image's, rounded down to even."""
     if result.image is None:
         return result.frame.width & ~1, result.frame.height & ~1
     height, width = result.image.shape[:2]
@@ -110,13 +111,13 @@ def size_of(result: Result) -> tuple[int, int]:
 
 
 def color_of(result: Result) -> Color:
-    """How the video's colors are to be read: as the frame's where its planes go over as they are."""
+    """Return the video's colors: the frame's where its planes are copied unchanged."""
     is_plain = result.image is None and result.frame.format in ("i420", "nv12")
     return result.frame.color if is_plain else Color()  # what OpenCV makes: BT.601, limited range
 
 
 def gpu_of(result: Result) -> CudaDevice | None:
-    """The GPU on which the image to encode is; None where it is on the host."""
+    """Return the GPU that holds the image to encode; None where the host does."""
     shown: Any = result.frame.planes[0] if result.image is None else result.image
     if not isinstance(shown, DeviceView) or shown.stream is None:
         return None
@@ -124,19 +125,19 @@ def gpu_of(result: Result) -> CudaDevice | None:
 
 
 class I420Writer:
-    """Writes one result after another as packed I420, each into a buffer nobody else uses any more."""
+    """Writer of results as packed I420, each into a buffer that is no longer in use."""
 
     def __init__(self) -> None:
         self._packed, self._bgr, self._downloader = Images(), Images(), Downloader()
 
     def write(self, result: Result) -> U8:
-        """The drawn image, or the frame where nothing was drawn.
+        """Return the drawn image, or the frame where nothing was drawn, as I420.
 
-        An i420 or nv12 frame goes over plane by plane, never through BGR. An odd last row or column is left out:
-        4:2:0 has no half chroma pixels. The copy is counted; what is on a GPU is brought down first, once.
+        An i420 or nv12 frame is copied plane by plane, never through BGR. An odd last row or column is left out: 4:2:0
+        has no half chroma pixels. The copy is counted; an image on a GPU is first copied to the host, once.
 
         Returns:
-            (h * 3 / 2, w) uint8, h and w even: the plane Y, then U, then V; :func:`color_of` says how they are read.
+            (h * 3 / 2, w) uint8, h and w even: the plane Y, then U, then V, in the colors of :func:`color_of`.
         """
         width, height = size_of(result)
         counter = result.frame.lease.counter
@@ -156,12 +157,12 @@ class I420Writer:
         return packed
 
     def close(self) -> None:
-        """Gives memory back."""
+        """Free its memory."""
         self._bgr.close()
 
 
 class _OwnThread:
-    """Encodes images in a thread of its own, in their order. A few may wait; then whoever hands over the next waits.
+    """Encodes images in order in its own thread. A few may be queued; then the next call waits.
 
     Args:
         encode: returns the units that are ready after an image, given with its tick.
@@ -251,7 +252,7 @@ class FfmpegEncoder:
         self._thread = _OwnThread(self._encode) if is_apart else None
 
     def encode(self, result: Result, tick: int) -> list[Unit]:
-        """Raises what PyAV raises."""
+        """Encode an image; return the ready units. Raises PyAV's errors."""
         image = self._i420.write(result)
         return self._encode(image, tick) if self._thread is None else self._thread.put(image, tick)
 
@@ -263,16 +264,16 @@ class FfmpegEncoder:
         return self._encoded(frame)
 
     def refresh(self) -> None:
-        """The next."""
+        """Make the next image a key frame."""
         self._asked = True
 
     def finish(self) -> list[Unit]:
-        """Raises what PyAV raises."""
+        """Return the remaining units. Raises PyAV's errors."""
         rest = self._thread.finish() if self._thread is not None else []
         return [*rest, *self._encoded(None)]
 
     def close(self) -> None:
-        """Gives memory back."""
+        """Free its memory."""
         if self._thread is not None:
             self._thread.close()
             self._thread = None  # each knew the other, so that the codec's memory would wait for the collector
@@ -283,14 +284,14 @@ class FfmpegEncoder:
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """What an encoder that fails on its way raises."""
+    """Return the exceptions of an encoder that fails while running."""
     import av
 
     return DeviceError, ValueError, av.FFmpegError
 
 
 def set_color(codec: Any, color: Color) -> None:
-    """Written into the file, as players otherwise guess the meaning of colors from the size."""
+    """Write the colors into the file, because players otherwise guess them from the size."""
     codec.color_primaries, codec.color_trc, codec.colorspace = _CODE_POINTS[color.matrix]
     codec.color_range = _FULL if color.full_range else _LIMITED
 
@@ -301,8 +302,11 @@ NVENC: dict[Codec, str] = {"h264": "h264_nvenc", "h265": "hevc_nvenc"}
 
 
 def _options(name: str, quality: int) -> dict[str, str]:
-    """CRF and quantizer share the scale 0 to 51 of ITU-T H.264 and H.265, on which 6 more halve the precision. The CRF
-    of x265 that looks like one of x264 is 5 more (https://trac.ffmpeg.org/wiki/Encode/H.265)."""
+    """Return the options for a quality.
+
+    CRF and quantizer share the scale 0 to 51 of ITU-T H.264 and H.265, on which 6 more halve the precision. The CRF of
+    x265 that looks like one of x264 is 5 more (https://trac.ffmpeg.org/wiki/Encode/H.265).
+    """
     if name == "libx264":
         return {"preset": "veryfast", "crf": str(quality)}
     if name == "libx265":
@@ -319,13 +323,13 @@ _LIVE = {  # ready with each image before the next one comes
 
 
 def _live_options(name: str, bitrate_bps: int) -> dict[str, str]:
-    """``bufsize``: no image is larger than half a second's share, so that none holds up the others for longer."""
+    """Return the options for live video; ``bufsize`` limits an image to the bits of half a second."""
     rate = {"b": str(bitrate_bps), "maxrate": str(bitrate_bps), "bufsize": str(bitrate_bps // 2)}
     return {**_LIVE[name], **rate, "sc_threshold": "0"}  # key frames come when they are asked for, not with every cut
 
 
 def has_encoder(name: str) -> bool:
-    """Whether this PyAV's FFmpeg was built with it, which does not mean that it can be opened."""
+    """Return whether this PyAV's FFmpeg was built with the encoder; opening it may still fail."""
     import av
 
     try:
@@ -336,10 +340,9 @@ def has_encoder(name: str) -> bool:
 
 
 def cpu_encoder(codec: Codec, where: str, live: bool = False) -> str:
-    """The name of FFmpeg's encoder on the processor. Raises DeviceError when there is none.
+    """Return the name of FFmpeg's encoder on the processor. Raises DeviceError when there is none.
 
-    Args:
-        live: for video that is watched while it is made; browsers do not play MPEG-4.
+    With ``live``, for browsers, MPEG-4 is no choice.
     """
     wanted, *others = ON_CPU[codec][: 1 if live else None]
     for name in (wanted, *others):

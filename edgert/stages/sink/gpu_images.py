@@ -19,11 +19,12 @@ Plane = tuple[int, int]
 
 
 class GpuImages:
-    """Writes images of one size: drawn ones by a kernel, NV12 frames by copies of the GPU's own. A frame that is on the
-    host all the same, as when its decoder fell back, is brought up; that is counted. For one thread.
+    """Writer of images of one size: drawn ones by a kernel, NV12 frames by copies on the GPU. For one thread.
+
+    A frame on the host, as after its decoder fell back, is copied to the GPU; that is counted.
 
     Args:
-        drawn: whether drawn images are expected, so that a kernel which cannot be had is known at the start.
+        drawn: whether drawn images are expected, so that a missing kernel is known at the start.
 
     Raises:
         BuildError, DeviceError: there is no kernel.
@@ -36,8 +37,10 @@ class GpuImages:
         self._i420, self._staged = I420Writer(), list[Block]()
 
     def write(self, result: Result, planes: Sequence[Plane]) -> None:
-        """Puts the drawn image, or the frame where nothing was drawn, into the planes Y and UV; waits until it is
-        there. Raises DeviceError when the GPU fails."""
+        """Write the drawn image, or the frame where nothing was drawn, to the planes Y and UV; wait for the GPU.
+
+        Raises DeviceError when the GPU fails.
+        """
         (luma, luma_pitch), (chroma, chroma_pitch) = planes
         frame = result.frame
         image: Any = result.image
@@ -59,7 +62,7 @@ class GpuImages:
         self._read.record(self.stream).synchronize()
 
     def close(self) -> None:
-        """Gives memory back."""
+        """Free its memory."""
         self._i420.close()
         while self._staged:
             self._staged.pop().release()

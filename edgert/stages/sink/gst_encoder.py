@@ -40,7 +40,7 @@ _NEXT = (1 << 64) - 1  # GST_CLOCK_TIME_NONE
 
 @lru_cache(maxsize=2)
 def missing(codec: Codec) -> str:
-    """Why this board's encoder cannot be used, and what to do; empty when it can, as far as GStreamer knows."""
+    """Return why this board's encoder cannot be used, and what to do; empty when it can, as far as GStreamer knows."""
     try:
         found, _ = gst.gstreamer()
     except DeviceError as error:
@@ -58,12 +58,12 @@ class GstEncoder:
     """Encodes images with a constant quantizer.
 
     Args:
-        device: on which the images are; None for the host.
+        device: the GPU that holds the images; None for the host.
         where: the sink's stage, for messages.
-        stall_s: after how long an encoder that takes or gives nothing has failed.
+        stall_s: seconds after which an encoder that takes or gives nothing has failed.
         drawn: whether the images are drawn ones.
-        trial: whether two images are encoded first and thrown away: only on its way does a pipeline report that the
-            hardware behind an element is not there, or does not take the size.
+        trial: whether two images are encoded first and discarded. Only a running pipeline reports missing hardware or a
+            size that it does not support.
 
     Raises:
         DeviceError: the pipeline cannot be made, the trial fails, or CUDA cannot write video memory.
@@ -111,7 +111,7 @@ class GstEncoder:
             raise
 
     def encode(self, result: Result, tick: int) -> list[Unit]:
-        """As every encoder's. Raises DeviceError: GStreamer's error, or the encoder takes no more images."""
+        """Encode like every encoder. Raises DeviceError: GStreamer's error, or the encoder takes no more images."""
         slot = self._free_slot()
         if self._pool is not None and self._on_gpu is not None:
             self._on_gpu.write(result, self._pool.images[slot].planes)
@@ -132,7 +132,7 @@ class GstEncoder:
             self._sink.send_event(self._video.video_event_new_upstream_force_key_unit(_NEXT, True, 0))
 
     def finish(self) -> list[Unit]:
-        """As every encoder's. Raises DeviceError: GStreamer's error, or the encoder gives no more images."""
+        """Finish like every encoder. Raises DeviceError: GStreamer's error, or the encoder gives no more images."""
         self._put.end_of_stream()
         units, last_s = list[Unit](), time.monotonic()
         while True:
@@ -148,8 +148,7 @@ class GstEncoder:
         return units
 
     def close(self) -> None:
-        """Ends the pipeline, and lets go of it: elements may keep an image for as long as they are. Then gives the
-        images' memory back."""
+        """End and drop the pipeline, whose elements may hold images; then free the images' memory."""
         self._pipeline.close()
         del self._pipeline, self._put, self._sink
         self._i420.close()
@@ -170,7 +169,7 @@ class GstEncoder:
             trial.close()
 
     def _free_slot(self) -> int:
-        """Waits for one, no longer than an encoder may take."""
+        """Wait for a free slot, no longer than an encoder may take."""
         with self._room:
             for _ in range(max(1, int(self._stall_s / 0.1))):
                 if self._room.wait_for(lambda: len(self._in_use) < self._most, 0.1):
@@ -196,7 +195,7 @@ class GstEncoder:
             raise self._pipeline.failure() or self._error("it takes no more images")
 
     def _unit(self, wait_ns: int) -> Unit | None:
-        """What is ready. Raises what an element complained about."""
+        """Return the next unit, or None. Raises the error that an element reported."""
         sample = self._sink.try_pull_sample(wait_ns)
         if sample is None:
             if (failure := self._pipeline.failure()) is not None:
@@ -208,7 +207,7 @@ class GstEncoder:
         return Unit(buffer.extract_dup(0, buffer.get_size()), self._tick_of(at_ns), is_key)
 
     def _tick_of(self, at_ns: int) -> int:
-        """The time that the image went in with; elements round it, V4L2 to microseconds."""
+        """Return the tick of the image that went in; elements round times, V4L2 to microseconds."""
         near = next((tick for tick in self._ticks if abs(tick * 1_000_000_000 // TICKS_HZ - at_ns) <= 2_000), None)
         if near is None:
             return self._ticks.pop(0) if self._ticks else at_ns * TICKS_HZ // 1_000_000_000

@@ -72,8 +72,10 @@ class ImagesSink:
         self._waiting, self._turn = dict[Path, Path](), threading.Condition()
 
     def open(self) -> None:
-        """Makes the folder, where its name is known yet. Raises StageError when that cannot be, or another process
-        writes these images."""
+        """Create the folder, where its name is known yet.
+
+        Raises StageError when that is impossible, or another process writes these images.
+        """
         if not has_field(self.pattern.parent, *_FIELDS):
             make_parent(self.pattern, self._where)
         make_parent(self._parts, self._where)
@@ -92,7 +94,7 @@ class ImagesSink:
             raise cannot_write(self.pattern, error, self._where) from error
 
     def process(self, result: Result) -> None:
-        """Writes one image, or none where ``every`` passes it over. Raises StageError, for instance disk full."""
+        """Write one image, or none where ``every`` skips it. Raises StageError, for instance disk full."""
         stream = result.frame.stream
         number = self._seen[stream]
         self._seen[stream] += 1
@@ -131,7 +133,7 @@ class ImagesSink:
             raise cannot_write(path, error, self._where, kept="the images written so far are whole") from error
 
     def close(self) -> None:
-        """Gives the buffers back; every file is closed already."""
+        """Free the buffers; every file is closed already."""
         if self._parts_lock >= 0:
             output_file.DISK.remove(self)
             self._publish(time.monotonic() + _CLOSE_S)
@@ -142,11 +144,11 @@ class ImagesSink:
         self._images.close()
 
     def sync(self) -> None:
-        """Brings images to the disk and gives them their names."""
+        """Flush images to the disk and give them their final names."""
         self._publish(float("inf"))
 
     def _path(self, stream: str, frame: int) -> Path:
-        """Where an image goes; beside one that stays it gets a number, as all later images of the run then do."""
+        """Return an image's path. Where a kept file has it, this and all later images of the run get a number."""
         wanted = fill(self.pattern, stream, frame)
         if self._is_newest or (self._is_counted and not self._rules.keeps):
             return wanted
@@ -173,7 +175,7 @@ class ImagesSink:
         self._retention.add(path, size_bytes)
 
     def _publish(self, until_s: float) -> None:
-        """Images get their names, until then only those that are on the disk."""
+        """Give images their final names; until ``until_s`` only those that are on the disk."""
         self.is_dirty = False
         with self._turn:
             waiting = list(self._waiting.items())

@@ -31,10 +31,10 @@ class DurableFile:
         self._head: bytes | None = b"" if output.is_regular else None
 
     def write(self, data: bytes) -> int:
-        """Writes all of ``data`` at the current place, or remembers why not; never raises.
+        """Write all of ``data`` at the current position, or store the error; never raises.
 
-        A muxer goes back when it finishes: to headers that say what lies behind. That is brought to the disk first, so
-        that no power cut leaves the one without the other.
+        A muxer seeks back at the end, to headers that describe the data behind. That data is flushed to the disk first,
+        so that no power cut leaves headers without their data.
         """
         if self._head == b"":
             self._head = bytes(data)
@@ -64,8 +64,7 @@ class DurableFile:
             self.error = error
 
     def cut_to_whole_fragments(self) -> None:
-        """Takes away the piece of an MP4 fragment that was being written when the disk was full; all, where that was
-        the first.
+        """Remove the partial MP4 fragment that was being written when the disk was full; all, where it was the first.
 
         ISO/IEC 14496-12, 4.2: a box is its length, its type, its content.
         """
@@ -122,13 +121,12 @@ class MuxedFile:
         self._container = self._av.open(self._file, "w", format=self._container_format, options=dict(options))
 
     def is_due(self, more_bytes: int = 0) -> bool:
-        """Whether the next file is to begin before so much more is written: by the sink's rules, or before too much
-        would be remembered."""
+        """Return whether the next file begins before ``more_bytes`` more: by the sink's rules, or to bound memory."""
         rotates = self._files.rules.rotates
         return self._files.is_due(self.output, more_bytes) or (rotates and self.count >= _MOST_REMEMBERED)
 
     def close(self) -> EdgertError | None:
-        """Finishes the file; returns what went wrong, except for a file that was reported as failed already."""
+        """Finish the file; return the error, except for a file that was reported as failed already."""
         reported = self._failed
         failures = [failure for step in self._last_steps() if (failure := self._attempt(step)) is not None]
         if self._file.error is not None and self._container_format != "matroska":
@@ -137,11 +135,11 @@ class MuxedFile:
         return failures[0] if failures and not reported else None
 
     def _last_steps(self) -> list[Callable[[], None]]:
-        """What is done at the end, each also where one before failed."""
+        """Return the final steps, each of which runs even where one before failed."""
         return [self._container.close, self._check]
 
     def _template(self, template: Any) -> Any:
-        """The container's stream, described by another one."""
+        """Return the container's stream, described by another stream."""
         stream = self._container.add_stream_from_template(template, opaque=True)
         if stream.codec_context.name == "hevc" and self._container_format != "matroska":
             stream.codec_context.codec_tag = "hvc1"  # players of Apple's know no other
@@ -157,7 +155,7 @@ class MuxedFile:
         return None
 
     def _check(self) -> None:
-        """Raises for a write that failed, once."""
+        """Raise the error of a failed write, once."""
         error = self._file.error
         if error is not None and not self._failed:
             self._failed = True

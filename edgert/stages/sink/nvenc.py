@@ -25,7 +25,7 @@ _BUFFERS = 4  # as NVIDIA's samples, which know when the encoder has copied one
 
 
 def driver_missing() -> str:
-    """Why there can be no NVENC here, as far as the driver shows; empty when there may be one."""
+    """Return why there can be no NVENC here, as far as the driver shows; empty when there may be one."""
     try:
         load_driver()
     except DeviceError:
@@ -38,7 +38,7 @@ def driver_missing() -> str:
 
 
 def missing(codec: Codec, ordinal: int) -> str:
-    """Why PyNvVideoCodec cannot encode on this GPU, and what to do; empty when it can."""
+    """Return why PyNvVideoCodec cannot encode on this GPU, and what to do; empty when it can."""
     return driver_missing() or nvdec.missing() or _lacks(codec, ordinal)
 
 
@@ -90,7 +90,7 @@ class Nvenc:
             raise
 
     def encode(self, result: Result, tick: int) -> list[Unit]:
-        """As every encoder's. Raises DeviceError."""
+        """Encode like every encoder. Raises DeviceError."""
         parameters = self._module.NV_ENC_PIC_PARAMS()
         parameters.inputTimeStamp = tick
         image: object
@@ -103,14 +103,14 @@ class Nvenc:
         return self._units(self._called(self._encoder.Encode, image, parameters))
 
     def refresh(self) -> None:
-        """Comes by itself, every second: PyNvVideoCodec is not known to take a wish."""
+        """Do nothing: key frames come every second, and PyNvVideoCodec is not known to take requests."""
 
     def finish(self) -> list[Unit]:
-        """As every encoder's. Raises DeviceError."""
+        """Finish like every encoder. Raises DeviceError."""
         return self._units(self._called(self._encoder.EndEncode))
 
     def close(self) -> None:
-        """Ends the session, and gives memory of the GPU back."""
+        """End the session, and free memory of the GPU."""
         self._encoder = None
         self._i420.close()
         if self._on_gpu is not None:
@@ -169,7 +169,7 @@ def _errors(module: Any) -> tuple[type[Exception], ...]:
 
 
 def _line(error: Exception) -> str:
-    """One line: of the package's own errors, which have four, the one with the reason, without its arguments in C++."""
+    """Return the reason of an error in one line: of the package's own four lines the third, without C++ arguments."""
     lines = (str(error).strip() or type(error).__name__).splitlines()
     reason = next((line.partition(" : ")[2] for line in lines if line.startswith("Error Type : ")), lines[0])
     return re.sub(r"m_nvenc\.(\w+)\(.*\)", r"\1", reason).strip()

@@ -49,8 +49,10 @@ class NvmmPool:
                 raise
 
     def close(self) -> None:
-        """Undoes every mapping and gives the memory back; nobody may use it any more. Twice is once. Raises
-        DeviceError when a mapping cannot be undone, after all that can be."""
+        """Undo every mapping and free the memory, which must not be in use any more. May be called twice.
+
+        Raises DeviceError when a mapping cannot be undone, after all that can be.
+        """
         failure: DeviceError | None = None
         with self._device:
             while self.images:

@@ -1,7 +1,7 @@
-"""One file that a sink writes: nobody else does, and what was written is on the disk :data:`SYNC_S` later.
+"""One file that a sink alone writes; its data is on the disk within :data:`SYNC_S` of a write.
 
-A file is locked (``flock``) while it is written; one thread for all sinks of the process brings what was written to the
-disk, whatever happens to the power.
+A file is locked (``flock``) while it is written. One thread for all sinks of the process flushes data to the disk, so
+that a power cut loses little.
 """
 
 import errno
@@ -25,7 +25,7 @@ _NOT_SYNCED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS)
 
 
 def cannot_write(path: Path, error: OSError, where: str, kept: str = "") -> StageError:
-    """The error for a file that does not take what is written to it."""
+    """Return the error for a file that cannot be written."""
     return StageError(
         f"cannot write {path}",
         why="; ".join(filter(None, (cause(error), kept))),
@@ -38,7 +38,10 @@ def cannot_write(path: Path, error: OSError, where: str, kept: str = "") -> Stag
 
 
 def lock(descriptor: int) -> bool:
-    """Whether the file, or folder, is this writer's alone from now on, or its file system has no locks."""
+    """Lock a file or folder for this writer; return False where another has it.
+
+    File systems without locks give True.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -50,7 +53,7 @@ def lock(descriptor: int) -> bool:
 
 
 def written_elsewhere(path: Path, where: str) -> StageError:
-    """The error for a file that somebody else has locked; names the process, as far as ``/proc/locks`` shows it."""
+    """Return the error for a file with another writer's lock; it names the process that ``/proc/locks`` shows."""
     writer, path = _writer(path), path.parent if path.is_dir() else path
     if writer == os.getpid():
         why, fix = "another stage or stream of this process writes it", "give each a path of its own"
@@ -90,7 +93,7 @@ class Written(Protocol):
     is_dirty: bool
 
     def sync(self) -> None:
-        """Brings it there, in a thread of its own; raises nothing."""
+        """Flush to the disk, in a thread of the disk's own; never raises."""
         ...
 
 
@@ -112,20 +115,20 @@ class _Disk:
                 self._thread.start()
 
     def remove(self, file: Written, descriptor: int | None = None) -> None:
-        """Looks after it no longer; what is left in ``descriptor`` is brought to the disk once more."""
+        """Stop syncing a file; sync what is left in ``descriptor`` once more."""
         with self._change:
             self._open.remove(file)
             self._closing += [] if descriptor is None else [descriptor]
             self._change.notify_all()
 
     def soon(self) -> None:
-        """Now, as a piece of something has become whole."""
+        """Sync now, because something was completed."""
         with self._change:
             self._has_hurry = True
             self._change.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Until all that was closed is on the disk, or it takes too long."""
+        """Wait until all closed files are on the disk, at most ``seconds``."""
         with self._change:
             self._change.wait_for(lambda: not self._closing, seconds)
 
@@ -154,7 +157,7 @@ DISK = _Disk()
 
 
 def sync_file(path: Path) -> None:
-    """Brings a closed file to the disk. Raises OSError."""
+    """Flush a closed file to the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fdatasync(descriptor)
@@ -166,7 +169,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Brings the names of new files to the disk, where the file system does not do so by itself."""
+    """Flush the names of new files to the disk, where the file system does not."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -176,17 +179,20 @@ def sync_folder(folder: Path) -> None:
 
 
 class OutputFile:
-    """One open file that nobody else writes; what is no regular file, as a pipe, is neither locked nor synced.
+    """One open file with a single writer; a pipe or device is neither locked nor synced.
 
     Attributes:
         path: where it is.
         size_bytes: up to its end.
         is_regular: whether it is on a disk.
-        begun_s: by the monotonic clock, which no change of the time of day turns back.
+        begun_s: by the monotonic clock, which ignores changes of the time of day.
     """
 
     def __init__(self, path: Path, where: str) -> None:
-        """Raises OSError: it cannot be opened; StageError: somebody else writes it."""
+        """Open and lock the file.
+
+        Raises OSError: it cannot be opened; StageError: another process or stage writes it.
+        """
         self.path, self.is_dirty, self._is_new = path, False, True
         self.error: OSError | None = None
         self.begun_s = time.monotonic()
@@ -210,14 +216,16 @@ class OutputFile:
         DISK.add(self)
 
     def cut(self, size_bytes: int) -> None:
-        """Takes away what is behind, and goes on there."""
+        """Truncate the file, and continue there."""
         os.ftruncate(self.descriptor, size_bytes)
         os.lseek(self.descriptor, size_bytes, os.SEEK_SET)
         self.size_bytes, self.is_dirty = size_bytes, True
 
     def write(self, data: bytes, make_room: Callable[[], bool] = lambda: False) -> None:
-        """Writes all of it. Raises OSError: the disk is full, and ``make_room`` returned that it removed nothing, or
-        what was written before did not reach the disk."""
+        """Write all of ``data``.
+
+        Raises OSError: the disk is full and ``make_room`` removed nothing, or an earlier write did not reach the disk.
+        """
         left = memoryview(data)
         while left:
             if self.error is not None:
@@ -244,7 +252,7 @@ class OutputFile:
             sync_folder(self.path.parent)
 
     def close(self) -> None:
-        """Lets others write it."""
+        """Close the file and release its lock."""
         if not self.is_regular:
             os.close(self.descriptor)
             return

@@ -32,11 +32,11 @@ _LONGEST_LINE_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for the files of one sink; 0 is no limit.
+    """Rules for the files of one sink; 0 is no limit.
 
     Attributes:
-        keeps: what stands there when a run begins is kept, not replaced.
-        endless: frames may come for ever, so nothing may be remembered of each.
+        keeps: files from before the run are kept, not replaced.
+        endless: frames may come for ever, so no per-frame memory is allowed.
         rotate_bytes, rotate_s: the next file begins when one would become larger or is that old.
         keep_s, keep_bytes: the oldest files are removed when they are older, or all of the sink's take more.
         free_bytes: they are also removed when less is free on the disk.
@@ -75,7 +75,7 @@ _ASIDE = r"(?:-\d{4}-\d\d-\d\d-\d{6})?(?:-\d+)?"
 
 
 def check_pattern(pattern: Path, fields: tuple[str, ...], where: str) -> None:
-    """Raises StageError when ``pattern`` has a ``{field}`` other than ``fields``, or one it cannot format."""
+    """Raise StageError when ``pattern`` has a ``{field}`` other than ``fields``, or one it cannot format."""
     for name, spec in _FIELD.findall(str(pattern)):
         if name not in fields:
             what = f"{pattern} has an unknown field {{{name}}}{nearest(name, fields)}"
@@ -86,8 +86,10 @@ def check_pattern(pattern: Path, fields: tuple[str, ...], where: str) -> None:
 
 
 def fill(pattern: Path, stream: str, frame: int = 0) -> Path:
-    """``pattern`` with ``{stream}``, ``{frame}`` or ``{frame:06d}``, and ``{date}`` and ``{time}``, now and in the
-    machine's time zone, filled in; nothing else is looked up."""
+    """Fill ``{stream}``, ``{frame}`` or ``{frame:06d}``, ``{date}`` and ``{time}`` into ``pattern``.
+
+    Date and time are now, in the machine's time zone. No other field is looked up.
+    """
     now = time.localtime()
 
     def value(match: re.Match[str]) -> str:
@@ -100,22 +102,22 @@ def fill(pattern: Path, stream: str, frame: int = 0) -> Path:
 
 
 def safe(stream: str) -> str:
-    """A stream's name as part of a file's."""
+    """Return a stream's name as part of a file name."""
     return _UNSAFE.sub("_", stream)
 
 
 def has_field(pattern: Path, *names: str) -> bool:
-    """Whether one of these fields stands in ``pattern``."""
+    """Return whether ``pattern`` contains one of these fields."""
     return any(found in names for found, _ in _FIELD.findall(str(pattern)))
 
 
 def numbered(path: Path, number: int) -> Path:
-    """``out.mp4`` → ``out-2.mp4``; the first has no number."""
+    """Return ``out-2.mp4`` for ``out.mp4`` and 2; the first has no number."""
     return path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
 def fixed_folder(pattern: Path) -> Path:
-    """The deepest folder without a field."""
+    """Return the deepest folder without a field."""
     folder = pattern.parent
     while _FIELD.search(str(folder)):
         folder = folder.parent
@@ -123,7 +125,7 @@ def fixed_folder(pattern: Path) -> Path:
 
 
 def make_parent(path: Path, where: str) -> None:
-    """Makes the folder of ``path``. Raises StageError when that cannot be."""
+    """Create the folder of ``path``. Raises StageError when that is impossible."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -143,8 +145,10 @@ class _Old:
 
 
 class Retention:
-    """Removes the oldest files of a pattern by its rules, never one that somebody writes. Of streams that never came in
-    this run there may be files as well: those are left alone. For one thread."""
+    """Remover of a pattern's oldest files by its rules, except files being written. For one thread.
+
+    Files of streams that never came in this run are kept.
+    """
 
     def __init__(self, pattern: Path, rules: Rules, where: str) -> None:
         self._pattern, self._rules, self._where = pattern, rules, where
@@ -155,14 +159,14 @@ class Retention:
         self._start_s, self._start_date_s = time.monotonic(), time.time()
 
     def knows(self, stream: str) -> None:
-        """Files of this stream are the sink's."""
+        """Register a stream whose files belong to the sink."""
         if stream not in self._streams:
             self._streams.add(stream)
             self._oldest.clear()
             self._are_all, self._next_s = False, 0.0
 
     def add(self, path: Path, size_bytes: int) -> None:
-        """One more file is finished."""
+        """Register a finished file."""
         self._size_bytes += size_bytes
         if self._are_all and len(self._oldest) < 2 * _REMEMBERED:
             self._oldest.append(_Old(time.monotonic(), str(path), size_bytes))
@@ -170,7 +174,7 @@ class Retention:
             self._are_all = False
 
     def tend(self, written: Iterator[OutputFile] | list[OutputFile]) -> None:
-        """Removes what is to go, at most once a second.
+        """Remove old files by the rules, at most once a second.
 
         Args:
             written: files that are not finished.
@@ -202,7 +206,7 @@ class Retention:
             )
 
     def make_room(self) -> bool:
-        """Removes the oldest file, as the disk is full; returns whether there was one."""
+        """Remove the oldest file, because the disk is full; return whether there was one."""
         if self._rules.removes and not self._oldest and not self._are_all:
             self._list({})
         while self._rules.removes and self._oldest:
@@ -219,7 +223,7 @@ class Retention:
         )
 
     def _missing_bytes(self) -> int:
-        """What is free, where that is too little; else 0."""
+        """Return how many bytes are free, where that is too little; else 0."""
         if not self._rules.free_bytes:
             return 0
         try:
@@ -230,7 +234,7 @@ class Retention:
         return max(free, 1) if free < self._rules.free_bytes else 0
 
     def _list(self, own: dict[str, int]) -> None:
-        """Reads the folders again: the oldest files, and what all take."""
+        """Read the folders again: the oldest files, and the total size."""
         self._size_bytes, count = 0, 0
 
         def found() -> Iterator[_Old]:
@@ -261,8 +265,10 @@ class Retention:
                 self._unlinked(path, is_empty=True)
 
     def _finished_s(self, date_s: float) -> float:
-        """A file's date on the monotonic clock. A clock that was set during the run, or had not been set before, makes
-        no file old."""
+        """Return a file's date on the monotonic clock.
+
+        A clock that was set during the run, or had not been set before, makes no file old.
+        """
         now_s, passed_s = time.monotonic(), time.monotonic() - self._start_s
         if self._start_date_s <= date_s <= self._start_date_s + passed_s:
             return self._start_s + date_s - self._start_date_s
@@ -296,13 +302,13 @@ class Retention:
         return re.compile(text)
 
     def _remove(self) -> bool:
-        """Removes the oldest, and folders that it leaves empty; returns whether it could be."""
+        """Remove the oldest file, and folders that it leaves empty; return whether that worked."""
         old = self._oldest.popleft()
         self._size_bytes -= old.size_bytes
         return self._unlinked(Path(old.path))
 
     def _unlinked(self, path: Path, is_empty: bool = False) -> bool:
-        """Remove a file that nobody writes, ``is_empty`` only if it still is; return whether it could be."""
+        """Remove a file without a writer, with ``is_empty`` only if it is still empty; return whether that worked."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
@@ -327,7 +333,7 @@ class Retention:
 
 
 def written_by(pattern: Path, streams: Iterable[str]) -> dict[Path, int]:
-    """Return the files that stand where a pattern leads for these streams, with their sizes in bytes."""
+    """Return the files of a pattern for these streams, with their sizes in bytes."""
     own = Retention(pattern, REPLACED, "")
     for stream in streams:
         own.knows(stream)
@@ -357,8 +363,10 @@ class Files:
         self._retention = Retention(pattern, rules, where)
 
     def check(self) -> None:
-        """Makes the folder, where its name is known. Raises StageError when that cannot be, or somebody else writes the
-        file."""
+        """Create the folder, where its name is known.
+
+        Raises StageError when that is impossible, or another process or stage writes the file.
+        """
         if not _FIELD.search(str(self.pattern.parent)):
             make_parent(self.pattern, self._where)
         if not _FIELD.search(str(self.pattern)) and self.pattern.is_file():
@@ -366,10 +374,10 @@ class Files:
                 OutputFile(self.pattern, self._where).close()
 
     def begin(self, stream: str, appends: bool = False) -> OutputFile:
-        """The next file of a stream, empty, or with ``appends`` the one that stands there, cut after its last line.
+        """Open the next file of a stream: empty, or with ``appends`` the existing one, cut after its last line.
 
         Raises:
-            StageError: it cannot be written, somebody else writes it, or it holds no lines.
+            StageError: it cannot be written, another process or stage writes it, or it holds no lines.
         """
         is_first = stream not in self._begun
         self._retention.knows(stream)
@@ -408,7 +416,7 @@ class Files:
             self._retention.add(file.path, file.size_bytes)
 
     def is_due(self, file: OutputFile, more_bytes: int = 0) -> bool:
-        """Whether the next file is to begin before so much more is written."""
+        """Return whether the next file begins before ``more_bytes`` more are written."""
         rules = self.rules
         if not file.is_regular or not file.size_bytes:
             return False
@@ -416,15 +424,15 @@ class Files:
         return bool(is_large or (rules.rotate_s and time.monotonic() - file.begun_s >= rules.rotate_s))
 
     def tend(self) -> None:
-        """Removes old files. Raises StageError when too little is free all the same."""
+        """Remove old files. Raises StageError when too little is still free."""
         self._retention.tend(self._open)
 
     def make_room(self) -> bool:
-        """Removes one old file, as the disk is full; returns whether there was one."""
+        """Remove one old file, because the disk is full; return whether there was one."""
         return self._retention.make_room()
 
     def close(self) -> None:
-        """Waits a moment for the disk."""
+        """Wait a moment for the disk."""
         DISK.wait(_CLOSE_S)
 
     def _is_ready(self, file: OutputFile, is_first: bool, appends: bool) -> bool:
@@ -448,7 +456,7 @@ class Files:
         return not (self.is_due(file) or is_old)
 
     def _cut_torn_line(self, file: OutputFile) -> None:
-        """A power cut may leave half a line at the end, or bytes that never were written and are zero."""
+        """Remove the half line, or the zero bytes, that a power cut may leave at the end."""
         at, chunk_bytes = file.size_bytes, 1 << 16
         is_ours = os.pread(file.descriptor, 1, 0) in (b"{", b"\0")
         while is_ours and at > 0 and file.size_bytes - at <= _LONGEST_LINE_BYTES:
@@ -469,7 +477,7 @@ class Files:
         )
 
     def _move_aside(self, file: OutputFile) -> None:
-        """Renames what stands there, so that the name is free for the newest."""
+        """Rename an existing file to free its name for the newest."""
         stamp = time.strftime(f"{_DATE}-{_TIME}", time.localtime(file.modified_s))
         path, number = file.path.with_name(f"{file.path.stem}-{stamp}{file.path.suffix}"), 1
         while os.path.lexists(numbered(path, number)):

@@ -20,14 +20,13 @@ class NullSink(SimpleStage):
     is_brief: ClassVar[bool] = True
 
     def process(self, result: Result) -> None:
-        """Forgets the result."""
+        """Discard the result."""
 
 
 class CallbackSink(SimpleStage):
     """Calls ``function(result)`` in this stage's thread, one result at a time and in order.
 
-    The frame is valid during the call; whoever keeps it longer retains ``result.frame.lease``. What the function
-    returns is ignored.
+    The frame is valid during the call. To keep it longer, retain ``result.frame.lease``. The return value is ignored.
     """
 
     def __init__(self, name: str, function: Callable[[Result], object]) -> None:
@@ -39,14 +38,14 @@ class CallbackSink(SimpleStage):
 
 
 class JsonLines:
-    """Files of JSON lines, one for all streams or for each; folders are made.
+    """Files of JSON lines, one for all streams or for each; folders are created.
 
-    Every line goes to the operating system whole, in one call and unbuffered, so it can be read at once and stays
-    when the process is killed. When the disk is full the line that did not fit is taken back.
+    Every line goes to the operating system complete, in one unbuffered call. So it can be read at once and survives
+    when the process is killed. When the disk is full, the line that did not fit is removed.
 
     Args:
         path: the file; with ``{stream}`` in it, one file per stream, which appears with the stream's first line.
-        rules: whether lines are added to those that stand there, and when the next file begins.
+        rules: whether lines are appended to existing files, and when the next file begins.
         where: the sink's stage, for messages.
     """
 
@@ -56,12 +55,12 @@ class JsonLines:
         self._per_stream = has_field(path, "stream")
 
     def open(self) -> None:
-        """Creates the file, unless there is one per stream. Raises StageError when it cannot be written."""
+        """Create the file, unless there is one per stream. Raises StageError when it cannot be written."""
         if not self._per_stream:
             self._files[""] = self._all.begin("", appends=True)
 
     def write(self, value: Mapping[str, Any], stream: str) -> None:
-        """Writes one line. Raises StageError: disk full, or a value that has no JSON form."""
+        """Write one line. Raises StageError: disk full, or a value that has no JSON form."""
         line = json_form.encoded(value) + b"\n"
         stream = stream if self._per_stream else ""
         file = self._files.get(stream)
@@ -82,7 +81,7 @@ class JsonLines:
             raise cannot_write(file.path, error, self._where, kept="the lines written so far are whole") from error
 
     def close(self) -> None:
-        """Finishes every file."""
+        """Finish every file."""
         for file in self._files.values():
             self._all.finish(file)
         self._files.clear()
@@ -102,11 +101,11 @@ class JsonlSink:
         self._lines, self._clock = JsonLines(path, rules, f"stages.{name}"), clock
 
     def open(self) -> None:
-        """Creates the file, unless there is one per stream. Raises StageError when it cannot be written."""
+        """Create the file, unless there is one per stream. Raises StageError when it cannot be written."""
         self._lines.open()
 
     def process(self, result: Result) -> None:
-        """Writes one line. Raises StageError: disk full, or a record that has no JSON form."""
+        """Write one line. Raises StageError: disk full, or a record that has no JSON form."""
         self._lines.write(json_form.plain_result(result, self._clock), result.frame.stream)
 
     def close(self) -> None:

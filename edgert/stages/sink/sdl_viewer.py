@@ -14,7 +14,7 @@ _TICK_S = 0.03
 
 
 def main(arguments: list[str]) -> None:
-    """Runs until there are no more images. Leaves with a message where the display fails, or is closed."""
+    """Show images until there are no more. Exits with a message where the display fails or is closed."""
     import sdl2
 
     def checked(done: object) -> Any:
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _place(sdl2: Any, window: Any, place: tuple[int, int, int, int], is_full: bool) -> None:
-    """Puts a window on the whole screen, or back to a place (x, y, width, height)."""
+    """Put a window on the complete screen, or back to (x, y, width, height)."""
     sdl2.SDL_SetWindowFullscreen(window, 0)
     sdl2.SDL_SetWindowBordered(window, not is_full)
     if is_full:

@@ -1,5 +1,7 @@
-"""Video files: of each stream one after another, with an encoder of its own. Encoded images go in as they come, and a
-process that is killed leaves every file playable."""
+"""Video files: of each stream one after another, each with its own encoder.
+
+Encoded images are written as they come, and a process that is killed leaves every file playable.
+"""
 
 import io
 from collections import Counter
@@ -20,20 +22,20 @@ _FEW_FRAMES, _MOST_CHANGES = 30, 10
 
 
 class VideoSink:
-    """Writes video; folders are made. The file appears with the first frame.
+    """Writer of video files; folders are created. The file appears with the first frame.
 
-    Frames are shown at their ``media_ns``, so a variable rate or dropped frames play at the right speed. Video has
-    even sizes: an odd last row or column is left out. A process that is killed leaves a playable file, and so does a
-    power cut, all but its last second. Images on a GPU stay there where the encoder reads them there; for another they
-    are brought down once.
+    Frames are shown at their ``media_ns``, so a variable rate or dropped frames play at the right speed. Video has even
+    sizes: an odd last row or column is left out. A process that is killed leaves a playable file. So does a power cut,
+    all but its last second. Images on a GPU stay there where the encoder reads them; else they are copied to the host
+    once.
 
     Args:
         path: ``.mp4``, ``.mov`` or ``.mkv``; with ``{stream}`` in it, one file per stream.
         fps: shows frame n at n / fps instead.
         quality: H.264 CRF, 0 (lossless) to 51; of hardware the constant quantizer.
-        encode: whether the hardware's encoder is taken: where there is one, never, or always.
-        rules: whether what stands there is replaced, and when the next file begins. One also begins where the size of
-            the images changes.
+        encode: whether the hardware's encoder is used: where there is one, never, or always.
+        rules: whether existing files are replaced, and when the next file begins. One also begins where the size of the
+            images changes.
     """
 
     def __init__(
@@ -57,8 +59,11 @@ class VideoSink:
             raise StageError(f"cannot write {path.name}", where=self._where, fix=f"end it in {' or '.join(FORMATS)}")
 
     def open(self) -> None:
-        """Raises DeviceError when nothing can encode, StageError when the folder cannot be made or another process
-        writes the file."""
+        """Check encoder and folder.
+
+        Raises DeviceError when nothing can encode, StageError for a folder that cannot be created or a file with
+        another writer.
+        """
         self._encoders.check()
         self._all.check()
         if self._all.pattern.is_fifo():
@@ -66,8 +71,11 @@ class VideoSink:
             raise StageError(f"cannot write {self._all.pattern}", why=why, where=self._where, fix="write into a file")
 
     def process(self, result: Result) -> None:
-        """Encodes one frame. Raises StageError: disk full, a size that changes again and again, or streams that share
-        one file; DeviceError: the encoder failed, and a stream that begins later takes the next."""
+        """Encode one frame.
+
+        Raises StageError: disk full, a size that changes again and again, or streams that share one file. Raises
+        DeviceError: the encoder failed; a stream that begins later uses the next one.
+        """
         stream = result.frame.stream
         if self._files and stream not in self._files and not has_field(self._all.pattern, "stream"):
             raise StageError(
@@ -95,7 +103,7 @@ class VideoSink:
             raise
 
     def close(self) -> None:
-        """Writes what the encoders still hold and finishes every file, also when one of them fails."""
+        """Write what the encoders still hold and finish every file, also when one of them fails."""
         failures = [failure for file in self._files.values() if (failure := file.close()) is not None]
         self._files.clear()
         self._all.close()
@@ -109,7 +117,7 @@ class VideoSink:
         return self._files[stream]
 
     def _check_change(self, stream: str, file: "VideoFile", change: str) -> None:
-        """Raises StageError where files of a few frames would fill the folder."""
+        """Raise StageError where files of a few frames would fill the folder."""
         self._changes[stream] = self._changes[stream] + 1 if file.count < _FEW_FRAMES else 0
         if self._changes[stream] >= _MOST_CHANGES:
             raise StageError(
@@ -144,7 +152,7 @@ class VideoFile(MuxedFile):
             raise
 
     def changed(self, result: Result) -> str:
-        """How this result's image differs from those of the file, which has one size and one meaning of colors."""
+        """Return how this result's image differs from those of the file, which has one size and one set of colors."""
         width, height = size_of(result)
         if (width, height) != (self.format.width, self.format.height):
             return f"from {self.format.width}x{self.format.height} to {width}x{height}"
@@ -152,7 +160,7 @@ class VideoFile(MuxedFile):
         return f"its colors from {self.format.color} to {color}" if color != self.format.color else ""
 
     def add(self, result: Result) -> None:
-        """Raises StageError for what cannot be written, DeviceError for a failed encoder."""
+        """Encode a result. Raises StageError for a failed write, DeviceError for a failed encoder."""
         tick = self._tick(result.frame.media_ns)
         self._write(lambda: self.encoder.encode(result, tick))
 
@@ -193,7 +201,7 @@ class VideoFile(MuxedFile):
         self._check()
 
     def _begun(self, data: bytes) -> Any:
-        """The container's stream, described by the parameter sets in front of the first image."""
+        """Return the container's stream, described by the parameter sets before the first image."""
         with self._av.open(io.BytesIO(data), format=self.encoder.raw) as units:
             stream = self._template(units.streams.video[0])
         codec = stream.codec_context

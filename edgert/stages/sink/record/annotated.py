@@ -38,11 +38,11 @@ class Twin:
         self._videos: dict[str, _Video] = {}
 
     def open(self) -> None:
-        """Raises DeviceError when nothing can encode."""
+        """Raise DeviceError when nothing can encode."""
         self._encoders.check()
 
     def encode(self, result: Result) -> Iterator[Sample]:
-        """Takes one image, and gives what is ready, at positions of ``media_ns``. Raises DeviceError."""
+        """Encode one image, and yield what is ready, at positions of ``media_ns``. Raises DeviceError."""
         frame = result.frame
         size, color = encoders.size_of(result), encoders.color_of(result)
         wanted = encoders.VideoFormat(self._codec, self._quality, *size, None, color)
@@ -63,13 +63,13 @@ class Twin:
         yield from self._samples(video, units)
 
     def finish(self) -> Iterator[tuple[str, Sample]]:
-        """What the encoders still hold, with its stream. Raises DeviceError."""
+        """Yield what the encoders still hold, with its stream. Raises DeviceError."""
         for stream in list(self._videos):
             for sample in self._ended(stream):
                 yield stream, sample
 
     def close(self) -> None:
-        """Gives the encoders back."""
+        """Free the encoders."""
         for video in self._videos.values():
             video.encoder.close()
         self._videos.clear()

@@ -40,7 +40,7 @@ class History:
         return (self._samples[-1].at_ns - self._samples[0].at_ns) / 1e9 if self._samples else 0.0
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """The next packets; none before the first keyframe."""
+        """Add the next packets; none before the first keyframe."""
         for sample in samples:
             if sample.is_key:
                 self._keys.append((self._first + len(self._samples), sample.at_ns))
@@ -50,17 +50,17 @@ class History:
                 self.newest_ns = sample.at_ns
 
     def start(self, begin_ns: int) -> int:
-        """The number of the keyframe at a position, or the last before it; of the first where all are later."""
+        """Return the number of the last keyframe at or before a position; of the first where all are later."""
         numbers = [number for number, at_ns in self._keys if at_ns <= begin_ns]
         return numbers[-1] if numbers else self._first
 
     def since(self, number: int) -> Iterator[tuple[int, Sample]]:
-        """The packets from a number on, as far as they are there, with their numbers."""
+        """Yield the stored packets from a number on, with their numbers."""
         begin = max(number - self._first, 0)
         return enumerate(islice(self._samples, begin, None), self._first + begin)
 
     def trim(self, newest_ns: int) -> None:
-        """Forgets what is too old at a position, or too much."""
+        """Remove packets that are too old at a position, or too many."""
         while len(self._keys) > 1:
             is_old = self._keys[1][1] <= newest_ns - self._keep_ns
             if not is_old and self._nbytes <= self._limit_bytes:
@@ -99,7 +99,7 @@ class Clip:
     next: int | None = None
 
     def end_ns(self, known_ns: int) -> int:
-        """The position of its end, or up to which it goes on at least.
+        """Return the position of its end, or up to which it lasts at least.
 
         Args:
             known_ns: up to which all events are known.
@@ -135,7 +135,7 @@ class Clips:
         self.clip: Clip | None = None
 
     def take(self, event: Event, at_ns: int) -> None:
-        """What an event has to say in a frame at this position."""
+        """Update the clip by an event of a frame at this position."""
         rules, clip = self._rules, self.clip
         if event.phase == "begin" and (not rules.rules or event.rule in rules.rules):
             began_ns = at_ns - round(event.seconds * 1e9)
@@ -151,7 +151,7 @@ class Clips:
             clip.until_ns = max(clip.until_ns, ended_ns + rules.after_ns)
 
     def end_over(self, newest_ns: int, known_ns: int) -> bool:
-        """Ends the clip if it has all it will get; returns whether it did.
+        """End the clip if it is complete; return whether it did.
 
         Args:
             newest_ns: position of the newest packet.

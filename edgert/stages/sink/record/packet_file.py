@@ -42,12 +42,12 @@ class PacketFile(MuxedFile):
         return int((end - begin) * 10**9 * self.format.time_base)
 
     def is_full(self, more_bytes: int) -> bool:
-        """Whether the next file is to begin before so much more is added. Counts what the muxer still holds."""
+        """Return whether the next file begins before ``more_bytes`` more. Counts what the muxer still holds."""
         most = self._files.rules.rotate_bytes
         return bool(most and self._nbytes + _INDEX_BYTES * self.count + more_bytes > most) or self.is_due()
 
     def add(self, sample: Sample) -> None:
-        """Raises StageError for what cannot be written."""
+        """Write a packet. Raises StageError for a failed write."""
         if self.last is None:
             self._zero, self._last_dts = sample.dts, -1
             self._shown = sample.pts, sample.pts

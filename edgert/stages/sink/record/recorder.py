@@ -66,7 +66,7 @@ class Track:
         self._events: Sequence[Event] = ()
 
     def advance(self, events: Sequence[tuple[Event, int]], passed_ns: int | None, is_last: bool) -> None:
-        """Takes what has come, and writes what is to be written.
+        """Take the new packets, and write those that are to be recorded.
 
         Args:
             events: with their positions; packets up to there have come.
@@ -74,7 +74,7 @@ class Track:
             is_last: no more will come.
 
         Raises:
-            EdgertError: it cannot be written.
+            EdgertError: a file cannot be written.
         """
         samples = self.inbox.take()
         if self.inbox.lost > self._lost:
@@ -97,7 +97,7 @@ class Track:
             DISK.soon()
 
     def finish(self) -> None:
-        """Finishes the file, and its line of the index. Raises EdgertError."""
+        """Finish the file, and its line of the index. Raises EdgertError."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -118,7 +118,7 @@ class Track:
         self._write(sample)
 
     def _write(self, sample: Sample) -> None:
-        """Writes a packet; another file begins where the camera's parameters change, or its connection."""
+        """Write a packet; begin another file where the camera's parameters or its connection change."""
         if self._file is not None and self._file.format is not sample.format:
             self.finish()
         if self._file is None:
@@ -167,7 +167,7 @@ Step = Callable[[], None]
 
 
 def all_of(steps: Sequence[Step]) -> None:
-    """Does every step, also where one before failed; raises the first EdgertError afterwards."""
+    """Run every step, even where one before failed; raise the first EdgertError afterwards."""
     failure: EdgertError | None = None
     for step in steps:
         try:

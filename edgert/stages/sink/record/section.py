@@ -33,7 +33,7 @@ class ClipsSection(Section):
     rules: Names = ()
 
     def asked(self) -> ClipRules:
-        """As the sink takes them."""
+        """Return the rules in the sink's units."""
         from edgert.stages.sink.record.clips import ClipRules
 
         before, after, longest = (round(1e9 * one) for one in (self.before, self.after, self.longest))
@@ -100,7 +100,7 @@ class Record(kinds.FileSink):
         return self
 
     def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
-        """Raises ConfigError for sources without packets, streams that share a file, and clips of no events."""
+        """Raise ConfigError for sources without packets, streams that share a file, and clips without events."""
         from edgert.kinds import SOURCES
         from edgert.stages.source.kinds import kind_of
 
@@ -135,7 +135,7 @@ class Record(kinds.FileSink):
                 raise ConfigError(what + nearest(rule, known), where=where(("stages", name, "clips")), fix=fix)
 
     def make(self, name: str, context: Context) -> Stage:
-        """Raises ConfigError for a source without packets."""
+        """Return the sink. Raises ConfigError for a source without packets."""
         from edgert.stages.sink.record.annotated import Twin
         from edgert.stages.sink.record.sink import RecordSink, Settings
 
@@ -155,7 +155,7 @@ class Record(kinds.FileSink):
 
 
 def no_packets(name: str, stream: str, where: str) -> ConfigError:
-    """The error for a source that gives images only."""
+    """Return the error for a source that gives images only."""
     return ConfigError(
         f"stage {name!r} records packets, and source {stream!r} has none",
         why="only video files and network streams come encoded; its images come as pixels",

@@ -60,7 +60,10 @@ class RecordSink:
         self._inboxes = self._listening()  # already: a source may begin before this stage
 
     def open(self) -> None:
-        """Raises DeviceError when nothing can encode the twin, StageError for a folder that cannot be written."""
+        """Check the output and start recording.
+
+        Raises DeviceError when nothing can encode the twin, StageError for a folder that cannot be written.
+        """
         self._failure = None
         self._stop.clear()
         self._inboxes = self._inboxes or self._listening()
@@ -76,8 +79,10 @@ class RecordSink:
         self._thread.start()
 
     def process(self, result: Result) -> None:
-        """Takes the events of a frame, and its image for the twin. Raises EdgertError: what was recorded before could
-        not be written, or the encoder failed."""
+        """Take the events of a frame, and its image for the twin.
+
+        Raises EdgertError: an earlier recording could not be written, or the encoder failed.
+        """
         self._check()
         frame = result.frame
         if self._twin is not None:
@@ -91,7 +96,7 @@ class RecordSink:
         self._passed[frame.stream] = (frame.timestamp_ns, frame.media_ns)
 
     def close(self) -> None:
-        """Writes what has come, and finishes every file."""
+        """Write what has come, and finish every file."""
         if self._twin is not None:
             try:
                 for stream, sample in self._twin.finish():
@@ -178,5 +183,5 @@ class RecordSink:
 
 
 def place(tap: Tap | None, timestamp_ns: int, media_ns: int) -> int:
-    """The position of a frame among the packets; those of the twin have the positions of frames."""
+    """Return the position of a frame among the packets; those of the twin have the positions of frames."""
     return media_ns if tap is None else tap.place(timestamp_ns, media_ns)
