@@ -34,13 +34,13 @@ _ANCHORS: Mapping[str, tuple[tuple[float, ...], ...]] = {
 class YoloRaw(RowHead):
     """A map for each of several strides, [A, h, w, 5 + C], [A * (5 + C), h, w] or [h, w, A * (5 + C)], in any order.
 
-    With s the sigmoid: center = (2 * s(xy) - 0.5 + cell) * stride, size = (2 * s(wh))^2 * anchor, score = s(objectness)
-    * s(class).
+    With s the sigmoid: center = (2 * s(xy) - 0.5 + cell) * stride, size = (2 * s(wh))^2 * anchor. The score is
+    s(objectness) * s(class).
 
     Attributes:
         anchors: whose width and height of each anchor, in network pixels.
-        sizes: in their place, those of one's own: for each map, the largest first, width and height of each anchor.
-        activation: ``none`` where the graph has the sigmoid; ``auto``, where the graph does not show it, asks whether
+        sizes: custom anchors instead: for each map, the largest first, width and height of each anchor.
+        activation: ``none`` where the graph has the sigmoid; ``auto``, where the graph does not show it, tests whether
             every objectness lies in 0-1.
         formula: ``exp`` for YOLOv3 and v4 of Darknet: center = (s(xy) + cell) * stride, size = exp(wh) * anchor.
     """
@@ -53,14 +53,14 @@ class YoloRaw(RowHead):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Maps of several strides with three anchors' numbers."""
+        """Yield a fit for maps of several strides with three anchors each."""
         levels = _levels(look.shapes, 3)
         if look.network and levels and 8 in [look.stride(*size) for size in levels.sizes]:
             classes = levels.numbers - 5
             yield Fit(f"{len(levels.sizes)} maps with 3 × (5 + {classes}) numbers for every cell", 3, classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Raises ModelError unless there is a map for every row of anchors, of as many numbers each."""
+        """Return the number of classes. Raises ModelError unless each row of anchors has a map of the same depth."""
         return self._levels(shapes, network).numbers - 5
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
@@ -105,7 +105,7 @@ class YoloRaw(RowHead):
         return Candidates(corners(rows[keep, :2], rows[keep, 2:4]), scores, classes)
 
     def _boxes(self, raw: F32, places: F32, pitch: F32, anchor: F32) -> F32:
-        """(M, 5 + C) past their sigmoid, with center and size in network pixels."""
+        """Return (M, 5 + C) past their sigmoid, with center and size in network pixels."""
         rows = raw if self.activation == "none" else _sigmoid(raw)
         if self.formula == "square":
             centers, sizes = rows[:, :2] * 2 - np.float32(0.5), (rows[:, 2:4] * 2) ** 2
@@ -127,8 +127,10 @@ class YoloRaw(RowHead):
 
 
 class _Levels(NamedTuple):
-    """How maps are laid out: ``apart`` [A, h, w, numbers], ``first`` [A * numbers, h, w] or ``last``; their heights and
-    widths; and the numbers of an anchor."""
+    """The layout of maps, their heights and widths, and the numbers per anchor.
+
+    ``apart`` is [A, h, w, numbers], ``first`` [A * numbers, h, w], ``last`` [h, w, A * numbers].
+    """
 
     layout: str
     sizes: tuple[Size, ...]
@@ -140,7 +142,7 @@ class _Levels(NamedTuple):
         return sorted(range(len(self.sizes)), key=lambda index: -math.prod(self.sizes[index]))
 
     def numbers_of(self, index: int, anchor: int, cells: int, anchors: int) -> Numbers:
-        """Those of one anchor in one map."""
+        """Return where the numbers of one anchor in one map are."""
         count = self.numbers
         if self.layout == "first":
             return Numbers(index, count, 1, cells, anchor * count * cells)
@@ -150,7 +152,7 @@ class _Levels(NamedTuple):
 
 
 def _levels(shapes: Shapes, anchors: int) -> _Levels | None:
-    """The first layout in which all maps have as many numbers, and no two one size."""
+    """Return the first layout in which all maps have the same depth, and no two the same size."""
     for layout, rank, (down, across, deep) in _LAYOUTS:
         if any(len(shape) != rank or (rank == 4 and shape[0] != anchors) for shape in shapes):
             continue
@@ -180,9 +182,9 @@ def _sigmoid(values: F32) -> F32:
 class DetectNet(RowHead):
     """Coverage [C, h, w], past its sigmoid, and sides [4 * C, h, w], in either order.
 
-    A cell has for each class x1 = x - norm * left, y1 = y - norm * top, x2 = x + norm * right, y2 = y + norm * bottom,
-    with x = column * stride + offset, y alike; the score is the coverage. Overlap counts the pixels that both ends of a
-    side stand on, as there.
+    A cell has for each class x1 = x - norm * left, y1 = y - norm * top, x2 = x + norm * right, y2 = y + norm * bottom.
+    Here x = column * stride + offset, y alike; the score is the coverage. As in DetectNet, a side of a box includes
+    both its end pixels when overlap is measured.
 
     Attributes:
         norm: network pixels of a side of 1.
@@ -194,7 +196,7 @@ class DetectNet(RowHead):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Two maps of one size, one of four times the other's channels."""
+        """Yield a fit for two maps of one size, one with four times the channels of the other."""
         which = _coverage(look.shapes)
         if which is not None:
             classes, height, width = look.shapes[which]
@@ -204,7 +206,7 @@ class DetectNet(RowHead):
             yield Fit(reason, 2 + (stride == 16) + named, classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Raises ModelError unless there are two such maps."""
+        """Return the number of classes. Raises ModelError unless there are two such maps."""
         which = _coverage(shapes)
         if which is None:
             reads = "two outputs, coverage [classes, h, w] and sides [4 * classes, h, w]"
@@ -232,13 +234,13 @@ class DetectNet(RowHead):
         return Candidates(boxes, scores, classes)
 
     def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:
-        """Rows that survive, best first."""
+        """Return the surviving rows, best first."""
         boxes = found.boxes + np.array([0, 0, 1, 1], np.float32)
         return suppress(boxes, found.scores, found.classes, iou, limit)
 
 
 def _coverage(shapes: Shapes) -> int | None:
-    """Which of two maps is the coverage; None where they are not that."""
+    """Return the index of the coverage among two maps; None where they are no such pair."""
     if len(shapes) != 2 or any(len(shape) != 3 for shape in shapes) or shapes[0][1:] != shapes[1][1:]:
         return None
     counts = shapes[0][0], shapes[1][0]

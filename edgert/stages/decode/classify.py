@@ -34,20 +34,20 @@ class Embed:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """A vector of a usual length."""
+        """Yield a fit for a vector, better at a usual length."""
         length = look.vector
         if length is not None:
             yield Fit(f"{length} numbers, a usual length of an embedding", 3 if length in _USUAL else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the first output is one row of numbers, ConfigError for a gallery of others."""
+        """Raise ModelError unless the first output is one row of numbers, ConfigError for a gallery of others."""
         if not shapes or sum(size != 1 for size in shapes[0]) > 1:
             raise wrong_shapes(f"embed: {self.embed}", "one output [length]", shapes, network)
         if self.match is not None:
             gallery_at(self.match).check(math.prod(shapes[0]))
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Embedding:
-        """Raises ModelError like :meth:`check`."""
+        """Return the embedding. Raises ModelError like :meth:`check`."""
         if not outputs or sum(size != 1 for size in outputs[0].shape) > 1:
             self.check(shapes_of(outputs), geometry.network)
         vector = outputs[0].reshape(-1).astype(np.float32)
@@ -79,20 +79,20 @@ class Classify:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """A number for every class."""
+        """Yield a fit for a vector with a number for every class."""
         length = look.vector
         if length is not None:
             yield Fit(f"{length} numbers, one per class", 3 if length in (1000, 1001) else 2, length)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the first output is one row of numbers, ConfigError for labels of another number."""
+        """Raise ModelError unless the first output is one row of numbers, ConfigError for another number of labels."""
         sizes = [size for size in shapes[0] if size != 1] if shapes else [0, 0]
         if len(sizes) > 1:
             raise wrong_shapes(f"classify: {self.classify}", "one output [classes]", shapes, network)
         check_labels(sizes[0] if sizes else 1, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Classification:
-        """The ``top`` best classes, or all when there are fewer; none whose probability is not a number."""
+        """Return the ``top`` best classes, or all when there are fewer; none whose probability is NaN."""
         self.check(shapes_of(outputs), geometry.network)
         values = as_f32(outputs[0]).reshape(-1)
         is_final = self.classify == "softmax"
@@ -124,19 +124,19 @@ class MultiLabel:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """A number for every class."""
+        """Yield a fit for a vector with a number for every class."""
         if look.vector is not None and look.vector > 1:
             yield Fit(f"{look.vector} numbers can be classes of which several are there", 1, look.vector)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the first output is one row of numbers, ConfigError for labels of another number."""
+        """Raise ModelError unless the first output is one row of numbers, ConfigError for another number of labels."""
         sizes = [size for size in shapes[0] if size != 1] if shapes else [0, 0]
         if len(sizes) > 1:
             raise wrong_shapes("classify: multilabel", "one output [classes]", shapes, network)
         check_labels(sizes[0] if sizes else 1, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Classification:
-        """The classes that reach the score, best first; perhaps none."""
+        """Return the classes that reach the score, best first; perhaps none."""
         self.check(shapes_of(outputs), geometry.network)
         values = as_f32(outputs[0]).reshape(-1)
         is_final = self.activation == "none"
@@ -162,13 +162,13 @@ class Heads:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Several rows of numbers, not all of one."""
+        """Yield a fit for several rows of numbers, not all of one."""
         counts = [math.prod(shape) for shape in look.shapes if sum(size != 1 for size in shape) <= 1]
         if 1 < len(counts) == len(look.shapes) and 0 not in counts and max(counts) > 1:
             yield Fit(f"{len(counts)} rows of numbers, a head each", 3)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless all outputs are rows of numbers, ConfigError where ``heads`` are others."""
+        """Raise ModelError unless all outputs are rows of numbers, ConfigError where ``heads`` do not match them."""
         if len(shapes) < 2 or any(sum(size != 1 for size in shape) > 1 for shape in shapes):
             raise wrong_shapes("classify: heads", "several outputs, each [classes]", shapes, network)
         if self.heads and len(self.heads) != len(shapes):
@@ -178,7 +178,7 @@ class Heads:
             check_labels(math.prod(shape), labels, f"head {name!r}")
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Attributes:
-        """The heads by their names, by their numbers from 0 where these are not given."""
+        """Return the heads by their names, or by their numbers from 0 where these are not given."""
         self.check(shapes_of(outputs), geometry.network)
         named = self.heads or {str(number): () for number in range(len(outputs))}
         found: dict[str, Classification | float] = {}

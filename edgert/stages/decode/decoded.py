@@ -19,11 +19,11 @@ READS = "one output [boxes, 6] or three [boxes, 4], [boxes], [boxes] and perhaps
 class Decoded(Head):
     """One output [N, 6] of x1, y1, x2, y2, score, class; or boxes [N, 4], scores [N], classes [N] and perhaps a count.
 
-    The first is what YOLOv10, YOLO26 and every Ultralytics export with ``nms=True`` write
-    (https://docs.ultralytics.com/models/yolov10, /modes/export); the second what TensorRT's EfficientNMS plugin
+    YOLOv10, YOLO26 and every Ultralytics export with ``nms=True`` write the first
+    (https://docs.ultralytics.com/models/yolov10, /modes/export). TensorRT's EfficientNMS plugin
     (github.com/NVIDIA/TensorRT, plugin/efficientNMSPlugin: num_detections, boxes, scores, classes), torchvision,
-    RT-DETR and TensorFlow write. Outputs are distinguished by shape and type: classes are integers; where both rows of
-    numbers are floats, classes come first, as in TensorFlow's.
+    RT-DETR and TensorFlow write the second. Outputs are distinguished by shape and type: classes are integers. Where
+    both rows of numbers are floats, classes come first, as in TensorFlow's.
 
     Attributes:
         boxes: in network pixels, or relative to the network's width and height.
@@ -38,19 +38,19 @@ class Decoded(Head):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Boxes that need no decoding."""
+        """Yield a fit for boxes that need no decoding."""
         if decoder.is_rows_of_six(look.shapes) and look.shapes[0][0] not in (look.cells(), 6):
             yield Fit("[boxes, 6] is corners, score and class of final boxes", 3)
         if decoder.roles_of(look.shapes) is not None:
             yield Fit("[N, 4] and twice [N] are final boxes, scores and classes", 3)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> None:
-        """Shapes do not show it. Raises ModelError for others than the two layouts."""
+        """Return None: shapes do not show it. Raises ModelError for other outputs than the two layouts."""
         if not decoder.is_rows_of_six(shapes) and decoder.roles_of(shapes) is None:
             raise wrong_shapes("detect: yolov10", READS, shapes, network)
 
     def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
-        """Rows beyond a count are padding and left out."""
+        """Return the boxes. Rows beyond a count are padding and left out."""
         shapes = decoder.shapes_of(outputs)
         self.class_count(shapes, network)
         roles = decoder.roles_of(shapes)
@@ -74,7 +74,7 @@ class Decoded(Head):
 
 
 def _in_pixels(boxes: decoder.F32, network: decoder.Size, unit: str, order: str) -> decoder.F32:
-    """x1, y1, x2, y2 in network pixels."""
+    """Return x1, y1, x2, y2 in network pixels."""
     if order == "yxyx":
         boxes = boxes[:, [1, 0, 3, 2]]
     if order == "cxcywh":
@@ -106,7 +106,7 @@ class Ssd(RowHead):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Scores beside as many boxes, one per prior."""
+        """Yield a fit for scores beside as many boxes, one per prior."""
         roles = decoder.boxes_and_scores(look.shapes)
         if roles is not None:
             boxes, classes = look.shapes[roles[1]]
@@ -114,7 +114,7 @@ class Ssd(RowHead):
             yield Fit(reason, 1 if 0 < boxes <= MOST_QUERIES else 3, classes - 1)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> int:
-        """Raises ModelError unless there are scores and boxes for the same rows."""
+        """Return the number of classes. Raises ModelError unless there are scores and boxes for the same rows."""
         return shapes[self._roles(shapes, network)[1]][1] - self._skipped
 
     def levels(self, shapes: decoder.Shapes, network: decoder.Size, score: float) -> tuple[Level, ...]:
@@ -157,7 +157,7 @@ class YoloNas(Ssd):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Scores beside as many boxes, one per cell."""
+        """Yield a fit for scores beside as many boxes, one per cell."""
         roles = decoder.boxes_and_scores(look.shapes)
         if roles is not None and look.shapes[roles[0]][0] == look.cells():
             rows, classes = look.shapes[roles[1]]
@@ -171,12 +171,15 @@ class YoloNas(Ssd):
 
 @dataclass(frozen=True, slots=True)
 class PpYoloe(RowHead):
-    """Boxes [S, 4] and scores [C, S] (``exclude_nms``), one output [S, 4 + C] (``exclude_post_process``), or final rows
-    [N, 6] of class, score, x1, y1, x2, y2, perhaps with their count."""
+    """Outputs of PP-YOLOE in three layouts.
+
+    They are boxes [S, 4] and scores [C, S] (``exclude_nms``), one output [S, 4 + C] (``exclude_post_process``), or
+    final rows [N, 6] of class, score, x1, y1, x2, y2, perhaps with their count.
+    """
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Boxes beside turned scores, or final rows beside their count."""
+        """Yield a fit for boxes beside transposed scores, or final rows beside their count."""
         rows, columns = look.table or (0, 0)
         roles = _boxes_and_columns(look.shapes)
         if roles is not None:
@@ -189,7 +192,10 @@ class PpYoloe(RowHead):
             yield Fit(f"[{rows}, 4 + {columns - 4}] can be corners and scores", 1, columns - 4)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> int | None:
-        """None for final rows. Raises ModelError for others than the three layouts."""
+        """Return the number of classes, None for final rows.
+
+        Raises ModelError for other outputs than the three layouts.
+        """
         if _is_counted(shapes):
             return None
         roles = _boxes_and_columns(shapes)
@@ -201,7 +207,7 @@ class PpYoloe(RowHead):
         return shapes[0][1] - 4
 
     def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
-        """A box counts once for every class that scores enough; rows beyond a count are padding and left out."""
+        """Return the boxes, one for every class that scores enough. Rows beyond a count are padding and left out."""
         shapes = decoder.shapes_of(outputs)
         if self.class_count(shapes, network) is None:
             table, *counts = sorted(outputs, key=lambda output: -output.ndim)
@@ -236,14 +242,14 @@ class PpYoloe(RowHead):
 
 
 def _is_counted(shapes: decoder.Shapes) -> bool:
-    """Whether there is one output [N, 6], and perhaps a count."""
+    """Return whether there is one output [N, 6], and perhaps a count."""
     counts = [shape for shape in shapes if math.prod(shape) == 1 and len(shape) < 2]
     rest = [shape for shape in shapes if shape not in counts]
     return decoder.is_rows_of_six(rest) and len(counts) < 2
 
 
 def _boxes_and_columns(shapes: decoder.Shapes) -> tuple[int, int] | None:
-    """Indices of boxes [N, 4] and scores [C, N], in either order; None when they are not that."""
+    """Return indices of boxes [N, 4] and scores [C, N], in either order; None when they are no such pair."""
     if len(shapes) != 2 or any(len(shape) != 2 for shape in shapes):
         return None
     for boxes in (0, 1):
@@ -274,10 +280,10 @@ class Detr(RowHead):
     Boxes are center x, y, width, height relative to the network's; decoded ones x1, y1, x2, y2 in network pixels.
 
     Attributes:
-        activation: what makes scores of the class numbers. ``softmax`` takes the last column for "no object".
-            ``auto``, where the model's graph does not show it: none when all lie in 0-1, otherwise softmax with one
-            column more than labels, otherwise sigmoid.
-        label_count: how many labels the task has; set by whoever makes the decoder.
+        activation: what makes scores of the class numbers. ``softmax`` takes the last column for "no object". ``auto``,
+            where the model's graph does not show it: none when all lie in 0-1, otherwise softmax with one column more
+            than labels, otherwise sigmoid.
+        label_count: how many labels the task has; set by the code that makes the decoder.
     """
 
     uncertain: ClassVar[tuple[str, ...]] = ("activation",)
@@ -286,7 +292,7 @@ class Detr(RowHead):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Scores beside as many boxes, one per query; or both in one table."""
+        """Yield a fit for scores beside as many boxes, one per query; or for both in one table."""
         rows, columns = look.table or (0, 0)
         count = look.cells()
         every = count, 3 * (count or 0)  # those of cells are no queries
@@ -305,7 +311,10 @@ class Detr(RowHead):
             yield Fit(reason, 3 if 0 < boxes <= MOST_QUERIES else 1, classes)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> int | None:
-        """None for decoded outputs. Raises ModelError unless there are boxes and class numbers of the same queries."""
+        """Return the number of classes, None for decoded outputs.
+
+        Raises ModelError unless there are boxes and class numbers of the same queries.
+        """
         if decoder.roles_of(shapes) is not None:
             return None
         roles = decoder.boxes_and_scores(shapes)
@@ -318,8 +327,10 @@ class Detr(RowHead):
         return columns - self._has_no_object(columns)
 
     def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
-        """A query counts once for every class that scores enough, as RT-DETR's own choice does; of softmax, and in one
-        output, only for its best."""
+        """Return the boxes. A query counts once for every class that scores enough, as in RT-DETR's own selection.
+
+        With softmax, or in one output, it counts only for its best class.
+        """
         shapes = decoder.shapes_of(outputs)
         if self.class_count(shapes, network) is None:
             return Decoded().read(outputs, network, score)

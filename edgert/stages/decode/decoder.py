@@ -22,11 +22,11 @@ class Decoder(Protocol):
     """Reads what a network wrote."""
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Record:
-        """Decodes one image.
+        """Decode one image.
 
         Args:
-            outputs: the network's outputs in its own order, the batch dimension already taken away. They are views
-                of bound memory: a record must not keep them.
+            outputs: the network's outputs in its own order, without the batch dimension. They are views of bound
+                memory: a record must not keep them.
             geometry: maps network pixels to source pixels.
 
         Raises:
@@ -39,7 +39,11 @@ class CheckedDecoder(Decoder, Protocol):
     """A decoder that can check before the first image whether it fits a model."""
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Args: shapes of the outputs without the batch dimension, and the network's (width, height).
+        """Check the outputs' shapes before the first image.
+
+        Args:
+            shapes: of the outputs without the batch dimension.
+            network: its (width, height).
 
         Raises:
             ModelError: the outputs are not what this decoder reads.
@@ -49,24 +53,24 @@ class CheckedDecoder(Decoder, Protocol):
 
 
 def of_one_image(outputs: Sequence[Array], batched: Sequence[bool], row: int) -> list[Array]:
-    """One image's part of every output; outputs without a batch dimension are whole."""
+    """Return one image's part of every output; outputs without a batch dimension are returned unchanged."""
     return [array[row] if has_batch else array for array, has_batch in zip(outputs, batched, strict=True)]
 
 
 def softmax(logits: F32) -> F32:
-    """Along the last dimension."""
+    """Return the softmax along the last dimension."""
     power: F32 = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
     power /= power.sum(axis=-1, keepdims=True)
     return power
 
 
 def logit(score: float) -> float:
-    """What a sigmoid makes this score of; infinite at its ends."""
+    """Return the logit of a score, the inverse of the sigmoid; infinite at 0 and 1."""
     return math.log(score / (1 - score)) if 0 < score < 1 else math.copysign(math.inf, score - 0.5)
 
 
 def as_f32(array: Array) -> F32:
-    """The array itself when it is float32, otherwise a float32 copy (fp16 heads)."""
+    """Return the array itself when it is float32, otherwise a float32 copy (fp16 heads)."""
     return array.astype(np.float32, copy=False)
 
 
@@ -76,20 +80,20 @@ Size = tuple[int, int]
 
 
 def shapes_of(outputs: Sequence[Array]) -> Shapes:
-    """The shapes of one image's outputs."""
+    """Return the shapes of one image's outputs."""
     # Of a list, as everywhere on a frame's way: tuples made of generators are left in CPython's free lists, 2000 of
     # each length, since they begin longer than they end (tupleobject.c).
     return tuple([output.shape for output in outputs])
 
 
 def cells(network: Size, stride: int) -> int:
-    """Cells of a feature map of that stride; networks round a size that does not divide up."""
+    """Return the cells of a feature map of that stride; networks round sizes that do not divide up."""
     width, height = network
     return -(-width // stride) * -(-height // stride)
 
 
 def all_cells(network: Size, strides: Sequence[int]) -> int:
-    """Cells of all the feature maps of a pyramid."""
+    """Return the cells of all the feature maps of a pyramid."""
     return sum(cells(network, stride) for stride in strides)
 
 
@@ -109,7 +113,7 @@ class Grid:
 
 @lru_cache(maxsize=32)
 def grid_of(network: Size, strides: tuple[int, ...]) -> Grid:
-    """The cells of a network size, made once per size."""
+    """Return the cells of a network size, cached."""
     levels = []
     for stride in strides:
         columns, rows = -(-network[0] // stride), -(-network[1] // stride)
@@ -131,12 +135,12 @@ class Roles:
 
 
 def is_rows_of_six(shapes: Shapes) -> bool:
-    """Whether there is one output [N, 6]."""
+    """Return whether there is one output [N, 6]."""
     return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] == 6
 
 
 def roles_of(shapes: Shapes) -> Roles | None:
-    """Boxes [N, 4], twice [N] or [N, 1], and perhaps one count, in any order; None when they are not that."""
+    """Return the roles of boxes [N, 4], twice [N] or [N, 1], and perhaps one count, in any order; else None."""
     boxes = [index for index, shape in enumerate(shapes) if len(shape) == 2 and shape[1] == 4]
     if len(shapes) not in (3, 4) or len(boxes) != 1:
         return None
@@ -149,7 +153,7 @@ def roles_of(shapes: Shapes) -> Roles | None:
 
 
 def boxes_and_scores(shapes: Shapes) -> tuple[int, int] | None:
-    """Indices of boxes [N, 4] and scores [N, C], in either order; the second of two [N, 4] is the boxes."""
+    """Return indices of boxes [N, 4] and scores [N, C], in either order; the second of two [N, 4] is the boxes."""
     if len(shapes) != 2 or any(len(shape) != 2 for shape in shapes) or shapes[0][0] != shapes[1][0]:
         return None
     if shapes[1][1] == 4:

@@ -17,13 +17,13 @@ from edgert.stages.decode.maps import map_layout, plane_size, unpadded
 
 
 def covers(shape: tuple[int, ...], network: Size) -> bool:
-    """Whether a map of one channel has the network's proportions."""
+    """Return whether a map of one channel has the network's proportions."""
     size = plane_size(shape)
     return size is not None and abs(size[1] * network[1] - size[0] * network[0]) <= 0.1 * size[0] * network[0]
 
 
 def _plane(array: Array) -> Array:
-    """(h, w) of a map."""
+    """Return the map as (h, w)."""
     return array.reshape(plane_size(array.shape) or ())
 
 
@@ -40,18 +40,18 @@ class Depth:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """One channel over the image, where a name says so."""
+        """Yield a fit for one channel over the image, better where a name says so."""
         if any(channels == 1 and look.covers(height, width, order) for channels, height, width, order in look.maps):
             is_named = any(word in look.names for word in ("depth", "disp"))
             yield Fit("one channel over the image can be depth", 4 if is_named else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the one output is a map."""
+        """Raise ModelError unless the one output is a map."""
         if len(shapes) != 1 or not covers(shapes[0], network):
             raise wrong_shapes(f"depth: {self.depth}", "one output [1, h, w]", shapes, network)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> DepthMap:
-        """Without the part that is padding."""
+        """Return the depth map without padding."""
         self.check(shapes_of(outputs), geometry.network)
         cut, region = unpadded(_plane(outputs[0]), geometry)
         return DepthMap(cut.astype(np.float32), region, self.depth)
@@ -74,21 +74,21 @@ class ImageToImage:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Three channels of the network's size, or of whole multiples of it."""
+        """Yield a fit for three channels of the network's size, or a multiple of it."""
         for channels, height, width, order in look.maps:
             stride = look.stride(height, width)
             if channels == 3 and stride is not None and stride <= 1:
                 yield Fit(f"3 channels of the image's size, {order}", 4)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the one output is an image."""
+        """Raise ModelError unless the one output is an image."""
         layout = map_layout(shapes[0], network) if len(shapes) == 1 else None
         channels = shapes[0][0 if layout == "chw" else -1] if layout in ("chw", "hwc") else 1
         if layout is None or channels not in (1, 3) or min(shapes[0][-2:]) < 1:
             raise wrong_shapes(f"image: {self.image}", "one output [3, h, w] or [h, w, 3]", shapes, network)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> OutputImage:
-        """New memory, without the part that is padding."""
+        """Return the image in new memory, without padding."""
         self.check(shapes_of(outputs), geometry.network)
         values, (scale, offset) = as_f32(outputs[0]), _SCALES[self.image]
         layout = map_layout(values.shape, geometry.network)
@@ -118,19 +118,19 @@ class Anomaly:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """A map beside a single number, or one where a name says so."""
+        """Yield a fit for a map beside a single number, or for a map where a name says so."""
         is_named = "anomal" in look.names or "pred_score" in look.names
         found = None if look.network is None else _map_and_score(look.shapes, look.network)
         if found is not None and (found[1] is not None or is_named):
             yield Fit("a map over the image and a number for all of it", 3 + is_named)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless one output is a map and all others are maps or single numbers."""
+        """Raise ModelError unless one output is a map and the rest are maps or single numbers."""
         if _map_and_score(shapes, network) is None:
             raise wrong_shapes("anomaly: map", "a map [1, h, w], and perhaps a score", shapes, network)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> AnomalyMap:
-        """Without the part that is padding."""
+        """Return the anomaly map without padding."""
         self.check(shapes_of(outputs), geometry.network)
         floats = [output for output in outputs if output.dtype.kind == "f"]  # labels and masks come as true or false
         places = _map_and_score(shapes_of(floats), geometry.network)
@@ -143,7 +143,7 @@ class Anomaly:
 
 
 def _map_and_score(shapes: Shapes, network: Size) -> tuple[int, int | None] | None:
-    """Indices of the first map and the first single number; None where there is no map, or something else."""
+    """Return indices of the first map and the first single number; None without a map, or with anything else."""
     maps = [index for index, shape in enumerate(shapes) if covers(shape, network)]
     single = [index for index, shape in enumerate(shapes) if all(size == 1 for size in shape)]
     if not maps or len(maps) + len(single) != len(shapes):

@@ -32,22 +32,23 @@ _STRONGER: Bool = np.triu(np.ones((_BLOCK, _BLOCK), np.bool_), 1)  # [i, j]: i c
 
 
 def suppress(boxes: F32, scores: F32, classes: I32, iou: float, limit: int, overlap: Overlap | None = None) -> Index:
-    """Rows that survive greedy suppression within their class, by falling score.
+    """Return the rows that survive greedy suppression within their class, by falling score.
 
-    A box goes when its intersection over union with a better box of its class that stays is above ``iou``; at exactly
-    ``iou`` both stay. Of equal scores the earlier row is the better.
+    A box is removed when its intersection over union with a surviving better box of its class is above ``iou``. At
+    exactly ``iou`` both stay. Of equal scores the earlier row is better.
 
-    The greedy answer is found for blocks of boxes at once: rows overlapped by boxes already kept go first, and among
-    the rest "not overlapped by a survivor" is repeated until it stands still, which it does after as many rounds as
-    the longest chain of suppressions (Zheng et al., "Enhancing Geometric Factors in Model Learning and Inference for
-    Object Detection and Instance Segmentation", 2021: Cluster-NMS, there shown equal to greedy NMS). Blocks stop at
-    ``limit``, as better boxes always come first.
+    The greedy answer is found for blocks of boxes at once. Rows overlapped by kept boxes are removed first. Among the
+    rest, "not overlapped by a survivor" is repeated until nothing changes: as many rounds as the longest chain of
+    suppressions. That is Cluster-NMS of Zheng et al., "Enhancing Geometric Factors in Model Learning and Inference",
+    2021, shown there equal to greedy NMS. Blocks stop at ``limit``, as better boxes always come first.
 
     Args:
         boxes: (N, 4) float32 x1, y1, x2, y2, in any one unit.
         scores: (N,) float32.
         classes: (N,) int32.
-        overlap: which two of other forms than upright boxes overlap; ``boxes`` are then (N, numbers) of theirs.
+        iou: highest intersection over union at which both stay.
+        limit: most rows to return.
+        overlap: test for other shapes than upright boxes; ``boxes`` are then (N, numbers) of these.
 
     Returns:
         (K,) rows, K <= limit; at most the :data:`CANDIDATES` best rows are considered.
@@ -66,8 +67,10 @@ def suppress(boxes: F32, scores: F32, classes: I32, iou: float, limit: int, over
 
 
 def suppress_at_once(boxes: F32, scores: F32, classes: I32, iou: float, limit: int, overlap: Overlap) -> Index:
-    """Like :func:`suppress`, but a box that goes takes others along as well: every better one counts, whether it stays
-    or not (Bolya et al., "YOLACT: Real-time Instance Segmentation", 2019, section 4: Fast NMS)."""
+    """Return the surviving rows like :func:`suppress`, but every better box counts, whether it survives or not.
+
+    This is Fast NMS of Bolya et al., "YOLACT: Real-time Instance Segmentation", 2019, section 4.
+    """
     order = strongest(scores, CANDIDATES)
     kept = order[:0]
     for start in range(0, len(order), _BLOCK):
@@ -81,7 +84,7 @@ def suppress_at_once(boxes: F32, scores: F32, classes: I32, iou: float, limit: i
 
 
 def strongest(scores: F32, limit: int) -> Index:
-    """The rows of the ``limit`` highest scores, falling; of equal ones the earlier first, what is not a number last."""
+    """Return the rows of the ``limit`` highest scores, falling; of equal ones the earlier first, NaN last."""
     falling = -scores
     if len(scores) <= limit:
         return np.argsort(falling, kind="stable")
@@ -91,7 +94,7 @@ def strongest(scores: F32, limit: int) -> Index:
 
 
 def _survivors(over: Bool) -> Bool:
-    """Rows of a block left by greedy suppression; ``over[i, j]`` means that they overlap, rows are by falling score."""
+    """Return a block's rows after greedy suppression; ``over[i, j]`` is their overlap, rows are by falling score."""
     over = over & _STRONGER[: len(over), : len(over)]
     alive: Bool = ~np.asarray(over.any(axis=0))
     if alive.all():
@@ -104,7 +107,7 @@ def _survivors(over: Bool) -> Bool:
 
 
 def _overlap(boxes: F32, classes: I32, first: Index, second: Index, iou: float) -> Bool:
-    """(F, S) whether two boxes of one class overlap by more than ``iou``.
+    """Return (F, S) whether two boxes of one class overlap by more than ``iou``.
 
     shared / (a + b - shared) > iou, without the division: shared * (1 + iou) > iou * a + iou * b.
     """
@@ -143,7 +146,7 @@ class Candidates:
     overlap: bool = True
 
     def select(self, rows: Index) -> "Candidates":
-        """These, in this order."""
+        """Return these rows, in this order."""
         extras = None if self.extras is None else self.extras[rows]
         return Candidates(self.boxes[rows], self.scores[rows], self.classes[rows], extras, self.overlap)
 
@@ -170,11 +173,11 @@ class Head(Protocol):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Why outputs that look like this could be its own; nothing when they cannot."""
+        """Yield why such outputs could be this head's; nothing when they cannot."""
         ...
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
-        """How many classes the outputs distinguish; None when shapes do not show it.
+        """Return how many classes the outputs distinguish; None when shapes do not show it.
 
         Raises:
             ModelError: the outputs do not have the shapes this head reads.
@@ -182,7 +185,7 @@ class Head(Protocol):
         ...
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """The boxes that score at least ``score``. Raises ModelError like :meth:`class_count`."""
+        """Return the boxes that score at least ``score``. Raises ModelError like :meth:`class_count`."""
         ...
 
 
@@ -191,7 +194,7 @@ class Suppressing(Protocol):
     """A head whose objects overlap in another way than their boxes do."""
 
     def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:
-        """Rows of the candidates that stay, by falling score."""
+        """Return the surviving rows of the candidates, by falling score."""
         ...
 
 
@@ -200,7 +203,7 @@ class Shaped(Protocol):
     """A head that knows the shapes of objects."""
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """The record of these boxes, with its ``corners``, ``masks``, or ``points`` and their ``names``."""
+        """Return the record with its ``corners``, ``masks``, or ``points`` and their ``names``."""
         ...
 
 
@@ -223,7 +226,7 @@ class Detector:
     agnostic: bool = False
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Whether outputs of these shapes can be read and every class has a label; needs no image.
+        """Check that outputs of these shapes can be read and every class has a label; needs no image.
 
         Raises:
             ModelError: the shapes are not this decoder's.
@@ -232,15 +235,17 @@ class Detector:
         check_labels(self.head.class_count(shapes, network) or 0, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """The record is new memory throughout. Raises ModelError and ConfigError like :meth:`check`."""
+        """Return the record, in new memory. Raises ModelError and ConfigError like :meth:`check`."""
         found = self.head.read(outputs, geometry.network, self.score)
         return self.record(found, shapes_of(outputs), geometry, outputs)
 
     def record(
         self, found: Candidates, shapes: Shapes, geometry: Geometry, outputs: Sequence[Array] = ()
     ) -> Detections:
-        """What is left of candidates out of outputs of these shapes; the outputs where a head's masks are made of them.
-        Raises ConfigError like :meth:`check`."""
+        """Return the record of the surviving candidates from outputs of these shapes.
+
+        A head with masks also needs the outputs. Raises ConfigError like :meth:`check`.
+        """
         count = self.head.class_count(shapes, geometry.network)
         kept = found.select(self._suppressed(found))
         seen = int(np.max(kept.classes, initial=-1)) + 1
@@ -249,7 +254,7 @@ class Detector:
         return self.head.shaped(record, kept, outputs, geometry) if isinstance(self.head, Shaped) else record
 
     def _suppressed(self, found: Candidates) -> Index:
-        """Rows of the candidates that stay, by falling score."""
+        """Return the surviving rows of the candidates, by falling score."""
         if self.agnostic:
             found = replace(found, classes=np.zeros_like(found.classes))
         elif not found.overlap:
@@ -260,12 +265,13 @@ class Detector:
 
 
 def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
-    """Rows whose best class reaches ``floor``, with that score and class.
+    """Return the rows whose best class reaches ``floor``, with that score and class.
 
     One comparison finds the few numbers that matter; a maximum over every short row would cost several times as much.
 
     Args:
         scores: (N, C) float32.
+        floor: lowest score.
 
     Returns:
         (M,) rows rising, (M,) float32 scores, (M,) int32 classes.
@@ -282,26 +288,26 @@ def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
 
 
 def best_column(scores: F32, floor: float) -> tuple[Index, F32, I32]:
-    """Like :func:`best_class` of (C, S) scores, whose boxes are columns."""
+    """Return columns like :func:`best_class` for (C, S) scores, whose boxes are columns."""
     best = scores.max(axis=0)
     columns = np.flatnonzero(best >= floor)
     return columns, best[columns], scores[:, columns].argmax(axis=0).astype(np.int32)
 
 
 def every_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
-    """Like :func:`best_class`, but a row comes back once for every class that reaches ``floor``."""
+    """Return rows like :func:`best_class`, but a row once for every class that reaches ``floor``."""
     rows, classes = np.divmod(np.flatnonzero(scores >= floor), scores.shape[1])
     return rows, scores[rows, classes], classes.astype(np.int32)
 
 
 def by_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
-    """Like :func:`every_class`, but all rows of the first class come first."""
+    """Return rows like :func:`every_class`, but all rows of the first class come first."""
     turned = scores.T
     classes, rows = np.divmod(np.flatnonzero(turned >= floor), max(len(scores), 1))
     return rows, scores[rows, classes], classes.astype(np.int32)
 
 
 def corners(centers: F32, sizes: F32) -> F32:
-    """(M, 2) centers x, y and (M, 2) widths, heights → (M, 4) float32 x1, y1, x2, y2."""
+    """Convert (M, 2) centers x, y and (M, 2) widths, heights to (M, 4) float32 x1, y1, x2, y2."""
     half = sizes * np.float32(0.5)
     return np.concatenate([centers - half, centers + half], axis=1)

@@ -30,23 +30,23 @@ class FaceHead(RowHead, ABC):
     name: ClassVar[str]
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Raises ModelError for other outputs."""
+        """Return 1. Raises ModelError for other outputs."""
         if not self.fitting(shapes, network):
             raise wrong_shapes(f"detect: {self.name}", self.reads, shapes, network)
         return 1
 
     @abstractmethod
     def fitting(self, shapes: Shapes, network: Size) -> bool:
-        """Whether outputs of these shapes are its own."""
+        """Return whether outputs of these shapes are this head's."""
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Outputs in which every number has its place."""
+        """Yield a fit for outputs in which every number has its role."""
         if look.network is not None and cls().fitting(look.shapes, look.network):
             yield Fit(f"{len(look.shapes)} outputs are {cls.reads}", 4, 1)
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """With points, each with its face's score."""
+        """Return the record with points, each with its face's score."""
         if kept.extras is None:
             return record
         count = kept.extras.shape[1] // 2
@@ -57,7 +57,10 @@ class FaceHead(RowHead, ABC):
 
 
 def levels_of(shapes: Shapes) -> list[Mapping[int, list[int]]]:
-    """Of outputs [N, columns] the indices by columns, for every N, the largest first; none unless all are tables."""
+    """Return the indices of outputs [N, columns] by columns, for every N, the largest first.
+
+    Return an empty list unless all outputs are tables.
+    """
     found: dict[int, dict[int, list[int]]] = {}
     for index, shape in enumerate(shapes):
         if len(shape) != 2:
@@ -67,8 +70,14 @@ def levels_of(shapes: Shapes) -> list[Mapping[int, list[int]]]:
 
 
 def _fit_levels(shapes: Shapes, network: Size, signatures: Sequence[Mapping[int, int]], most: int) -> bool:
-    """Whether there is a level of strides 8, 16 ... for every number of rows, each of the same outputs, columns →
-    how many, and each with one and the same number of rows a cell, at most ``most``."""
+    """Return whether the outputs form levels of strides 8, 16 …, each with the same outputs.
+
+    Args:
+        shapes: of the outputs.
+        network: its (width, height).
+        signatures: allowed outputs of a level: columns → how many.
+        most: most rows a cell; all levels have the same number.
+    """
     levels = levels_of(shapes)
     counts = [{columns: len(some) for columns, some in level.items()} for level in levels]
     if len(levels) not in (3, 5) or counts[0] not in signatures or any(one != counts[0] for one in counts):
@@ -80,7 +89,7 @@ def _fit_levels(shapes: Shapes, network: Size, signatures: Sequence[Mapping[int,
 
 
 def _joined(parts: Sequence[Candidates]) -> Candidates:
-    """The candidates of all levels."""
+    """Return the candidates of all levels."""
     extras = [one.extras for one in parts if one.extras is not None]
     return Candidates(
         np.concatenate([one.boxes for one in parts]),
@@ -127,13 +136,13 @@ class Scrfd(FaceHead):
 
 
 def _face_level(level: Mapping[int, list[int]], shapes: Shapes, floors: Sequence[float]) -> Level:
-    """Of outputs of one number, of 4 and perhaps of ten; a floor for each of the first kind."""
+    """Return the level of outputs with 1, 4 and perhaps 10 columns; those with 1 have a floor each."""
     tables = [columns(index, shapes[index]) for width in sorted(level) for index in level[width]]
     return Level(shapes[tables[0].output][0], tuple(zip(tables, floors, strict=False)), tuple(tables))
 
 
 def _cell_corners(network: Size, stride: int, rows: Index, count: int) -> F32:
-    """(M, 2) x, y in network pixels of the cells that rows of ``count`` are of."""
+    """Return (M, 2) x, y in network pixels of the cells that rows of ``count`` belong to."""
     grid = decoder.grid_of(network, (stride,))
     cell = rows // (count // len(grid.x))
     places: F32 = np.stack([grid.x[cell], grid.y[cell]], axis=1) * np.float32(stride)
@@ -142,8 +151,11 @@ def _cell_corners(network: Size, stride: int, rows: Index, count: int) -> F32:
 
 @lru_cache(maxsize=16)
 def priors_of(network: Size, sizes: tuple[tuple[int, ...], ...], is_floored: bool) -> F32:
-    """(N, 3) center x, y and side in network pixels of square priors, for each cell of strides 8, 16 ... one of every
-    size of its level; read-only. Sizes of a network that strides do not divide are rounded down or up."""
+    """Return (N, 3) center x, y and side in network pixels of square priors, read-only.
+
+    Each cell of strides 8, 16 … has one of every size of its level. Sizes of a network that strides do not divide are
+    rounded down or up.
+    """
     levels = []
     for number, sides in enumerate(sizes):
         stride = 8 << number
@@ -158,8 +170,10 @@ def priors_of(network: Size, sizes: tuple[tuple[int, ...], ...], is_floored: boo
 
 
 def _from_priors(priors: F32, boxes: F32, points: F32) -> tuple[F32, F32]:
-    """(M, 4) corners and (M, 10) points of what an SSD regressed, with its variances 0.1 and 0.2 (Liu et al., "SSD:
-    Single Shot MultiBox Detector", 2016)."""
+    """Return (M, 4) corners and (M, 10) points of an SSD's regression, with its variances 0.1 and 0.2.
+
+    Source: Liu et al., "SSD: Single Shot MultiBox Detector", 2016.
+    """
     center, side = priors[:, :2], priors[:, 2:]
     tenth = side * np.float32(0.1)
     placed = corners(center + boxes[:, :2] * tenth, side * np.exp(boxes[:, 2:] * np.float32(0.2)))
@@ -203,18 +217,18 @@ class RetinaFace(FaceHead):
 
 
 def _by_width(shapes: Shapes) -> list[Numbers]:
-    """All columns of each table, narrow ones first."""
+    """Return all columns of each table, narrow ones first."""
     return [columns(index, shapes[index]) for index in sorted(range(len(shapes)), key=lambda one: shapes[one][1])]
 
 
 @dataclass(frozen=True, slots=True)
 class YuNet(FaceHead):
-    """The two layouts of YuNet, whose score is the geometric mean of two numbers (Wu, Peng and Yu, "YuNet: A Tiny
-    Millisecond-level Face Detector", 2023).
+    """The two layouts of YuNet, whose score is the geometric mean of two numbers.
 
-    Since 2022 twelve outputs, for each of three levels class and objectness [N, 1], boxes [N, 4] and points [N, 10],
-    decoded as in ``modules/objdetect/src/face_detect.cpp`` of OpenCV; before, boxes and points [N, 14], classes [N, 2]
-    and overlaps [N, 1], relative to priors (github.com/ShiqiYu/libfacedetection.train, ``src/models/tasks``).
+    Source: Wu, Peng and Yu, "YuNet: A Tiny Millisecond-level Face Detector", 2023. Since 2022 there are twelve outputs:
+    for each of three levels class and objectness [N, 1], boxes [N, 4] and points [N, 10]. They are decoded as in
+    ``modules/objdetect/src/face_detect.cpp`` of OpenCV. Before, there were boxes and points [N, 14], classes [N, 2] and
+    overlaps [N, 1], relative to priors (github.com/ShiqiYu/libfacedetection.train, ``src/models/tasks``).
 
     Attributes:
         sizes: sides of the older layout's priors in network pixels, for strides 8, 16 ...
@@ -230,8 +244,10 @@ class YuNet(FaceHead):
         return is_older or _fit_levels(shapes, network, ({1: 2, 4: 1, _POINTS: 1},), 1)
 
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-        """See :meth:`RowHead.levels`; a geometric mean of numbers up to 1 reaches a score only where both reach its
-        square."""
+        """Return the levels; see :meth:`RowHead.levels`.
+
+        A geometric mean of numbers up to 1 reaches a score only where both reach its square.
+        """
         self.class_count(shapes, network)
         least = score * score * (1 - 1e-5) if score > 0 else -math.inf  # less, as the mean is rounded
         if len(shapes) == 3:
@@ -258,7 +274,7 @@ class YuNet(FaceHead):
     def _in_cells(
         self, number: int, rows: Index, numbers: Sequence[F32], shapes: Shapes, network: Size
     ) -> tuple[F32, F32]:
-        """Boxes and points of a level's rows."""
+        """Return boxes and points of a level's rows."""
         boxes, points = numbers
         stride, count = np.float32(8 << number), shapes[levels_of(shapes)[number][4][0]][0]
         cell = _cell_corners(network, 8 << number, rows, count)

@@ -69,18 +69,18 @@ class Look:
         return sizes[0] if sizes else 1
 
     def cells(self, strides: Sequence[int] = STRIDES) -> int | None:
-        """Cells of all levels of a pyramid over the input; None when its size is not known."""
+        """Return the cells of all levels of a pyramid over the input; None when its size is not known."""
         return None if self.network is None else all_cells(self.network, strides)
 
     def stride(self, height: int, width: int) -> float | None:
-        """Network pixels per cell of a map of that size; None when it does not have the network's shape."""
+        """Return network pixels per cell of a map of that size; None when it does not have the network's shape."""
         if self.network is None or height < 2 or width < 2:
             return None
         across, down = self.network[0] / width, self.network[1] / height
         return across if abs(across - down) < 0.1 * down else None
 
     def covers(self, height: int, width: int, order: str) -> bool:
-        """Whether such a map can lie over the whole image, at an eighth of its size at least."""
+        """Return whether such a map can cover the complete image, at an eighth of its size at least."""
         stride = self.stride(height, width)
         return (order == "nchw" and not height and not width) or (stride is not None and stride <= 8)
 
@@ -113,7 +113,7 @@ def guess(
     input_shape: Sequence[int | None],
     n_labels: int | None,
 ) -> list[Guess]:
-    """The decoders that can read such outputs, the likeliest first; empty when none can.
+    """Return the decoders that can read such outputs, the likeliest first; empty when none can.
 
     Args:
         output_shapes: of one image, without the batch dimension; a dynamic dimension is None.
@@ -147,10 +147,10 @@ def guess(
 
 
 def needed_outputs(shapes: Shapes, names: Sequence[str] = ()) -> tuple[int, ...] | None:
-    """Return the places of the outputs without those that nothing needs; None where none is known to be so.
+    """Return the places of the outputs without those that nothing needs; None where all may be needed.
 
-    Exporters write raw feature maps beside the boxes that were decoded of them, as YOLOv5's did up to release 6.0
-    (``models/yolo.py``, Detect.forward): together, the maps have as many cells as there are boxes. Heads that only
+    Exporters write raw feature maps beside the boxes decoded from them, as YOLOv5's did up to release 6.0
+    (``models/yolo.py``, Detect.forward). Together, those maps have as many cells as there are boxes. Heads that only
     training needs have ``aux`` in their names, as in torchvision's segmentation models.
 
     Args:
@@ -164,7 +164,7 @@ def needed_outputs(shapes: Shapes, names: Sequence[str] = ()) -> tuple[int, ...]
 
 
 def _raw_maps(shapes: Shapes) -> set[int]:
-    """Places of maps of several sizes that have, together, as many cells as a table beside them has boxes."""
+    """Return the places of maps that together have as many cells as a table beside them has boxes."""
     alike: dict[tuple[int, ...], list[int]] = {}
     for place, shape in enumerate(shapes):
         if len(shape) == 4:  # anchors, height, width, numbers
@@ -187,7 +187,7 @@ def _raw_maps(shapes: Shapes) -> set[int]:
 
 
 def network_size(input_shape: Sequence[int | None]) -> Size | None:
-    """Width and height of (C, H, W) or (H, W, C); None when dynamic or not an image."""
+    """Return width and height of (C, H, W) or (H, W, C); None when dynamic or not an image."""
     if len(input_shape) != 3:
         return None
     channels_first = input_shape[0] in (1, 3, 4) or input_shape[2] not in (1, 3, 4)
@@ -209,11 +209,13 @@ _OWN = "no decoder of edgert reads these; edgert new writes one to be filled in,
 
 
 def wrong_shapes(decoder: str, reads: str, shapes: Shapes, network: Size) -> ModelError:
-    """The error of a decoder that cannot read these outputs, with the decoder that probably can.
+    """Return the error of a decoder that cannot read these outputs, with the decoder that probably can.
 
     Args:
         decoder: as the task names it, ``"detect: yolox"``.
         reads: the outputs it reads, in words.
+        shapes: of the model's outputs.
+        network: its (width, height).
     """
     width, height = network
     likely = [found for found in guess(shapes, (), (3, height, width), None) if str(found) != decoder]
@@ -226,13 +228,13 @@ def wrong_shapes(decoder: str, reads: str, shapes: Shapes, network: Size) -> Mod
 
 
 def own_decoder(shapes: Shapes, network: Size) -> str:
-    """What to do about outputs that no decoder reads, with the families that are nearest to them."""
+    """Return advice on outputs that no decoder reads, with the nearest families."""
     found = ", ".join(f"'{one}' ({what})" for one, what in nearest_heads(shapes, network))
     return f"nearest: {found}; {_OWN}" if found else _OWN
 
 
 def nearest_heads(shapes: Shapes, network: Size) -> tuple[tuple[Guess, str], ...]:
-    """Decoders that would read the outputs if one thing about them were different, and what; the likeliest first."""
+    """Return decoders that would read the outputs after one change, and the change; the likeliest first."""
     found: dict[str, tuple[Guess, str]] = {}
     shapes = tuple(map(tuple, shapes))
     for what, others, size in _changed(shapes, network):
@@ -250,7 +252,7 @@ _SIZES = (224, 256, 320, 352, 384, 416, 512, 576, 640, 768, 960, 1024, 1280)
 
 
 def _changed(shapes: Shapes, network: Size) -> Iterator[tuple[str, Shapes, Size]]:
-    """The outputs with one thing different, in words, and the input they would be of."""
+    """Yield the outputs after one change, the change in words, and the input size for it."""
     yield "with the last two dimensions swapped", tuple((*one[:-2], *one[:-3:-1]) for one in shapes), network
     yield "without dimensions of 1", tuple(tuple(size for size in one if size != 1) for one in shapes), network
     for place in range(len(shapes) if len(shapes) > 1 else 0):
@@ -260,10 +262,14 @@ def _changed(shapes: Shapes, network: Size) -> Iterator[tuple[str, Shapes, Size]
 
 
 def check_labels(class_count: int, labels: tuple[str, ...], where: str = "", *, is_exact: bool = True) -> None:
-    """Refuses a list of labels that is not the model's, which would name wrongly what is found; no labels at all are
-    fine, and so are any where the number of classes is not known: 0.
+    """Refuse a list of labels whose length is not the number of classes, because it would name objects wrongly.
+
+    No labels are fine. So are any labels where the number of classes is not known, 0.
 
     Args:
+        class_count: number of classes, or 0.
+        labels: the names.
+        where: the place in the pipeline file, for errors.
         is_exact: whether there are no more classes.
 
     Raises:

@@ -26,8 +26,8 @@ from edgert.stages.decode.rows import Found, Level, Numbers, RowHead
 class YoloV8Seg(Head):
     """Two outputs, [4 + C + M, S] or final boxes [N, 6 + M], and prototypes [M, h, w], in either order.
 
-    An object's mask is where the sum of its prototypes, linear between their cells, is above 0, which is 0.5 past the
-    sigmoid, cut to its box; it has the network's resolution. Objects of which nothing is left go.
+    An object's mask is where the sum of its prototypes, interpolated between cells, is above 0, that is 0.5 past the
+    sigmoid. It is cut to the box and has the network's resolution. Objects with an empty mask are removed.
 
     Attributes:
         boxes: in network pixels, or relative to the network's width and height.
@@ -38,7 +38,7 @@ class YoloV8Seg(Head):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """A column for every box beside maps."""
+        """Yield a fit for a column for every box beside maps."""
         found = find_tables(look.shapes)
         if found is None:
             return
@@ -50,7 +50,7 @@ class YoloV8Seg(Head):
                       rows - 4 - masks)  # fmt: skip
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
-        """None for final boxes. Raises ModelError unless one output has boxes, and the other maps."""
+        """Return the number of classes, None for final boxes. Raises ModelError unless there are boxes and maps."""
         found = find_tables(shapes)
         if found is not None and shapes[found[0]][1] == 6 + shapes[found[1]][0] > 6:
             return None
@@ -61,7 +61,7 @@ class YoloV8Seg(Head):
         return classes
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Extras are how much a box has of every prototype."""
+        """Return the boxes; extras are their coefficients of every prototype."""
         shapes = shapes_of(outputs)
         classes = self.class_count(shapes, network)
         table = outputs[table_and_maps(shapes)[0]]
@@ -75,7 +75,7 @@ class YoloV8Seg(Head):
         return Candidates(corners(places[:, :2], places[:, 2:]), scores, kinds, found[:, 4 + classes :])
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """With masks."""
+        """Return the record with masks."""
         assert kept.extras is not None
         maps, shares = as_f32(outputs[table_and_maps(shapes_of(outputs))[1]]), kept.extras
 
@@ -89,14 +89,14 @@ class YoloV8Seg(Head):
 
 
 def table_and_maps(shapes: Shapes) -> tuple[int, int]:
-    """Which output has boxes, and which prototypes."""
+    """Return the indices of the output with boxes and of the prototypes."""
     found = find_tables(shapes)
     assert found is not None, "class_count has looked"
     return found
 
 
 def find_tables(shapes: Shapes) -> tuple[int, int] | None:
-    """Like :func:`table_and_maps`; None where they are no such two."""
+    """Return the indices like :func:`table_and_maps`; None where there is no such pair."""
     ranks = [len(shape) for shape in shapes]
     return (0, 1) if ranks == [2, 3] else (1, 0) if ranks == [3, 2] else None
 
@@ -107,13 +107,13 @@ def find_tables(shapes: Shapes) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class DetrSeg(RowHead):
-    """Logits [Q, C], boxes [Q, 4] and masks [Q, h, w] of the whole image, in any order.
+    """Logits [Q, C], boxes [Q, 4] and masks [Q, h, w] of the complete image, in any order.
 
-    A mask is where its logits, linear between their cells, are above 0; it may reach beyond its box.
+    A mask is where its logits, interpolated between cells, are above 0; it may reach beyond its box.
 
     Attributes:
         activation: as for ``detr``.
-        label_count: how many labels the task has; set by whoever makes the decoder.
+        label_count: how many labels the task has; set by the code that makes the decoder.
     """
 
     has_masks = True
@@ -123,14 +123,17 @@ class DetrSeg(RowHead):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Scores, boxes and a map per query."""
+        """Yield a fit for scores, boxes and a map per query."""
         rest = _beside_maps(look.shapes)
         if rest is not None:
             for fit in decoded.Detr.fits(Look(tuple(_two(look.shapes)), "", look.network)):
                 yield Fit(f"{fit.reason}, and as many masks", 3, fit.classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
-        """Raises ModelError unless there are boxes, class numbers and maps of the same queries."""
+        """Return the number of classes.
+
+        Raises ModelError unless boxes, class numbers and maps are of the same queries.
+        """
         rest = _beside_maps(shapes)
         if rest is None:
             reads = "logits [queries, classes], boxes [queries, 4] and masks [queries, h, w]"
@@ -138,7 +141,7 @@ class DetrSeg(RowHead):
         return self._detr.class_count(_two(shapes), network)
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Extras are the query of each."""
+        """Return the boxes; extras are the query of each."""
         self.class_count(shapes_of(outputs), network)
         _, first, second = _beside_maps(shapes_of(outputs)) or (0, 0, 0)
         return self._detr.read([outputs[first], outputs[second]], network, score)
@@ -173,7 +176,7 @@ class DetrSeg(RowHead):
         return [found[0].parts[-1].reshape(-1, *shapes[which][1:])]
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """With masks, each as large as what is above 0 of it."""
+        """Return the record with masks, each as large as its part above 0."""
         assert kept.extras is not None
         maps = next(one for one in outputs if one.ndim == 3)
         queries = kept.extras[:, 0].astype(np.intp).tolist()
@@ -196,12 +199,12 @@ class DetrSeg(RowHead):
 
 
 def _two(shapes: Shapes) -> Shapes:
-    """Those of boxes and scores."""
+    """Return the shapes of boxes and scores."""
     return [shape for shape in shapes if len(shape) == 2]
 
 
 def _beside_maps(shapes: Shapes) -> tuple[int, int, int] | None:
-    """Indices of the maps, and of boxes and scores of as many queries."""
+    """Return indices of the maps, and of boxes and scores of as many queries."""
     maps = [index for index, shape in enumerate(shapes) if len(shape) == 3]
     rest = [index for index, shape in enumerate(shapes) if len(shape) == 2]
     if len(shapes) != 3 or len(maps) != 1 or boxes_and_scores([shapes[index] for index in rest]) is None:
@@ -213,15 +216,16 @@ def _beside_maps(shapes: Shapes) -> tuple[int, int, int] | None:
 
 
 def cut_of(sums: Callable[[int, int, int, int, int], F32], size: Size, network: Size) -> Callable[[int, I32], U8]:
-    """What cuts masks out of maps: 1 where they are above 0, linear between the middles of cells.
+    """Return a function that cuts masks out of maps: 1 where they are above 0, interpolated between cell centers.
 
     Args:
         sums: gives the part of an object's map, for its row and left, top, right, bottom in cells.
         size: (width, height) of a map.
-        network: (width, height) of the input, over which a map lies.
+        network: (width, height) of the input, which a map covers.
 
     Returns:
-        gives a part of an object's mask, (y2 - y1, x2 - x1) uint8, for its row and x1, y1, x2, y2 in network pixels.
+        A function of an object's row and x1, y1, x2, y2 in network pixels. It gives that part of the mask, (y2 - y1, x2
+        - x1) uint8.
     """
 
     def cut(row: int, span: I32) -> U8:
@@ -238,8 +242,10 @@ def cut_of(sums: Callable[[int, int, int, int, int], F32], size: Size, network: 
 
 
 def _cells(first: int, last: int, count: int, pixels: int) -> tuple[int, int, int, int]:
-    """The cells that these pixels lie between, from where to where, a few more so that they end with pixels; and which
-    pixel they begin with, and how many theirs are."""
+    """Return the first and last cell around these pixels, and the first pixel and number of pixels of those cells.
+
+    There are a few cells more where needed, so that cells end at pixels.
+    """
     step = count // math.gcd(count, pixels)
     low = max(first * count // pixels - 1, 0) // step * step
     high = min(-(-(-(-last * count // pixels) + 1) // step) * step, count)
@@ -247,7 +253,7 @@ def _cells(first: int, last: int, count: int, pixels: int) -> tuple[int, int, in
 
 
 def spans_of(boxes: F32, geometry: Geometry) -> I32:
-    """(N, 4) x1, y1, x2, y2 in network pixels → whole ones, those that begin inside both the box and the image."""
+    """Round (N, 4) x1, y1, x2, y2 in network pixels to pixels inside both the box and the image."""
     scale = np.array([geometry.scale_x, geometry.scale_y] * 2)
     image = np.round((geometry.bounds - np.array([geometry.offset_x, geometry.offset_y] * 2)) / scale, 3)
     low, high = np.maximum(image[:2], 0), np.minimum(image[2:], geometry.network)
@@ -258,11 +264,13 @@ def spans_of(boxes: F32, geometry: Geometry) -> I32:
 def with_masks(
     record: Detections, cut: Callable[[int, I32], U8], spans: I32, geometry: Geometry, all_stay: bool = False
 ) -> Detections:
-    """The record with a mask of every object.
+    """Return the record with a mask for every object.
 
     Args:
+        record: of the boxes.
         cut: gives the part of one object's mask for its row and span.
         spans: (N, 4) in network pixels.
+        geometry: maps network pixels to source pixels.
         all_stay: whether objects without a pixel stay.
     """
     scale, offset = (geometry.scale_x, geometry.scale_y), (geometry.offset_x, geometry.offset_y)

@@ -82,10 +82,10 @@ class Custom:
     args: Mapping[str, Any]
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Only the user's code knows what it can read."""
+        """Accept any outputs: only the user's code knows what it can read."""
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Record:
-        """``outputs`` are views of bound memory: the function must copy what it keeps."""
+        """Call the function. ``outputs`` are views of bound memory: it must copy what it keeps."""
         return self.function(outputs, geometry, **self.args)
 
 
@@ -112,9 +112,12 @@ class Beside:
 def checked_decoder(
     decoder: CheckedDecoder, shapes: Shapes, network: Size, names: Sequence[str] = ()
 ) -> CheckedDecoder:
-    """Return a decoder that reads outputs of these shapes: the given one, of all of them, or of those that are needed.
+    """Return a decoder that reads outputs of these shapes: the given one, or one that skips unneeded outputs.
 
     Args:
+        decoder: of the task.
+        shapes: of the outputs without the batch dimension.
+        network: its (width, height).
         names: of the outputs; may be empty.
 
     Raises:
@@ -140,9 +143,10 @@ def checked_decoder(
 def decoder_for(
     task: TaskConfig, labels: tuple[str, ...], where: str = "", search: Path | None = None
 ) -> CheckedDecoder:
-    """The decoder a task asks for.
+    """Return the decoder that a task names.
 
     Args:
+        task: the task's section.
         labels: names of the classes, or of the points for ``keypoints``; empty when there are none.
         where: the task's place in the pipeline file, for errors.
         search: folder of the pipeline file, where ``python:`` looks first.
@@ -180,7 +184,7 @@ AGNOSTIC = "agnostic"
 
 
 def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str, others: Sequence[str] = ()) -> Any:
-    """The decoder with what the task's section and labels hold, and its own options; ``others`` are known, too."""
+    """Return the decoder with the task's keys, labels and options; ``others`` are further known options."""
     given = {key: getattr(task, key) for key in type(task).model_fields if key not in ("options", "labels")}
     given |= {"labels": labels, "label_count": len(labels)}
     names = [field.name for field in fields(kind)]
@@ -198,7 +202,7 @@ def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str, others: Seq
 
 
 def _checked(kind: Any, value: Any, task: TaskConfig, where: str, option: str = "") -> Any:
-    """A decoder with these settings, or an option of this kind. Raises ConfigError for what cannot be."""
+    """Return a decoder with these settings, or an option of this kind. Raises ConfigError for invalid values."""
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
@@ -217,7 +221,7 @@ log = logging.getLogger(__name__)
 
 
 def labels_of(config: ModelConfig, where: str = "") -> tuple[str, ...]:
-    """Names of a model's classes: the task's ``labels``, else those in the model file; empty when there are none.
+    """Return names of a model's classes: the task's ``labels``, else those in the model file; empty without any.
 
     Raises:
         ConfigError: like :func:`read_labels`.
@@ -240,9 +244,10 @@ def fitting_decoder(
     search: Path | None = None,
     names: Sequence[str] = (),
 ) -> CheckedDecoder:
-    """The decoder of a model's task, checked against its outputs. Names that the model file has are left out, and a
-    line is logged, where they are too few for its outputs; those that the task names are then refused. ``names`` are
-    those of the outputs.
+    """Return the decoder of a model's task, checked against its outputs.
+
+    Labels of the model file are ignored, and a line is logged, where they are too few for the outputs. Labels that the
+    task names are then refused. ``names`` are those of the outputs.
 
     Raises:
         ModelError: the outputs are not what the task's decoder reads.
@@ -259,10 +264,10 @@ def fitting_decoder(
 
 
 def read_labels(path: Path, where: str = "") -> tuple[str, ...]:
-    """One name per line, in the order of the model's classes; blank lines at the end do not count.
+    """Return the names of a file, one per line, in the order of the model's classes.
 
-    Between names, a line of one space, or of another single character that is not seen, is that character, as
-    dictionaries of text models have it.
+    Blank lines at the end do not count. Between names, a line of one space or one invisible character is that
+    character, as in dictionaries of text models.
 
     Raises:
         ConfigError: no such file, not text, no names, or a blank line between names (all later classes would shift).

@@ -31,14 +31,14 @@ class SegmentArgmax:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """A channel for every class."""
+        """Yield a fit for a channel for every class."""
         for channels, height, width, order in look.maps:
             if channels > 1 and look.covers(height, width, order):
                 weight = 2 if channels == 3 and look.stride(height, width) == 1 else 3
                 yield Fit(f"{channels} channels over the image, {order}", weight, channels)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the output is such a map, ConfigError for labels of another number."""
+        """Raise ModelError unless the output is such a map, ConfigError for another number of labels."""
         layout = map_layout(shapes[0], network) if len(shapes) == 1 else None
         classes = shapes[0][0 if layout == "chw" else -1] if layout in ("chw", "hwc") else 1
         if layout is None or classes > VOID:
@@ -46,7 +46,7 @@ class SegmentArgmax:
         check_labels(classes if classes > 1 else 0, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Segmentation:
-        """Padding is cut off before anything is compared."""
+        """Return the best class of each cell. Padding is cut off before anything is compared."""
         self.check(shapes_of(outputs), geometry.network)
         scores, layout = outputs[0], map_layout(outputs[0].shape, geometry.network)
         if layout == "hwc" and scores.shape[2] > 1:
@@ -73,17 +73,17 @@ class SegmentThreshold:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """One channel."""
+        """Yield a fit for one channel."""
         if any(channels == 1 and look.covers(height, width, order) for channels, height, width, order in look.maps):
             yield Fit("one channel over the image is a mask", 3)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the one output is a map of one channel."""
+        """Raise ModelError unless the one output is a map of one channel."""
         if len(shapes) != 1 or len(shapes[0]) not in (2, 3) or (len(shapes[0]) == 3 and 1 not in shapes[0]):
             raise wrong_shapes("segment: threshold", "one output [1, h, w]", shapes, network)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Segmentation:
-        """Padding is cut off before anything is compared."""
+        """Return the cells above the threshold. Padding is cut off before anything is compared."""
         self.check(shapes_of(outputs), geometry.network)
         score = outputs[0]
         if score.ndim == 3:
@@ -98,9 +98,9 @@ class SegmentThreshold:
 
 
 def argmax_channels(scores: F32) -> U8:
-    """(C, h, w) float32 → (h, w) uint8 index of the greatest, the first of equals; :data:`VOID` where none is.
+    """Return (h, w) uint8 index of the greatest of (C, h, w) float32, the first of equals; :data:`VOID` for NaN.
 
-    Runs along memory channel by channel: several times quicker than ``argmax(axis=0)``, which walks across it.
+    Runs along memory channel by channel: several times faster than ``argmax(axis=0)``, which strides across it.
     """
     best = scores.max(axis=0)
     code = np.zeros(best.shape, np.uint8)
@@ -115,7 +115,7 @@ def argmax_channels(scores: F32) -> U8:
 
 
 def map_layout(shape: tuple[int, ...], network: Size) -> Layout | None:
-    """In what order one image's map stands; None for what is no map."""
+    """Return the order of the dimensions of one image's map; None for anything else."""
     if len(shape) == 2:
         return "hw"
     if len(shape) != 3:
@@ -128,13 +128,13 @@ def map_layout(shape: tuple[int, ...], network: Size) -> Layout | None:
 
 
 def plane_size(shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Height and width of a map of one channel, [h, w], [1, h, w] or [h, w, 1]; None for what is none."""
+    """Return height and width of a map of one channel, [h, w], [1, h, w] or [h, w, 1]; None for anything else."""
     sizes = [size for size in shape if size != 1]
     return (sizes[0], sizes[1]) if len(shape) in (2, 3) and len(sizes) == 2 else None
 
 
 def unpadded(scores: Array, geometry: Geometry) -> tuple[Array, tuple[float, float, float, float]]:
-    """The part of (h, w, ...) that shows the image, to the nearest cell, and the source pixels it covers."""
+    """Return the part of (h, w, ...) that shows the image, to the nearest cell, and the source pixels it covers."""
     height, width = scores.shape[:2]
     x = _span(width, geometry.network[0], geometry.scale_x, geometry.offset_x, geometry.bounds[0::2])
     y = _span(height, geometry.network[1], geometry.scale_y, geometry.offset_y, geometry.bounds[1::2])
@@ -144,7 +144,7 @@ def unpadded(scores: Array, geometry: Geometry) -> tuple[Array, tuple[float, flo
 def _span(
     count: int, network: int, scale: float, offset: float, bounds: tuple[float, ...]
 ) -> tuple[int, int, float, float]:
-    """First and last cell along one side, at least one, and the source pixels they cover, within the bounds."""
+    """Return first and last cell along one side, at least one, and the source pixels they cover, within the bounds."""
     per_cell = scale * network / count
     first, last = (round((bound - offset) / per_cell) for bound in bounds)
     first = min(max(first, 0), count - 1)
@@ -172,35 +172,38 @@ class Heatmap:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """A map for every point."""
+        """Yield a fit for a map for every point."""
         for channels, height, width, order in look.maps:
             stride = look.stride(height, width)
             if order == "nchw" and channels > 1 and stride is not None and 2 <= stride <= 8:
                 yield Fit(f"{channels} maps at 1/{stride:g} of the image", 4 if channels in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the one output is maps, ConfigError for names of another number."""
+        """Raise ModelError unless the one output is maps, ConfigError for another number of names."""
         if len(shapes) != 1 or len(shapes[0]) != 3 or min(shapes[0][1:]) < 3:
             raise wrong_shapes("keypoints: heatmap", "one output [points, h, w]", shapes, network)
         check_labels(shapes[0][0], self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """One body, or none; its box is the hull of the points."""
+        """Return one body, or none; its box is the hull of the points."""
         self.check(shapes_of(outputs), geometry.network)
         maps = as_f32(outputs[0])
         return self.body(peaks(maps), (maps.shape[1], maps.shape[2]), geometry)
 
     def body(self, points: F32, size: tuple[int, int], geometry: Geometry) -> Keypoints:
-        """The record of (K, 3) :func:`peaks` in maps of that (height, width)."""
+        """Return the record of (K, 3) :func:`peaks` in maps of that (height, width)."""
         points[:, :2] *= (geometry.network[0] / size[1], geometry.network[1] / size[0])
         return one_body(points, self.score, self.labels, geometry)
 
 
 def one_body(points: F32, floor: float, names: tuple[str, ...], geometry: Geometry) -> Keypoints:
-    """The record of the image's one body, or of none where the mean of its points' scores is below ``floor``.
+    """Return the record of the image's one body, or of none where its mean score is below ``floor``.
 
     Args:
-        points: (K, 3) float32 x, y in network pixels and score. Its box is the hull of those whose score is not 0.
+        points: (K, 3) float32 x, y in network pixels and score. The box is the hull of those whose score is not 0.
+        floor: lowest mean of the points' scores.
+        names: of the points.
+        geometry: maps network pixels to source pixels.
     """
     score, places = points[:, 2].mean(), points[points[:, 2] != 0, :2]
     places = places if len(places) else points[:, :2]
@@ -211,11 +214,11 @@ def one_body(points: F32, floor: float, names: tuple[str, ...], geometry: Geomet
 
 
 def peaks(maps: F32) -> F32:
-    """(K, h, w) maps, h and w at least 3 → (K, 3) x, y in cells, to a fraction, and the value at the peak.
+    """Return (K, 3) x, y in cells, to a fraction, and the value at the peak, of (K, h, w) maps.
 
-    The fraction is a Newton step on the logarithm of the map, exact for a Gaussian peak: Zhang et al.,
-    "Distribution-Aware Coordinate Representation for Human Pose Estimation", CVPR 2020, equation 9, without its
-    smoothing of the map. No step is taken at the border, nor where the peak is not one; it is at most one cell.
+    The fraction is a Newton step on the logarithm of the map, exact for a Gaussian peak. That is equation 9 of Zhang et
+    al., "Distribution-Aware Coordinate Representation for Human Pose Estimation", CVPR 2020, without its smoothing of
+    the map. There is no step at the border, nor without a maximum; it is at most one cell. h and w are at least 3.
     """
     count, height, width = maps.shape
     cells = maps.reshape(count, -1).argmax(axis=1)
@@ -226,8 +229,14 @@ def peaks(maps: F32) -> F32:
 
 
 def refined(cells: npt.NDArray[Any], patch: F32, values: F32, size: tuple[int, int]) -> F32:
-    """The answer of :func:`peaks` from (K,) the cells where the peaks are, (K, 3, 3) the values around them, or around
-    the nearest cell that is not at the border, (K,) the peaks' own, and the maps' (height, width)."""
+    """Return the answer of :func:`peaks` from the cells of the peaks.
+
+    Args:
+        cells: (K,) cells of the peaks.
+        patch: (K, 3, 3) values around them, or around the nearest cell that is not at the border.
+        values: (K,) values at the peaks.
+        size: (height, width) of the maps.
+    """
     y, x = np.divmod(cells, size[1])
     near_y, near_x = _inner(cells, size)
     step = _newton(np.log(np.maximum(patch, np.float32(1e-10))))
@@ -236,13 +245,13 @@ def refined(cells: npt.NDArray[Any], patch: F32, values: F32, size: tuple[int, i
 
 
 def _inner(cells: npt.NDArray[Any], size: tuple[int, int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Rows and columns of the nearest cells that have eight neighbors."""
+    """Return rows and columns of the nearest cells that have eight neighbors."""
     y, x = np.divmod(cells, size[1])
     return np.clip(y, 1, size[0] - 2), np.clip(x, 1, size[1] - 2)
 
 
 def _newton(patch: F32) -> F32:
-    """(K, 3, 3) → (K, 2) the step in x and y from the middle to the top of the paraboloid through it."""
+    """Return (K, 2) the step in x and y from the middle of (K, 3, 3) to the top of the paraboloid through it."""
     middle = patch[:, 1, 1]
     dx, dy = (patch[:, 1, 2] - patch[:, 1, 0]) / 2, (patch[:, 2, 1] - patch[:, 0, 1]) / 2
     dxx = patch[:, 1, 2] - 2 * middle + patch[:, 1, 0]

@@ -1,8 +1,8 @@
-"""NanoDet (github.com/RangiLyu/nanodet): a distribution over distances to each side (Li et al., "Generalized Focal
-Loss", 2020), classes without objectness.
+"""NanoDet (github.com/RangiLyu/nanodet): a distribution over distances to each side, classes without objectness.
 
-Formulas: ``nanodet/model/head/gfl_head.py`` (get_single_level_center_point, Integral, distance2bbox) and, for NanoDet
-Plus, ``nanodet_plus_head.py`` (get_single_level_center_priors) of that repository.
+The distribution is that of Li et al., "Generalized Focal Loss", 2020. Formulas: ``nanodet/model/head/gfl_head.py``
+(get_single_level_center_point, Integral, distance2bbox) and, for NanoDet Plus, ``nanodet_plus_head.py``
+(get_single_level_center_priors) of that repository.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,20 +27,20 @@ _OBJECT_POWER, _CLASS_POWER = 0.6, 0.4
 class FastestDet(RowHead):
     """One output [5 + C, h, w]: objectness (sigmoid), x, y, w, h raw, classes (softmax).
 
-    Score = objectness^0.6 * class^0.4; center = (column + tanh x) / w, (row + tanh y) / h; size = sigmoid of the other
-    two, all relative to the network's width and height.
+    Score = objectness^0.6 * class^0.4. Center = (column + tanh x) / w, (row + tanh y) / h. Size = sigmoid(w, h). All
+    are relative to the network's width and height.
     """
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """One small map."""
+        """Yield a fit for one small map."""
         for channels, height, width, order in look.maps:
             stride = look.stride(height, width)
             if order == "nchw" and channels > 5 and stride is not None and stride > 8:
                 yield Fit(f"5 + {channels - 5} channels, stride {stride:g}", 3, channels - 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Raises ModelError unless the one output is a map of at least six channels."""
+        """Return the number of classes. Raises ModelError unless the one output is a map of at least six channels."""
         if len(shapes) != 1 or len(shapes[0]) != 3 or shapes[0][0] < 6:
             raise wrong_shapes("detect: fastestdet", "one output [5 + classes, h, w]", shapes, network)
         return shapes[0][0] - 5
@@ -84,11 +84,11 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class NanoDet(RowHead):
-    """Per level scores [S, C], past their sigmoid, and sides [S, 4 * bins]; or, NanoDet Plus, all levels in one output
-    [S, C + 4 * bins].
+    """Per level scores [S, C], past their sigmoid, and sides [S, 4 * bins]; NanoDet Plus has all in one output.
 
-    A side's distance = softmax over its bins * (0, 1, 2, ...) * stride, measured from the cell's center; a cell counts
-    once for every class that scores enough. Outputs come in any order and are matched by their shapes.
+    That output is [S, C + 4 * bins]. A side's distance = softmax over its bins * (0, 1, 2, ...) * stride, measured from
+    the cell's center. A cell counts once for every class that scores enough. Outputs come in any order and are matched
+    by their shapes.
 
     Attributes:
         strides: of the levels; by default 8, 16, 32, and 64 too for NanoDet Plus.
@@ -100,7 +100,7 @@ class NanoDet(RowHead):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """A row for every cell, of one table or of one per level and part."""
+        """Yield a fit for a row for every cell, in one table or one per level and part."""
         rows, columns = look.table or (0, 0)
         if columns > 36 and rows == look.cells((*STRIDES, 64)):
             reason = f"[{rows}, {columns - 32} + 4 * 8] has one row for every cell of strides 8, 16, 32, 64"
@@ -112,7 +112,7 @@ class NanoDet(RowHead):
                 yield Fit(f"scores and sides for each of {levels} strides", 3)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Raises ModelError unless there are scores and sides for every level."""
+        """Return the number of classes. Raises ModelError unless there are scores and sides for every level."""
         return self._layout(shapes, network).classes
 
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
@@ -148,7 +148,10 @@ class NanoDet(RowHead):
 
 
 def _boxes(sides: F32, rows: Array, layout: _Layout, network: Size, center: float) -> F32:
-    """``center``: 0.5 puts a cell's center at (index + 0.5) * stride - 0.5, the middle of its pixels."""
+    """Return the boxes of rows.
+
+    ``center`` = 0.5 puts a cell's center at (index + 0.5) * stride - 0.5, the middle of its pixels.
+    """
     grid = grid_of(network, layout.strides)
     stride = grid.stride[rows, None]
     middle = np.stack([grid.x[rows], grid.y[rows]], axis=1) * stride + np.float32(center) * (stride - 1)
@@ -187,7 +190,7 @@ def _match(
 
 
 def _sides_width(widths: tuple[int, ...], reg_max: int | None) -> int | None:
-    """Which of two channel counts is that of the sides; the second where both or neither are likely, as exported."""
+    """Return which of two channel counts is that of the sides; the second, as exported, where both may be."""
     if reg_max is not None:
         return 4 * (reg_max + 1) if 4 * (reg_max + 1) in widths else None
     possible = [width for width in widths if width % 4 == 0 and width >= 8]

@@ -1,5 +1,7 @@
-"""Poses and landmarks in other layouts than a YOLO's or heat maps: coordinates that come out classified, final, or as
-parts and the fields that connect them."""
+"""Poses and landmarks in other layouts than YOLO's or heat maps.
+
+Coordinates are classified, final, or given as parts and the fields that connect them.
+"""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -38,12 +40,12 @@ class SimCC:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """As many rows in both, and columns in the network's proportion."""
+        """Yield a fit for two outputs with as many rows, and columns in the network's proportion."""
         if look.network is not None and _split(look.shapes, look.network):
             yield Fit(f"{look.shapes[0][0]} points by their columns and rows", 4)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless there are two such outputs, ConfigError for names of another number."""
+        """Raise ModelError unless there are two such outputs, ConfigError for another number of names."""
         if not _split(shapes, network):
             raise wrong_shapes(
                 "keypoints: simcc", "two outputs [points, n * width], [points, n * height]", shapes, network
@@ -51,7 +53,7 @@ class SimCC:
         check_labels(shapes[0][0], self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """One body, or none; its box is the hull of the points that are there."""
+        """Return one body, or none; its box is the hull of the detected points."""
         self.check(shapes_of(outputs), geometry.network)
         split = _split(shapes_of(outputs), geometry.network)
         across, down = map(as_f32, outputs if outputs[0].shape[1] == split * geometry.network[0] else outputs[::-1])
@@ -63,7 +65,7 @@ class SimCC:
 
 
 def _split(shapes: Shapes, network: Size) -> float:
-    """Cells a pixel of SimCC outputs in either order; 0 where they are none."""
+    """Return cells per pixel of SimCC outputs in either order; 0 for other outputs."""
     if len(shapes) != 2 or any(len(shape) != 2 for shape in shapes) or shapes[0][0] != shapes[1][0] or 0 in shapes[0]:
         return 0
     for across, down in ((shapes[0][1], shapes[1][1]), (shapes[1][1], shapes[0][1])):
@@ -74,10 +76,11 @@ def _split(shapes: Shapes, network: Size) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MoveNet:
-    """One output [1, 17, 3] of one body: y, x and score of its points; or [bodies, 56]: y, x, score of each, then ymin,
-    xmin, ymax, xmax and score of the body. All relative to the network's width and height.
+    """One output [1, 17, 3] of one body: y, x and score of its points; or [bodies, 56] of several.
 
-    Layouts: https://www.tensorflow.org/hub/tutorials/movenet and the model pages of MoveNet and MoveNet.MultiPose.
+    A row of 56 is y, x, score of each point, then ymin, xmin, ymax, xmax and score of the body. All are relative to the
+    network's width and height. Layouts: https://www.tensorflow.org/hub/tutorials/movenet and the model pages of MoveNet
+    and MoveNet.MultiPose.
 
     Attributes:
         score: lowest of a body, which is the mean of its points' where there is one.
@@ -90,12 +93,12 @@ class MoveNet:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Seventeen times three numbers."""
+        """Yield a fit for points of three numbers."""
         if count := _movenet_points(look.shapes):
             yield Fit(f"{count} points of y, x and score", 5 if count in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError for other outputs, ConfigError for names of another number."""
+        """Raise ModelError for other outputs, ConfigError for another number of names."""
         count = _movenet_points(shapes)
         if not count:
             reads = "one output [1, points, 3] or [bodies, 3 * points + 5]"
@@ -103,7 +106,7 @@ class MoveNet:
         check_labels(count, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Bodies by falling score."""
+        """Return bodies by falling score."""
         self.check(shapes_of(outputs), geometry.network)
         raw, size = as_f32(outputs[0]), np.array(geometry.network, np.float32)
         if raw.shape[-1] == 3:
@@ -119,7 +122,7 @@ class MoveNet:
 
 
 def _movenet_points(shapes: Shapes) -> int:
-    """How many points MoveNet's outputs have; 0 where they are not its."""
+    """Return how many points MoveNet's outputs have; 0 for other outputs."""
     one = shapes[0] if len(shapes) == 1 else ()
     if len(one) == 3 and one[0] == 1 and one[2] == 3:
         return one[1]
@@ -142,7 +145,7 @@ class Landmarks:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """An even vector, where a name says so, or of a number of points that data sets have."""
+        """Yield a fit for an even vector, where a name says so or its number of points is that of a data set."""
         length = look.vector or 0
         is_named = any(word in look.names for word in ("landmark", "kps", "keypoint", "points"))
         if length % 2 == 0 and length // 2 in _OF_A_FACE and look.network and max(look.network) <= _CROP:
@@ -151,7 +154,7 @@ class Landmarks:
             yield Fit(f"{length} numbers are {length // 2} points", 1 + 2 * is_named)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the one output is a vector of whole points, ConfigError for wrongly many names."""
+        """Raise ModelError unless the one output is a vector of points, ConfigError for another number of names."""
         sizes = [size for size in shapes[0] if size != 1] if len(shapes) == 1 else []
         if len(sizes) == 2 and sizes[1] == self.numbers:
             sizes = [sizes[0] * sizes[1]]
@@ -160,7 +163,7 @@ class Landmarks:
         check_labels(sizes[0] // self.numbers, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """One thing, with scores of 1, since the model gives none; its box is the hull of the points."""
+        """Return one object, with scores of 1, since the model gives none; its box is the hull of the points."""
         self.check(shapes_of(outputs), geometry.network)
         points = np.ones((outputs[0].size // self.numbers, 3), np.float32)
         points[:, :2] = as_f32(outputs[0]).reshape(-1, self.numbers)[:, :2]
@@ -180,8 +183,11 @@ _OF_A_FACE, _CROP = _DATA_SETS[1:], 256
 
 @dataclass(frozen=True, slots=True)
 class YoloV7Pose:
-    """One output [N, 6 + 3 * K], three rows a cell: center x, y, width, height, objectness, class, and x, y, score of K
-    points, in network pixels and past their sigmoids (github.com/WongKinYiu/yolov7, branch pose; yolov7-face)."""
+    """One output [N, 6 + 3 * K], three rows a cell (github.com/WongKinYiu/yolov7, branch pose; yolov7-face).
+
+    A row is center x, y, width, height, objectness, class, and x, y, score of K points. All are in network pixels and
+    past their sigmoids.
+    """
 
     score: float = 0.25
     iou: float = 0.45
@@ -190,14 +196,14 @@ class YoloV7Pose:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Three rows a cell of a box, a class and points."""
+        """Yield a fit for three rows a cell of a box, a class and points."""
         rows, columns = look.table or (0, 0)
         count = (columns - 6) // 3
         if look.network is not None and rows in _three_a_cell(look.network) and columns == 6 + 3 * count and count > 0:
             yield Fit(f"[{rows}, 6 + {3 * count}] is {count} points of each box", 4 if count in (5, *BODIES) else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError for another table, ConfigError for names of another number."""
+        """Raise ModelError for another table, ConfigError for another number of names."""
         rows, columns = shapes[0] if len(shapes) == 1 and len(shapes[0]) == 2 else (0, 0)
         if rows not in _three_a_cell(network) or columns < 9 or columns % 3:
             reads = f"one output [{_three_a_cell(network)[0]}, 6 + 3 * points]"
@@ -205,7 +211,7 @@ class YoloV7Pose:
         check_labels((columns - 6) // 3, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Bodies by falling score, objectness * class."""
+        """Return bodies by falling score, objectness * class."""
         self.check(shapes_of(outputs), geometry.network)
         found = as_f32(outputs[0][outputs[0][:, 4] >= self.score])
         found = found[found[:, 4] * found[:, 5] >= self.score]
@@ -253,12 +259,12 @@ class TrtPose:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Maps of parts and twice as many fields as links."""
+        """Yield a fit for maps of parts and twice as many fields as links."""
         if look.network is not None and cls()._roles(look.shapes) is not None:
             yield Fit("18 maps of parts and 42 fields between them", 5)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError for other outputs, ConfigError for names of another number."""
+        """Raise ModelError for other outputs, ConfigError for another number of names."""
         roles = self._roles(shapes)
         if roles is None:
             reads = f"two outputs, parts [points, h, w] and fields [{2 * len(self.links)}, h, w]"
@@ -266,7 +272,7 @@ class TrtPose:
         check_labels(shapes[roles[0]][0], self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Bodies by falling score; their boxes are the hulls of the points."""
+        """Return bodies by falling score; their boxes are the hulls of the points."""
         self.check(shapes_of(outputs), geometry.network)
         parts, fields = (as_f32(outputs[index]) for index in self._roles(shapes_of(outputs)) or ())
         kinds, places, values = _parts(parts)
@@ -286,7 +292,7 @@ class TrtPose:
         return Keypoints.of(geometry.boxes(hulls), scores[rows], geometry.points(points), self.labels)
 
     def _roles(self, shapes: Shapes) -> tuple[int, int] | None:
-        """Indices of parts and fields; None where they are not both there."""
+        """Return indices of parts and fields; None where one is missing."""
         if len(shapes) != 2 or any(len(shape) != 3 for shape in shapes) or shapes[0][1:] != shapes[1][1:]:
             return None
         least = 1 + max(map(max, self.links))
@@ -297,7 +303,7 @@ class TrtPose:
 
 
 def _parts(maps: F32) -> tuple[Index, F32, F32]:
-    """Of (C, h, w) maps the peaks, one map after the other: (N,) which map, (N, 2) x, y in cells, and (N,) values."""
+    """Return the peaks of (C, h, w) maps, map by map: (N,) map index, (N, 2) x, y in cells, (N,) values."""
     half = _WINDOW // 2
     each = np.ascontiguousarray(maps.transpose(1, 2, 0))
     around = cv2.dilate(each, np.ones((_WINDOW, _WINDOW), np.uint8)).reshape(each.shape)
@@ -321,8 +327,11 @@ def _reflected(at: npt.NDArray[np.int_], size: int) -> npt.NDArray[np.int_]:
 
 
 def _linked(kinds: Index, places: F32, fields: F32, links: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Pairs of parts, as rows of ``kinds``, in the order of the links: of each the assignment with the highest sum of
-    line integrals through its field, without those that do not reach the threshold."""
+    """Return pairs of parts, as rows of ``kinds``, in the order of the links.
+
+    For each link it is the assignment with the highest sum of line integrals through its field, without pairs below the
+    threshold.
+    """
     first = np.searchsorted(kinds, np.arange(2 + max(map(max, links))))
     ours, theirs = np.array(links).T
     counts, others = (first[some + 1] - first[some] for some in (ours, theirs))
@@ -350,7 +359,7 @@ def _linked(kinds: Index, places: F32, fields: F32, links: Sequence[tuple[int, i
 
 
 def _assigned(table: F32) -> tuple[list[int], list[int]]:
-    """Rows and columns of as many pairs as can be, whose sum is highest."""
+    """Return rows and columns of the assignment with the highest sum, of as many pairs as possible."""
     if len(table) > table.shape[1]:
         columns, rows = _assigned(table.T)
         return rows, columns
@@ -364,8 +373,10 @@ def _assigned(table: F32) -> tuple[list[int], list[int]]:
 
 
 def _components(kinds: Index, pairs: Sequence[tuple[int, int]], count: int, limit: int) -> npt.NDArray[np.int64]:
-    """(bodies, count) the part of every kind, -1 where there is none, of parts that pairs connect; each is walked
-    breadth first, and of two parts of a kind the later stays."""
+    """Return (bodies, count) the part of every kind, -1 without one, of parts that pairs connect.
+
+    Components are walked breadth first; of two parts of a kind the later stays.
+    """
     near: list[list[int]] = [[] for _ in kinds]
     for one, other in pairs:
         near[one].append(other)

@@ -91,7 +91,7 @@ class RecordCheck:
 
 
 def _has_place(record: Detections, sizes: Any) -> Bool:
-    """(N,) whether a box is finite and has a size within the image, or is the hull of points on a line."""
+    """Return (N,) whether a box is finite and has a size within the image, or is the hull of points on a line."""
     has_size: Bool = (sizes > 0).all(axis=1)
     finite: Bool = np.isfinite(record.boxes).all(axis=1) & np.isfinite(record.scores)
     if isinstance(record, Keypoints) and record.points is not None and not has_size.all():

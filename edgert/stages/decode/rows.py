@@ -19,7 +19,7 @@ FINAL = "an end-to-end export leaves nothing to decode"
 
 
 class Numbers(NamedTuple):
-    """Numbers of every row of a level: the k-th of row r stands at ``first + r * step + k * apart`` of an output.
+    """Numbers of every row of a level: the k-th of row r is element ``first + r * step + k * apart`` of an output.
 
     Attributes:
         output: its index.
@@ -34,7 +34,7 @@ class Numbers(NamedTuple):
     first: int = 0
 
     def of(self, outputs: Sequence[Array], rows: int) -> Array:
-        """(rows, width), a view."""
+        """Return the numbers as (rows, width), a view."""
         flat = outputs[self.output].reshape(-1)
         size = flat.itemsize
         strides = (self.step * size, self.apart * size)
@@ -43,7 +43,7 @@ class Numbers(NamedTuple):
 
 
 def columns(output: int, shape: tuple[int, ...], first: int = 0, end: int | None = None) -> Numbers:
-    """Some columns of a table [rows, columns]."""
+    """Return some columns of a table [rows, columns]."""
     return Numbers(output, (shape[1] if end is None else end) - first, step=shape[1], first=first)
 
 
@@ -77,7 +77,7 @@ class Found(NamedTuple):
 
 
 def scan(outputs: Sequence[Array], level: Level) -> Found:
-    """The rows of one image that matter, found on the host."""
+    """Return the rows of one image that can score enough, found on the host."""
     matter = np.ones(level.rows, np.bool_)
     base = None if level.above is None else as_f32(level.above.of(outputs, level.rows))
     for numbers, floor in level.floors:
@@ -88,7 +88,7 @@ def scan(outputs: Sequence[Array], level: Level) -> Found:
 
 
 def _reached(numbers: F32, floor: float) -> Bool:
-    """(rows,) whether one of a row's numbers reaches it."""
+    """Return (rows,) whether one of a row's numbers reaches ``floor``."""
     over = numbers >= floor
     if numbers.shape[1] == 1:
         return np.asarray(over[:, 0])
@@ -102,7 +102,7 @@ def _reached(numbers: F32, floor: float) -> Bool:
 
 @lru_cache(maxsize=32)
 def _levels(head: "RowHead", shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-    """Those of a head, which are the same for every frame of a stream."""
+    """Return a head's levels, cached: they are the same for every frame of a stream."""
     return head.levels(shapes, network, score)
 
 
@@ -111,22 +111,22 @@ class RowHead(Head, ABC):
 
     @abstractmethod
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
-        """Which rows could score enough; more may come than do. Raises ModelError like :meth:`class_count`."""
+        """Return which rows could score enough; some may not. Raises ModelError like :meth:`class_count`."""
 
     @abstractmethod
     def placed(self, found: Sequence[Found], shapes: Shapes, network: Size, score: float) -> Candidates:
-        """The boxes among the rows that were found of each level, those that score at least ``score``."""
+        """Return the boxes of the rows found in each level that score at least ``score``."""
 
     def seen(self, found: Sequence[Found], shapes: Shapes) -> Sequence[Array]:
-        """Of the rows that were found alone, the outputs that :meth:`Shaped.shaped` reads; none where nothing does."""
+        """Return the outputs that :meth:`Shaped.shaped` reads, of the found rows only; empty where it reads none."""
         return ()
 
     def why_whole(self, shapes: Shapes, network: Size) -> str:
-        """Why outputs of these shapes are read as a whole all the same; empty where rows are enough."""
+        """Return why outputs of these shapes are read completely; empty where rows are enough."""
         return ""
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Only rows that could score enough are touched. Raises ModelError like :meth:`class_count`."""
+        """Return the boxes, reading only rows that could score enough. Raises ModelError like :meth:`class_count`."""
         shapes = shapes_of(outputs)
         found = [scan(outputs, level) for level in _levels(self, shapes, network, score)]
         return self.placed(found, shapes, network, score)

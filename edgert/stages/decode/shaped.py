@@ -23,12 +23,11 @@ _LEAST_SIDE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class YoloV8Obb(Head):
-    """One output [4 + C + 1, S]: center x, y, width, height, class scores, angle; or final boxes, [N, 7]. Boxes of the
-    record are hulls.
+    """One output [4 + C + 1, S]: center x, y, width, height, class scores, angle; or final boxes, [N, 7].
 
-    Overlap is that of the Gaussians that the boxes stand for, as these models' own suppression has it: Llerena et al.,
-    "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union for Object Detection", 2021, equations 9 to 13;
-    a box that goes takes others along, as there.
+    Boxes of the record are hulls. Overlap is that of the boxes' Gaussians, as in these models' own suppression. See
+    Llerena et al., "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union for Object Detection", 2021,
+    equations 9 to 13. As there, a removed box still suppresses worse ones.
 
     Attributes:
         boxes: in network pixels, or relative to the network's width and height.
@@ -38,7 +37,7 @@ class YoloV8Obb(Head):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Where a name says so, or there are none: by its shape it is a yolov8 of one class more."""
+        """Yield a fit where a name says so, or without names: a yolov8 of one class more has the same shape."""
         rows, columns = look.table or (0, 0)
         is_named = "obb" in look.names
         if (is_named or not look.names) and rows > 5 and (not columns or columns > rows):
@@ -47,7 +46,10 @@ class YoloV8Obb(Head):
             yield Fit(f"[{rows}, 7] can be final boxes with their score, class and angle", 1 + is_named)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
-        """None for final boxes. Raises ModelError unless the one output has at least six numbers for every box."""
+        """Return the number of classes, None for final boxes.
+
+        Raises ModelError unless the one output has at least six numbers for every box.
+        """
         if _is_final(shapes):
             return None
         if len(shapes) != 1 or len(shapes[0]) != 2 or not 6 <= shapes[0][0] <= shapes[0][1]:
@@ -57,7 +59,7 @@ class YoloV8Obb(Head):
         return shapes[0][0] - 5
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Extras are center x, y, width, height and angle."""
+        """Return the boxes; extras are center x, y, width, height and angle."""
         if self.class_count(shapes_of(outputs), network) is None:
             table = as_f32(outputs[0])
             table = table[table[:, 4] >= score]
@@ -72,12 +74,12 @@ class YoloV8Obb(Head):
         return turned if self.boxes == "pixels" else np.concatenate([places, turned[:, 4:]], axis=1)
 
     def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:
-        """Rows that survive, best first."""
+        """Return the surviving rows, best first."""
         assert found.extras is not None
         return suppress_at_once(gaussians(found.extras), found.scores, found.classes, iou, limit, gaussian_overlap)
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """With corners."""
+        """Return the record with corners."""
         assert kept.extras is not None
         return replace(record, corners=geometry.points(turned_corners(kept.extras)))
 
@@ -87,7 +89,7 @@ def _is_final(shapes: Shapes) -> bool:
 
 
 def turned_corners(turned: F32) -> F32:
-    """(N, 5) center x, y, width, height, angle → (N, 4, 2) corners, in order around the box."""
+    """Convert (N, 5) center x, y, width, height, angle to (N, 4, 2) corners, in order around the box."""
     center, half, angle = turned[:, None, :2], turned[:, 2:4] * np.float32(0.5), turned[:, 4]
     cos, sin = np.cos(angle), np.sin(angle)
     along = np.stack([half[:, 0] * cos, half[:, 0] * sin], axis=1)[:, None]
@@ -98,14 +100,16 @@ def turned_corners(turned: F32) -> F32:
 
 
 def hulls(turned: F32) -> F32:
-    """(N, 5) center x, y, width, height, angle → (N, 4) x1, y1, x2, y2 around the box."""
+    """Convert (N, 5) center x, y, width, height, angle to (N, 4) x1, y1, x2, y2 around the box."""
     around = turned_corners(turned)
     return np.concatenate([around.min(axis=1), around.max(axis=1)], axis=1)
 
 
 def gaussians(turned: F32) -> F32:
-    """(N, 5) center x, y, width, height, angle → (N, 6) x, y, the covariances xx, yy, xy, and a fourth of the logarithm
-    of their determinant."""
+    """Convert (N, 5) center x, y, width, height, angle to (N, 6) Gaussians.
+
+    These are x, y, the covariances xx, yy, xy, and a fourth of the logarithm of their determinant.
+    """
     sides = np.maximum(turned[:, 2:4], np.float32(_LEAST_SIDE))
     along, across = (sides * sides / np.float32(12)).T
     cos, sin = np.cos(turned[:, 4]), np.sin(turned[:, 4])
@@ -115,12 +119,12 @@ def gaussians(turned: F32) -> F32:
 
 
 def bound_of(iou: float) -> float:
-    """The Bhattacharyya distance d below which two Gaussians overlap more: 1 - sqrt(1 - exp(-d)) > iou."""
+    """Return the Bhattacharyya distance d below which two Gaussians overlap more: 1 - sqrt(1 - exp(-d)) > iou."""
     return -math.log1p(-((1 - iou) ** 2)) if iou > 0 else math.inf
 
 
 def gaussian_overlap(ours: F32, classes: I32, first: Index, second: Index, iou: float) -> Bool:
-    """(F, S) whether two of (N, 6) :func:`gaussians` of one class overlap by more than ``iou``."""
+    """Return (F, S) whether two of (N, 6) :func:`gaussians` of one class overlap by more than ``iou``."""
     x, y, xx, yy, xy, part = np.ascontiguousarray(ours[first].T)[:, :, None]
     x2, y2, xx2, yy2, xy2, part2 = np.ascontiguousarray(ours[second].T)
     across, down, sum_xx, sum_yy, sum_xy = x - x2, y - y2, xx + xx2, yy + yy2, xy + xy2

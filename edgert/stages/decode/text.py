@@ -32,10 +32,10 @@ _ARC = 0.25
 
 @dataclass(frozen=True, slots=True)
 class DB(Head):
-    """One map [1, h, w] of how sure it is of text: a turned box around each region above ``threshold``, grown.
+    """One map [1, h, w] of the probability of text: a rotated box around each region above ``threshold``, grown.
 
-    Liao et al., "Real-time Scene Text Detection with Differentiable Binarization", 2020: the map shows text shrunk,
-    and a box grows by ``unclip`` times its area over its perimeter on all sides. Its score is the map's mean in it.
+    Liao et al., "Real-time Scene Text Detection with Differentiable Binarization", 2020: the map shows text shrunk. So
+    a box grows by ``unclip`` times its area over its perimeter on all sides. Its score is the map's mean in it.
 
     Attributes:
         threshold: of the map.
@@ -49,18 +49,18 @@ class DB(Head):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """One channel over the image."""
+        """Yield a fit for one channel over the image."""
         if any(channels == 1 and look.covers(height, width, order) for channels, height, width, order in look.maps):
             yield Fit("one channel over the image can be a map of text", 2, 1)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Raises ModelError unless the one output is a map of one channel."""
+        """Return 1. Raises ModelError unless the one output is a map of one channel."""
         if len(shapes) != 1 or plane_size(shapes[0]) is None:
             raise wrong_shapes("detect: db", "one output [1, h, w]", shapes, network)
         return 1
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Extras are four corners x, y, clockwise from the upper left one."""
+        """Return the boxes; extras are four corners x, y, clockwise from the upper left one."""
         self.class_count(shapes_of(outputs), network)
         height, width = plane_size(outputs[0].shape) or (0, 0)
         sure = as_f32(outputs[0]).reshape(height, width)
@@ -82,20 +82,20 @@ class DB(Head):
         return Candidates(hulls, kept, np.zeros(len(kept), np.int32), boxes.reshape(len(kept), 8), False)
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
-        """With corners."""
+        """Return the record with corners."""
         assert kept.extras is not None
         return replace(record, corners=geometry.points(kept.extras.reshape(len(kept.extras), 4, 2)))
 
 
 def offset(boxes: F32, ratio: float) -> F32:
-    """Boxes (N, 4, 2), clockwise from the upper left corner, grown by ``ratio`` times area over perimeter.
+    """Return boxes (N, 4, 2), clockwise from the upper left corner, grown by ``ratio`` times area over perimeter.
 
-    PaddleOCR has Clipper round the corners, which reckons in whole cells: boxes are cut to them before they grow, and
-    the points of the arcs are rounded. That moves a corner by up to a cell, so it is done here, too: as ``OffsetPoint``
-    and ``DoRound`` of Clipper 6 do it.
+    PaddleOCR rounds the corners with Clipper, which computes in integer cells. Boxes are truncated to cells before they
+    grow, and the points of the arcs are rounded, which moves a corner by up to a cell. So it is done here, too, as in
+    ``OffsetPoint`` and ``DoRound`` of Clipper 6.
 
     Returns:
-        (N, P, 2) whole numbers: points of a polygon each, some more than once.
+        (N, P, 2) integers: points of a polygon each, some more than once.
     """
     exact = boxes.astype(np.float64)
     down, up = exact[:, 2] - exact[:, 0], exact[:, 3] - exact[:, 1]  # diagonals: float32 corners are no exact rectangle
@@ -120,12 +120,12 @@ def offset(boxes: F32, ratio: float) -> F32:
 
 
 def _corners(rectangles: Sequence[Any]) -> F32:
-    """(N, 4, 2) of OpenCV's turned rectangles."""
+    """Return (N, 4, 2) corners of OpenCV's rotated rectangles."""
     return np.array([cv2.boxPoints(one) for one in rectangles], np.float32).reshape(len(rectangles), 4, 2)
 
 
 def _are_level(boxes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """(N,) whether the sides of (N, 4, 2), clockwise from the upper left corner, are those of the image."""
+    """Return (N,) whether the sides of (N, 4, 2), clockwise from the upper left corner, are parallel to the image's."""
     x, y = boxes[..., 0], boxes[..., 1]
     is_level: npt.NDArray[np.bool_] = (
         (x[:, 0] == x[:, 3]) & (x[:, 1] == x[:, 2]) & (y[:, 0] == y[:, 1]) & (y[:, 2] == y[:, 3])
@@ -134,7 +134,7 @@ def _are_level(boxes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
 
 
 def _means_in(sure: F32, boxes: F32) -> F32:
-    """(N,) of the map's cells in each of (N, 4, 2) turned boxes."""
+    """Return (N,) the mean of the map's cells in each of (N, 4, 2) rotated boxes."""
     limit = np.array([sure.shape[1], sure.shape[0]]) - 1
     low = np.clip(np.floor(boxes.min(axis=1)), 0, limit).astype(np.int64)
     high = np.clip(np.ceil(boxes.max(axis=1)), 0, limit).astype(np.int64)
@@ -157,14 +157,14 @@ def _means_in(sure: F32, boxes: F32) -> F32:
 class CTC:
     """One output [T, C]: at each of T places a score for every character, past its softmax.
 
-    The best character of each place is taken, one that repeats counts once, and ``blank``, which parts two of one kind,
-    is none (Graves et al., "Connectionist Temporal Classification", 2006: best path). The text's score is the mean of
-    its characters'.
+    The best character of each place is taken. A repeated one counts once, and ``blank``, which separates two equal
+    ones, is removed (Graves et al., "Connectionist Temporal Classification", 2006: best path). The text's score is the
+    mean of its characters'.
 
     Attributes:
         blank: the class that is no character.
-        labels: the characters, one a line, without the blank; one or two that are missing at the end are spaces, which
-            PaddleOCR appends to its dictionaries, and which files lose. Without labels, the text is class numbers.
+        labels: the characters, one a line, without the blank. One or two that are missing at the end are spaces, which
+            PaddleOCR appends to its dictionaries and files lose. Without labels, the text is class numbers.
     """
 
     blank: Literal["first", "last"] = "first"
@@ -172,7 +172,7 @@ class CTC:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """A row for every few columns of a low, wide image."""
+        """Yield a fit for a row for every few columns of a low, wide image."""
         rows, columns = look.table or (0, 0)
         if look.network is not None and columns > 10:
             width, height = look.network
@@ -184,7 +184,7 @@ class CTC:
             yield Fit(f"[N, {columns}] can be characters from left to right", 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless there is one table, ConfigError where labels are not its characters."""
+        """Raise ModelError unless there is one table, ConfigError where labels are not its characters."""
         if len(shapes) != 1 or len(shapes[0]) != 2 or shapes[0][1] < 2:
             raise wrong_shapes("text: ctc", "one output [places, characters]", shapes, network)
         classes = shapes[0][1]
@@ -197,7 +197,7 @@ class CTC:
             )
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Text:
-        """Raises as :meth:`check`."""
+        """Return the text. Raises like :meth:`check`."""
         self.check(shapes_of(outputs), geometry.network)
         table = as_f32(outputs[0])
         best = table.argmax(axis=1)

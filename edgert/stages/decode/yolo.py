@@ -35,7 +35,7 @@ class YoloV5(Head):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Three rows for every cell, or one whose boxes are decoded."""
+        """Yield a fit for three rows for every cell, or one whose boxes are decoded."""
         rows, columns = look.table or (0, 0)
         count, reason = look.cells(), f"[{rows or 'N'}, 5 + {columns - 5}] has"
         if columns < 6:
@@ -49,13 +49,16 @@ class YoloV5(Head):
             yield Fit(found, 3 if exact else 1, columns - 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Raises ModelError unless the one output has a row of at least six numbers for every box."""
+        """Return the number of classes.
+
+        Raises ModelError unless the one output has at least six numbers for every box.
+        """
         if len(shapes) != 1 or len(shapes[0]) != 2 or not 6 <= shapes[0][1] <= shapes[0][0]:
             raise wrong_shapes("detect: yolov5", "one output [boxes, 5 + classes]", shapes, network)
         return shapes[0][1] - 5
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Objectness bounds the score, so only rows that pass it are looked at further."""
+        """Return the boxes. Objectness bounds the score, so only rows that pass it are read further."""
         self.class_count(shapes_of(outputs), network)
         raw = as_f32(outputs[0])
         found = raw[raw[:, 4] >= score]
@@ -65,10 +68,11 @@ class YoloV5(Head):
 
 
 def product_scores(rows: F32, floor: float) -> tuple[F32, I32, Bool]:
-    """The best class of every row [.., objectness, classes...] by objectness * class.
+    """Return the best class of every row [.., objectness, classes...] by objectness * class.
 
     Args:
         rows: (M, 5 + C) float32.
+        floor: lowest score.
 
     Returns:
         (K,) scores and (K,) classes of the rows that reach ``floor``, and (M,) which rows these are.
@@ -96,20 +100,20 @@ class YoloX(Head):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """A row for every cell."""
+        """Yield a fit for a row for every cell."""
         rows, columns = look.table or (0, 0)
         if columns >= 6 and rows == look.cells():
             yield Fit(f"[{rows}, 5 + {columns - 5}] has one row for every cell of strides 8, 16, 32", 3, columns - 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
-        """Raises ModelError unless the one output has a row for every cell."""
+        """Return the number of classes. Raises ModelError unless the one output has a row for every cell."""
         rows = all_cells(network, self.strides)
         if len(shapes) != 1 or len(shapes[0]) != 2 or shapes[0][0] != rows or shapes[0][1] < 6:
             raise wrong_shapes("detect: yolox", f"one output [{rows}, 5 + classes]", shapes, network)
         return shapes[0][1] - 5
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Objectness bounds the score, so only rows that pass it are looked at further."""
+        """Return the boxes. Objectness bounds the score, so only rows that pass it are read further."""
         self.class_count(shapes_of(outputs), network)
         grid = grid_of(network, self.strides)
         raw = as_f32(outputs[0])
@@ -137,7 +141,7 @@ class YoloV8(Head):
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """A column for every box."""
+        """Yield a fit for a column for every box."""
         rows, columns = look.table or (0, 0)
         if columns >= 6 and rows == look.cells():
             yield Fit(f"[{rows}, 4 + {columns - 4}] is its output turned round", 1, columns - 4)
@@ -147,7 +151,7 @@ class YoloV8(Head):
             yield Fit(f"[4 + {rows - 4}, {columns or 'N'}] has {found}", 3 if exact else 2, rows - 4)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
-        """Raises ModelError unless one side of the one output can be 4 + C."""
+        """Return the number of classes. Raises ModelError unless one side of the one output can be 4 + C."""
         cells = all_cells(network, STRIDES)
         if is_rows_of_six(shapes) and shapes[0][0] != cells and shapes[0][0] > 6:
             return None  # end to end; two classes, turned, would have a row per cell
@@ -156,7 +160,7 @@ class YoloV8(Head):
         return shapes[0][0 if is_columns(shapes[0], network) else 1] - 4
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
-        """Boxes of an end-to-end export do not overlap, and suppression leaves them as they are."""
+        """Return the boxes. Those of an end-to-end export do not overlap, and suppression does not change them."""
         shapes = shapes_of(outputs)
         if self.class_count(shapes, network) is None:
             return Decoded(self.boxes).read(outputs, network, score)
@@ -175,7 +179,7 @@ class YoloV8(Head):
 
 
 def is_columns(shape: tuple[int, ...], network: Size) -> bool:
-    """Whether the boxes of a YOLOv8 output are its columns."""
+    """Return whether the boxes of a YOLOv8 output are its columns."""
     boxes = all_cells(network, STRIDES)
     return shape[1] == boxes or (shape[0] != boxes and shape[0] < shape[1])
 
@@ -207,18 +211,18 @@ class YoloPose:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Columns of a box, a score and points."""
+        """Yield a fit for columns of a box, a score and points."""
         rows, columns = look.table or (0, 0)
         if rows > 5 and (rows - 5) % 3 == 0 and (not columns or columns > rows):
             points = (rows - 5) // 3
             yield Fit(f"{rows} rows are a box, a score and {points} points", 4 if points in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the one output has whole points, ConfigError for names of another number."""
+        """Raise ModelError unless the one output has complete points, ConfigError for another number of names."""
         check_labels(_point_count(shapes, network, self.classes), self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
-        """Bodies by falling score."""
+        """Return bodies by falling score."""
         shapes = shapes_of(outputs)
         self.check(shapes, geometry.network)
         raw = as_f32(outputs[0])
@@ -252,8 +256,10 @@ class YoloPose:
 
 
 def is_final_pose(shape: tuple[int, ...], network: Size) -> bool:
-    """Whether a pose model did its own NMS, [N, 6 + 3 * K]: a row count that is not 5 + 3 * K beside the cells of the
-    network."""
+    """Return whether a pose model did its own NMS, [N, 6 + 3 * K].
+
+    Otherwise it has a row count of 5 + 3 * K beside the cells of the network.
+    """
     return shape[1] != all_cells(network, STRIDES) and shape[1] % 3 == 0 and shape[1] > 6
 
 

@@ -125,7 +125,7 @@ class GstEncoder:
         return units
 
     def refresh(self) -> None:
-        """The next: NVIDIA's elements have an action for it, others take GStreamer's event."""
+        """Make the next image a key frame, by NVIDIA's action or else GStreamer's event."""
         if (encoder := self._pipeline.element(gst_pipelines.ENCODER)) is not None:
             encoder.emit("force-IDR")
         else:

@@ -1,11 +1,10 @@
 """Programs that show images in a window: which of them fit this machine, and how each is started.
 
-A viewer is a process of its own that reads raw images from its standard input. What goes wrong with a display thus ends
-it and not the pipeline: Xlib ends a process whose server is gone, and EGL may crash one that has none.
+A viewer is a separate process that reads raw images from its standard input. So a display's failure ends the viewer and
+not the pipeline: Xlib ends a process whose server is gone, and EGL may crash one that has none.
 
-GStreamer's ``gst-launch-1.0`` needs nothing of this Python and is part of JetPack. On a desktop, SDL comes before it
-where it is installed, which ``pip`` alone can do: a window that fills the screen and can be scaled by the user is not
-to be had of GStreamer on X11.
+GStreamer's ``gst-launch-1.0`` needs nothing of this Python and is part of JetPack. On a desktop, SDL comes first where
+it is installed, which ``pip`` alone can do. On X11, GStreamer has no window that fills the screen or scales.
 """
 
 import os
@@ -80,7 +79,7 @@ class Surroundings:
 
 
 def surroundings(root: Path = Path("/")) -> Surroundings:
-    """Those of this process. Opens nothing."""
+    """Return the display environment of this process. Opens nothing."""
     servers = sorted((root / "tmp/.X11-unix").glob("X[0-9]*"))
     return Surroundings(
         jetson=is_jetson(root),
@@ -95,10 +94,9 @@ def surroundings(root: Path = Path("/")) -> Surroundings:
 
 
 def fitting(here: Surroundings, *, fullscreen: bool = False) -> tuple[str, ...]:
-    """Names of the viewers that may work, the best first.
+    """Return names of the viewers that may work, the best first.
 
-    Args:
-        fullscreen: those that can fill the screen come first.
+    With ``fullscreen``, those that can fill the screen come first.
     """
     found: list[str] = []
     if here.x11 or here.wayland:
@@ -113,17 +111,17 @@ def fitting(here: Surroundings, *, fullscreen: bool = False) -> tuple[str, ...]:
 
 
 def fills(name: str) -> bool:
-    """Whether a viewer can fill the screen."""
+    """Return whether a viewer can fill the screen."""
     return name in _FILLS
 
 
 def get_sdl() -> str:
-    """How to install SDL."""
+    """Return the command that installs SDL."""
     return installation.command("display")
 
 
 def command(name: str, size: tuple[int, int], title: str, *, fullscreen: bool = False) -> list[str]:
-    """Starts a viewer for BGRx images of one (width, height), both even, from its standard input."""
+    """Return the command of a viewer for BGRx images of (width, height), both even, on its standard input."""
     width, height = size
     if name == SDL:
         return [*_sdl(), str(width), str(height), title, str(int(fullscreen))]
@@ -132,7 +130,7 @@ def command(name: str, size: tuple[int, int], title: str, *, fullscreen: bool = 
 
 
 def environment(name: str, here: Surroundings) -> dict[str, str]:
-    """The environment of a viewer: SDL would draw where nobody sees it rather than give up."""
+    """Return a viewer's environment variables; without a driver set, SDL would draw invisibly rather than fail."""
     if name != SDL:
         return dict(os.environ)
     renderer = {"SDL_RENDER_DRIVER": "software"} if here.is_remote else {}
@@ -140,7 +138,7 @@ def environment(name: str, here: Surroundings) -> dict[str, str]:
 
 
 def trouble(name: str, here: Surroundings) -> str:
-    """Why a viewer does not work here, empty when it does: it opens the display, and shows nothing."""
+    """Return why a viewer does not work here, empty when it does: open the display, and show nothing."""
     probe = _sdl() if name == SDL else _launch(f"fakesrc num-buffers=0 ! {_CHAINS[name]}", "probe")
     try:
         done = subprocess.run(  # noqa: S603 - no shell, and every word of it is written here
@@ -161,7 +159,7 @@ def trouble(name: str, here: Surroundings) -> str:
 
 
 def reason(said: str, code: int) -> str:
-    """Why a viewer ended, from what it printed."""
+    """Return why a viewer ended, from its output."""
     lines = [line for line in said.splitlines() if line.strip()]
     found = _SAID.search(said)
     if found is None:
@@ -171,7 +169,7 @@ def reason(said: str, code: int) -> str:
 
 
 def working(here: Surroundings, *, fullscreen: bool = False, where: str = "") -> tuple[str, dict[str, str]]:
-    """The first viewer that works here, and those before it with the reason why they do not.
+    """Return the first viewer that works here, and why those before it do not.
 
     Raises:
         DeviceError: there is none.
@@ -188,7 +186,7 @@ def working(here: Surroundings, *, fullscreen: bool = False, where: str = "") ->
 
 
 def no_display(here: Surroundings, refused: dict[str, str], where: str = "") -> DeviceError:
-    """The error of a machine on which nothing can show a window."""
+    """Return the error for a machine that cannot show a window."""
     fix = "sink: http shows the same in a browser"
     if not (here.x11 or here.wayland or here.screen):
         why = "neither DISPLAY nor WAYLAND_DISPLAY is set"

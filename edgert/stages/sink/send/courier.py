@@ -47,20 +47,20 @@ class Door(Protocol):
     """Whether it is connected while there is nothing to send: others see there that we are."""
 
     def connect(self) -> None:
-        """Raises OSError when nobody answers there, or it does not let us in."""
+        """Connect to the server. Raises OSError when there is no answer, or it refuses the connection."""
         ...
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Sends them in order and waits until all are acknowledged. With none, only tells of a connection that is gone.
+        """Send messages in order and wait until all are acknowledged. Without any, only check the connection.
 
         Raises:
-            OSError: the connection is gone; which of them arrived is not known.
-            RefusedError: the other side does not take one of them; those before it were acknowledged.
+            OSError: the connection is lost; which of them arrived is not known.
+            RefusedError: the server refuses one of them; those before it were acknowledged.
         """
         ...
 
     def close(self) -> None:
-        """Ends the connection; also one that is gone."""
+        """Close the connection, even a lost one."""
         ...
 
 
@@ -86,13 +86,15 @@ class Courier:
         self._thread.start()
 
     def notify(self) -> None:
-        """There is something to send."""
+        """Wake the thread, because there is something to send."""
         if not self._news.is_set():
             self._news.set()
 
     def close(self) -> None:
-        """Sends what can be sent within :data:`CLOSE_S`; what is left waits in the spool, which is closed then. A
-        server that does not answer is not waited for any longer: the thread ends when it has given it up."""
+        """Send what can be sent within :data:`CLOSE_S`; the rest waits in the spool, which is then closed.
+
+        A server that does not answer is not waited for: the thread ends when its call returns.
+        """
         self._ends.set()
         self._news.set()
         self._thread.join(CLOSE_S)
@@ -130,17 +132,17 @@ class Courier:
         self._leave()
 
     def _is_missed(self) -> bool:
-        """Whether nobody there knows yet that we were."""
+        """Return whether the server does not know yet that this client was connected."""
         return self._door.stays and not self._was_asked
 
     def _idle_s(self) -> float:
-        """How long to wait for news: no longer than until something has settled."""
+        """Return how long to wait for news: no longer than until an acknowledgement is final."""
         if not self._settling:
             return _IDLE_S
         return min(max(self._settling[0][0] - time.monotonic(), 0.0) + 0.001, _IDLE_S)
 
     def _step(self) -> bool:
-        """Sends some; False where there is nothing to send."""
+        """Send some messages; return False where there are none."""
         count = 1 if self._sent < self._suspects else BATCH
         messages = self._spool.oldest(count, self._sent)
         if not messages and not self._settling and not self._door.stays:
@@ -171,8 +173,11 @@ class Courier:
         return bool(messages)
 
     def _suspect(self, messages: Sequence[Message], error: Exception) -> None:
-        """One of these cannot be sent, whatever the server says. From now on each goes by itself, up to the last of
-        them; the one that fails again and again is kept aside, so that it holds up no other."""
+        """Handle a batch with a message that cannot be sent, whatever the server says.
+
+        From now on each is sent alone, up to the last of the batch. The one that fails repeatedly is set aside, so that
+        it blocks no other.
+        """
         if not messages:
             return
         self._suspects = max(self._suspects, messages[-1].number)
@@ -188,7 +193,7 @@ class Courier:
             log.warning("%s: %s; it is %s", self._name, printable(what), f"kept in {place}" if place else "dropped")
 
     def _settle(self, messages: Sequence[Message]) -> None:
-        """Some more were acknowledged; the spool forgets those for which that was long enough ago."""
+        """Record acknowledged messages; remove those from the spool whose acknowledgement is old enough."""
         now = time.monotonic()
         if messages:
             self._sent = messages[-1].number
@@ -208,7 +213,7 @@ class Courier:
         self._down_since, self._reminded = self._down_since or now, now
 
     def _pause(self, seconds: float) -> None:
-        """Until the next try, or the end; what comes meanwhile is secured as ever."""
+        """Wait until the next try, or the end; keep securing new messages meanwhile."""
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0 and not self._ends.wait(min(left_s, _SECURE_S)):
             self._tend()

@@ -96,7 +96,7 @@ class _Timed:
         self.begin(EXCHANGE_S)
 
     def begin(self, seconds: float, most_bytes: int = _ANSWER_BYTES) -> None:
-        """Have all that follows take so long, and read so much, together."""
+        """Limit the time, and the bytes read, of everything that follows."""
         self._until, self.left_bytes, self._most_bytes = time.monotonic() + seconds, most_bytes, _ANSWER_BYTES
 
     def makefile(self, mode: str, *_: Any) -> io.BufferedReader:
@@ -127,7 +127,7 @@ class _Timed:
         self._socket.close()
 
     def has_more(self) -> bool:
-        """Whether something came that was not asked for, such as the end of the connection."""
+        """Return whether something unexpected came, such as the end of the connection."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
     def _hurrying(self, work: Callable[[memoryview], int], view: memoryview) -> int:

@@ -1,6 +1,6 @@
-"""What Home Assistant is told of a pipeline: every rule is a binary sensor, with a state of its own.
+"""What a pipeline publishes to Home Assistant: every rule is a binary sensor, with a state of its own.
 
-Everything is retained that is true until it changes, so that a Home Assistant that starts later knows it, too
+State is retained until it changes, so that a Home Assistant that starts later knows it, too
 (https://www.home-assistant.io/integrations/mqtt/, https://www.home-assistant.io/integrations/binary_sensor.mqtt/).
 """
 
@@ -70,7 +70,7 @@ class Sensors:
                 yield self._state(sensor, bool(self._live[key]))
 
     def after(self, message: Message) -> Iterator[Publication]:
-        """Return what an event changes. One of an earlier run changes nothing: nobody sees any more how it ended."""
+        """Yield what an event changes. An event of an earlier run changes nothing, because its end is unknown."""
         if message.kind != "event" or message.is_earlier:
             return
         key, event = (message.stream, message.rule), _event(message.body)

@@ -1,8 +1,8 @@
 """The newest messages of a spool, in a file that takes them faster than a database does.
 
-A record is one ``write`` into a file whose space was taken beforehand: the operating system has it then, so it survives
-the process. A checksum tells a whole record from what a power cut left half written or what a medium has damaged; the
-search for the next whole record goes on behind that. Older records are known by their numbers.
+A record is one ``write`` into a file whose space was allocated before. The operating system has it then, so it survives
+the process. A checksum separates complete records from those that a power cut left half written or a medium has
+damaged; the search for the next complete record continues behind. Older records are known by their numbers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Journal:
                 self._size = 0
 
     def append(self, row: Row) -> bool:
-        """Keeps a row; False where there is no room for it."""
+        """Store a row; return False where there is no room for it."""
         number, time_s, kind, stream, rule, body = row
         texts = (kind.encode(), stream.encode(), rule.encode())
         data = b"".join((_HEAD.pack(number, time_s, *map(len, texts)), *texts, body))
@@ -83,7 +83,7 @@ class Journal:
         return True
 
     def forget(self, last: int) -> list[Row]:
-        """Removes the rows up to a number, and returns them."""
+        """Remove the rows up to a number, and return them."""
         gone = []
         while self.rows and self.rows[0][0] <= last:
             gone.append(self.rows.popleft())
@@ -99,7 +99,7 @@ class Journal:
         return gone
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Close the file."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)

@@ -59,7 +59,7 @@ class Writer:
         self._objects: dict[str, frozenset[tuple[int, int]]] = {}
 
     def messages(self, result: Result) -> Iterator[tuple[str, str, str, bytes]]:
-        """Kind, stream, rule, and the JSON object, of every message."""
+        """Yield kind, stream, rule and JSON object of every message."""
         stream = result.frame.stream
         if self._choice.send == "events":
             found = result.latest(Events)
@@ -82,7 +82,7 @@ class Writer:
         return self._snapshots is not None
 
     def close(self) -> None:
-        """Gives image buffers back."""
+        """Free image buffers."""
         if self._snapshots is not None:
             self._snapshots.close()
 
@@ -104,7 +104,7 @@ class Writer:
 
 
 def _objects(found: Detections) -> frozenset[tuple[int, int]]:
-    """Who is there: track and class; without a tracker, how many of which class."""
+    """Return the objects that are present: track and class, or without a tracker the count of each class."""
     classes = found.classes.tolist()
     if found.ids is not None:
         return frozenset(zip(found.ids.tolist(), classes, strict=True))
@@ -112,7 +112,7 @@ def _objects(found: Detections) -> frozenset[tuple[int, int]]:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of a message."""
+    """Return the JSON Schema (2020-12) of a message."""
     number, text, whole = {"type": "number"}, {"type": "string"}, {"type": "integer"}
     time = {"type": "string", "format": "date-time"}
     common: dict[str, Any] = {

@@ -37,13 +37,13 @@ _PRESENT, _COUNTING = Counter[tuple[str, str]](), threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Where messages go.
+    """Topics of messages.
 
     Attributes:
         pattern: with ``{pipeline}``, ``{stream}``, ``{kind}`` and ``{rule}``.
-        status: says ``online`` or ``offline``, retained; by the broker's last will where we die.
-        sensors: what Home Assistant is told of from the start; None: nothing.
-        announced: file of what it was told, so that what is gone is taken back; None: it is not.
+        status: says ``online`` or ``offline``, retained; by the broker's last will when this process dies.
+        sensors: what is announced to Home Assistant at the start; None: nothing.
+        announced: file of past announcements, so that those of removed rules are withdrawn; None: they are not.
     """
 
     pattern: str
@@ -163,14 +163,14 @@ class MqttDoor:
         self._note_announced()
 
     def _leaves(self) -> bool:
-        """Whether no other sink of this process is connected as we are."""
+        """Return whether no other sink of this process has this connection's identity."""
         with _COUNTING:
             _PRESENT[self._own] -= self._is_present
             self._is_present = False
             return not _PRESENT[self._own]
 
     def _heard(self, _client: Any, _data: Any, message: Any) -> None:
-        """What others say of us, or Home Assistant of itself. In Paho's thread."""
+        """Handle a message about this client's status, or Home Assistant's. In Paho's thread."""
         is_online = message.payload == _ONLINE.encode()
         if message.topic == BIRTH and is_online:
             self._is_born.set()
@@ -196,7 +196,7 @@ class MqttDoor:
         return [self._client.publish(one.topic, one.payload or None, qos=1, retain=one.retain) for one in some]
 
     def _published(self, sent: Sequence[Any]) -> None:
-        """Waits until all are acknowledged, but not for a broker that is gone."""
+        """Wait until all are acknowledged, unless the broker is gone."""
         if not self._client.is_connected():
             raise OSError("the broker has gone")
         end = time.monotonic() + TIMEOUT_S

@@ -103,7 +103,7 @@ def _bounded() -> Any:
 
 
 async def _ignored(error: Exception) -> None:
-    """What happens between two sends shows at the next."""
+    """Ignore an error between two sends: the next send shows it."""
 
 
 def _reason(error: BaseException) -> str:

@@ -62,7 +62,7 @@ def left_of(path: Path) -> Left:
 
 
 def is_whole(body: object) -> bool:
-    """Whether a message's body is a JSON object."""
+    """Return whether a message's body is a JSON object."""
     try:
         return isinstance(body, bytes) and isinstance(json.loads(body), dict)
     except (ValueError, RecursionError):

@@ -28,7 +28,7 @@ _FIELDS = re.compile(r"\{(.*?)\}")
 
 
 def _topic(pattern: str) -> str:
-    """A pattern whose fields are known, without the wildcards of those who listen."""
+    """Return a pattern whose fields are known and which has no wildcards."""
     for name in _FIELDS.findall(pattern):
         if name not in FIELDS:
             raise ValueError(f"no field {{{name}}}{nearest(name, FIELDS)}; known: {', '.join(FIELDS)}")
@@ -129,7 +129,7 @@ class _Sends(section.SinkStage):
         return self.attach is not None
 
     def check(self, name: str, stages: Any, where: Any) -> None:
-        """Raises ConfigError for stages under ``only`` that are not before it, and events that nobody makes."""
+        """Raise ConfigError for stages under ``only`` that are not before it, and events without a source."""
         from edgert.config.flow import upstream
         from edgert.errors import ConfigError
 
@@ -149,16 +149,16 @@ class _Sends(section.SinkStage):
             )
 
     def reached(self) -> Server:
-        """The server."""
+        """Return the server to connect to."""
         tls = Tls(**self.tls.model_dump()) if self.tls is not None else Tls()
         return Server(self.server, self.user, self.password, tls)
 
     @abstractmethod
     def door(self, context: Context, spool: Path | None) -> Door:
-        """The way to the server, not opened yet."""
+        """Return the connection to the server, not opened yet."""
 
     def make(self, name: str, context: Context) -> Stage:
-        """Raises ConfigError where the package that does the protocol is not installed."""
+        """Return the sink. Raises ConfigError where the protocol's package is not installed."""
         from importlib.util import find_spec
 
         from edgert import installation
@@ -183,8 +183,10 @@ class _Sends(section.SinkStage):
 
 
 def spool_path(pipeline: str, stage: str, directory: Path) -> Path | None:
-    """Where a stage's messages wait: in ``$STATE_DIRECTORY`` (of systemd), ``$XDG_STATE_HOME/edgert`` or
-    ``~/.local/state/edgert``. None where there is no such folder: an account without a home."""
+    """Return the file of a stage's unsent messages; None for an account without a home.
+
+    It is in ``$STATE_DIRECTORY`` (of systemd), ``$XDG_STATE_HOME/edgert`` or ``~/.local/state/edgert``.
+    """
     own = hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:8]
     base = os.environ.get("STATE_DIRECTORY", "").partition(":")[0] or os.environ.get("XDG_STATE_HOME", "")
     try:
@@ -257,7 +259,7 @@ def _sensors(before: Mapping[str, section.StageConfig]) -> list[Sensor]:
 
 
 def _reaches(places: list[tuple[str, ...]], stream: str) -> bool:
-    """Whether one of the places is of a camera; one without cameras is of all."""
+    """Return whether one of the places includes a camera; a place without cameras includes all."""
     return not places or any(not streams or stream in streams for streams in places)
 
 

@@ -1,4 +1,4 @@
-"""What every door is told of its server: address, credentials, certificates."""
+"""The server of a sending sink: address, credentials, certificates."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Tls:
     verify: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Raises OSError for files that are not there, or are no certificates."""
+        """Return the TLS context. Raises OSError for missing files, or such without certificates."""
         try:
             made = ssl.create_default_context(cafile=str(self.ca) if self.ca else None)
             if self.cert is not None:
@@ -81,14 +81,14 @@ class Server:
         return urlsplit(self.url).hostname or ""
 
     def port(self, default: int) -> int:
-        """Of the address, or what is usual."""
+        """Return the address's port, or the protocol's default."""
         return urlsplit(self.url).port or default
 
     def look_up(self, port: int) -> list[Any]:
         """Return the addresses of its name, as :func:`socket.getaddrinfo` does.
 
         Raises:
-            OSError: nobody knows it, or nobody answers in time. The system's own time-out may be minutes.
+            OSError: the name is unknown, or there is no answer in time. The system's own time-out may be minutes.
         """
         asked = f"{self.host}:{port}"
         with _ASKING:
@@ -108,12 +108,12 @@ class Server:
         return urlsplit(self.url).scheme
 
     def name(self, default_port: int) -> str:
-        """For people: nothing but host and port."""
+        """Return scheme, host and port, for messages: no credentials."""
         return f"{self.scheme}://{self.host}:{self.port(default_port)}"
 
 
 def filled(pattern: str, pipeline: str, stream: str, kind: str, rule: str) -> str:
-    """A topic or subject with its fields filled in."""
+    """Return a topic or subject with its fields filled in."""
     known = {"pipeline": pipeline, "stream": stream, "kind": kind, "rule": rule or kind}
     for name, value in known.items():
         pattern = pattern.replace(f"{{{name}}}", re.sub(r"[^\w-]", "-", value))  # no level, no wildcard

@@ -15,14 +15,14 @@ from edgert.stages.sink.send.spool import Spool
 
 
 class SendSink(SimpleStage):
-    """Writes the messages of each result and puts them into the spool, before it takes the next one.
+    """Writer of each result's messages into the spool, before the next result.
 
-    Behind a camera, or where a program calls that may be a control loop, a thread of its own writes, which after a
-    pause takes several times as long as handing over. Of files, whose reader waits anyway, whoever calls writes: waking
-    another thread takes about as long again. Where images go along they are made at once, as long as there are frames.
+    Behind a camera or a program's call, which may be a control loop, a separate thread writes; after a pause that takes
+    several times as long as the handover. For files the calling thread writes, because waking another takes as long.
+    Images are encoded at once, while their frames are there.
 
     Args:
-        hands_over: whether a thread of its own writes.
+        hands_over: whether a separate thread writes.
 
     Attributes:
         closing_s: how long :meth:`close` may take; a stop waits for it.
@@ -44,7 +44,7 @@ class SendSink(SimpleStage):
         return not self._writer.needs_frames
 
     def open(self) -> None:
-        """Raises StageError when another process has the spool."""
+        """Open the spool. Raises StageError when another process has it."""
         self._spool = self._spool_of()
         self._courier = Courier(f"stages.{self.name}", self._spool, self._door)
         if self._hands_over:
@@ -53,7 +53,10 @@ class SendSink(SimpleStage):
             self._written.put(None)
 
     def process(self, result: Result) -> None:
-        """Raises StageError for a record that has no JSON form; of the result before, where a thread writes it."""
+        """Write or hand over a result.
+
+        Raises StageError for a record without a JSON form, with a thread one call later.
+        """
         if self._thread is None:
             self._write(result)
             return
@@ -64,7 +67,7 @@ class SendSink(SimpleStage):
         self._handed.put(result)
 
     def close(self) -> None:
-        """Raises the error of the last result."""
+        """Close thread, courier and spool. Raises the error of the last result."""
         error, thread, self._thread = None, self._thread, None
         if thread is not None:
             error = self._written.get()
@@ -98,5 +101,5 @@ class SpoolOf(Protocol):
     """Opens the spool."""
 
     def __call__(self) -> Spool:
-        """Raises StageError when another process has it."""
+        """Return the spool. Raises StageError when another process has it."""
         ...

@@ -27,11 +27,11 @@ class Snapshots:
         self._attach, self._images = attach, Images()
 
     def of(self, result: Result, box: Box | None = None) -> dict[str, Any]:
-        """As plain data: ``type``, ``width``, ``height``, ``data``.
+        """Return an image as plain data: ``type``, ``width``, ``height``, ``data``.
 
         Args:
-            box: x1, y1, x2, y2 in source pixels, of which a crop is made; the whole frame without, or where it lies
-                outside.
+            result: with the image.
+            box: x1, y1, x2, y2 in source pixels of a crop; the complete frame without, or where it lies outside.
         """
         if self._attach == "crop" and box is not None:
             image = _cut(self._images.shown(Result(result.frame, {})), box)
@@ -52,7 +52,7 @@ class Snapshots:
         }
 
     def close(self) -> None:
-        """Gives buffers back."""
+        """Free buffers."""
         self._images.close()
 
 

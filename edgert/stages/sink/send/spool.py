@@ -107,7 +107,7 @@ class Spool:
         return self._stored_bytes + self._journal.size_bytes
 
     def put(self, kind: str, stream: str, rule: str, body: bytes) -> None:
-        """Keeps a message. Where the disk is full it is dropped, and counted."""
+        """Store a message. Where the disk is full it is dropped, and counted."""
         with self._lock:
             row = self._next, self._now(), kind, stream, rule, body
             self._next += 1
@@ -118,7 +118,7 @@ class Spool:
                     self._lost(1, f"cannot write to {self.path}: {error}")
 
     def oldest(self, count: int, after: int = -1) -> list[Message]:
-        """The first messages after a number; they stay until :meth:`remove`."""
+        """Return the first messages after a number; they stay until :meth:`remove`."""
         found = list[Message]()
         with self._lock:
             if self._is_closed:
@@ -131,18 +131,20 @@ class Spool:
         return found
 
     def remove(self, messages: Sequence[Message]) -> None:
-        """Forgets all messages up to the last of these: they arrived."""
+        """Remove all messages up to the last of these: they arrived."""
         if messages:
             self._forget(messages[-1].number)
 
     def keep_aside(self, message: Message) -> str:
-        """Writes a message that cannot be sent to a file beside the spool, from which nothing is sent; returns its
-        name, empty where it cannot be written. The message stays in the spool until :meth:`remove`."""
+        """Write a message that cannot be sent to a file beside the spool; return its name, empty on failure.
+
+        Nothing is sent from that file. The message stays in the spool until :meth:`remove`.
+        """
         self.dropped += 1
         return spool_file.keep_aside(self.path, message.body)
 
     def trim(self) -> None:
-        """Drops what is too old or too much. Raises sqlite3.Error where the disk is full."""
+        """Drop what is too old or too much. Raises sqlite3.Error where the disk is full."""
         with self._lock:
             if self._is_closed:
                 return
@@ -160,12 +162,16 @@ class Spool:
             self._lost(self._forget(last), f"the spool holds {self._limit_bytes} bytes at most")
 
     def _now(self) -> float:
-        """Seconds of the epoch, by the clock as it was set when it was last looked at."""
+        """Return seconds of the epoch, by the clock as it was set when it was last read."""
         return self._epoch_s + time.monotonic()
 
     def _follow_clock(self) -> None:
-        """Where the clock was set meanwhile, as on a board without a battery once it has a network, what this process
-        put is as old as it was: else hours of messages would be gone for their age. Raises sqlite3.OperationalError."""
+        """Shift the times of this process's messages where the clock was set meanwhile.
+
+        Raises sqlite3.OperationalError.
+
+        A board without a battery sets its clock once it has a network. Otherwise hours of messages would be too old.
+        """
         jump_s = time.time() - self._now()
         if abs(jump_s) > _JUMP_S:
             self._move()
@@ -173,8 +179,10 @@ class Spool:
             self._epoch_s += jump_s
 
     def _last_before(self, since: float) -> int | None:
-        """The last of the stored messages that are older, from the oldest on. Looks at no more than these and one, as
-        whoever puts waits meanwhile."""
+        """Return the last stored message that is older, searching from the oldest.
+
+        Reads one message more than these, because :meth:`put` waits meanwhile.
+        """
         last = None
         rows = self._database.execute(
             "SELECT number, time FROM messages WHERE number > ? ORDER BY number", (self._gone,)
@@ -204,14 +212,14 @@ class Spool:
         return found
 
     def secure(self, acknowledged: int = -1) -> None:
-        """Has everything put so far survive a power cut. Waits for the disk; whoever puts goes on meanwhile.
+        """Make everything stored so far survive a power cut. Waits for the disk; :meth:`put` does not.
 
         Args:
             acknowledged: the last number that a server has. Where nothing else waits, nothing is written, as flash
                 wears out.
 
         Raises:
-            sqlite3.Error: the disk is full, say; everything stays where it was.
+            sqlite3.Error: such as a full disk; everything stays where it was.
         """
         with self._lock:
             if self._is_closed:
@@ -234,8 +242,10 @@ class Spool:
                         self._start_over(error)
 
     def close(self) -> None:
-        """Closes the files; what is in them waits for the next time. Callable more than once and from any thread: who
-        uses the spool after that finds it empty, and removes nothing."""
+        """Close the files; their messages wait for the next run. Callable more than once and from any thread.
+
+        The spool is empty afterwards, and removes nothing.
+        """
         with self._lock:
             self._is_closed = True
             self._journal.close()
@@ -246,7 +256,7 @@ class Spool:
             os.close(owner)
 
     def _take_over(self) -> None:
-        """What the journal has of a process that was killed."""
+        """Take over the journal of a process that was killed."""
         self._count_all()
         if not self._journal.is_own:  # its database is gone, and with it the numbers
             self._renumber_journal()
@@ -266,7 +276,7 @@ class Spool:
                 self._move(row)
 
     def _move(self, *more: Row) -> None:
-        """Everything from the journal into the database, and what has no room there."""
+        """Move everything from the journal, and rows without room there, into the database."""
         rows = [*self._journal.rows, *more]
         if not rows:
             return
@@ -288,7 +298,7 @@ class Spool:
         self._stored, self._stored_bytes = self._stored + len(rows), self._stored_bytes + sum(map(size_of, rows))
 
     def _is_sound(self, row: Row) -> bool:
-        """Whether a stored row is a message. Another is kept aside, counted and removed."""
+        """Return whether a stored row is a message; set any other row aside, count and remove it."""
         _, _, *texts, body = row
         if all(isinstance(text, bytes) for text in texts) and is_whole(body):
             return True
@@ -307,7 +317,7 @@ class Spool:
         )
 
     def _forget(self, last: int) -> int:
-        """Removes messages up to a number; returns how many."""
+        """Remove messages up to a number; return how many."""
         with self._lock:
             if self._is_closed:
                 return 0
@@ -329,7 +339,7 @@ class Spool:
         return count
 
     def _sizes(self, last: int) -> tuple[int, int]:
-        """Number and bytes of the stored messages up to a number that are still to be sent."""
+        """Return number and bytes of the stored messages up to a number that are still to be sent."""
         count, size = self._database.execute(
             "SELECT count(*), coalesce(sum(length(body)), 0) FROM messages WHERE number > ? AND number <= ?",
             (self._gone, last),
@@ -350,7 +360,7 @@ class Spool:
             return work()
 
     def _is_damage(self, error: Exception) -> bool:
-        """Whether an error is of the file, and not of the disk that it is on."""
+        """Return whether an error is of the file, and not of the disk that it is on."""
         if self.path is None:
             return False
         return not spool_file.is_of_disk(error) or not self.path.exists()
@@ -401,7 +411,7 @@ class Spool:
         self.dropped += count
 
     def _opened(self) -> spool_file.Opened:
-        """The database, its name, and how often it was opened."""
+        """Open the database; return it, its name, and how often it was opened."""
         if self.path is None:
             return spool_file.opened(None)
         try:

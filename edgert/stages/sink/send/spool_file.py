@@ -38,15 +38,14 @@ _ASIDE_BYTES = 16 * 2**20
 
 
 def is_of_disk(error: Exception) -> bool:
-    """Whether an error of SQLite is of the disk that a file is on, or of who else uses it, and not of the file."""
+    """Return whether an error of SQLite is about the disk or another user of the file, not its content."""
     return isinstance(error, sqlite3.OperationalError) and any(one in str(error) for one in _OF_DISK)
 
 
 def owned(path: Path, where: str) -> int:
     """Lock a spool for as long as this process lives; return the lock. Raises OSError, or StageError if another has it.
 
-    Args:
-        where: of errors.
+    ``where`` names the stage in errors.
     """
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -64,11 +63,12 @@ def owned(path: Path, where: str) -> int:
 
 
 def opened(path: Path | None, name: str = "", times: int = 0) -> Opened:
-    """Open a spool's file, which nobody else may read: frames may be in it.
+    """Open a spool's file, private to this user: frames may be in it.
 
     Args:
         path: None for memory.
-        name, times: its name and how often it was opened, where it is new.
+        name: its name, where it is new.
+        times: how often it was opened, where it is new.
 
     Raises:
         OSError: it cannot be opened.
@@ -94,16 +94,18 @@ def opened(path: Path | None, name: str = "", times: int = 0) -> Opened:
 
 
 def renewed(path: Path, name: str, times: int) -> tuple[Opened, Left, Path]:
-    """Put a damaged file aside and open a new one in its place.
+    """Set a damaged file aside and open a new one in its place.
 
     Args:
-        name, times: of the spool; as they were in the damaged file where the name is empty.
+        path: the damaged file.
+        name: of the spool; empty takes name and times of the damaged file.
+        times: how often the spool was opened.
 
     Returns:
         The new one, what can be read of the damaged one, and where that is now.
 
     Raises:
-        OSError, sqlite3.Error, UnicodeError, OverflowError: no file can be made there. All is as before.
+        OSError, sqlite3.Error, UnicodeError, OverflowError: no file can be made there. Nothing has changed.
     """
     aside = path.with_suffix(f".damaged-{int(time.time())}")
     while aside.exists():
@@ -179,7 +181,7 @@ def _look_through(database: sqlite3.Connection) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that nobody else may read."""
+    """Open a file that only this user may read."""
     file = os.open(path, flags | os.O_CLOEXEC, 0o600)
     with suppress(PermissionError):  # of another's file
         os.fchmod(file, 0o600)

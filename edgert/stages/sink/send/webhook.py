@@ -99,7 +99,7 @@ class WebhookDoor:
 
 
 def signature(key: bytes, number: str, time_s: int, body: bytes) -> dict[str, str]:
-    """The headers that sign a message: HMAC-SHA256 of ``id.seconds.body``."""
+    """Return the headers that sign a message: HMAC-SHA256 of ``id.seconds.body``."""
     signed = hmac.new(key, b".".join((number.encode(), str(time_s).encode(), body)), hashlib.sha256).digest()
     return {
         "webhook-id": number,
@@ -109,7 +109,7 @@ def signature(key: bytes, number: str, time_s: int, body: bytes) -> dict[str, st
 
 
 def _image(body: bytes) -> tuple[bytes, dict[str, str]]:
-    """That of a message, empty where it has none, and headers that say what it is and of when."""
+    """Return a message's image, empty without one, and headers with its type and time."""
     message = json.loads(body)
     if "image" not in message:
         return b"", {}
@@ -118,5 +118,5 @@ def _image(body: bytes) -> tuple[bytes, dict[str, str]]:
 
 
 def _key(secret: str) -> bytes:
-    """``whsec_`` and base64, or any text."""
+    """Return the key of a secret: ``whsec_`` and base64, or any text."""
     return base64.b64decode(secret.removeprefix("whsec_")) if secret.startswith("whsec_") else secret.encode()

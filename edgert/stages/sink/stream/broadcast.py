@@ -1,7 +1,7 @@
-"""The video of one stream, encoded once for all who watch it, and not at all while nobody does.
+"""The video of one stream, encoded once for all its viewers, and not at all without viewers.
 
-The stage only puts its newest result where the stream's own thread finds it: neither an encoder nor a viewer, however
-slow, costs the pipeline a frame. What comes while an image is encoded replaces what waits.
+The stage only replaces the newest result that the stream's own thread encodes next. So neither an encoder nor a viewer,
+however slow, costs the pipeline a frame.
 """
 
 import logging
@@ -26,14 +26,14 @@ _SPS, _SLICES = 7, range(1, 6)  # ITU-T H.264, table 7-1
 
 
 class Viewer(Protocol):
-    """Somebody who watches, from an image on with which decoding can begin. Neither call may wait."""
+    """A viewer, from a key frame on. Neither call may wait."""
 
     def give(self, unit: encoders.Unit) -> None:
-        """The next image."""
+        """Take the next image."""
         ...
 
     def end(self) -> None:
-        """There will be no more."""
+        """End the stream: there will be no more images."""
         ...
 
 
@@ -62,7 +62,7 @@ class Pace:
         self._due_ns: int | None = None
 
     def takes(self, at_ns: int) -> bool:
-        """Whether the image of this time is one to show; times rise."""
+        """Return whether to show the image of this time; times rise."""
         if self._due_ns is not None and at_ns < self._due_ns - self._interval_ns // 4:  # cameras are not that even
             return False
         due_ns = at_ns if self._due_ns is None else self._due_ns
@@ -71,8 +71,10 @@ class Pace:
 
 
 def parameter_sets(data: bytes) -> bytes:
-    """The beginning of an H.264 access unit with start codes, up to its first slice, where it holds a sequence
-    parameter set; else nothing."""
+    """Return the start of an H.264 access unit up to its first slice, if it has a sequence parameter set.
+
+    Otherwise return no bytes. The unit has start codes.
+    """
     kinds = [(found.start(), found[1][0] & 31) for found in _NAL.finditer(data[:512])]
     if not any(kind == _SPS for _, kind in kinds):
         return b""
@@ -105,8 +107,10 @@ class Broadcast:
         self.encoded = 0
 
     def show(self, result: Result) -> None:
-        """Replaces the newest result; keeps nothing while nobody watches. Raises an error of the thread's that nobody
-        foresaw, once; images that cannot be encoded are logged, and end their viewers."""
+        """Replace the newest result; keep nothing without viewers.
+
+        Raises an unexpected error of the thread, once. Images that cannot be encoded are logged, and end their viewers.
+        """
         with self._changed:
             error, self._error = self._error, None
             if error is not None:
@@ -120,7 +124,7 @@ class Broadcast:
             before.frame.lease.release()
 
     def join(self, viewer: Viewer) -> None:
-        """It watches from now on; it is ended at once where the stream has ended."""
+        """Add a viewer; end it at once where the stream has ended."""
         with self._changed:
             if not self._closed:
                 self._waiting.append(viewer)
@@ -133,7 +137,7 @@ class Broadcast:
         viewer.end()
 
     def leave(self, viewer: Viewer) -> None:
-        """It has gone."""
+        """Remove a viewer."""
         with self._changed:
             for viewers in (self._waiting, self._watching):
                 if viewer in viewers:
@@ -141,7 +145,7 @@ class Broadcast:
             self._changed.notify_all()
 
     def refresh(self) -> None:
-        """Somebody cannot go on without an image that decoding can begin with."""
+        """Request a key frame for a viewer that cannot continue without."""
         self._asked = True
 
     @property
@@ -151,7 +155,7 @@ class Broadcast:
             return len(self._waiting) + len(self._watching)
 
     def close(self) -> None:
-        """Ends the thread and every viewer."""
+        """End the thread and every viewer."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -180,7 +184,7 @@ class Broadcast:
             self._forget()
 
     def _step(self) -> None:
-        """Encodes the next image, or lets the encoder go."""
+        """Encode the next image, or close the encoder."""
         if (result := self._next()) is None:
             self._close_encoder()
             return
@@ -194,7 +198,7 @@ class Broadcast:
             result.frame.lease.release()
 
     def _next(self) -> Result | None:
-        """The newest result; None when the last viewer has gone, or at the end."""
+        """Return the newest result; None when the last viewer has gone, or at the end."""
         with self._changed:
             self._changed.wait_for(self._is_due)
             if not self._closed and (self._waiting or self._watching):
@@ -249,7 +253,7 @@ class Broadcast:
             viewer.give(unit)
 
     def _shown(self, result: Result) -> Result:
-        """With the image that is encoded: what was drawn, or the frame with what was found on it."""
+        """Return the result with the image to encode: the drawn one, or the frame with its detections drawn."""
         drawn = result.image
         across = result.frame.width if drawn is None else drawn.shape[1]
         width = min(across, self._wanted.width)
@@ -260,7 +264,7 @@ class Broadcast:
         return replace(result, image=image)
 
     def _opened(self, shown: Result) -> encoders.Encoder:
-        """The encoder for images like this one; where they have changed, another."""
+        """Return the encoder for images like this one, a new one where they have changed."""
         wanted, rate = self._wanted, self._wanted.rate or self._wanted.usual_rate
         kept = Fraction(rate).limit_denominator(1001)
         size, color = encoders.size_of(shown), encoders.color_of(shown)

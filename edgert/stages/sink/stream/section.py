@@ -39,13 +39,13 @@ class _Streams(section.SinkStage):
     encode: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="as of `sink: video`")
 
     def choice(self, name: str) -> Choice:
-        """Which encoder."""
+        """Return which encoder to use."""
         from edgert.stages.sink.encoder_choice import Choice
 
         return Choice(f"stages.{name}", "h264", self.encode, live=True)
 
     def wanted(self, context: Context) -> Wanted:
-        """What the video is to be."""
+        """Return the requested format of the video."""
         from edgert.stages.sink.stream.broadcast import Wanted
 
         return Wanted(self.width, self.fps, round(self.bitrate * 1e6), context.rate_hz)
@@ -70,7 +70,7 @@ class Rtsp(_Streams):
         return self
 
     def check(self, name: str, stages: Any, where: Any) -> None:
-        """Raises ConfigError for several streams under one path."""
+        """Raise ConfigError for several streams under one path."""
         from edgert.config.flow import sources_of
         from edgert.errors import ConfigError
 
@@ -106,7 +106,7 @@ class Webrtc(_Streams):
         return self
 
     def make(self, name: str, context: Context) -> Stage:
-        """Raises ConfigError where aiortc is not installed."""
+        """Return the sink. Raises ConfigError where aiortc is not installed."""
         from importlib.util import find_spec
 
         from edgert import installation
