@@ -1,9 +1,9 @@
-"""Pairing two sets so that the weights of the pairs add up to the most: the linear assignment problem.
+"""The linear assignment problem: pairs of two sets with the largest total weight.
 
-Exact, and quick where most weights are zero and one partner stands out for most rows, as overlaps of tracks and
-detections are: rows that want different columns are paired at once as arrays; only a row that lost its favorite column
-to another is settled alone, by one shortest augmenting path (H. W. Kuhn, 1955; R. Jonker and A. Volgenant, 1987)
-through the few weights above zero. Those are too few for array operations to pay, hence lists and a heap.
+Exact, and quick where most weights are zero and most rows have one clear favorite, as overlaps of tracks and detections
+have. Rows that want different columns are paired at once as arrays. Only a row that lost its favorite column is settled
+alone, by one shortest augmenting path (H. W. Kuhn, 1955; R. Jonker and A. Volgenant, 1987) through the weights above
+zero. Those are too few for array operations to pay, hence lists and a heap.
 """
 
 import heapq
@@ -19,7 +19,7 @@ _FREE = -1
 
 
 def assign(weights: F64) -> tuple[Index, Index]:
-    """Pairs of rows and columns, none used twice, with the largest total weight.
+    """Return pairs of rows and columns, none used twice, with the largest total weight.
 
     A weight of zero is no pair: rows and columns may stay alone, and do where nothing is gained. Among equally good
     answers the choice is deterministic.
@@ -61,7 +61,7 @@ class _Matching:
 
 
 def _seed(weights: F64) -> tuple[F64, Index, Index]:
-    """Each row's best weight as its price; each row's column, if no row gains more there; each column's row."""
+    """Return each row's best weight as its price, each row's column if no row gains more there, each column's row."""
     count, width = weights.shape
     wanted = weights.argmax(axis=1)
     price = weights[np.arange(count), wanted]
@@ -122,7 +122,7 @@ def _look(
     reach: dict[int, float],
     queue: list[tuple[float, int, int]],
 ) -> None:
-    """Queue the columns that this row brings nearer than they were, and nearer than giving up."""
+    """Queue the columns that this row brings nearer than before, and nearer than giving up."""
     weights, prices = matching.weights[row], matching.column_price
     liked = weights.nonzero()[0]
     cost += matching.row_price[row]

@@ -1,10 +1,10 @@
-"""BoT-SORT: ByteTrack that knows how the camera moved, and what objects look like.
+"""BoT-SORT: ByteTrack with the camera's motion and the appearance of objects.
 
 N. Aharon, R. Orfaig and B. Bobrovsky, "BoT-SORT: Robust Associations Multi-Pedestrian Tracking", 2022,
-arXiv:2206.14651; steps and limits are those of the authors' published code (github.com/NirAharon/BoT-SORT, tracker).
-The camera's motion is one rotation, scale and shift (their ``sparseOptFlow``): corners are followed from the last
-image into this one, and outliers, which move by themselves, are left out (RANSAC). A second model's vectors decide
-where boxes are near enough to be the same object.
+arXiv:2206.14651. Steps and limits are those of the authors' published code (github.com/NirAharon/BoT-SORT, tracker).
+The camera's motion is one rotation, scale and shift (their ``sparseOptFlow``). Corners are followed from the last image
+into this one, and outliers, which are moving objects, are left out (RANSAC). A second model's vectors decide where
+boxes are near enough to be the same object.
 """
 
 from typing import cast
@@ -32,7 +32,7 @@ class CameraMotion:
         self._scale = 1.0
 
     def of(self, frame: Frame) -> F64 | None:
-        """(2, 3) affine, pixels of the last frame → pixels of this one; None where that is not known."""
+        """Return (2, 3) affine, pixels of the last frame → pixels of this one; None where that is not known."""
         image, scale = _small(frame)
         last, corners = self._last, _corners(image)
         self._last = None if corners is None else (image, corners)
@@ -79,7 +79,7 @@ class BotSort(ByteTrack):
         self._vectors: F64 | None = None
 
     def look(self, result: Result, found: Detections) -> None:
-        """Takes in a frame that the next update is of: its image, and the vectors of a model that saw its objects."""
+        """Read the frame of the next update: its image, and a second model's vectors of its objects."""
         self._affine = self._camera.of(result.frame) if self._camera else None
         self._vectors = vectors_of(result, found)
 
@@ -128,8 +128,10 @@ class BotSort(ByteTrack):
 
 
 def vectors_of(result: Result, found: Detections) -> F64 | None:
-    """(N, D) of length 1: what a second model made of crops of these detections, NaN where it made nothing; None
-    without such a model."""
+    """Return (N, D) vectors of length 1 from a second model on crops of these detections, NaN for missing ones.
+
+    Return None without such a model.
+    """
     for crops in (one for one in reversed(list(result.outputs.values())) if isinstance(one, Crops)):
         if result.outputs.get(crops.parent) is not found:
             continue
@@ -146,7 +148,7 @@ def vectors_of(result: Result, found: Detections) -> F64 | None:
 
 
 def _small(frame: Frame) -> tuple[U8, float]:
-    """A gray image of it, and how many pixels of the frame one of it is."""
+    """Return a gray image of the frame, and how many pixels of the frame one of its pixels is."""
     plane = frame.planes[0]
     if frame.format in ("bgr", "rgb", "yuyv"):
         channel = 1 if frame.format != "yuyv" else 0  # green is most of what is bright

@@ -1,13 +1,13 @@
-"""Which box is which object: ByteTrack over arrays of all tracks at once.
+"""ByteTrack over arrays of all tracks at once: which box is which object.
 
-ByteTrack (Y. Zhang et al., "ByteTrack: Multi-Object Tracking by Associating Every Detection Box", ECCV 2022,
-arXiv:2110.06864) pairs confident detections with the predicted tracks first, then gives the tracks left over a second
-chance with the doubtful detections, which are often the same objects half hidden. Only confident ones start tracks.
+ByteTrack pairs confident detections with the predicted tracks first. Then it gives the remaining tracks a second chance
+with the uncertain detections, which are often the same objects half hidden. Only confident ones start tracks. Source:
+Y. Zhang et al., "ByteTrack: Multi-Object Tracking by Associating Every Detection Box", ECCV 2022, arXiv:2110.06864.
 
 Steps, limits and motion are those of the authors' published code (github.com/ifzhang/ByteTrack, yolox/tracker), so that
-both find the same tracks; hence what is there in the first frame counts as seen twice, and a lost track is held for a
-frame more than its time. One thing differs: scores are fused with overlaps in proportion to ``high``, which is the same
-at the authors' 0.6 and leaves a model of low scores its pairs.
+both find the same tracks. Hence an object of the first frame counts as seen twice, and a lost track is held one frame
+more than its time. One thing differs: scores are fused with overlaps in proportion to ``high``. That is the same at the
+authors' 0.6, and keeps the pairs of a model with low scores.
 """
 
 import math
@@ -87,11 +87,11 @@ class ByteTrack:
         self._resize(0)
 
     def __len__(self) -> int:
-        """Tracks held: confirmed, lost and not yet confirmed."""
+        """Return the number of tracks: confirmed, lost and not yet confirmed."""
         return len(self._ids)
 
     def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
-        """One frame further, with what the detector saw in it.
+        """Advance one frame, with the detections in it.
 
         Args:
             boxes: (N, 4) float32 x1, y1, x2, y2 in pixels; N may be 0. Nothing is modified or kept.
@@ -99,8 +99,8 @@ class ByteTrack:
             classes: (N,) int32.
 
         Returns:
-            (N,) int64, the track of each detection, in the order given: numbers from 1 in the order of confirmation,
-            never used again; ``UNTRACKED`` (-1) for a detection without a confirmed track.
+            (N,) int64, the track of each detection, in the order given: unique numbers from 1 in the order of
+            confirmation. ``UNTRACKED`` (-1) for a detection without a confirmed track.
 
         Raises:
             StageError: shapes disagree, or a box or score is NaN or infinite; no track has changed then.
@@ -130,15 +130,15 @@ class ByteTrack:
         return ids
 
     def predict(self) -> None:
-        """One frame further without asking the detector: boxes move on, nothing counts as missed."""
+        """Advance one frame without a detector: boxes move on, nothing counts as missed."""
         self._frame += 1
         self.motion.predict(self._state, self._missed > 0, ~self._is_fresh())
 
     def ahead(self, steps: float) -> tuple[I64, F64]:
-        """Where the objects of the last update are a while after it, were they to keep their course.
+        """Return where the objects of the last update are later, at constant velocity.
 
         Args:
-            steps: of the time between two updates; may be part of one.
+            steps: of the time between two updates; may be a fraction.
 
         Returns:
             their numbers (N,), and (N, 4) pixels by which the sides of their boxes have moved.
@@ -149,12 +149,12 @@ class ByteTrack:
         return self._ids.take(rows), moved.T
 
     def _is_fresh(self) -> Mask:
-        """Which tracks were seen once and have no number yet."""
+        """Return which tracks were seen once and have no number yet."""
         fresh: Mask = (self._hits == 1) & (self._ids == UNTRACKED)
         return fresh
 
     def _associate(self, sides: F64, scores: F32, classes: I32, high: Mask) -> Index:
-        """The three pairings: for each track the row of its detection, or -1."""
+        """Pair tracks and detections in three steps; return for each track the row of its detection, or -1."""
         limits = self._limits
         overlaps = iou(self.motion.sides(self._state[:4]), sides)
         if limits.by_class:
@@ -180,21 +180,21 @@ class ByteTrack:
         return partner
 
     def _likened(self, fused: F64, overlaps: F64, confident: Index) -> F64:
-        """How alike tracks and confident detections are, from their fused overlaps, where more than boxes is known."""
+        """Return how alike tracks and confident detections are; trackers with more than boxes override it."""
         return fused
 
     def _learn(self, partner: Index, born: Index) -> None:
-        """Takes in what else is known of the detections, for the tracks held now and those just born, in order."""
+        """Store further features of the detections, for the present and then the new tracks, in order."""
 
     def _confirm(self) -> None:
-        """Numbers for the tracks that have been seen often enough and have none."""
+        """Give numbers to the tracks that have been seen often enough."""
         ripe = ((self._ids == UNTRACKED) & (self._hits >= self._limits.confirm)).nonzero()[0]
         if len(ripe):
             self._ids[ripe] = np.arange(self._next_id, self._next_id + len(ripe))
             self._next_id += len(ripe)
 
     def _prune(self) -> Index:
-        """Drops tracks lost for too long, and unconfirmed ones at once; the others keep their order. Which stay."""
+        """Drop tracks lost for too long, and unconfirmed lost ones; return which rows stay, in order."""
         alive = (self._missed <= self._maximum_missed) & (self._ids != UNTRACKED)
         return self._keep(alive | (self._missed == 0))
 
@@ -207,7 +207,7 @@ class ByteTrack:
         return kept
 
     def _drop_duplicates(self, ids: I64) -> None:
-        """Of a lost track and one that is seen at the same place, the younger ends."""
+        """End the younger of a lost track and a visible one at the same place."""
         lost = (self._missed > 0).nonzero()[0]
         if not len(lost):
             return
@@ -224,7 +224,7 @@ class ByteTrack:
         self._keep(alive)
 
     def _start(self, numbers: F64, classes: I32) -> I64:
-        """New tracks at rest where these detections are; their ids."""
+        """Start tracks at rest at these detections; return their ids."""
         born = slice(len(self), len(self) + len(classes))
         self._resize(born.stop)
         started = np.empty((ROWS, len(classes)))
@@ -247,14 +247,14 @@ class ByteTrack:
 
 
 def pair(likeness: F64, least: float) -> tuple[Index, Index]:
-    """The pairs of rows and columns that exceed the least likeness by the most in sum; none below it."""
+    """Return the pairs of rows and columns with the largest sum of likeness above ``least``; none below it."""
     return assign(np.maximum(likeness - least, 0.0))
 
 
 def iou(first: F64, second: F64) -> F64:
-    """Intersection over union of (4, A) with (4, B) boxes as (A, B); 0 where a box has no area.
+    """Return the (A, B) intersection over union of (4, A) with (4, B) boxes; 0 where a box has no area.
 
-    The last pixel belongs to the box, as in the published code: for small boxes that is a difference.
+    The last pixel belongs to the box, as in the published code, which matters for small boxes.
     """
     first, second = _closed(first), _closed(second)
     extent = np.minimum(first[2:, :, None], second[2:, None, :])
@@ -270,14 +270,14 @@ def iou(first: F64, second: F64) -> F64:
 
 
 def _closed(sides: F64) -> F64:
-    """With their last row and column of pixels, boxes without area as they are."""
+    """Return the boxes including their last row and column of pixels; boxes without area are unchanged."""
     closed: F64 = sides.copy()
     closed[2:] += (sides[2:] > sides[:2]).all(axis=0)
     return closed
 
 
 def _area(sides: F64) -> F64:
-    """(N,) square pixels, above 0 by next to nothing for a box without area, so that a union can divide."""
+    """Return (N,) square pixels, a tiny number for a box without area, so that a union can divide."""
     extent = np.maximum(sides[2:] - sides[:2], 0.0)
     area: F64 = extent[0] * extent[1]
     area += _TINY
@@ -285,7 +285,7 @@ def _area(sides: F64) -> F64:
 
 
 def _checked(boxes: F32, scores: F32, classes: I32) -> F64:
-    """The boxes as (4, N) float64, one contiguous row per side, once they and the scores are known to be sound."""
+    """Return the boxes as (4, N) float64, one contiguous row per side, after checks of boxes and scores."""
     count = len(scores)
     if boxes.shape != (count, 4) or scores.shape != (count,) or classes.shape != (count,):
         raise StageError(

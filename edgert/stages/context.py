@@ -1,4 +1,4 @@
-"""What a pipeline lends to the kinds that are made for it, and what most of its stages share."""
+"""What a pipeline gives to the kinds that are made for it, and what most of its stages share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,23 +13,23 @@ from edgert.runtime.stage import ServedSource, Source
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Given to ``make`` of sources, stages, sinks and trackers; each takes what it has a use for.
+    """Argument of ``make`` of sources, stages, sinks and trackers.
 
     Attributes:
         directory: of the pipeline file; relative input paths start there.
-        clock: of the whole run.
+        clock: of the run.
         counter: of copies and allocations.
         stats: the state of the run as plain data, once there is one.
         function: the user's own, of a ``callback`` sink; None elsewhere.
         rate_hz: how often results reach a stage, as far as the file shows.
         score: lowest of the detections that reach it, where a model's ``task:`` sets that.
-        leave: called by a sink that nobody looks at any more: its window was closed. When all sinks of a pipeline have
-            called it, the pipeline stops.
+        leave: called by a sink whose last window was closed. When all sinks of a pipeline have called it, the pipeline
+            stops.
         pipeline: name of the pipeline.
         sources: those whose frames reach it, by name.
         before: the sections of the stages that its frames come through, by name.
-        starts_over: whether a run takes the same frames as the one before, so that what it writes replaces what that
-            one wrote; not so for cameras, and wherever frames may come for ever.
+        starts_over: whether a run takes the same frames as the last, so that its output replaces the last one's. Not so
+            for cameras, and wherever frames may come for ever.
     """
 
     directory: Path = Path()
@@ -47,30 +47,31 @@ class Context:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether every source waits for slow stages at no one's expense, as files do: cameras lose frames meanwhile,
-        and programs that submit frames wait themselves."""
+        """Whether every source can wait for slow stages without loss, as files do.
+
+        Cameras lose frames meanwhile, and programs that submit frames wait themselves.
+        """
         sources = self.sources.values()
         return bool(sources) and not any(one.live or isinstance(one, ServedSource) for one in sources)
 
 
 class SimpleStage:
-    """A stage that takes nothing when it is opened and has nothing to give back: override :meth:`process`, and what
-    else it needs. See :class:`~edgert.runtime.Stage`."""
+    """A stage without resources: override :meth:`process`, and ``open`` and ``close`` where needed.
+
+    See :class:`~edgert.runtime.Stage`.
+    """
 
     def open(self) -> None:
-        """Needs nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Has nothing to give back."""
+        """Do nothing."""
 
 
 def made(section: Any, name: str, context: Context) -> Any:
-    """What the section of a kind describes, not opened yet; its registry refused sections that have no ``make``.
-
-    Args:
-        name: of its stage.
+    """Return what the section of a kind describes, not opened yet. Every registered section has ``make``.
 
     Raises:
-        EdgertError: it cannot be.
+        EdgertError: it cannot be made.
     """
     return section.make(name, context)

@@ -39,9 +39,9 @@ class Geometry:
     bounds: tuple[float, float, float, float]
 
     def boxes(self, boxes: F32) -> F32:
-        """(N, 4) x1, y1, x2, y2 in network pixels → a new array in source pixels, clipped to the image.
+        """Convert (N, 4) x1, y1, x2, y2 in network pixels to a new array in source pixels, clipped to the image.
 
-        A box with a number that is not finite has none that is: clipped, an endless one would look like the image.
+        A box with one number that is not finite becomes NaN: clipped, an infinite one would look like the image.
         """
         scale, offset, low, high = _rows(self)
         mapped: F32 = boxes.astype(np.float32)
@@ -53,7 +53,7 @@ class Geometry:
         return np.minimum(mapped, high, out=mapped)
 
     def points(self, points: F32) -> F32:
-        """(..., 2 or 3) x, y[, score] in network pixels → a new array in source pixels, not clipped."""
+        """Convert (..., 2 or 3) x, y[, score] in network pixels to a new array in source pixels, not clipped."""
         mapped = points.astype(np.float32, copy=True)
         mapped[..., 0] = mapped[..., 0] * self.scale_x + self.offset_x
         mapped[..., 1] = mapped[..., 1] * self.scale_y + self.offset_y
@@ -73,8 +73,10 @@ I32 = npt.NDArray[np.int32]
 
 
 def clockwise(corners: F32) -> F32:
-    """(N, 4, 2) corners of turned boxes, in any order → a new array, clockwise from the upper left one: of the two
-    leftmost the upper, as PaddleOCR orders them."""
+    """Return (N, 4, 2) corners of rotated boxes clockwise from the upper left one, a new array.
+
+    That one is the upper of the two leftmost, as in PaddleOCR.
+    """
     rows = np.arange(len(corners))[:, None]
     by_x = corners[rows, np.argsort(corners[..., 0], axis=1, kind="stable")]
     left, right = (pair[rows, _by_y(pair)] for pair in (by_x[:, :2], by_x[:, 2:]))
@@ -90,9 +92,9 @@ _TALL = 1.5
 
 
 def upright(frame: Frame, corners: F32, margin: float = 0.0) -> Frame:
-    """What a turned box shows, turned upright, as a frame of its own; a box that is tall is laid on its side.
+    """Return the content of a rotated box, made upright, as a frame of its own; a tall box is laid on its side.
 
-    As PaddleOCR cuts text (``get_rotate_crop_image`` of its ``tools/infer/utility.py``). A copy, counted.
+    PaddleOCR cuts text the same way (``get_rotate_crop_image`` of its ``tools/infer/utility.py``). A copy, counted.
 
     Args:
         frame: on the host or a GPU.
@@ -123,11 +125,11 @@ def upright(frame: Frame, corners: F32, margin: float = 0.0) -> Frame:
 
 
 def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tuple[I32, I32]:
-    """Which detections to cut out, and where.
+    """Return which detections to cut out, and where.
 
     Returns:
-        rows (M,) of the detections, best score first, and boxes (M, 4) x1, y1, x2, y2 in whole pixels of the frame,
-        the margin added; what lies outside the frame is cut off, and boxes too small after that are left out.
+        rows (M,) of the detections, best score first, and boxes (M, 4) x1, y1, x2, y2 in integer pixels of the frame,
+        with margin. Boxes are clipped to the frame, and those too small after that are left out.
     """
     origin, corner = np.array(origin_of(frame) * 2, np.float32), np.array([frame.width, frame.height] * 2, np.float32)
     boxes = np.clip(detections.boxes - origin, 0, corner)
@@ -146,7 +148,7 @@ def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tupl
 
 
 def check_classes(config: CropConfig, labels: Collection[str], where: str) -> None:
-    """Raises ConfigError for a class that no model before the crop knows: it would cut out nothing, silently."""
+    """Raise ConfigError for a class that no model before the crop knows: it would cut out nothing, silently."""
     for name in config.classes:
         if name in labels or whole_number(name) is not None:
             continue

@@ -43,7 +43,7 @@ class Trails:
         self._frames = 0
 
     def add(self, record: Detections) -> None:
-        """Notes where the objects are now, and forgets tracks that were not seen for as long as a trail is."""
+        """Add the objects' positions, and drop tracks that were not seen for the length of a trail."""
         if record.ids is None:
             return
         self._frames += 1
@@ -54,8 +54,10 @@ class Trails:
             del self._tracks[number]
 
     def of(self, record: Detections) -> list[tuple[int, npt.NDArray[np.float64]]]:
-        """(track number, (N, 2) source pixels, oldest first, until the next is added) of every object that is in the
-        image now."""
+        """Return (track number, (N, 2) source pixels, oldest first) of every object that is in the image now.
+
+        The arrays are valid until the next :meth:`add`.
+        """
         numbers = [] if record.ids is None else record.ids.tolist()
         return [(number, self._tracks[number].centers()) for number in numbers if number in self._tracks]
 
@@ -98,11 +100,11 @@ class Overlay:
         self._rates: defaultdict[str, _Rate] = defaultdict(_Rate)
 
     def paint(self, image: U8, result: Result) -> None:
-        """Paints what ``result`` holds onto ``image`` (h, w, 3), which shows its frame at any size."""
+        """Paint the outputs of ``result`` onto ``image`` (h, w, 3), which shows its frame at any size."""
         paint(image, self.shapes((image.shape[1], image.shape[0]), result))
 
     def shapes(self, size: tuple[int, int], result: Result) -> list[Shape]:
-        """What is painted on an image of (width, height), in order. To be asked once for every frame."""
+        """Return the shapes to paint on an image of (width, height), in order. Call it once for every frame."""
         canvas, found = _canvas(size, result, self._letters or 1.0), list[Shape]()
         shown = list(current_outputs(result).values())
         crops = [record for record in shown if isinstance(record, Crops)]
@@ -192,7 +194,7 @@ def _canvas(size: tuple[int, int], result: Result, letters: float) -> Canvas:
 
 
 def current_outputs(result: Result) -> dict[str, Record]:
-    """The outputs to show: detections that a tracker has taken up and numbered are not shown a second time."""
+    """Return the outputs to show: detections that a tracker has numbered are not shown a second time."""
     shown: dict[str, Record] = {}
     numbered: list[tuple[type, tuple[str, ...]]] = []  # the kind and labels of detections that have numbers
     for stage, record in reversed(list(result.outputs.items())):
@@ -215,7 +217,7 @@ def _boxes(canvas: Canvas, record: Record, line_px: int) -> list[Shape]:
 
 
 def _notes(canvas: Canvas, crops: Crops, parent: Record | None) -> Iterable[Shape]:
-    """What a second model found in each object, under the object's box."""
+    """Yield a second model's results for each object, under the object's box."""
     if not isinstance(parent, Detections):
         return
     shades = shapes.colors(parent)
@@ -241,8 +243,10 @@ Shapes = Callable[[tuple[int, int]], Sequence[Shape]]
 
 
 class Images:
-    """Makes images of one size at a time: arrays from a Pool, and images on the GPU of frames that are there. For one
-    thread at a time; the images may go anywhere."""
+    """Makes images of one size at a time: arrays from a Pool, or images on the GPU for frames that are there.
+
+    For one thread at a time; the images may be used anywhere.
+    """
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
@@ -251,7 +255,7 @@ class Images:
         self._why_not = self._logged = ""
 
     def take(self, shape: tuple[int, ...], counter: Counter) -> U8:
-        """A C-contiguous uint8 array of ``shape``, contents undefined. Never waits.
+        """Return a C-contiguous uint8 array of ``shape``, contents undefined. Never waits.
 
         Allocates when the shape changes, and when more than a handful are held at the same time.
         """
@@ -266,10 +270,10 @@ class Images:
         return buffer.reshape(shape)
 
     def painted(self, result: Result, width: int | None, found: Shapes) -> U8:
-        """A new BGR image of the frame, or of what was drawn before, with shapes on it; ``width`` pixels wide when
-        given. On the GPU where that is, else an array, whose making is counted.
+        """Return a new BGR image of the frame, or of what was drawn before, with shapes on it.
 
-        Where kernels cannot be compiled, frames on the GPU are brought down, which is logged once.
+        It is ``width`` pixels wide when given. It is on the GPU where the frame is, else an array, counted as a copy.
+        Where kernels cannot be compiled, frames on the GPU are copied to the host, which is logged once.
         """
         source_height, source_width = _size(result)
         width = width or source_width
@@ -283,8 +287,10 @@ class Images:
         return image
 
     def shown(self, result: Result) -> U8:
-        """(h, w, 3) BGR on the host: the drawn image, or the frame where nothing was drawn. Counted where it is
-        converted or brought down from a GPU."""
+        """Return (h, w, 3) BGR on the host: the drawn image, or the frame where nothing was drawn.
+
+        Conversions, and copies from a GPU, are counted.
+        """
         if is_on_gpu(result):
             if result.image is not None:
                 return self._downloader.image(cast("DeviceView", result.image))
@@ -298,7 +304,7 @@ class Images:
         return self._copied(result, (result.frame.width, result.frame.height))
 
     def close(self) -> None:
-        """Gives the buffers back; images still held by others stay valid."""
+        """Free the buffers; images that are still in use stay valid."""
         self._pool = None
         self._downloader = Downloader()
         while self._painters:
@@ -317,7 +323,7 @@ class Images:
         return image
 
     def _painter(self, result: Result) -> "GpuPainter | None":
-        """What makes images on the GPU that the result's pixels are on; None where there are no kernels for them."""
+        """Return the painter for the GPU that holds the result's pixels; None where it has no kernels for them."""
         from edgert.stages.gpu.overlay import GpuPainter, device_of, unreadable
 
         source = _source(result)
@@ -335,7 +341,7 @@ class Images:
 
 
 def is_on_gpu(result: Result) -> bool:
-    """Whether what a result shows, its image or else its frame, is on a GPU."""
+    """Return whether the image of a result, or else its frame, is on a GPU."""
     return result.frame.is_on_gpu if result.image is None else hasattr(result.image, "__cuda_array_interface__")
 
 
@@ -344,7 +350,7 @@ def _source(result: Result) -> "Frame | DeviceView":
 
 
 def _size(result: Result) -> tuple[int, int]:
-    """(height, width) of what it shows."""
+    """Return (height, width) of the result's image or frame."""
     return (result.frame.height, result.frame.width) if result.image is None else result.image.shape[:2]
 
 
@@ -370,17 +376,17 @@ class Draw(SimpleStage):
         self._writes = not {"labels", "stats"}.isdisjoint(config.draw)
 
     def open(self) -> None:
-        """Loads the font, beside others that open files and models."""
+        """Load the font, in parallel with files and models that open."""
         if self._writes:
             load_font()
 
     def process(self, result: Result) -> Result:
-        """The result with its image. One that has been drawn on is not painted over but copied: others see it."""
+        """Return the result with its image. An image drawn before is copied, because other stages see it."""
         image = self._images.painted(result, self._width, lambda size: self._overlay.shapes(size, result))
         return replace(result, image=image)
 
     def close(self) -> None:
-        """Gives the buffers back; images still held by others stay valid."""
+        """Free the buffers; images that are still in use stay valid."""
         self._images.close()
 
 
@@ -390,11 +396,10 @@ _LABEL_SHARE, _LEAST_PX = 1 / 30, 12
 
 
 class Marked:
-    """Gives every result of a simulated board the label, and writes it across the foot of its image, so that nobody
-    takes it for real.
+    """Stage that labels every result of a simulated board, also in its image, so that it is not taken for real.
 
     Args:
-        shows: whether the sink shows images; they are copied, since others may see them, too.
+        shows: whether the sink shows images; they are copied, since other stages may see them, too.
     """
 
     def __init__(self, sink: Stage, label: str, shows: bool) -> None:

@@ -32,7 +32,7 @@ _DIRECTORY_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Held:
-    """What a file holds: (N,) names, (N, D) vectors of length 1, and what tells this version of the file."""
+    """The content of a file: (N,) names, (N, D) vectors of length 1, and the file's version."""
 
     names: tuple[str, ...]
     vectors: F32
@@ -70,7 +70,7 @@ class Gallery:
         return self._held.names
 
     def check(self, length: int) -> None:
-        """Raises ConfigError unless vectors of ``length`` numbers can be compared with those that are there."""
+        """Raise ConfigError unless vectors of ``length`` numbers can be compared with those in the gallery."""
         self._look(at_once=True)
         if not len(self):
             why = "no vector is in it, so nothing would ever be named" if self.path.exists() else "it is not there"
@@ -85,14 +85,14 @@ class Gallery:
             )
 
     def add(self, name: str, vector: npt.ArrayLike) -> None:
-        """Adds a vector and writes the file.
+        """Add a vector and write the file.
 
         Args:
-            name: of what it is a vector of; it may have several.
-            vector: (D,) numbers, of any length but 0.
+            name: of the object; it may have several vectors.
+            vector: (D,) numbers, not all 0.
 
         Raises:
-            ConfigError: no name, or not a vector like those that are there; nothing is written then.
+            ConfigError: no name, or a vector unlike those in the gallery; nothing is written then.
             ArtifactError: the file cannot be written.
         """
         one = np.asarray(vector, np.float32)
@@ -106,7 +106,7 @@ class Gallery:
             self._write((*self._held.names, name), _unit(vectors, str(self.path)))
 
     def remove(self, name: str) -> int:
-        """Takes all vectors of a name away and writes the file; returns how many they were. Raises as :meth:`add`."""
+        """Remove all vectors of a name and write the file; return how many they were. Raises as :meth:`add`."""
         with self._writing:
             self._look(at_once=True)
             kept = [index for index, other in enumerate(self.names) if other != name]
@@ -116,7 +116,7 @@ class Gallery:
             return gone
 
     def match(self, vector: F32) -> tuple[str, float]:
-        """The name of the vector with the highest cosine, and that cosine; ``""`` and 0 where there is none."""
+        """Return the name of the vector with the highest cosine, and that cosine; ``""`` and 0 without vectors."""
         self._look()
         held = self._held
         if not held.names or held.vectors.shape[1] != len(vector):
@@ -127,7 +127,7 @@ class Gallery:
         return held.names[best], float(cosines[best]) / length if length > 0 else 0.0
 
     def _look(self, at_once: bool = False) -> None:
-        """Reads the file again where it has changed. What cannot be read leaves all as it was, and is logged once."""
+        """Read the file again where it has changed. On an error the old content stays, and it is logged once."""
         now = time.monotonic()
         if not at_once and now - self._looked < _LOOK_S:
             return
@@ -165,7 +165,7 @@ class Gallery:
 
 @lru_cache(maxsize=64)
 def gallery_at(path: Path) -> Gallery:
-    """The gallery of a file, one for all that ask for it. Raises ConfigError as :class:`Gallery`."""
+    """Return the gallery of a file, shared by all callers. Raises ConfigError as :class:`Gallery`."""
     return Gallery(path)
 
 
@@ -178,7 +178,7 @@ def _version(path: Path) -> tuple[int, ...]:
 
 
 def _read(path: Path) -> _Held:
-    """Raises ConfigError for what is no gallery; pickles are never loaded."""
+    """Read a file. Raises ConfigError if it is no gallery; pickles are never loaded."""
     version = _version(path)
     try:
         if not path.is_file():
@@ -197,7 +197,7 @@ def _read(path: Path) -> _Held:
 
 
 def _from_json(data: Any) -> tuple[tuple[str, ...], npt.NDArray[Any]]:
-    """Raises ValueError for other data."""
+    """Return names and vectors of JSON data. Raises ValueError for other data."""
     if not isinstance(data, Mapping) or not all(isinstance(rows, list) for rows in data.values()):
         raise ValueError("it is not {NAME: [[number, ...], ...]}")
     pairs = [(name, row) for name, rows in data.items() for row in rows]
@@ -226,7 +226,7 @@ def _array(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
 
 
 def _unit(vectors: F32, where: str) -> F32:
-    """Rows of length 1. Raises ConfigError for one that has none."""
+    """Return rows of length 1. Raises ConfigError for one of length 0."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not (np.isfinite(lengths) & (lengths > 0)).all():
         why = "it is all 0, or not numbers"

@@ -92,7 +92,7 @@ class FileSink(SinkStage):
         return self
 
     def rules(self, context: Context) -> Rules:
-        """As the sink takes them."""
+        """Return the rules in the sink's form."""
         from edgert.stages.sink.output_files import Rules
 
         rotate = getattr(self, "rotate", None) or Rotate.model_construct()
@@ -147,7 +147,7 @@ class Video(_Rotating):
     )
 
     def make(self, name: str, context: Context) -> Stage:
-        """Raises StageError for a path that cannot be written."""
+        """Return the sink. Raises StageError for a path that cannot be written."""
         from edgert.stages.sink.video import VideoSink
 
         return VideoSink(name, self.path, self.fps, self.quality, self.codec, self.encode, self.rules(context))
@@ -164,7 +164,7 @@ class Jsonl(_Rotating):
     )
 
     def make(self, name: str, context: Context) -> Stage:
-        """Raises StageError for a path with fields that are not known."""
+        """Return the sink. Raises StageError for a path with unknown fields."""
         from edgert.stages.sink.results import JsonlSink
 
         return JsonlSink(name, self.path, self.rules(context), context.clock)
@@ -183,7 +183,7 @@ class Images(FileSink):
     every: int = Field(default=1, ge=1, description="write every n-th frame")
 
     def make(self, name: str, context: Context) -> Stage:
-        """Raises StageError for a path that cannot be written."""
+        """Return the sink. Raises StageError for a path that cannot be written."""
         from edgert.stages.sink.image_files import ImagesSink
 
         return ImagesSink(name, self.path, self.every, self.rules(context))
@@ -204,7 +204,7 @@ class PageTls(Section):
         return self
 
     def context(self) -> SSLContext:
-        """Raises ValueError for files that are no certificate and its key."""
+        """Return the TLS context. Raises ValueError for files that are no certificate and its key."""
         import ssl
 
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -294,7 +294,7 @@ class Callback(SinkStage):
     )
 
     def make(self, name: str, context: Context) -> Stage:
-        """Raises ConfigError without a function."""
+        """Return the sink. Raises ConfigError without a function."""
         from edgert.stages.sink.results import CallbackSink
 
         if context.function is None:
@@ -354,7 +354,7 @@ class ByteTrackStage(TrackStage):
         return self
 
     def limits(self, score: float | None) -> Limits:
-        """What counts, where the detections come from a model with this lowest score, if that is known."""
+        """Return the limits for detections of a model with this lowest score, if that is known."""
         from edgert.stages.bytetrack import Limits
 
         high = max(score or 0.0, _LEAST_HIGH) if self.high is None else self.high
@@ -363,7 +363,7 @@ class ByteTrackStage(TrackStage):
         return Limits(high=high, low=min(self.low, high), activate=max(activate, high), **same)
 
     def thresholds(self, score: float | None) -> str:
-        """The limits in words."""
+        """Return the limits in words."""
         limits = self.limits(score)
         follows = " (by the model's score)" if self.high is None and score is not None else ""
         return (
@@ -378,14 +378,16 @@ class ByteTrackStage(TrackStage):
 
 
 def tracking_of(config: PipelineConfig, model: str) -> ByteTrackStage | None:
-    """How the pipeline tracks what a model finds; None where it does not, or by a tracker of the user's own."""
+    """Return how the pipeline tracks a model's objects; None without a tracker, or for one of the user's own."""
     trackers = trackers_of(config.stages, config.models, model)
     return next((one for one in trackers if isinstance(one, ByteTrackStage)), None)
 
 
 class BotSortStage(ByteTrackStage):
-    """BoT-SORT (Aharon et al. 2022): ByteTrack for cameras that move, and for objects that a second model recognizes:
-    where a stage before has run a model for `embed` on crops of the detections, looks count beside boxes."""
+    """BoT-SORT (Aharon et al. 2022): ByteTrack for moving cameras, and for objects that a second model recognizes.
+
+    Where a stage before has run a model for `embed` on crops of the detections, appearance counts beside boxes.
+    """
 
     camera_motion: bool = Field(default=True, description="find out from the images how the camera moved")
     proximity: Fraction = Field(default=0.5, description="most that boxes are apart (1 - IoU) for looks to count")

@@ -1,10 +1,10 @@
-"""How boxes move: Kalman filters of constant velocity for all tracks at once, in two published forms.
+"""Motion of boxes: Kalman filters of constant velocity for all tracks at once, in two published forms.
 
-ByteTrack follows center, aspect and height of a box (as SORT's successors do: N. Wojke et al., "Simple Online and
-Realtime Tracking with a Deep Association Metric", ICIP 2017), BoT-SORT center, width and height (N. Aharon et al.,
-"BoT-SORT: Robust Associations Multi-Pedestrian Tracking", 2022, arXiv:2206.14651, section 3.1). In both the noise is
-relative to the size of the box, and no number of a box depends on another, so that 3 variances for each of 4 numbers
-are the whole covariance. A turning camera would mix x and y; of that, only what stays on the diagonal is taken.
+ByteTrack follows center, aspect and height of a box, as SORT's successors do (N. Wojke et al., "Simple Online and
+Realtime Tracking with a Deep Association Metric", ICIP 2017). BoT-SORT follows center, width and height (N. Aharon et
+al., "BoT-SORT: Robust Associations Multi-Pedestrian Tracking", 2022, arXiv:2206.14651, section 3.1). In both the noise
+is relative to the size of the box, and the numbers of a box are independent. So 3 variances for each of 4 numbers are
+the complete covariance. A rotating camera would mix x and y; of that, only the diagonal is kept.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Motion:
     measured: float = 1e-1
 
     def numbers(self, sides: F64) -> F64:
-        """(4, N) x1, y1, x2, y2 → what the filter follows."""
+        """Convert (4, N) x1, y1, x2, y2 to the filter's numbers."""
         size = sides[2:] - sides[:2]
         found = np.concatenate((sides[:2] + size / 2, size))
         if self.has_aspect:
@@ -47,7 +47,7 @@ class Motion:
         return found
 
     def sides(self, numbers: F64) -> F64:
-        """(4, N) what the filter follows → x1, y1, x2, y2."""
+        """Convert the filter's (4, N) numbers to x1, y1, x2, y2."""
         found: F64 = numbers.copy()
         if self.has_aspect:
             found[2] *= found[3]
@@ -56,7 +56,7 @@ class Motion:
         return found
 
     def start(self, state: F64, numbers: F64) -> None:
-        """Writes (20, N) columns of objects that were just seen for the first time, at rest."""
+        """Write (20, N) columns of new objects, at rest."""
         noise = self._noise(numbers)
         state[:4], state[4:8], state[12:16] = numbers, 0.0, 0.0
         state[8:12], state[16:] = noise * _FIRST_POSITION**2, noise * _FIRST_VELOCITY**2
@@ -64,11 +64,12 @@ class Motion:
             state[10], state[18] = self.first[0] ** 2, self.first[1] ** 2
 
     def predict(self, state: F64, is_lost: npt.NDArray[np.bool_], moves: npt.NDArray[np.bool_]) -> None:
-        """One step of time further, in place.
+        """Advance ``state``, (20, N), by one time step, in place.
 
         Args:
+            state: (20, N) columns of the filter.
             is_lost: (N,) those that were not seen lately.
-            moves: (N,) the others' uncertainty stays as it is; they are at rest.
+            moves: (N,) False for objects at rest, whose uncertainty does not change.
         """
         numbers, velocity, variance, covariance, velocity_variance = state.reshape(5, 4, -1)
         velocity[self.frozen] *= ~is_lost
@@ -86,11 +87,12 @@ class Motion:
         velocity_variance += noise * _VELOCITY**2
 
     def correct(self, state: F64, seen: F64, is_seen: npt.NDArray[np.bool_]) -> None:
-        """Takes in what was seen, in place.
+        """Correct ``state`` by measured boxes, in place.
 
         Args:
+            state: (20, N) columns of the filter.
             seen: (4, N) numbers of each object's box; anything where it was not seen.
-            is_seen: (N,) the others stay as predicted.
+            is_seen: (N,) False for objects that stay as predicted.
         """
         numbers, velocity, variance, covariance, velocity_variance = state.reshape(5, 4, -1)
         total = self._noise(numbers)
@@ -111,7 +113,7 @@ class Motion:
         covariance *= gain
 
     def warp(self, state: F64, affine: F64) -> None:
-        """Moves all with the camera, in place: (2, 3), pixels of the last frame → pixels of this one."""
+        """Move all objects with the camera, in place, by (2, 3): pixels of the last frame → pixels of this one."""
         turn, shift = affine[:, :2], affine[:, 2]
         pairs = state.reshape(5, 2, 2, -1)
         pairs[:2] = np.einsum("ij,abjn->abin", turn, pairs[:2])
@@ -119,7 +121,7 @@ class Motion:
         state[:2] += shift[:, None]
 
     def _noise(self, numbers: F64) -> F64:
-        """(4, N) squared sizes that noise is relative to; 0 for an aspect."""
+        """Return (4, N) squared sizes that noise is relative to; 0 for an aspect."""
         noise: F64 = numbers.take(self.sized_by, axis=0)
         noise *= noise
         if self.has_aspect:

@@ -25,8 +25,10 @@ _MEMORY_S = 2.0  # in which the background takes on most of what has come to sta
 
 
 class MotionSection(section.PackageStage):
-    """Passes on frames in which something moves against the background, and one every heartbeat; the others end here.
-    Models, trackers and sinks behind it rest meanwhile."""
+    """Passes on frames with motion against the background, and one every heartbeat; drops all others.
+
+    Models, trackers and sinks behind it have no work meanwhile.
+    """
 
     takes_images: ClassVar[bool] = True
     detects: ClassVar[bool] = False
@@ -96,7 +98,7 @@ class MotionGate(SimpleStage):
 
 
 def small(frame: Frame) -> U8:
-    """A small gray image of a frame on the host."""
+    """Return a small gray image of a frame on the host."""
     plane = frame.to_host().planes[0]
     if plane.ndim == 3:
         plane = cast("U8", cv2.extractChannel(plane, 0 if frame.format == "yuyv" else 1))  # luma, or green

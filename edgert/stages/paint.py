@@ -33,18 +33,18 @@ _COLORS: tuple[Bgr, ...] = (
 
 
 def color_of(number: int) -> Bgr:
-    """The color of a class or track number: always the same, repeating after 14."""
+    """Return the color of a class or track number: always the same, repeating after 14."""
     return _COLORS[number % len(_COLORS)]
 
 
 def code_of(number: int) -> int:
-    """A class, not 0, whose pixels in a mask have that color."""
+    """Return a class, not 0, whose pixels in a mask have that color."""
     return number % len(_COLORS) + len(_COLORS)
 
 
 @lru_cache(maxsize=64)
 def text_color(background: Bgr) -> Bgr:
-    """Black or white, whichever reads better on ``background`` (Rec. 709 luma)."""
+    """Return black or white, whichever reads better on ``background`` (Rec. 709 luma)."""
     blue, green, red = background
     return INK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 115 else WHITE
 
@@ -71,18 +71,20 @@ class Pen:
         self._word_px = lru_cache(maxsize=_WORDS)(self._measured)
 
     def label(self, size: tuple[int, int], text: str, left: int, top: int, background: Bgr) -> "Label":
-        """A box of text with its top left corner at (left, top), moved as far as needed to stay in an image of
-        (width, height) ``size``."""
+        """Return a box of text with its top left corner at (left, top), moved to stay inside an image of ``size``.
+
+        ``size`` is (width, height).
+        """
         width = self._word_px(text, size) + 2 * self._padding_px
         left, top = max(0, min(left, size[0] - width)), max(0, min(top, size[1] - self.line_px))
         return Label(left, top, width, text, self, background)
 
     def boxed(self, image: U8, text: str, left: int, top: int, background: Bgr) -> None:
-        """Paints such a box."""
+        """Paint a box of text."""
         paint(image, [self.label((image.shape[1], image.shape[0]), text, left, top, background)])
 
     def write(self, image: U8, text: str, left: int, top: int, color: Bgr | int) -> None:
-        """The text of a box at (left, top), without the box."""
+        """Write the text of a box at (left, top), without the box."""
         baseline = left + self._padding_px, top + self._padding_px + round(self.height_px * 0.86)
         put: Any = cv2.putText
         if self._font is None:
@@ -100,7 +102,7 @@ class Pen:
 
 
 def load_font() -> None:
-    """What OpenCV else does while it writes its first word, which takes longer than all of the first frames."""
+    """Write a first word: OpenCV loads its font then, which takes longer than the first frames."""
     Pen(_HERSHEY_PX).label((_HERSHEY_PX, _HERSHEY_PX), "a", 0, 0, INK)
 
 
@@ -173,7 +175,7 @@ _VOID = 255  # "no class" in the usual data sets
 
 @lru_cache(maxsize=4)
 def mask_tables(has_background: bool, is_heat: bool = False) -> tuple[U8, U8]:
-    """(256, 1, 3) uint8 for every class: what is added to the image, and how much of the image is kept, in 255ths."""
+    """Return (256, 1, 3) uint8 for every class: the color to add, and how much of the image stays, in 255ths."""
     levels = np.arange(256, dtype=np.uint8)[:, None]
     if is_heat:
         opacity = _HEAT_OPACITY * (levels / 255 if has_background else np.ones((256, 1)))[..., None]
@@ -189,14 +191,14 @@ def mask_tables(has_background: bool, is_heat: bool = False) -> tuple[U8, U8]:
 
 
 def mask_cut(mask: Mask, width: int, height: int) -> tuple[int, int, int, int]:
-    """Which part of an image of that size the region covers: left, top, right, bottom; of no size where none."""
+    """Return the part of an image that the region covers: left, top, right, bottom; of no size without overlap."""
     left, top, right, bottom = mask.region
     cut = max(left, 0), max(top, 0), min(right, width), min(bottom, height)
     return cut if cut[0] < cut[2] and cut[1] < cut[3] else (0, 0, 0, 0)
 
 
 def paint(image: U8, shapes: Iterable[Shape]) -> None:
-    """Paints shapes onto (h, w, 3) uint8 BGR, in order."""
+    """Paint shapes onto (h, w, 3) uint8 BGR, in order."""
     for shape in shapes:
         if isinstance(shape, Box):
             corners = (shape.x1, shape.y1), (shape.x2, shape.y2)

@@ -1,9 +1,9 @@
 """Frames into the engine's bound input tensor: scaled, colored, normalized, laid out, in place.
 
 Every plane is scaled to network size first, and color is converted after. At 1080p this reads 3 MB of planes and writes
-nothing larger than the network's input; converting first would write 6 MB of BGR per frame only to throw most of it
-away. Chroma is scaled straight to the size of the luma: scaling it to half of that, for OpenCV's own 4:2:0 conversion,
-is cheaper but loses color detail that the camera did record.
+nothing larger than the network's input. Converting first would write 6 MB of BGR per frame, most of it discarded.
+Chroma is scaled straight to the size of the luma. Scaling it to half of that, for OpenCV's own 4:2:0 conversion, is
+cheaper but loses color detail.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ class Placement:
 
 
 def place(frame: Frame, network: tuple[int, int], config: InputConfig) -> Placement:
-    """Places a frame in a network input of (width, height) pixels.
+    """Place a frame in a network input of (width, height) pixels.
 
     Raises:
         StageError: ``resize: none`` and the frame has another size.
@@ -94,7 +94,7 @@ INTERPOLATIONS = {
 
 @lru_cache(maxsize=8)
 def yuv_matrix(color: Color, order: str) -> F32:
-    """(3, 4) float32: rows of ``order`` ("rgb" or "bgr") from (Y, U, V, 1), all 0–255."""
+    """Return (3, 4) float32: rows of ``order`` ("rgb" or "bgr") from (Y, U, V, 1), all 0–255."""
     rows = bgr_matrix(color).astype(np.float32)
     return rows if order == "bgr" else np.ascontiguousarray(rows[::-1])
 
@@ -117,10 +117,10 @@ class Resampler:
         self._unzipped: tuple[U8, U8, U8] | None = None
 
     def image(self, frame: Frame, width: int, height: int) -> U8:
-        """The frame at (height, width[, 3]) uint8 in ``order``; until the next call, a view of scratch memory or, where
-        nothing had to be done, of the frame itself.
+        """Return the frame at (height, width[, 3]) uint8 in ``order``, valid until the next call.
 
-        Gray images of limited-range YUV keep their limited range; see :meth:`gray_is_limited`.
+        It is a view of scratch memory or, without any change, of the frame. Gray images of limited-range YUV keep their
+        limited range; see :meth:`gray_is_limited`.
         """
         if frame.format in ("i420", "nv12", "yuyv"):
             return self._from_yuv(frame, width, height)
@@ -133,7 +133,7 @@ class Resampler:
         return cv2.cvtColor(small, code, dst=out)  # type: ignore[return-value]
 
     def gray_is_limited(self, frame: Frame) -> bool:
-        """Whether a gray image of this frame spans 16–235 instead of 0–255."""
+        """Return whether a gray image of this frame spans 16–235 instead of 0–255."""
         is_yuv = frame.format in ("i420", "nv12", "yuyv")
         return self.order == "gray" and is_yuv and not frame.color.full_range
 
@@ -155,7 +155,7 @@ class Resampler:
         return cv2.transform(yuv, yuv_matrix(frame.color, self.order), dst=image)  # type: ignore[return-value]
 
     def _unzip(self, packed: U8) -> tuple[U8, U8, U8]:
-        """YUYV's bytes sorted into planes; OpenCV resizes planes only."""
+        """Return YUYV's bytes sorted into planes; OpenCV resizes planes only."""
         height, width = packed.shape[:2]
         if self._unzipped is None or self._unzipped[0].shape != (height, width):
             half = (height, width // 2)
@@ -167,7 +167,7 @@ class Resampler:
         return luma, u, v
 
     def _resize(self, plane: U8, out: U8) -> U8:
-        """The plane at the size of ``out``: in ``out``, or the plane itself where nothing is to be done."""
+        """Return the plane at the size of ``out``: in ``out``, or the plane itself if it has that size."""
         if plane.shape == out.shape:
             return plane
         size = (out.shape[1], out.shape[0])
@@ -184,8 +184,11 @@ class Resampler:
 
 @contextmanager
 def _opencv_alone() -> Iterator[None]:
-    """In this thread, without Intel's library, whose cubic differs from OpenCV's own by a level in every thirtieth
-    pixel: a network sees the same image on a laptop, a Jetson and a GPU."""
+    """Use OpenCV without Intel's library in this thread.
+
+    The library's cubic differs from OpenCV's own by a level in every thirtieth pixel. Without it, a network sees the
+    same image on a laptop, a Jetson and a GPU.
+    """
     before = cv2.ipp.useIPP()
     cv2.ipp.setUseIPP(False)
     try:
@@ -195,20 +198,20 @@ def _opencv_alone() -> Iterator[None]:
 
 
 def set_opencv_threads(count: int) -> int:
-    """Sets how many threads OpenCV uses in this process (negative: its default); returns how many it had."""
+    """Set how many threads OpenCV uses in this process (negative: its default); return the former number."""
     before = cv2.getNumThreads()
     cv2.setNumThreads(count)
     return before
 
 
 class Preprocessor:
-    """Fills the rows of one bound input tensor.
+    """Writer of the rows of one bound input tensor.
 
-    A gray level has 256 values, so mean, std, range and dtype become one table per channel: normalizing is a look-up
+    A gray level has 256 values, so mean, std, range and dtype become one table per channel. Normalizing is a look-up
     that reads a byte and writes the tensor's element, for every dtype the same way.
 
     Args:
-        config: what the model wants to see.
+        config: the model's input.
         tensor: (N, C, H, W) or (N, H, W, C), of float32, float16, uint8, int8 or int32; written in place, owned by the
             caller.
         where: the model, for messages.
@@ -245,7 +248,7 @@ class Preprocessor:
         self._bordered: dict[int, tuple[int, int, int, int]] = {}
 
     def into(self, row: int, frame: Frame) -> Geometry:
-        """Writes a frame into one row of the tensor; returns the way back to source pixels.
+        """Write a frame into one row of the tensor; return the mapping back to source pixels.
 
         Raises:
             StageError: the frame does not fit (``resize: none``).
@@ -312,7 +315,7 @@ def check_levels(config: InputConfig, dtype: str, where: str) -> str:
 
 
 def _values(config: InputConfig, channels: int, dtype: np.dtype[Any], limited: bool) -> Array:
-    """(channels, 256): the tensor's value for every gray level; bit patterns for fp16."""
+    """Return (channels, 256): the tensor's value for every gray level; bit patterns for fp16."""
     levels = np.arange(256, dtype=np.float64)
     if limited:  # ITU-R BT.601 §2.5.3: black at 16, white at 235
         levels = np.clip(np.rint((levels - 16) * 255 / 219), 0, 255)
@@ -326,7 +329,7 @@ def _values(config: InputConfig, channels: int, dtype: np.dtype[Any], limited: b
 
 
 def layout_of(shape: tuple[int, ...], wanted: str, channels: int, where: str = "") -> str:
-    """``nchw`` or ``nhwc`` for an input shape. Raises ModelError if the shape is no image of ``channels``."""
+    """Return ``nchw`` or ``nhwc`` for an input shape. Raises ModelError if it is no image of ``channels``."""
     fits = {"nchw": len(shape) == 4 and shape[1] == channels, "nhwc": len(shape) == 4 and shape[3] == channels}
     found = [layout for layout, ok in fits.items() if ok and wanted in ("auto", layout) and 0 not in shape]
     if not found:

@@ -1,7 +1,7 @@
-"""Parts of images that nobody is to see: made unreadable in the frame itself, before others see or record it.
+"""Private parts of images, made unreadable in the frame itself, before other stages see or record it.
 
 The stage passes on a copy of each frame in which fixed areas, and objects of some classes, are black, blurred or in
-blocks. What comes behind it (models, drawings, recordings, live pages) has never had the pixels.
+blocks. The stages behind it (models, drawings, recordings, live pages) never have the pixels.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ _AREAS = {"type": "object", "additionalProperties": {"type": "array", "items": {
 
 
 class PrivacySection(section.PackageStage):
-    """Areas of the image, and objects of some classes, that nobody behind this stage can see: not models, drawings,
-    recordings or live pages. Objects are those of the stages before it."""
+    """Hides areas of the image, and objects of some classes, from all stages behind it.
+
+    Models, drawings, recordings and live pages behind it cannot see them. Objects are those of the stages before it.
+    """
 
     hides: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
@@ -68,7 +70,7 @@ class PrivacySection(section.PackageStage):
         return self
 
     def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
-        """Raises ConfigError where another stage sees what fixed areas are to hide, and behind drawings."""
+        """Raise ConfigError where another stage sees the fixed areas that this one hides, and behind drawings."""
         for other in upstream(stages, name):
             if isinstance(stages[other], section.DrawStage):
                 raise ConfigError(
@@ -124,7 +126,7 @@ class Privacy(SimpleStage):
         self._pools.clear()
 
     def _copy(self, frame: Frame) -> Frame:
-        """The frame in memory of its own, which nobody else writes to while it is held."""
+        """Return the frame in its own memory, which is not written to while the frame is in use."""
         sizes = [math.prod(plane.shape) for plane in frame.planes]
         buffer, start, planes = self._buffer(sum(sizes), frame.lease.counter), 0, list[U8]()
         for plane, size in zip(frame.planes, sizes, strict=True):
@@ -145,7 +147,7 @@ class Privacy(SimpleStage):
         return lent[0]
 
     def _objects(self, result: Result) -> F64:
-        """(N, 4) boxes in source pixels, of all records, with their margin; where no model looked, those before."""
+        """Return (N, 4) boxes with margin in source pixels, of all records; the last ones where no model ran."""
         stream, boxes = result.frame.stream, [np.zeros((0, 4))]
         found = (
             [record for record in result.outputs.values() if isinstance(record, Detections)] if self._classes else []
@@ -161,7 +163,7 @@ class Privacy(SimpleStage):
         return self._boxes[stream]
 
     def _hide(self, frame: Frame, polygon: F64) -> None:
-        """Makes what is inside (N, 2) points, pixels of the frame, unreadable in all planes."""
+        """Make the inside of (N, 2) points, pixels of the frame, unreadable in all planes."""
         packed = frame.format == "yuyv"
         for number, plane in enumerate(frame.planes):
             step = np.array((2.0 if packed or number else 1.0, 2.0 if number else 1.0))
@@ -169,14 +171,14 @@ class Privacy(SimpleStage):
 
 
 def _in_pixels(points: Sequence[tuple[float, float]], frame: Frame) -> F64:
-    """Source pixels; of a frame that is a crop, parts are of the whole image."""
+    """Return source pixels; in a crop, fractions refer to the complete image."""
     whole = full_frame(frame)
     table = np.array(points, np.float64)
     return table if (table > 1).any() else table * (whole.width, whole.height)
 
 
 def _check_known(classes: Sequence[str], labels: Collection[str], where: str) -> None:
-    """Raises StageError for a name that no model before the stage knows."""
+    """Raise StageError for a name that no model before the stage knows."""
     if unknown := [one for one in classes if whole_number(one) is None and labels and one not in labels]:
         raise StageError(
             f"no class {unknown[0]!r}{nearest(unknown[0], labels)}",
@@ -187,7 +189,7 @@ def _check_known(classes: Sequence[str], labels: Collection[str], where: str) ->
 
 
 def _numbers(classes: Sequence[str], labels: Sequence[str]) -> list[int]:
-    """Of classes that a record has; a name that its model does not have is another model's."""
+    """Return numbers of the classes that a record has; an unknown name belongs to another model."""
     found = (labels.index(one) if one in labels else whole_number(one) for one in classes)
     return [number for number in found if number is not None]
 
@@ -202,7 +204,10 @@ def _black(frame: Frame, plane: int) -> tuple[int, ...]:
 
 
 def _hide_in(plane: U8, polygon: F64, how: How, black: tuple[int, ...], packed: bool) -> None:
-    """In one plane, (h, w) or (h, w, C); of yuyv, two pixels are one of four channels, and a last odd one is black."""
+    """Hide the polygon in one plane, (h, w) or (h, w, C).
+
+    In yuyv, two pixels are one of four channels, and a last odd one becomes black.
+    """
     if packed and plane.shape[1] % 2:
         if polygon[:, 0].max() >= plane.shape[1] // 2:
             plane[:, -1] = black[:2]
@@ -231,6 +236,6 @@ def _hide_in(plane: U8, polygon: F64, how: How, black: tuple[int, ...], packed: 
 
 
 def _pairs(plane: U8) -> U8:
-    """A view of (h, w, 2) as (h, w / 2, 4), whatever follows the rows."""
+    """Return a view of (h, w, 2) as (h, w / 2, 4), also of padded rows."""
     height, width = plane.shape[:2]
     return np.lib.stride_tricks.as_strided(plane, (height, width // 2, 4), (plane.strides[0], 4, 1))

@@ -57,10 +57,10 @@ class PythonStage:
 
 
 def python_stage(name: str, found: object, args: Mapping[str, Any], where: str) -> Stage:
-    """A stage from what ``module:name`` named.
+    """Return a stage from the object that ``module:name`` named.
 
-    A class is made with ``args``; what it makes is called, or has ``process``, and ``open`` and ``close`` if it
-    likes. A function is called with ``args`` besides the result.
+    A class is made with ``args``; its instance is callable, or has ``process``, and optionally ``open`` and ``close``.
+    A function is called with ``args`` besides the result.
 
     Raises:
         ConfigError: it does not take these arguments, or cannot be called with a result.
@@ -79,7 +79,7 @@ def python_stage(name: str, found: object, args: Mapping[str, Any], where: str) 
 
 
 def _nothing() -> None:
-    """For objects that need no beginning or end."""
+    """Do nothing, for objects without ``open`` or ``close``."""
 
 
 def _function_stage(name: str, function: object, args: Mapping[str, Any], where: str) -> PythonStage:

@@ -47,11 +47,11 @@ class Canvas:
     pen: paint.Pen
 
     def corners(self, boxes: F32) -> list[list[int]]:
-        """(N, 4) source boxes as lists of x1, y1, x2, y2 in whole image pixels."""
+        """Convert (N, 4) source boxes to lists of x1, y1, x2, y2 in integer image pixels."""
         return cast("list[list[int]]", np.rint(self._placed(boxes, 2)).astype(int).tolist())
 
     def fine(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
-        """(..., 2) source points in sixteenths of an image pixel."""
+        """Convert (..., 2) source points to sixteenths of an image pixel."""
         fine: npt.NDArray[np.int32] = np.rint(self._placed(points, 1) * (1 << paint.SUBPIXEL_BITS)).astype(np.int32)
         return fine
 
@@ -64,13 +64,13 @@ class Canvas:
 
 
 def colors(record: Detections) -> list[paint.Bgr]:
-    """One per row: an object that has a number keeps its color, others have their class's."""
+    """Return one color per row: of the object's number, or else of its class."""
     numbers = record.classes if record.ids is None else record.ids
     return [paint.color_of(number) for number in numbers.tolist()]
 
 
 def turned_boxes(canvas: Canvas, corners: F32, shades: Iterable[paint.Bgr], line_px: int) -> Iterator[paint.Stroke]:
-    """(N, 4, 2) source corners, with the dark edge that upright boxes have."""
+    """Yield (N, 4, 2) source corners, with the dark edge that upright boxes have."""
     closed = canvas.fine(np.concatenate([corners, corners[:, :1]], axis=1))
     for points, shade in zip(closed, shades, strict=True):
         yield paint.Stroke(points, ((0, 4, line_px + 2),), paint.INK)
@@ -78,7 +78,7 @@ def turned_boxes(canvas: Canvas, corners: F32, shades: Iterable[paint.Bgr], line
 
 
 def object_masks(canvas: Canvas, record: Detections) -> Iterator[paint.Mask]:
-    """Of every object that has one, in its box's color."""
+    """Yield the mask of every object that has one, in its box's color."""
     numbers = record.classes if record.ids is None else record.ids
     for one, number in zip(record.masks or (), numbers.tolist(), strict=False):
         codes = one.mask * np.uint8(paint.code_of(number))
@@ -86,13 +86,13 @@ def object_masks(canvas: Canvas, record: Detections) -> Iterator[paint.Mask]:
 
 
 def boxes(canvas: Canvas, corners: F32, shades: Iterable[paint.Bgr], line_px: int) -> list[paint.Shape]:
-    """(N, 4) source boxes."""
+    """Return the shapes of (N, 4) source boxes."""
     rows = zip(canvas.corners(corners), shades, strict=True)
     return [paint.Box(x1, y1, x2, y2, shade, line_px) for (x1, y1, x2, y2), shade in rows]
 
 
 def labels(canvas: Canvas, record: Detections) -> Iterator[paint.Label]:
-    """Class, number and score above each box, or inside where there is no room above; of bodies, their number."""
+    """Yield class, number and score above each box, or inside where there is no room above; of bodies, their number."""
     half = canvas.line_px // 2 + 1
     ids = [""] * len(record) if record.ids is None else [f" #{number}" for number in record.ids.tolist()]
     is_plain = isinstance(record, Keypoints) and not record.labels  # of one class, which needs no name
@@ -108,7 +108,7 @@ def labels(canvas: Canvas, record: Detections) -> Iterator[paint.Label]:
 
 
 def notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: paint.Bgr) -> Iterator[paint.Label]:
-    """Lines of text under a box: what a second model found in it."""
+    """Yield lines of text under a box: a second model's results."""
     ((x1, _, _, y2),) = canvas.corners(box[None])
     half = canvas.line_px // 2 + 1
     for row, text in enumerate(texts):
@@ -117,7 +117,7 @@ def notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: paint.Bgr) -> I
 
 
 def places(canvas: Canvas, record: Zones) -> Iterator[paint.Stroke]:
-    """Zones and lines."""
+    """Yield zones and lines."""
     for at, points in enumerate(record.shapes):
         path = canvas.fine(np.concatenate([points, points[:1]]) if at < len(record.zones) else points)
         last = len(path) - 1
@@ -126,7 +126,7 @@ def places(canvas: Canvas, record: Zones) -> Iterator[paint.Stroke]:
 
 
 def place_labels(canvas: Canvas, record: Zones) -> Iterator[paint.Label]:
-    """How many objects are in a zone and crossed a line, and for how long those that stay have been there."""
+    """Yield counts of objects in zones and across lines, and for how long objects have been in a zone."""
     for row in np.flatnonzero((record.seconds >= 1).any(axis=0)).tolist():
         yield from notes(canvas, record.objects.boxes[row], [f"{record.seconds[:, row].max():.0f} s"], paint.INK)
     for at, points in enumerate(record.shapes):
@@ -139,21 +139,20 @@ def place_labels(canvas: Canvas, record: Zones) -> Iterator[paint.Label]:
 
 
 def class_texts(record: Classification) -> list[str]:
-    """``name score`` of the best classes."""
+    """Return ``name score`` of the best classes."""
     rows = zip(record.classes[:_BEST_CLASSES].tolist(), record.scores[:_BEST_CLASSES].tolist(), strict=True)
     return [f"{_name(record.labels, number)} {score:.2f}" for number, score in rows]
 
 
 def mask(canvas: Canvas, record: Segmentation) -> paint.Mask:
-    """Every class in its color; background stays as it is."""
+    """Return every class in its color; background is transparent."""
     ((left, top, right, bottom),) = canvas.corners(np.array([record.region], np.float32))
     has_background = not record.labels or record.labels[0].lower() in _BACKGROUNDS
     return paint.Mask(record.mask, (left, top, right, bottom), has_background)
 
 
 def heat(canvas: Canvas, record: records.DepthMap | records.AnomalyMap) -> paint.Mask:
-    """Depth from far, blue, to near, red; or what is unusual, the more the redder, from nothing to twice the
-    threshold."""
+    """Return depth from far, blue, to near, red; or anomaly from blue, 0, to red, twice the threshold."""
     ((left, top, right, bottom),) = canvas.corners(np.array([record.region], np.float32))
     if isinstance(record, records.AnomalyMap):
         values = record.scores * np.float32(0.5 / record.threshold if record.threshold > 0 else 1)
@@ -167,7 +166,7 @@ def heat(canvas: Canvas, record: records.DepthMap | records.AnomalyMap) -> paint
 
 
 def note_texts(record: object) -> list[str]:
-    """What a model found in the whole of an image or crop, in a line or more of text; none where it shows otherwise."""
+    """Return a model's result for an image or crop as lines of text; none where it is shown otherwise."""
     if isinstance(record, str):
         return [record] if record else []
     if isinstance(record, records.Text):
@@ -190,7 +189,7 @@ def note_texts(record: object) -> list[str]:
 
 
 def keypoints(canvas: Canvas, record: Detections) -> Iterator[paint.Shape]:
-    """Dots, and bones between them for the 17 points of COCO; points below a score of 0.3 are left out."""
+    """Yield dots, and bones between them for the 17 points of COCO; points below a score of 0.3 are left out."""
     radius = (canvas.line_px + 1) << paint.SUBPIXEL_BITS
     for points in () if record.points is None else record.points:
         seen = (points[:, 2] >= _POINT_SCORE).tolist()
@@ -208,7 +207,7 @@ def keypoints(canvas: Canvas, record: Detections) -> Iterator[paint.Shape]:
 
 
 def trails(canvas: Canvas, found: Sequence[tuple[int, npt.NDArray[np.float64]]]) -> Iterator[paint.Stroke]:
-    """(track number, (N, 2) source points, oldest first) as lines that grow thicker towards the newest."""
+    """Yield (track number, (N, 2) source points, oldest first) as lines that grow thicker towards the newest."""
     start, points = 0, canvas.fine(np.concatenate([np.zeros((0, 2)), *(places for _, places in found)]))
     for number, places in found:
         stop = start + len(places)

@@ -1,10 +1,11 @@
-"""A model on tiles of a frame, for objects that are small in it, and their boxes put together.
+"""A model on tiles of a frame, for objects that are small in it, and the merging of their boxes.
 
-Tiles are views of the frame; no pixel is copied. What a model finds in each is merged as in slicing-aided inference
-(F. C. Akyon et al., "Slicing Aided Hyper Inference and Fine-tuning for Small Object Detection", ICIP 2022,
-arXiv:2202.06934; github.com/obss/sahi, postprocess: greedy non-maximum merging by the intersection over the smaller
-box), with two rules more, which keep objects apart that stand before one another: boxes of one tile are different
-objects, and a box that lies in another is a part of it only where its own tile cuts it off.
+Tiles are views of the frame; no pixel is copied. Boxes of all tiles are merged as in slicing-aided inference: greedy
+non-maximum merging by the intersection over the smaller box. Source: F. C. Akyon et al., "Slicing Aided Hyper Inference
+and Fine-tuning for Small Object Detection", ICIP 2022, arXiv:2202.06934; github.com/obss/sahi, postprocess.
+
+Two more rules keep overlapping objects apart. Boxes of one tile are different objects. A box inside another is a part
+of it only where its own tile cuts it off.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ _SEAM_PX, _SEAM_PART = 2.0, 0.01  # so near to its tile's edge, in pixels or par
 
 
 def tiles_of(width: int, height: int, config: TileConfig) -> list[tuple[int, int, int, int]]:
-    """Left, top, right and bottom of each tile in a frame, row by row, then of the whole frame, if it is wanted."""
+    """Return left, top, right, bottom of each tile, row by row, then of the complete frame if configured."""
     (columns, rows), overlap = config.grid, config.overlap
     across, down = (list(_spans(size, count, overlap)) for size, count in ((width, columns), (height, rows)))
     found = [(left, top, right, bottom) for top, bottom in down for left, right in across]
@@ -35,7 +36,7 @@ def tiles_of(width: int, height: int, config: TileConfig) -> list[tuple[int, int
 
 
 def _spans(size: int, count: int, overlap: float) -> Iterator[tuple[int, int]]:
-    """As many equal parts, each of which shares as much of itself with the next."""
+    """Yield start and end of ``count`` equal parts, each overlapping the next by the same fraction."""
     length = size / (count - (count - 1) * overlap)
     for number in range(count):
         start = number * length * (1 - overlap)
@@ -74,7 +75,7 @@ class InferTiles(Infer):
 def joined(
     found: Sequence[Detections], tiles: Sequence[Frame], frame: Frame, config: TileConfig, agnostic: bool = False
 ) -> Detections:
-    """What was found in each tile, as one record of the frame; by falling score. ``agnostic``: across classes.
+    """Return the boxes of all tiles as one record of the frame, by falling score. ``agnostic``: across classes.
 
     Raises:
         StageError: the records are not detections, or have masks.
@@ -108,7 +109,7 @@ def joined(
 
 
 def _cut_off(boxes: F32, tile: Frame, frame: Frame) -> Bool:
-    """(N,) whether a box ends where its tile does and the frame does not."""
+    """Return (N,) whether a box ends where its tile does and the frame does not."""
     x, y = origin_of(tile)
     low, high = np.array((x, y), np.float32), np.array((x + tile.width, y + tile.height), np.float32)
     ends = np.array((origin_of(frame)[0] + frame.width, origin_of(frame)[1] + frame.height), np.float32)
@@ -136,13 +137,14 @@ class Pieces(NamedTuple):
 
 
 def merged(pieces: Pieces, match: float, grows: bool) -> tuple[Index, F32]:
-    """The best box of every object, by falling score, and (K, 4) what is around all of its boxes.
+    """Return the best box of every object, by falling score, and (K, 4) the hull of all of its boxes.
 
-    What has grown may reach boxes that its parts did not: it is merged until nothing changes.
+    A grown box may overlap boxes that its parts did not, so merging repeats until nothing changes.
 
     Args:
+        pieces: the boxes of all tiles.
         match: the least overlap of two boxes of one object.
-        grows: whether boxes become one; else the best stays as it is.
+        grows: whether boxes are united; else the best is unchanged.
     """
     rows = np.arange(len(pieces.scores))
     while True:
@@ -162,8 +164,10 @@ def merged(pieces: Pieces, match: float, grows: bool) -> tuple[Index, F32]:
 
 
 def owners(pieces: Pieces, match: float) -> tuple[Index, Index]:
-    """Which boxes stay in greedy merging, by falling score, and for every box the place among these of the one that it
-    belongs to; -1 of none."""
+    """Return which boxes survive greedy merging, by falling score, and for every box its survivor's place.
+
+    The place is -1 for a box without a survivor.
+    """
     same = _Same(pieces)
     everything = np.arange(len(pieces.scores))
     kept = suppress(pieces.boxes, pieces.scores, pieces.classes, match, len(everything), same)

@@ -16,7 +16,7 @@ class Tracker(Protocol):
     """Numbers the objects of one stream, in one thread. It may be :class:`Looking` and :class:`Predicting`, too."""
 
     def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
-        """One frame further, with what the detector saw in it.
+        """Advance one frame, with the detections in it.
 
         Args:
             boxes: (N, 4) float32 x1, y1, x2, y2 in pixels; N may be 0. Nothing is modified or kept.
@@ -34,7 +34,7 @@ class Looking(Protocol):
     """A tracker that goes by more than boxes."""
 
     def look(self, result: Result, found: Detections) -> None:
-        """Takes in what else is known, before each update with these detections."""
+        """Read other outputs of the result, before each update with these detections."""
         ...
 
 
@@ -43,8 +43,10 @@ class Predicting(Protocol):
     """A tracker that knows where objects are between two updates."""
 
     def ahead(self, steps: float) -> tuple[I64, F64]:
-        """Numbers (N,) of objects that the last update saw, and (N, 4) pixels that the sides of their boxes have moved
-        since, ``steps`` of the time between two updates later."""
+        """Return where the objects of the last update are ``steps`` times the update interval later.
+
+        The answer is numbers (N,) of objects that it saw, and (N, 4) pixels that the sides of their boxes have moved.
+        """
         ...
 
 
@@ -68,15 +70,15 @@ class _Followed:
 
 
 class Track(SimpleStage):
-    """A stage that gives detections the number of their object and drops those that belong to none.
+    """A stage that numbers detections by object and drops those that belong to none.
 
-    On frames that no model looked at, objects are where the tracker expects them, marked as predicted, unless
-    ``predict: false``. Masks, corners and points of objects move with their boxes.
+    On frames without detections, objects are where the tracker expects them, marked as predicted, unless ``predict:
+    false``. Masks, corners and points of objects move with their boxes.
 
     Args:
         name: of the stage; the key of its record.
         config: which tracker, and its settings.
-        context: what the pipeline lends; its ``rate_hz`` is how often detections reach this stage.
+        context: of the pipeline; its ``rate_hz`` is how often detections reach this stage.
     """
 
     def __init__(self, name: str, config: TrackStage, context: Context) -> None:
@@ -102,7 +104,7 @@ class Track(SimpleStage):
         return result.with_output(self.name, one.seen)
 
     def _expected(self, one: _Followed, at_ns: int) -> Detections | None:
-        """The objects of the last update, where they are now."""
+        """Return the objects of the last update, where they are now."""
         if not self._predicts or one.seen is None or not isinstance(one.tracker, Predicting):
             return None
         steps = (at_ns - one.at_ns) / one.interval_ns if one.interval_ns > 0 else 0.0
@@ -120,13 +122,13 @@ def _numbers(record: Detections) -> list[int]:
 
 
 def carried(record: Detections, sides: F64) -> Detections:
-    """The objects with the sides of their boxes moved by (N, 4) pixels, and what belongs to them with these."""
+    """Return the objects with the sides of their boxes moved by (N, 4) pixels, with masks and points."""
     boxes = record.boxes + sides.astype(np.float32)
     size = np.maximum(record.boxes[:, 2:] - record.boxes[:, :2], np.float32(1e-3))
     scale = (boxes[:, 2:] - boxes[:, :2]) / size
 
     def follow(points: F32) -> F32:
-        """(N, K, 2) source pixels."""
+        """Move (N, K, 2) source pixels with their boxes."""
         moved: F32 = (points - record.boxes[:, None, :2]) * scale[:, None] + boxes[:, None, :2]
         return moved
 

@@ -43,7 +43,7 @@ class Area:
     part: float = 0.5
 
     def pixels(self, width: int, height: int) -> Points:
-        """The points in pixels of an image of that size: as parts of it where none is above 1."""
+        """Return the points in pixels of an image of that size; coordinates up to 1 are fractions of it."""
         if max(max(point) for point in self.points) > 1:
             return self.points
         return [(x * width, y * height) for x, y in self.points]
@@ -51,12 +51,12 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An object that came into a zone, left it, or crossed a line, in this frame.
+    """An object that entered or left a zone, or crossed a line, in this frame.
 
     Attributes:
         place: name of the zone or line.
-        what: ``entered`` or ``left`` a zone; crossed a line ``in``: to the right of somebody who walks along it from
-            its first point, or ``out``, to the left.
+        what: ``entered`` or ``left`` a zone. A line is crossed ``in``, to the right as seen along it from its first
+            point, or ``out``, to the left.
         track: number of the object.
         label: its class.
         seconds: for how long it had been in the zone that it left; else 0.
@@ -94,7 +94,7 @@ class Zones:
     totals: npt.NDArray[np.int64]
 
     def to_json(self) -> dict[str, Any]:
-        """As ``sink: jsonl`` writes it."""
+        """Return the record as ``sink: jsonl`` writes it."""
         rows = [np.flatnonzero(inside) for inside in self.inside]
         totals = self.totals.tolist()
         found = {
@@ -135,14 +135,14 @@ def _counted(objects: Detections, rows: npt.NDArray[np.intp]) -> dict[str, int]:
 
 
 def label_of(objects: Detections, number: int) -> str:
-    """The name of a class, or its number as text."""
+    """Return the name of a class, or its number as text."""
     return objects.labels[number] if 0 <= number < len(objects.labels) else str(number)
 
 
 def class_numbers(
     classes: Sequence[str], labels: Sequence[str], where: str, who: str = "the detector"
 ) -> npt.NDArray[np.int64]:
-    """Class names or numbers as numbers. Raises StageError for a name that the one who finds them does not have."""
+    """Convert class names or numbers to numbers. Raises StageError for a name that ``who`` does not have."""
     found = {name: labels.index(name) if name in labels else whole_number(name) for name in classes}
     for name, number in found.items():
         if number is None:
@@ -225,7 +225,7 @@ def _check_within(area: Area, frame: Frame, stage: str) -> None:
 
 
 def anchors(boxes: npt.NDArray[np.floating[Any]], inside: Inside) -> F64:
-    """(N, 4) boxes → (N, 2) points: the middle of the lower side, where an object stands, or of the whole box."""
+    """Return (N, 2) points of (N, 4) boxes: the middle of the lower side, an object's foot, or of the box."""
     x, y = (boxes[:, 0] + boxes[:, 2]) / 2, boxes[:, 3] if inside == "foot" else (boxes[:, 1] + boxes[:, 3]) / 2
     return np.stack([x, y], axis=1).astype(np.float64)
 
@@ -267,7 +267,7 @@ class _Stream:
         self.totals = np.zeros((count + len(lines), 2), np.int64)
 
     def look(self, found: Detections, now_ns: int) -> Zones:
-        """A frame further."""
+        """Update the zones with the next frame."""
         feet, counts = within_frame(anchors(found.boxes, "foot"), self.size), self._counts(found)
         here = self._here(found, feet) & counts[: len(self._zones)]
         changes: list[Change] = []
@@ -286,7 +286,7 @@ class _Stream:
         )
 
     def _here(self, found: Detections, feet: F64) -> npt.NDArray[np.bool_]:
-        """(Z, N) which objects are in which zone now."""
+        """Return (Z, N) which objects are in which zone now."""
         here = np.zeros((len(self._zones), len(found)), bool)
         for how, rows in self._polygons.items():
             polygons = self._of_polygons[how]
@@ -299,7 +299,7 @@ class _Stream:
         return here
 
     def _counts(self, found: Detections) -> npt.NDArray[np.bool_]:
-        """(Z + L, N) whether objects of this class count there."""
+        """Return (Z + L, N) whether objects of this class count there."""
         highest = int(found.classes.max(initial=0))
         if self._wanted is None or self._labels != found.labels or highest >= self._wanted.shape[1]:
             self._labels, areas = found.labels, (*self._zones, *self._lines)
@@ -335,7 +335,7 @@ class _Stream:
         found: Detections,
         changes: list[Change],
     ) -> npt.NDArray[np.bool_]:
-        """(Z, N) which objects count as inside, as far as they have been there, or elsewhere, for long enough."""
+        """Return (Z, N) which objects count as inside, after they have been there, or elsewhere, for long enough."""
         all_since, all_other = self._known["since"], self._known["other"]
         since, other = all_since[:, rows], all_other[:, rows]
         inside = since != NEVER
@@ -354,7 +354,7 @@ class _Stream:
         return settled
 
     def _forget(self, now_ns: int, found: Detections, changes: list[Change]) -> None:
-        """Objects that are not seen any more leave the zones that they were in when they were."""
+        """Let objects that are no longer seen leave the zones that they were in."""
         seen = self._known["seen"]
         gone = now_ns - seen > self._forget_ns
         if not gone.any():

@@ -27,11 +27,11 @@ class ByTrack:
         return len(self.ids)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        """A column, to be read and written until the next :meth:`rows` or :meth:`keep`."""
+        """Return a column, to be read and written until the next :meth:`rows` or :meth:`keep`."""
         return self._columns[name]
 
     def rows(self, ids: I64) -> npt.NDArray[np.intp]:
-        """The row of every number, (N,); those that are new get one."""
+        """Return the row of every number, (N,); new ones get one."""
         places = np.searchsorted(self.ids, ids)
         if len(self.ids) and (self.ids.take(places, mode="clip") == ids).all():
             return places
@@ -43,7 +43,7 @@ class ByTrack:
         return np.searchsorted(self.ids, ids)
 
     def keep(self, stays: npt.NDArray[np.bool_]) -> None:
-        """Forgets all other rows."""
+        """Remove all rows except these."""
         if not stays.all():
             self.ids = self.ids[stays]
             self._columns = {name: column[..., stays] for name, column in self._columns.items()}

@@ -1,7 +1,7 @@
 """Points, boxes and paths against polygons and lines: all objects against all edges in one step of NumPy.
 
-Coordinates are pixels with y down. Edges are half-open, so that a point on the border of two zones that share it is in
-one of them, and a path through the end that two lines share crosses one of them.
+Coordinates are pixels with y down. Edges are half-open: a point on the border of two adjacent zones is in one of them.
+A path through the common end of two lines crosses one of them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ class Polygons:
         return len(self._starts)
 
     def contain(self, points: F64) -> npt.NDArray[np.bool_]:
-        """(N, 2) points → (Z, N), whether each polygon contains each: a ray to the right crosses an odd number of its
-        edges."""
+        """Return (Z, N) whether each polygon contains each of (N, 2) points.
+
+        A point is inside where a ray to the right crosses an odd number of edges.
+        """
         if not len(self):
             return np.zeros((0, len(points)), bool)
         x, y = points[:, 0, None], points[:, 1, None]
@@ -49,10 +51,10 @@ class Polygons:
         return inside
 
     def overlaps(self, boxes: F64) -> F64:
-        """(N, 4) boxes x1, y1, x2, y2 → (Z, N), the part of each box, 0–1, that lies in each polygon.
+        """Return (Z, N) the part, 0–1, of each of (N, 4) boxes x1, y1, x2, y2 that lies in each polygon.
 
-        By Green's theorem, the area of a polygon within a box is the integral along the polygon's edges, between the
-        box's top and bottom, of how far x lies right of the box's left side, at most the box's width.
+        By Green's theorem, the area of a polygon within a box is an integral along the polygon's edges between the
+        box's top and bottom. It integrates how far x lies right of the box's left side, at most the box's width.
         """
         if not len(self):
             return np.zeros((0, len(boxes)))
@@ -71,7 +73,7 @@ class Polygons:
 
 
 def _under(x: F64, width: F64) -> F64:
-    """The integral of min(max(x, 0), width) from 0 to x."""
+    """Return the integral of min(max(x, 0), width) from 0 to x."""
     inside = np.clip(x, 0, width)
     return inside * inside / 2 + width * np.maximum(x - width, 0)
 
@@ -93,14 +95,15 @@ class Lines:
         return len(self._starts)
 
     def crossed(self, before: F64, now: F64) -> npt.NDArray[np.int8]:
-        """How paths cross the lines, however far they jump.
+        """Return how paths cross the lines, however long they are.
 
         Args:
-            before, now: (N, 2) ends of the paths; none where one is not a number.
+            before: (N, 2) starts of the paths; NaN for none.
+            now: (N, 2) ends of the paths.
 
         Returns:
-            (L, N) int8: 1 for a path to the right-hand side of somebody who walks along the line, -1 for one to the
-            left-hand side; 0 for one that does not cross it, or crosses it and comes back.
+            (L, N) int8: 1 for a path to the right-hand side as seen along the line, -1 for one to the left-hand side. 0
+            for one that does not cross it, or crosses it and comes back.
         """
         if not len(self):
             return np.zeros((0, len(now)), np.int8)
@@ -130,8 +133,10 @@ def within_frame(points: F64, size: tuple[int, int]) -> F64:
 
 
 def off_border(line: Points, size: tuple[int, int]) -> Points:
-    """Return a line whose segments along the frame's border are moved inwards, by more than :func:`within_frame` moves
-    points: who reaches the border then crosses them."""
+    """Return a line whose segments along the frame's border are moved inwards.
+
+    They move further than :func:`within_frame` moves points, so that an object that reaches the border crosses them.
+    """
     moved, low, high = np.array(line, np.float64), 2 * INSET_PX, np.array(size) - 2 * INSET_PX
     pairs = np.stack([moved[:-1], moved[1:]])
     for limit, is_beyond in ((low, pairs <= 0), (high, pairs >= size)):
@@ -144,13 +149,15 @@ def off_border(line: Points, size: tuple[int, int]) -> Points:
 
 
 def _side(along: F64, point: F64) -> F64:
-    """Above zero to the right of a direction, with y down."""
+    """Return a number above zero to the right of a direction, with y down."""
     return along[..., 0] * point[..., 1] - along[..., 1] * point[..., 0]
 
 
 def crossing_edges(points: Points) -> tuple[int, int] | None:
-    """Two edges of a polygon that cross or touch though they are no neighbors, by the numbers of their first points,
-    from 1; None where the polygon's border is simple."""
+    """Return two edges of a polygon that cross or touch though they are no neighbors; None where there are none.
+
+    Edges are numbered by their first points, from 1.
+    """
     ring, count = np.array(points, np.float64), len(points)
     for one, other in combinations(range(count), 2):
         if other - one in (1, count - 1):
@@ -174,6 +181,6 @@ def _within(point: F64, a: F64, b: F64) -> bool:
 
 
 def area(points: Points) -> float:
-    """Of a polygon, in the square of its unit."""
+    """Return the area of a polygon, in the square of its unit."""
     x, y = np.array(points, np.float64).T
     return abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2

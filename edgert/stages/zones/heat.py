@@ -29,7 +29,7 @@ class HeatMap:
         self._counts: dict[str, F64] = {}
 
     def add(self, stream: str, places: F64) -> None:
-        """(N, 2) places as parts 0–1 of the frame."""
+        """Count (N, 2) places, fractions 0–1 of the frame."""
         counts = self._counts.setdefault(stream, np.zeros((CELLS[1], CELLS[0])))
         cells = np.clip((places * CELLS).astype(int), 0, np.array(CELLS) - 1)
         np.add.at(counts, (cells[:, 1], cells[:, 0]), 1.0)
@@ -37,7 +37,7 @@ class HeatMap:
             self.write()
 
     def write(self) -> None:
-        """The images of all streams that were seen."""
+        """Write the images of all streams that were seen."""
         self._written_s = time.monotonic()
         for stream, counts in self._counts.items():
             path = Path(self._path.replace("{stream}", stream))
@@ -46,7 +46,7 @@ class HeatMap:
 
 
 def picture(counts: F64) -> bytes:
-    """A PNG: dark where nobody was, and on a logarithmic scale up to the busiest cell."""
+    """Return a PNG: dark where there was no object, and on a logarithmic scale up to the busiest cell."""
     shares = np.log1p(counts) / max(float(np.log1p(counts.max())), 1e-9)
     smooth = cv2.resize(np.uint8(255 * shares), _SIZE, interpolation=cv2.INTER_CUBIC)
     _, encoded = cv2.imencode(".png", cv2.applyColorMap(smooth, cv2.COLORMAP_INFERNO))

@@ -26,11 +26,11 @@ _STREAM = np.zeros(1, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When there is an event.
+    """A condition for events.
 
     Attributes:
         zones: the object is in one of them; anywhere where empty.
-        lines: the object crosses one of them; ``way`` tells in which direction, both where None.
+        lines: the object crosses one of them, in the direction ``way``, or in any where that is None.
         classes, score: of the object; every class where empty.
         attributes: name of a stage that looked at crops → the labels, one of which it must have found in the object.
         count: so many objects at once make one event; None: every object makes its own.
@@ -97,7 +97,7 @@ class Event:
     best_score: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """As ``sink: jsonl`` writes it; what does not apply is left out."""
+        """Return the event as ``sink: jsonl`` writes it; fields that do not apply are left out."""
         found: dict[str, Any] = {"id": self.id, "rule": self.rule, "phase": self.phase, "stream": self.stream}
         found |= {"time": rfc3339(self.time_ns), "seconds": round(self.seconds, 3)}
         found |= {"place": self.place} if self.place else {}
@@ -116,7 +116,7 @@ class Events:
     events: tuple[Event, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As ``sink: jsonl`` writes it."""
+        """Return the record as ``sink: jsonl`` writes it."""
         return {"type": "events", "events": [one.to_json() for one in self.events]}
 
 
@@ -182,7 +182,7 @@ class _Stream:
         self._zones: tuple[str, ...] | None = None
 
     def look(self, result: Result, time_ns: int) -> Iterator[Event]:
-        """The events of one frame."""
+        """Yield the events of one frame."""
         zones, frame = result.latest(Zones), result.frame
         found = zones.objects if zones is not None else result.detections
         matches = self._matching(result, found, zones)
@@ -197,7 +197,7 @@ class _Stream:
             yield from self._by_stream.step(look, _STREAM, holds[:, None])
 
     def _matching(self, result: Result, found: Detections, zones: Zones | None) -> npt.NDArray[np.bool_]:
-        """(R, N) the objects that each rule is about."""
+        """Return (R, N) the objects that match each rule."""
         matches: npt.NDArray[np.bool_] = (found.scores >= self._scores) & self._by_class(found)[:, found.classes]
         if zones is None:
             matches &= self._anywhere
@@ -216,7 +216,7 @@ class _Stream:
         return matches
 
     def _check_labels(self, rule: Rule, stage: str, crops: Crops) -> None:
-        """Raises StageError where a rule waits for what a stage never finds."""
+        """Raise StageError where a rule waits for a label that a stage never finds."""
         key = rule.name, stage
         for record in crops.records:
             if isinstance(record, Classification) and self._known.get(key) is not record.labels:
@@ -237,7 +237,7 @@ class _Stream:
     def _crossed(
         self, rule: Rule, matching: npt.NDArray[np.bool_], result: Result, zones: Zones | None, time_ns: int
     ) -> Iterator[Event]:
-        """An event that is over as it begins, for every object that crosses a line."""
+        """Yield an event without duration for every object that crosses a line."""
         for change in zones.changes if zones is not None else ():
             if zones is None or change.place not in rule.lines or rule.way not in (None, change.what):
                 continue
@@ -252,7 +252,7 @@ class _Stream:
 
 
 def _has(crops: object, labels: Sequence[str], count: int) -> npt.NDArray[np.bool_]:
-    """(N,) the objects in which a second model found one of the labels first."""
+    """Return (N,) the objects for which a second model ranked one of the labels first."""
     found = np.zeros(count, bool)
     if isinstance(crops, Crops):
         for row, record in zip(crops.rows.tolist(), crops.records, strict=True):
@@ -269,7 +269,7 @@ class _Limit:
         self._rule, self._last_ns = rule, NEVER
 
     def allows(self, now_ns: int, time_ns: int) -> bool:
-        """Whether one may begin now; if so, it does."""
+        """Return whether an event may begin now, and record that it does."""
         too_early = self._last_ns != NEVER and now_ns - self._last_ns < self._rule.every_ns
         if too_early or not is_within(self._rule.during, time_ns):
             return False
@@ -280,8 +280,8 @@ class _Limit:
 class _Held:
     """Events that last: for every rule and every object, since when the rule's condition holds.
 
-    Columns of R rules: ``since`` and ``last``, when it began to hold and held last; ``number`` of the event that goes
-    on, 0 for none; ``done``, whether there was one; ``told``, when it was reported last; ``score`` and ``frame``, the
+    Columns of R rules: ``since`` and ``last``, when it began to hold and held last; ``number`` of the present event, 0
+    for none; ``done``, whether there was one; ``reported``, when it was reported last; ``score`` and ``frame``, the
     best so far.
     """
 
@@ -290,7 +290,7 @@ class _Held:
         count = len(rules)
         never = np.full(count, NEVER)
         self._known = ByTrack(
-            since=never, last=never, told=never, number=np.zeros(count, np.int64), done=np.zeros(count, bool),
+            since=never, last=never, reported=never, number=np.zeros(count, np.int64), done=np.zeros(count, bool),
             score=np.zeros(count), frame=np.zeros(count, np.int64), seen=np.array(NEVER),
         )  # fmt: skip
         self._hold = np.array([rule.hold_ns for rule in rules], np.int64)[:, None]
@@ -301,9 +301,10 @@ class _Held:
         self._count = 0
 
     def step(self, look: _Look, ids: npt.NDArray[np.int64], holds_now: npt.NDArray[np.bool_]) -> Iterator[Event]:
-        """A frame further.
+        """Update with the next frame; yield its events.
 
         Args:
+            look: the frame's objects and matches.
             ids: (N,) of the objects.
             holds_now: (R, N) whether each rule's condition holds for each.
         """
@@ -326,9 +327,9 @@ class _Held:
                 yield self._begun(look, known, rule, row, int(np.flatnonzero(rows == row)[0]))
         if len(ids) and self._live:
             self._improve(look, known, rows)
-        due = holds & (number != 0) & (self._update > 0) & (now - known["told"] >= self._update)
+        due = holds & (number != 0) & (self._update > 0) & (now - known["reported"] >= self._update)
         for rule, row in np.argwhere(due).tolist():
-            known["told"][rule, row] = now
+            known["reported"][rule, row] = now
             event = self._at(look, self._live[int(number[rule, row])], rule, int(np.flatnonzero(rows == row)[0]))
             self._live[int(number[rule, row])] = event
             yield self._later(event, "update", float(now - since[rule, row]) / 1e9, known, rule, row)
@@ -342,12 +343,12 @@ class _Held:
         event = self._at(look, empty, rule, at)
         self._live[self._count] = event
         known["number"][rule, row], known["done"][rule, row] = self._count, True
-        known["told"][rule, row] = look.now_ns
+        known["reported"][rule, row] = look.now_ns
         known["score"][rule, row], known["frame"][rule, row] = event.score, look.frame
         return self._later(event, "begin", held_ns / 1e9, known, rule, row)
 
     def _at(self, look: _Look, event: Event, rule: int, at: int) -> Event:
-        """The event as the frame shows it."""
+        """Return the event as the frame shows it."""
         places, found = self.rules[rule].zones, look.found
         count = int(look.matches[rule].sum())
         if self.rules[rule].is_of_stream:
@@ -363,7 +364,7 @@ class _Held:
         )  # fmt: skip
 
     def _improve(self, look: _Look, known: ByTrack, rows: npt.NDArray[np.intp]) -> None:
-        """The frame in which each object was found most surely."""
+        """Keep the frame with the highest score of each object."""
         if self.rules[0].is_of_stream:
             return
         better = (known["number"][:, rows] != 0) & (look.found.scores > known["score"][:, rows])

@@ -37,7 +37,7 @@ class Hours:
 
 
 def parse_hours(text: object) -> Hours:
-    """``mon-fri 08:00-18:00``, ``sat,sun``, ``22:00-06:00``. Raises ValueError for anything else."""
+    """Parse ``mon-fri 08:00-18:00``, ``sat,sun`` or ``22:00-06:00``. Raises ValueError for anything else."""
     found = _WRITTEN.fullmatch(str(text).strip().lower()) if isinstance(text, str) and text.strip() else None
     if found is None:
         raise ValueError("expected days and hours like 'mon-fri 08:00-18:00', 'sat,sun' or '22:00-06:00'")
@@ -65,6 +65,8 @@ def _minutes(text: str) -> int:
 
 
 def is_within(hours: Sequence[Hours], time_ns: int) -> bool:
-    """Whether a time, in nanoseconds of the epoch, is within one of them by this machine's time zone; always where
-    there are none."""
+    """Return whether a time, in nanoseconds of the epoch, is within one of these hours; always without hours.
+
+    Hours are in this machine's time zone.
+    """
     return not hours or any(datetime.fromtimestamp(time_ns / 1e9) in one for one in hours)

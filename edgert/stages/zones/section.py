@@ -33,7 +33,7 @@ def _points(value: object) -> object:
 
 
 def _has_points(value: object) -> object:
-    """A list alone is its points."""
+    """Return a plain list as the points of an area."""
     return {"points": value} if isinstance(value, (list, tuple)) else value
 
 
@@ -47,7 +47,7 @@ class _Area(Section):
     classes: Names = ()
 
     def area(self, name: str, inside: str, part: float) -> Area:
-        """As the stage takes it."""
+        """Return the area in the stage's form."""
         from edgert.stages.zones.areas import Area
 
         return Area(name, self.points, self.streams, self.classes, inside, part)  # type: ignore[arg-type]
@@ -91,8 +91,7 @@ _EITHER = WithJsonSchema(
 
 
 class ZonesSection(section.PackageStage):
-    """Where the objects of a tracker are: in which zones, since when, and which lines they cross. See
-    [zones](zones.md)."""
+    """Zones that tracked objects are in, since when, and lines that they cross. See [zones](zones.md)."""
 
     takes_images: ClassVar[bool] = False
     detects: ClassVar[bool] = False
@@ -130,7 +129,7 @@ class ZonesSection(section.PackageStage):
         return self
 
     def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
-        """Raises ConfigError for lines without a tracker, and cameras that are not there."""
+        """Raise ConfigError for lines without a tracker, and for unknown cameras."""
         if self.lines and not _is_tracked(name, stages):
             raise ConfigError(
                 f"stage {name!r} has lines, but no stage before it tracks objects",
@@ -231,7 +230,7 @@ class EventsSection(section.PackageStage):
     )
 
     def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
-        """Raises ConfigError for rules that can never be true: of places, cameras or stages that are not there."""
+        """Raise ConfigError for rules that can never be true: with unknown places, cameras or stages."""
         before = upstream(stages, name)
         places = [stage for other in before if isinstance(stage := stages[other], ZonesSection)]
         zones = {key: zone for one in places for key, zone in one.zones.items()}
@@ -297,7 +296,7 @@ def _check_attribute(
 
 
 def _is_tracked(name: str, stages: Mapping[str, section.StageConfig]) -> bool:
-    """Whether objects may have numbers there: from a tracker, or code of the user's or of another package."""
+    """Return whether objects may have numbers there: from a tracker, user code or another package."""
     return any(
         isinstance(one := stages[other], section.TrackStage | section.PythonStage)
         or (isinstance(one, section.PackageStage) and one.detects)
