@@ -274,11 +274,7 @@ class ModelJob:
 
 
 def model_of(content: bytes, path: Path) -> Model:
-    """Return ONNX bytes as a model; ``path`` is its name in messages.
-
-    Raises:
-        ModelError: the bytes are no model.
-    """
+    """Return ONNX bytes as a model; ``path`` is its name in messages. Raises ModelError: the bytes are no model."""
     with as_files({MODEL: content}) as folder:
         loaded = load(folder / MODEL)
     return Model(loaded.proto, path, loaded.digest)

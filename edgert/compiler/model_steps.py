@@ -43,10 +43,7 @@ _BOARD_BATCH = (
 
 
 def load_step(job: ModelJob) -> Step:
-    """Read and check the file.
-
-    Promises a model whose inputs, outputs and digest are known.
-    """
+    """Read and check the file. Promises a model whose inputs, outputs and digest are known."""
     path = job.config.onnx
 
     def make(report: Report) -> Mapping[str, bytes]:
@@ -88,10 +85,7 @@ def _content(job: ModelJob) -> bytes:
 
 
 def shapes_step(job: ModelJob, loaded: Product) -> Step:
-    """Fix open dimensions and fold what then is constant.
-
-    Promises static shapes, unless profiles name several.
-    """
+    """Fix open dimensions and fold what then is constant. Promises static shapes, unless profiles name several."""
     facts = loaded.json(FACTS)
     config = job.config
     sizes: dict[str, Any] = {"profiles": config.model_dump(mode="json", include={"profiles"})["profiles"]}
@@ -133,10 +127,7 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
 
 
 def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
-    """Rewrite for a DLA, and equalize across layers where it is requested.
-
-    Promises the same outputs.
-    """
+    """Rewrite for a DLA, and equalize across layers where it is requested. Promises the same outputs."""
     config, int8 = job.config, job.precision == "int8" and not is_quantized
     rewrites: dict[str, Any] = {
         "fit": job.target.uses_dla(config) and job.is_one_size and not is_quantized,

@@ -82,10 +82,7 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
 
 
 def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Product) -> Step:
-    """Make the INT8 form for one engine.
-
-    Promises the accuracy budget, if any, and unchanged inputs and outputs.
-    """
+    """Make the INT8 form for one engine. Promises the accuracy budget, if any, and unchanged inputs and outputs."""
     config = job.config
     dla = job.target.dla if form == "dla" else None
     inputs = (rewritten.digest, calibrated.digest, job.images_digest, job.seen())
@@ -144,10 +141,7 @@ def measured(job: ModelJob, rewritten: Product) -> Model:
 
 
 def fp16_step(job: ModelJob, rewritten: Product) -> Step:
-    """Make the float16 form.
-
-    Promises unchanged inputs and outputs.
-    """
+    """Make the float16 form. Promises unchanged inputs and outputs."""
     facts = [rewritten.digest, job.config.quantize.keep, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
@@ -164,10 +158,7 @@ def fp16_step(job: ModelJob, rewritten: Product) -> Step:
 
 
 def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized: Product) -> Step:
-    """Make the calibration cache for TensorRT <= 10.
-
-    Promises a scale for every tensor, and that it reads back.
-    """
+    """Make the calibration cache for TensorRT <= 10. Promises a scale for every tensor, and that it reads back."""
     dla = job.target.dla
     facts = [rewritten.digest, calibrated.digest, quantized.files[HIGHER].decode(), quantized.files[CHOSEN].decode()]
 

@@ -326,11 +326,7 @@ class KindIn:
 
 
 def section_of(family: type[_Self], registry: Registry, kind: str) -> type[_Self]:
-    """Return the section of a kind.
-
-    Raises:
-        ConfigError: the kind does not exist, or is of another family.
-    """
+    """Return the section of a kind. Raises ConfigError: the kind does not exist, or is of another family."""
     found = registry.get(kind)
     if not issubclass(found, family):
         raise ConfigError(

@@ -26,11 +26,7 @@ I32 = npt.NDArray[np.int32]
 
 
 def optional(module: str) -> Any:
-    """Return a module of SciPy.
-
-    Raises:
-        PlacementError: SciPy is not installed; names the extra that contains it.
-    """
+    """Return a module of SciPy. Raises PlacementError: SciPy is not installed; names the extra that contains it."""
     try:
         return importlib.import_module(f"scipy.{module}")
     except ModuleNotFoundError as missing:

@@ -24,11 +24,7 @@ def render(plan: Plan) -> str:
 
 
 def save(plan: Plan, path: Path) -> None:
-    """Write the page atomically.
-
-    Raises:
-        ArtifactError: the page cannot be written.
-    """
+    """Write the page atomically. Raises ArtifactError: the page cannot be written."""
     replace_text(path, render(plan))
 
 

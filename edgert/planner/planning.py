@@ -281,11 +281,7 @@ class _BoardPlanner:
         return judged(machine, rows, self.file.config.budgets, self.objective, skipped)
 
     def _rows(self, mode: Mode) -> Iterator[Row]:
-        """Yield a mode's rows.
-
-        Raises:
-            PlacementError: the file puts a node on a DLA that the board lacks.
-        """
+        """Yield a mode's rows. Raises PlacementError: the file puts a node on a DLA that the board lacks."""
         for subject in self.subjects:
             if not self.board.dla.cores and subject.wants_dla:
                 having = ", ".join(one.name for one in boards() if one.dla.cores)

@@ -62,11 +62,7 @@ def render(simulation: Simulation) -> str:
 
 
 def save(simulation: Simulation, path: Path) -> None:
-    """Write the page atomically.
-
-    Raises:
-        ArtifactError: the page cannot be written.
-    """
+    """Write the page atomically. Raises ArtifactError: the page cannot be written."""
     replace_text(path, render(simulation))
 
 

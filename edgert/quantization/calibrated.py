@@ -89,11 +89,7 @@ def _check_types(model: Model) -> None:
 
 
 def _static(model: Model) -> Model:
-    """Return the model with open batch dimensions set to 1.
-
-    Raises:
-        ModelError: other dimensions are open.
-    """
+    """Return the model with open batch dimensions set to 1. Raises ModelError: other dimensions are open."""
     ones = {}
     for spec in inputs(model):
         known = [dim for dim in spec.shape[1:] if isinstance(dim, int)]

@@ -112,11 +112,7 @@ def _key(model: Model, config: ModelConfig, job: Job) -> str:
 
 
 def _data(config: ModelConfig) -> list[str]:
-    """Return digests of the images and labels.
-
-    Raises:
-        CalibrationError: int8 has no images.
-    """
+    """Return digests of the images and labels. Raises CalibrationError: int8 has no images."""
     if config.precision not in ("int8", "auto"):
         return []
     found = [_images(config).digest()]

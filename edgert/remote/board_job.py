@@ -93,22 +93,14 @@ class Run:
 
 
 def content_of(digest: str) -> Content:
-    """Return the content of a digest.
-
-    Raises:
-        ArtifactError: it is not a SHA-256 in hex.
-    """
+    """Return the content of a digest. Raises ArtifactError: it is not a SHA-256 in hex."""
     if not _DIGEST.fullmatch(digest):
         raise ArtifactError(f"{digest!r} is not the digest of a bundle", why="it is no SHA-256 in hexadecimal digits")
     return Content(digest, cache_folder() / "remote" / digest)
 
 
 def run_of(name: str) -> Run:
-    """Return the run of a name.
-
-    Raises:
-        ArtifactError: it is not the name of a run.
-    """
+    """Return the run of a name. Raises ArtifactError: it is not the name of a run."""
     match = _RUN.fullmatch(name)
     if match is None:
         raise ArtifactError(f"unknown job {name!r}", why="expected an id printed by edgert job start")
@@ -116,11 +108,7 @@ def run_of(name: str) -> Run:
 
 
 def known_run(name: str) -> Run:
-    """Return a run that was started, and whose files still exist.
-
-    Raises:
-        ArtifactError: there is no such run.
-    """
+    """Return a run that was started, and whose files still exist. Raises ArtifactError: there is no such run."""
     run = run_of(name)
     if not run.folder.is_dir():
         raise ArtifactError(
@@ -182,11 +170,7 @@ def is_held(path: Path) -> bool:
 
 @contextmanager
 def held(path: Path, timeout_s: float) -> Iterator[None]:
-    """Hold the lock in the block, after waiting for it.
-
-    Raises:
-        ArtifactError: ``timeout_s`` have passed.
-    """
+    """Hold the lock in the block, after waiting for it. Raises ArtifactError: ``timeout_s`` have passed."""
     until = time.monotonic() + timeout_s
     while (descriptor := take(path)) is None:
         if time.monotonic() > until:

@@ -86,11 +86,7 @@ def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[L
 
 
 def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
-    """Read the output of ``edgert doctor --json -``.
-
-    Raises:
-        DeviceError: no edgert of this version can run there.
-    """
+    """Read the output of ``edgert doctor --json -``. Raises DeviceError: no edgert of this version can run there."""
     start = re.search(r"^\{", text, re.MULTILINE)  # a login shell may have written lines before it
     try:
         found = json.loads(text[start.start() :]) if start else None

@@ -110,11 +110,7 @@ class Tactic:
 
 
 def tactic_of(data: Mapping[str, Any]) -> Tactic:
-    """Return a tactic from its dict.
-
-    Raises:
-        TypeError: the data is of another edgert, with keys more or fewer.
-    """
+    """Return a tactic from its dict. Raises TypeError: the data is of another edgert, with keys more or fewer."""
     known = {field.name for field in fields(Tactic)}
     if set(data) != known:
         raise TypeError(f"a tactic has {sorted(known)}, not {sorted(data)}")

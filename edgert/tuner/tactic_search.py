@@ -138,11 +138,7 @@ class Search:
         return [one for one in tactics if self._may_win(one)]
 
     def _weigh(self, tactic: Tactic) -> None:
-        """Measure a tactic's memory, and exclude it where that is too much.
-
-        Raises:
-            BuildError: it cannot run.
-        """
+        """Measure a tactic's memory, and exclude it where that is too much. Raises BuildError: it cannot run."""
         found = Footprint(**self.journal.once(["memory", asdict(tactic)], lambda: asdict(self.measure(tactic))))
         self.trials[tactic] = replace(self._trial(tactic), memory_bytes=found.engine_bytes)
         most = self.bounds.memory_bytes

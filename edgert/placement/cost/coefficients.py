@@ -206,11 +206,7 @@ def folder() -> Path:
 
 @cache
 def coefficients(soc: str) -> Coefficients:
-    """Return the coefficients of a chip.
-
-    Raises:
-        ConfigError: there are none for it, or the file is damaged.
-    """
+    """Return the coefficients of a chip. Raises ConfigError: there are none for it, or the file is damaged."""
     known = sorted(path.stem for path in folder().glob("tegra*.yaml"))
     if soc not in known:
         raise ConfigError(

@@ -112,11 +112,7 @@ _CHIPS = TypeAdapter(dict[str, ChipPower])
 
 @cache
 def power_cost(soc: str) -> ChipPower:
-    """Return the published power figures of a chip.
-
-    Raises:
-        ConfigError: there are none, or the file is damaged.
-    """
+    """Return the published power figures of a chip. Raises ConfigError: there are none, or the file is damaged."""
     chips = validated(folder() / "power.yaml", _CHIPS, "watts")
     if soc not in chips:
         raise ConfigError(f"no watts for chip {soc!r}{nearest(soc, chips)}", why=f"watts exist for {', '.join(chips)}")

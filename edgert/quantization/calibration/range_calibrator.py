@@ -108,11 +108,7 @@ class Journal:
             self._path.unlink(missing_ok=True)
 
     def replace(self, tally: Tally) -> None:
-        """Store a new tally, and write the file when that is due.
-
-        Raises:
-            ArtifactError: the file cannot be written.
-        """
+        """Store a new tally, and write the file when that is due. Raises ArtifactError: the file cannot be written."""
         self.tally = tally
         if time.monotonic() - self._saved_s > _SAVE_S:
             self._save()

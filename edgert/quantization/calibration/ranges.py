@@ -97,11 +97,7 @@ class RangeTable:
         return min(one.low for one in found), max(one.high for one in found)
 
     def with_method(self, method: str) -> RangeTable:
-        """Return the same values with one method for all tensors.
-
-        Raises:
-            CalibrationError: the method is unknown.
-        """
+        """Return the same values with one method for all tensors. Raises CalibrationError: the method is unknown."""
         return replace(self, method=method, chosen={})
 
     def with_chosen(self, chosen: Mapping[str, str]) -> RangeTable:

@@ -145,11 +145,7 @@ class Histogram:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Histogram:
-        """Return the histogram that :meth:`to_json` stored.
-
-        Raises:
-            CalibrationError: the content is damaged.
-        """
+        """Return the histogram that :meth:`to_json` stored. Raises CalibrationError: the content is damaged."""
         histogram = cls()
         try:
             unpack = zlib.decompressobj()

@@ -269,11 +269,7 @@ class Observer:
 
 
 def _fitting(spec: TensorSpec, feeds: Feeds, image: str) -> Array:
-    """Return the array for an input.
-
-    Raises:
-        CalibrationError: there is none, or its shape or type differs.
-    """
+    """Return the array for an input. Raises CalibrationError: there is none, or its shape or type differs."""
     array = feeds.get(spec.name)
     if array is None:
         raise CalibrationError(

@@ -229,11 +229,7 @@ class Processes:
             self._start_waiting()
 
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
-        """See :class:`Pool`.
-
-        Raises:
-            CalibrationError: workers keep dying over this shard.
-        """
+        """See :class:`Pool`. Raises CalibrationError: workers keep dying over this shard."""
         try:
             if shard.start in self._waiting:
                 self._start(shard)
@@ -364,11 +360,7 @@ class Cluster:
         self._running[shard.start] = self._client.submit(_count_there, self._work, shard, pure=False)
 
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
-        """See :class:`Pool`.
-
-        Raises:
-            CalibrationError: no worker survives this shard, or the cluster is gone.
-        """
+        """See :class:`Pool`. Raises CalibrationError: no worker survives this shard, or the cluster is gone."""
         future = self._running[shard.start]
         try:
             with self._client.as_current():

@@ -239,11 +239,7 @@ def version_number(version: str) -> int:
 
 
 def _version(number: int) -> str:
-    """Return the version of a header's number.
-
-    Raises:
-        CalibrationError: no TensorRT has that number.
-    """
+    """Return the version of a header's number. Raises CalibrationError: no TensorRT has that number."""
     unit = 1_000 if number < 9_000 else 10_000
     version = f"{number // unit}.{number % unit // 100}.{number % 100}"
     try:

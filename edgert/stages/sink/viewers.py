@@ -169,11 +169,7 @@ def reason(said: str, code: int) -> str:
 
 
 def working(here: Surroundings, *, fullscreen: bool = False, where: str = "") -> tuple[str, dict[str, str]]:
-    """Return the first viewer that works here, and why those before it do not.
-
-    Raises:
-        DeviceError: there is none.
-    """
+    """Return the first viewer that works here, and why those before it do not. Raises DeviceError: there is none."""
     refused: dict[str, str] = {}
     if here.jetson and here.is_remote:
         refused["nv3dsink"] = f"EGL does not reach {here.x11}, another machine's display"
