@@ -108,10 +108,6 @@ class Pipeline:
         with ExitStack() as gpu:
             gpu.enter_context(gpu_started(loaded.config.likely_on_gpu, rtx=rtx))
             with gc_paused():  # as whatever imports this module
-                if loaded.config.begins_with_ort_cuda:  # whose libraries take longest
-                    from edgert.backend.ort import cuda, cuda_preload
-
-                    gpu.enter_context(cuda_preload.libraries_preloaded(0, cuda.smallest_session))
                 from edgert.assemble import HERE, with_default_engines
 
             found, chosen = with_default_engines(loaded)

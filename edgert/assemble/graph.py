@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -184,21 +183,10 @@ def assemble(
         EdgertError: whatever does not fit together, with the line of the file it comes from.
     """
     board_of(file)
-    is_own = backend_name is None and environment.engines is None  # whose engines are the file's
-    with _libraries_ahead(file) if is_own else nullcontext():
-        models = Models(file, backend_name, bar, environment.clock, environment.engines, strict, environment.kept)
-        assembly = _Assembler(file, callbacks or {}, environment, models).build()
+    models = Models(file, backend_name, bar, environment.clock, environment.engines, strict, environment.kept)
+    assembly = _Assembler(file, callbacks or {}, environment, models).build()
     assembly.keeps_engines = environment.kept is not None
     return assembly
-
-
-def _libraries_ahead(file: PipelineFile) -> AbstractContextManager[None]:
-    """Loads what ONNX Runtime takes long for on a GPU, where models are to run there."""
-    if file.config.begins_with_ort_cuda:
-        from edgert.backend.ort import cuda, cuda_preload  # nobody else needs them
-
-        return cuda_preload.libraries_preloaded(0, cuda.smallest_session)
-    return nullcontext()
 
 
 def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool) -> tuple[int, Drop]:

@@ -113,10 +113,8 @@ def _use(name: str) -> None:
         with suppress(DeviceError):
             _OPENED.append(open_device())
     else:
-        from edgert.backend.base import Tuning
         from edgert.backend.ort.cuda import OrtCudaBackend
 
-        options = EngineOptions(threads=1, tuning=Tuning(channels_last=False))  # no layouts are to be measured
         with suppress(DeviceError, BuildError):
             for device in _OPENED:
                 _ENGINES.append(OrtCudaBackend(device).compile(smallest(), options))

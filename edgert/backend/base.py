@@ -94,13 +94,9 @@ class Tuning:
         prepacking: a second copy of the weights, in the order in which kernels read them.
         balance: hands out work in ever smaller pieces, for cores that are not equally fast.
         parallel: runs branches of the model at the same time.
-        channels_last: on a GPU, kernels for NHWC tensors where they are faster, which is measured once.
-        fused: on a GPU, when convolutions with their bias in one kernel are compiled, which takes seconds: ``start``
-            for all sizes before the first frame; ``later`` for full batches, while others run; ``auto`` later, where
-            there is memory for it and they are measured, once, to be faster; ``off``. Without ``channels_last`` never.
+        channels_last: on a GPU, kernels for NHWC tensors, where cuDNN has them.
         conv_search: on a GPU, how cuDNN's convolutions are chosen: ``heuristic`` asks cuDNN; ``exhaustive`` has it
-            look longer (up to ONNX Runtime 1.19: runs them all); ``auto`` where that is measured, once, to be worth it;
-            ``default`` takes what always works.
+            look longer at every start (up to ONNX Runtime 1.19: runs them all).
         tf32: on a GPU, float32 numbers are multiplied with 10 bits of their fraction.
     """
 
@@ -112,8 +108,7 @@ class Tuning:
     balance: bool = False
     parallel: bool = False
     channels_last: bool = True
-    fused: str = "auto"
-    conv_search: str = "auto"
+    conv_search: str = "heuristic"
     tf32: bool = True
 
 

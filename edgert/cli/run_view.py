@@ -292,9 +292,7 @@ def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to
         backend += " (precision: auto)" if asked == "auto" and engine.get("precision") else ""
         graph = f", CUDA graph: {engine['graph']}" if "graph" in engine else ""
         batch = f", batches: {engine['batch']}" if "batch" in engine else ""
-        layout = f", layout: {engine['layout']}" if "layout" in engine else ""
-        layout += f", {engine['fused']}" if "fused" in engine else ""
-        screen.print(f"model {name}: {backend}{counted}, {made}{graph}{batch}{layout}", markup=False)
+        screen.print(f"model {name}: {backend}{counted}, {made}{graph}{batch}", markup=False)
         for one in engine.get("skipped", ()):
             skipped[f"{one['engine']} skipped{f' for model {name}' if one['model'] else ''}: {one['why']}"] = None
     if skipped and file.passed_over is not None:  # the default engines, not requested ones

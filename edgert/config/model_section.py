@@ -283,19 +283,10 @@ class TuningConfig(fields.Section):
     prepacking: bool = Field(default=True, description="a second copy of the weights in the order kernels read them")
     balance: bool = Field(default=False, description="work in ever smaller pieces, for cores of different speed")
     parallel: bool = Field(default=False, description="branches of the model run at the same time")
-    channels_last: bool = Field(
-        default=True, description="GPU: kernels for NHWC tensors where they are faster, which is measured once"
-    )
-    fused: Literal["auto", "start", "later", "off"] = Field(
-        default="auto",
-        description="GPU: convolutions with their bias in one kernel, compiled in seconds: start: before the first "
-        "frame; later: for full batches, while they run without; auto: later, where the GPU has memory of its own and "
-        "room in it, and where that is measured, once, to be faster; with channels_last",
-    )
-    conv_search: Literal["auto", "exhaustive", "heuristic", "default"] = Field(
-        default="auto",
-        description="GPU: convolutions are chosen by a long search, for which every start pays, by cuDNN's guess, or "
-        "not at all; auto: by a long search where that is measured, once, to be worth it",
+    channels_last: bool = Field(default=True, description="GPU: kernels for NHWC tensors, where cuDNN has them")
+    conv_search: Literal["heuristic", "exhaustive"] = Field(
+        default="heuristic",
+        description="GPU: convolutions are chosen by cuDNN's guess, or by a long search at every start",
     )
     tf32: bool = Field(default=True, description="GPU: float32 is multiplied with 10 bits of its fraction")
 

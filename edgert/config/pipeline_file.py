@@ -17,7 +17,7 @@ from edgert.config.fields import EXPLAINED, Bytes, Cores, FilePath, Name, Second
 from edgert.config.flow import check_flow, check_outputs, check_variants
 from edgert.config.model_section import TASK_VERBS, DetectTask, InputConfig, ModelConfig, TaskConfig
 from edgert.config.other_words import instead
-from edgert.config.stages import STAGE_VERBS, InferStage, SourceStage, StageConfig, explain_no_verb
+from edgert.config.stages import STAGE_VERBS, SourceStage, StageConfig, explain_no_verb
 from edgert.custom_op import load_operators
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.installation import pipeline_path
@@ -212,13 +212,6 @@ class PipelineConfig(Section):
         wanted = {self.engines[0]} if self.engines else {model.backend for model in self.models.values()}
         runs_on = {TENSORRT, ORT_CUDA} if self.engines or self.board == "host" else {TENSORRT, ORT_CUDA, "auto"}
         return not wanted.isdisjoint(runs_on)
-
-    @property
-    def begins_with_ort_cuda(self) -> bool:
-        """Whether ONNX Runtime on a GPU is the first to be tried for a model that is used."""
-        used = {stage.infer for stage in self.stages.values() if isinstance(stage, InferStage)}
-        engines = {self.models[name].backend for name in used if name in self.models}
-        return ORT_CUDA in engines or ("auto" in engines and self.engines[:1] == (ORT_CUDA,))
 
     @property
     def code(self) -> Mapping[tuple[str, ...], str]:

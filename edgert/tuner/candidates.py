@@ -162,7 +162,7 @@ _GPU_FLIPS: Sequence[tuple[str, Any]] = (
     ("optimization", "extended"),
     ("optimization", "basic"),
     ("channels_last", False),
-    ("conv_search", "heuristic"),
+    ("conv_search", "exhaustive"),
 )
 """One step from a tactic in what ONNX Runtime does inside, on a processor and on a GPU."""
 _FOR_THREADS = ("spinning", "balance", "parallel")

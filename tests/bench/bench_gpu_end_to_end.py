@@ -93,23 +93,13 @@ class Subject:
     def engine(self, rows: int) -> OrtCudaEngine:
         """With all that it prepares while it runs."""
         profiles = {"default": {self._peer.INPUT: (rows, 3, self.side, self.side)}}
-        engine = OrtCudaBackend(self.device).compile(load(self.path), EngineOptions(profiles=profiles))
-        refined(engine)
-        return engine
+        return OrtCudaBackend(self.device).compile(load(self.path), EngineOptions(profiles=profiles))
 
     def inference(self, engine: OrtCudaEngine) -> GpuInference:
         made = gpu_inference(engine, None, self.config, lambda _: self.decoder, self.name)
         assert made is not None
         made.warm_up()
-        refined(engine)
         return made
-
-
-def refined(engine: OrtCudaEngine) -> None:
-    """Waits for what it prepares in a thread: fused kernels, and batches that are not full."""
-    engine.refine()
-    if engine.refinement is not None:
-        engine.refinement.wait()
 
 
 def bare_ms(subject: Subject, engine: GpuEngine) -> list[float]:

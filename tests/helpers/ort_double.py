@@ -29,14 +29,12 @@ class CudaLikeEngines:
 
 
 class CudaLike:
-    """A session that says it is on the GPU. ``broken``, once set, is what every run fails with, ``fails_once`` the
-    next."""
+    """A session that says it is on the GPU. ``broken``, once set, is what every run fails with."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
         self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
         self.broken: Exception | None = None
-        self.fails_once: Exception | None = None
         self.runs = 0
 
     def run(self, names: Any, feeds: Any, options: Any = None) -> Any:
@@ -53,11 +51,8 @@ class CudaLike:
         self.runs += 1
 
     def _check(self) -> None:
-        if self.fails_once is not None:
-            error, self.fails_once = self.fails_once, None
-            raise error
         if self.broken is not None:
-            raise self.broken
+            raise type(self.broken)(*self.broken.args)  # anew: what it holds then is this run's
 
 
 class _Binding:

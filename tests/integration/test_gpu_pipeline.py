@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from edgert.backend.ort import cuda
 from edgert.graph import to_bytes
@@ -128,58 +127,6 @@ def test_float16_runs_in_batches(tmp_path: Path) -> None:
     assert len(found[1]) == 21 and found[0].keys() == found[1].keys()
     for key, record in found[1].items():
         assert np.allclose(np.sort(record.scores), np.sort(found[0][key].scores), rtol=5e-3)
-
-
-FASTER = """
-schema: 1
-name: faster
-engines: [onnxruntime-cuda]
-models:
-  net:
-    onnx: net.onnx
-    task: {embed: none}
-    input: {resize: stretch, std: 255}
-    tuning: {fused: later}
-stages:
-  one: {source: api}
-  kind: {infer: net, from: one, batch: {max: 4, wait: 500ms}}
-"""
-
-
-def test_batches_become_faster_while_they_run_and_say_the_same(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("GlobalAveragePool", ["r"], ["m"]),
-        helper.make_node("Flatten", ["m"], ["y"]),
-    ]
-    random = np.random.default_rng(0)
-    weights = {name: random.standard_normal(shape).astype("f4") for name, shape in (("w", (32, 3, 3, 3)), ("b", 32))}
-    ends = {"x": (("n", 3, 32, 32), 1)}, {"y": (("n", 32), 1)}
-    (tmp_path / "net.onnx").write_bytes(to_bytes(models.make(nodes, *ends, weights)))
-    (tmp_path / "faster.yaml").write_text(FASTER)
-    image = random.integers(0, 255, (48, 64, 3), np.uint8)
-    with Pipeline(tmp_path / "faster.yaml") as pipeline:
-        results = pipeline.results("kind", timeout=60)
-
-        def some(count: int) -> list[Any]:
-            for _ in range(count):
-                pipeline.submit(image)
-            return [next(results).outputs["kind"].vector for _ in range(count)]
-
-        before = [*some(1), *some(4)]
-        engine = pipeline._assembly.engines["net"]
-        assert isinstance(engine, cuda.OrtCudaEngine) and engine.refinement is not None
-        assert all(np.allclose(one, before[0], atol=1e-2) for one in before)
-        engine.refinement.wait(30)
-        assert {4} in [session.renewed for session in engine._sessions]
-        (inference,) = pipeline._assembly.inferences
-        assert not any(slot.late for slot in inference._slots)
-        assert all(set(slot._graphs) == {1, 2, 4} for slot in inference._slots)
-        after = [vector for count in (4, 1, 4, 2, 4, 3, 4, 1, 1, 1) for vector in some(count)]
-        assert not any(session.renewed for session in engine._sessions)
-        assert all(np.allclose(one, before[0], atol=1e-2) for one in after)
-        pipeline.finish()
 
 
 def test_two_models_share_the_upload_of_a_frame(tmp_path: Path) -> None:

@@ -207,9 +207,12 @@ def _run_endable(session: OrtSession) -> Sequence[base.Array]:
         session.interrupt()
         has_ended.wait()
         raise
-    (outputs,) = found
+    outputs = found.pop()
     if isinstance(outputs, BaseException):
-        raise outputs
+        try:
+            raise outputs
+        finally:
+            del outputs  # else its traceback holds this frame, and this frame the session
     return outputs
 
 

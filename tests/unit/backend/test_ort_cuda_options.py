@@ -51,21 +51,13 @@ def test_channels_last_is_tried_first_and_the_others_then(tried: list[tuple[Mapp
     assert not any("use_tf32" in options for options, _ in tried)
 
 
-@pytest.mark.parametrize("fused, first", [("start", "1"), ("auto", None), ("later", None), ("off", None)])
-def test_fused_kernels_are_compiled_at_the_start_only_where_that_is_asked(
-    tried: list[tuple[Mapping[str, str], Any]], fused: str, first: str | None
-) -> None:
-    compiled(Tuning(fused=fused))
-    assert [options.get("fuse_conv_bias") for options, _ in tried] == [first, None]
-
-
 def test_a_file_without_settings_means_those_that_stand_in_code() -> None:
     assert Tuning(**TuningConfig().model_dump()) == DEFAULT_TUNING
 
 
 def test_settings_of_the_file_are_used(tried: list[tuple[Mapping[str, str], Any]]) -> None:
-    compiled(Tuning("basic", channels_last=False, conv_search="heuristic", tf32=False))
+    compiled(Tuning("basic", channels_last=False, conv_search="exhaustive", tf32=False))
     ((options, settings),) = tried
     assert "prefer_nhwc" not in options
-    assert (options["cudnn_conv_algo_search"], options["use_tf32"]) == ("HEURISTIC", "0")
+    assert (options["cudnn_conv_algo_search"], options["use_tf32"]) == ("EXHAUSTIVE", "0")
     assert settings.graph_optimization_level == type(settings.graph_optimization_level).ORT_ENABLE_BASIC

@@ -82,7 +82,7 @@ def test_a_gpu_takes_one_frame_after_another_with_and_without_rounding() -> None
     ]
     steps = neighbors(combinations(free)[1], ())
     assert {str(one).partition("threads, ")[2] for one in steps} == {
-        "extended optimizations", "basic optimizations", "channels first", "heuristic convolutions",
+        "extended optimizations", "basic optimizations", "channels first", "exhaustive convolutions",
     }  # fmt: skip
     assert neighbors(combinations(free)[-1], ()) == []  # TensorRT searches by itself
 

@@ -20,7 +20,7 @@ from tests.helpers.small_pipeline import small_pipeline
 PLAIN = Tactic("ort", "float", 1, 2)
 RICH = Tactic("ort", "ort", 2, 1, True, Tuning("basic", spinning=False, arena=False, prepacking=False, balance=True))
 ON_GPU = Tactic(
-    "onnxruntime-cuda", "float", 1, 2, tuning=Tuning(channels_last=False, conv_search="heuristic", tf32=False)
+    "onnxruntime-cuda", "float", 1, 2, tuning=Tuning(channels_last=False, conv_search="exhaustive", tf32=False)
 )
 BATCHED = Tactic("ort", "float", 1, 2, tuning=Tuning(parallel=True), batch=4)
 
@@ -29,7 +29,7 @@ def test_it_says_what_is_not_as_usual() -> None:
     assert str(PLAIN) == "ort float, 2 threads"
     told = "ort int8, 2 × 1 thread, pinned, basic optimizations, no spinning, no arena, no prepacking, balanced"
     assert str(RICH) == told
-    assert str(ON_GPU) == "onnxruntime-cuda float, 2 threads, heuristic convolutions, channels first, no TF32"
+    assert str(ON_GPU) == "onnxruntime-cuda float, 2 threads, exhaustive convolutions, channels first, no TF32"
     assert str(BATCHED) == "ort float, 2 threads, batches of 4, branches in parallel"
 
 
