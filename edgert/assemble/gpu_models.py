@@ -64,8 +64,8 @@ def gpu_inference(
     kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
     reason = kernels.why_not()
     on_host = _on_host(engine, profile, config, decoder_for, where)
-    lanes = range(SLOTS) if side_by_side else (0,) * SLOTS
-    sessions = [] if reason else [engine.session(profile, on_host, lane) for lane in lanes]
+    queues = range(SLOTS) if side_by_side else (0,) * SLOTS
+    sessions = [] if reason else [engine.session(profile, on_host, index) for index in queues]
     strange = [one.name for one in sessions[0].outputs_on_gpu if not one.is_plain] if sessions else []
     reason = reason or (f"output {strange[0]!r} is in a DLA's layout" if strange else "")
     if reason:

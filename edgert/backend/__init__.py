@@ -17,7 +17,7 @@ from edgert.kinds import BACKENDS
 
 
 def backend(name: str) -> Backend:
-    """The backend of a name; ``auto`` is the best one for this machine. Raises ConfigError for an unknown name."""
+    """Return the backend of a name; ``auto`` is the best one here. Raises ConfigError for an unknown name."""
     made: Backend = BACKENDS.get(name)()
     return made
 

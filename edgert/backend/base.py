@@ -57,15 +57,15 @@ class Store(Protocol):
     """Where compiled engines are cached between runs; see :mod:`edgert.files`."""
 
     def get(self, key: str) -> bytes | None:
-        """What is cached under a key, or None if there is nothing or it is damaged."""
+        """Return the content of a key, or None if there is nothing or it is damaged."""
         ...
 
     def put(self, key: str, content: bytes) -> None:
-        """Stores it, atomically. Raises ArtifactError if it cannot be written."""
+        """Store the content, atomically. Raises ArtifactError if it cannot be written."""
         ...
 
     def remove(self, key: str) -> None:
-        """Forgets what is cached under a key, if anything is."""
+        """Remove the content of a key, if there is any."""
         ...
 
 
@@ -73,7 +73,7 @@ _LOGGED: set[str] = set()  # read-only folders are normal on robots, and have ma
 
 
 def cache_content(store: Store, key: str, content: bytes) -> None:
-    """Stores it. A store that cannot be written costs time at the next start, nothing else; it is logged, once."""
+    """Store the content. A failed write costs time at the next start, nothing else; it is logged, once."""
     try:
         store.put(key, content)
     except ArtifactError as error:
@@ -170,13 +170,15 @@ class EngineOptions:
 
 @runtime_checkable
 class Session(Protocol):
-    """One set of bound tensors, for one thread at a time: ``inputs`` by name, to be written in place, and the outputs
-    that :meth:`run` fills, in the model's order."""
+    """One set of bound tensors, for one thread at a time.
+
+    ``inputs`` are written in place, by name; :meth:`run` fills the outputs, in the model's order.
+    """
 
     inputs: Mapping[str, Array]
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
-        """Runs the engine on what the inputs hold now; blocks until done.
+        """Run the engine on the present inputs; block until done.
 
         Args:
             rows: how many entries of the batch to run, for models whose batch size is dynamic; all by default.
@@ -227,16 +229,16 @@ class Engine(Protocol):
     info: Mapping[str, Any]
 
     def session(self, profile: str | None = None) -> Session:
-        """A new set of bound tensors. Raises ModelError for an unknown profile."""
+        """Return a new set of bound tensors. Raises ModelError for an unknown profile."""
         ...
 
     def close(self) -> None:
-        """Gives the engine's memory back; sessions must not run any more."""
+        """Free the engine's memory; sessions must not run any more."""
         ...
 
 
 def share_first_dimension(inputs: Sequence[Sequence[object]], outputs: Sequence[Sequence[object]]) -> tuple[bool, ...]:
-    """For every output shape, whether its first dimension is that of the first input, by number or by name.
+    """Return for every output whether its first dimension is that of the first input, by number or by name.
 
     A dimension of unknown size, as after NonMaxSuppression, is never taken for the batch.
     """
@@ -245,18 +247,18 @@ def share_first_dimension(inputs: Sequence[Sequence[object]], outputs: Sequence[
 
 
 def has_open_batch(shapes: Iterable[Sequence[object]]) -> bool:
-    """Whether the shapes of all inputs share one first dimension of unknown size, by name or None."""
+    """Return whether the shapes of all inputs share one first dimension of unknown size, by name or None."""
     batches = {shape[0] if shape else 1 for shape in shapes}
     return len(batches) == 1 and not isinstance(batches.pop(), int)
 
 
 def row_count(arrays: Iterable[Any]) -> int:
-    """The rows of a batch that input tensors have, wherever these are."""
+    """Return the rows of a batch that input tensors have, on host or GPU."""
     return min((array.shape[0] for array in arrays if array.ndim), default=1)
 
 
 def checked_rows(rows: int | None, most: int, where: str = "") -> int:
-    """How many rows to run: ``most`` for None. Raises ModelError for more than there are, or none."""
+    """Return how many rows to run: ``most`` for None. Raises ModelError for more than there are, or none."""
     count = most if rows is None else rows
     if not 1 <= count <= most:
         raise ModelError(f"cannot run {count} rows", why=f"this session has {most}", where=where)
@@ -264,7 +266,7 @@ def checked_rows(rows: int | None, most: int, where: str = "") -> int:
 
 
 def checked_profile(name: str | None, profiles: Sequence[str], where: str = "") -> str:
-    """The profile to open a session for: the first for None. Raises ModelError for an unknown one."""
+    """Return the profile to open a session for: the first for None. Raises ModelError for an unknown one."""
     if name is not None and name not in profiles:
         fix = f"profiles: {', '.join(profiles)}"
         raise ModelError(f"no profile {name!r}{nearest(name, profiles)}", where=where, fix=fix)
@@ -272,7 +274,7 @@ def checked_profile(name: str | None, profiles: Sequence[str], where: str = "") 
 
 
 def closed_engine(where: str) -> ModelError:
-    """The error of opening a session of an engine after :meth:`Engine.close`."""
+    """Return the error of opening a session of an engine after :meth:`Engine.close`."""
     return ModelError("the engine is closed", why="its memory was given back", where=where)
 
 
@@ -282,7 +284,7 @@ class Backend(Protocol):
     name: str
 
     def compile(self, model: Model, options: EngineOptions) -> Engine:
-        """Compiles, or fetches from the store. Raises BuildError, ModelError or DeviceError."""
+        """Compile, or read from the store. Raises BuildError, ModelError or DeviceError."""
         ...
 
 
@@ -290,14 +292,14 @@ class Backend(Protocol):
 
 
 def bound_input(name: str, shape: Sequence[object], dtype: str, path: str) -> Array:
-    """A zeroed, aligned tensor for an input. Raises ModelError for a dimension that is no number."""
+    """Return a zeroed, aligned tensor for an input. Raises ModelError for a dimension that is no number."""
     tensor = aligned_empty(static_shape(name, shape, path), dtype)
     tensor.fill(0)
     return tensor
 
 
 def static_shape(name: str, shape: Sequence[object], path: str) -> tuple[int, ...]:
-    """The shape of an input, all numbers. Raises ModelError for a dimension that is none."""
+    """Return the shape of an input, all numbers. Raises ModelError for a dimension that is none."""
     sizes = tuple(dim for dim in shape if isinstance(dim, int))
     if len(sizes) != len(shape):
         raise ModelError(
@@ -313,7 +315,7 @@ def static_shape(name: str, shape: Sequence[object], path: str) -> tuple[int, ..
 
 
 def refuse_custom_operators(model: Model, engine: str) -> None:
-    """Raises BuildError, with the engine's name, when a model has such a node."""
+    """Raise BuildError, with the engine's name, when a model has such a node."""
     for place, node in enumerate(model.proto.graph.node):
         one = custom_operator_of(node)
         if one is not None:

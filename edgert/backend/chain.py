@@ -40,11 +40,11 @@ class Replicated:
         self.info: Mapping[str, Any] = {**first.info, "parts": parts_info}
 
     def session(self, profile: str | None = None) -> Session:
-        """One of the first engine's. Raises ModelError for an unknown profile."""
+        """Return a session of the first engine. Raises ModelError for an unknown profile."""
         return self.parts[0][0].session(profile)
 
     def close(self) -> None:
-        """Closes all."""
+        """Close all engines."""
         for engine, _ in self.parts:
             engine.close()
 
@@ -57,7 +57,7 @@ _REFUSALS = (BuildError, DeviceError, ModelError, PlacementError)
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An engine that stands earlier in the chain and does not run.
+    """An engine that comes earlier in the chain and does not run.
 
     Attributes:
         engine: its name.
@@ -120,8 +120,10 @@ class Chain:
         self._known: dict[str, str] = {}
 
     def unable(self) -> tuple[Skipped, ...]:
-        """The engines before the first that can run here. Raises BuildError when ``strict``, and there is one; or no
-        engine is left."""
+        """Return the engines before the first that can run here.
+
+        Raises BuildError when ``strict``, and there is one; or no engine is left.
+        """
         found: list[Skipped] = []
         for engine in self.engines:
             why = self._why(engine)
@@ -131,8 +133,10 @@ class Chain:
         raise self._nothing_left(found)
 
     def first(self, model: str, make: Callable[[str], CompiledT]) -> ChosenEngine[CompiledT]:
-        """The first engine that takes a model, of that name; ``make`` compiles it for an engine, and may be called for
-        several. Raises BuildError when ``strict``, and an engine would be skipped; or none takes it."""
+        """Return the first engine that takes a model; ``make`` compiles it, and may be called for several.
+
+        Raises BuildError when ``strict``, and an engine would be skipped; or none takes the model.
+        """
         skipped: list[Skipped] = []
         fix = ""
         for name in self.engines:
@@ -155,7 +159,7 @@ class Chain:
         raise self._nothing_left(skipped, fix)
 
     def _why(self, engine: str) -> str:
-        """Why an engine cannot run here. Reports it the first time; raises BuildError if ``strict``."""
+        """Return why an engine cannot run here, and report it the first time; raise BuildError if ``strict``."""
         if engine not in self._known:
             why = self._known[engine] = self._why_not(engine)
             if why and self.strict:
@@ -170,7 +174,7 @@ class Chain:
         return self._known[engine]
 
     def _others(self, engine: str, make: Callable[[str], object]) -> str:
-        """The engines further down that take the model, as a fix; empty for none."""
+        """Return the engines further down that take the model, as a fix; empty for none."""
         able = []
         for name in self._after(engine):
             with suppress(*_REFUSALS):
@@ -192,9 +196,11 @@ class Chain:
 
 
 def why_not(engine: str, machine: Machine, trt: TrtBackend | None, *, runs: bool = True) -> str:
-    """Why an engine cannot run on a machine, in one line that also names what to install; empty if it can. Without
-    ``runs``, whether TensorRT can compile: that is possible without a GPU's memory and PyCUDA. ``trt``: for engines of
-    TensorRT."""
+    """Return why an engine cannot run on a machine, and what to install, in one line; empty if it can.
+
+    Without ``runs``, return whether TensorRT can compile, which needs neither a GPU's memory nor PyCUDA. ``trt`` is for
+    engines of TensorRT.
+    """
     if engine == TENSORRT_DLA and machine.why_no_dla:
         return machine.why_no_dla
     if engine in (TENSORRT, TENSORRT_DLA):

@@ -32,7 +32,7 @@ class GpuTensor:
         dtype: NumPy's name.
         block: its memory; ``block.address`` on the GPU, a multiple of 256. All zeros at first.
         strides: of every dimension, in numbers, where it is no C-contiguous array: the layouts of a DLA.
-        scale: of an int8 tensor that stands for real numbers: what one step is worth; 0 of any other.
+        scale: of an int8 tensor with real values: the value of one step; 0 of any other.
     """
 
     name: str
@@ -54,8 +54,10 @@ class GpuTensor:
 
     @cached_property
     def host(self) -> Array:
-        """The host's side, of a plain tensor: the same bytes where memory is mapped, else what ``block.download``
-        brought. The same array every time."""
+        """The host's side of a plain tensor, the same array every time.
+
+        It is the GPU's memory where that is mapped, else the target of ``block.download``.
+        """
         nbytes = math.prod(self.shape) * np.dtype(self.dtype).itemsize
         array: Array = self.block.host[:nbytes].view(self.dtype).reshape(self.shape)
         return array
@@ -88,7 +90,7 @@ class GpuSession(Session, Protocol):
 
     Attributes:
         device: where the tensors are.
-        stream: takes the engine's work; shared by all sessions of a lane.
+        stream: takes the engine's work; shared by all sessions of a queue.
         exclusive: lock to hold while enqueuing work that must not be mixed with others', as when recording.
         inputs_on_gpu: by name.
         outputs_on_gpu: in the model's order.
@@ -105,10 +107,10 @@ class GpuSession(Session, Protocol):
     recordable: bool
 
     def enqueue(self, rows: int | None = None) -> None:
-        """Puts one run over what the GPU holds on the stream. Does not wait, and copies nothing.
+        """Put one run over the GPU's inputs on the stream. Does not wait, and copies nothing.
 
-        The first run of a number of rows may wait and allocate; those after it can be recorded as a CUDA graph. Raises
-        as :meth:`~edgert.backend.base.Session.run`.
+        The first run of a batch size may wait and allocate; later ones can be recorded as a CUDA graph. Raises as
+        :meth:`~edgert.backend.base.Session.run`.
         """
         ...
 
@@ -118,12 +120,14 @@ class GpuEngine(Engine, Protocol):
 
     device: CudaDevice
 
-    def session(self, profile: str | None = None, on_host: OnHost = "all", lane: int = 0) -> GpuSession:
-        """A new set of bound tensors. Raises ModelError for an unknown profile.
+    def session(self, profile: str | None = None, on_host: OnHost = "all", queue_index: int = 0) -> GpuSession:
+        """Return a new set of bound tensors. Raises ModelError for an unknown profile.
 
         Args:
-            lane: the GPU may work for sessions of several lanes at a time, each lane's runs one after the other; all
-                are of one lane where an engine has no more.
+            profile: by default the first.
+            on_host: which tensors the host reads or writes, too.
+            queue_index: work of different queues may run at the same time, that of one queue runs in order. An engine
+                may have only one.
         """
         ...
 
@@ -135,13 +139,11 @@ log = logging.getLogger("edgert.backend")
 
 
 class Refinement:
-    """Makes something in a thread of its own, and hands it over; may be broken off. It has the processor behind threads
-    that work on frames, where the system has priorities of threads (Linux).
+    """Makes something in a background thread, with low priority on Linux, and hands it over; can be canceled.
 
     Args:
-        make: makes and hands it over; returns what became of it, for people. Its argument's ``terminate`` becomes true
-            when it is to be broken off.
-        what: is made, for people.
+        make: makes and hands it over; returns a message. Its argument's ``terminate`` becomes true to cancel it.
+        what: is made, for messages.
         where: the model.
         options: that argument, such as ONNX Runtime's run options.
     """
@@ -153,11 +155,11 @@ class Refinement:
         self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until it has ended, one way or the other."""
+        """Wait until it has ended or was canceled."""
         self._thread.join(timeout_s)
 
     def close(self) -> None:
-        """Breaks it off, and waits until it has ended."""
+        """Cancel it, and wait until it has ended."""
         self._options.terminate = True
         self._thread.join()
 

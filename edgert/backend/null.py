@@ -16,8 +16,10 @@ class NullBackend:
     name = "null"
 
     def compile(self, model: Model, options: base.EngineOptions) -> NullEngine:
-        """See :class:`~edgert.backend.base.Backend`; dynamic dimensions without a profile become 1. Raises ModelError
-        when a profile does not fit the model's inputs."""
+        """Return an engine of zeros; dynamic dimensions without a profile become 1.
+
+        Raises ModelError when a profile does not fit the model's inputs. See :class:`~edgert.backend.base.Backend`.
+        """
         profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
         models = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
         return NullEngine(models, base.has_open_batch(spec.shape for spec in inputs(model)))
@@ -37,17 +39,19 @@ class NullEngine:
         self.info: Mapping[str, Any] = {"backend": "null"}
 
     def session(self, profile: str | None = None) -> NullSession:
-        """A new set of tensors. Raises ModelError for an unknown profile."""
+        """Return a new set of tensors. Raises ModelError for an unknown profile."""
         name = base.checked_profile(profile, self.profiles)
         return NullSession(*self._tensors[name], self.batched if self.dynamic_batch else ())
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
 
 class NullSession:
-    """See :class:`~edgert.backend.base.Session`; ``batched``: which outputs have a row per row that is run, none where
-    the batch is static."""
+    """A session of zeros; see :class:`~edgert.backend.base.Session`.
+
+    ``batched`` is which outputs have a row per input row, none where the batch is static.
+    """
 
     def __init__(self, inputs: Sequence[base.Tensor], outputs: Sequence[base.Tensor], batched: Sequence[bool]) -> None:
         self.inputs: Mapping[str, base.Array] = {t.name: _zeros(t) for t in inputs}
@@ -56,7 +60,7 @@ class NullSession:
         self._rows = base.row_count(self.inputs.values())
 
     def run(self, rows: int | None = None) -> Sequence[base.Array]:
-        """Returns the zeros. Raises ModelError for more rows than there are, or none."""
+        """Return the zeros. Raises ModelError for more rows than there are, or none."""
         count = base.checked_rows(rows if self._batched else None, self._rows)
         if count == self._rows:
             return self._outputs

@@ -55,7 +55,7 @@ class OpenVinoBackend:
 
 
 def why_not() -> str:
-    """Why this machine cannot run models here, and what to install, in one line; empty when it can."""
+    """Return why this machine cannot run models here, and what to install, in one line; empty when it can."""
     try:
         _openvino()
     except DeviceError as error:
@@ -89,7 +89,7 @@ class OpenVinoEngine:
             )
 
     def session(self, profile: str | None = None) -> OpenVinoSession:
-        """A new set of bound tensors."""
+        """Return a new set of bound tensors."""
         if not self._compiled:
             raise base.closed_engine(self.path)
         name = base.checked_profile(profile, self.profiles, self.path)
@@ -97,7 +97,7 @@ class OpenVinoEngine:
         return OpenVinoSession(self._compiled[name], specs, self.dynamic_batch, self.outputs_known, self.path)
 
     def close(self) -> None:
-        """Drops the compiled models."""
+        """Drop the compiled models."""
         self._compiled.clear()
 
 
@@ -125,7 +125,7 @@ class OpenVinoSession:
             raise BuildError("OpenVINO failed while running", why=_reason(error), where=self._path) from error
 
     def _bind(self, rows: int) -> Callable[[], Sequence[base.Array]]:
-        """Binds the first rows of the inputs, and outputs of the shapes that a first run shows."""
+        """Bind the first rows of the inputs, and outputs with the shapes of a first run."""
         tensor = _openvino().Tensor
         request = self._compiled.create_infer_request()
         for position, array in enumerate(self.inputs.values()):
@@ -154,8 +154,10 @@ class OpenVinoSession:
 
 
 def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, threads: int | None) -> Any:
-    """One stream per group of ``threads`` cores: requests of several sessions run side by side, each on its share. An
-    open batch may be up to as long as that of ``specs``."""
+    """Compile with one stream per group of ``threads`` cores, so that requests of several sessions run in parallel.
+
+    An open batch may be up to as long as that of ``specs``.
+    """
     ov = _openvino()
     cores = core_count()
     each = min(threads or cores, cores)
@@ -183,8 +185,10 @@ def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, thread
 
 
 def reference_run(path: Path, feeds: Mapping[str, base.Array], threads: int) -> tuple[str, base.RunOnce]:
-    """OpenVINO as its documentation shows it, with options as they are, but for the threads; as
-    :func:`edgert.backend.ort.cpu.reference_run`: ``"openvino 2026.4.1"``, and what runs it once."""
+    """Return ``"openvino 2026.4.1"``, and a function that runs a model once, as OpenVINO's documentation shows it.
+
+    Options are defaults but for the threads, as in :func:`edgert.backend.ort.cpu.reference_run`.
+    """
     ov = _openvino()
     given = dict(feeds)
     try:
@@ -198,7 +202,7 @@ def reference_run(path: Path, feeds: Mapping[str, base.Array], threads: int) -> 
 
 
 def _reason(error: Exception) -> str:
-    """The line with the cause; in those before it OpenVINO names its own source files."""
+    """Return the line with the cause; OpenVINO names its own source files in those before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
     return (causes or lines or [type(error).__name__])[0]

@@ -87,7 +87,7 @@ class TorchEngine:
         self._stream, self._guard = device.stream(), threading.RLock()
         self._sessions: list[TorchSession] = []
 
-    def session(self, profile: str | None = None, on_host: str = "all", lane: int = 0) -> TorchSession:
+    def session(self, profile: str | None = None, on_host: str = "all", queue_index: int = 0) -> TorchSession:
         """A new set of tensors."""
         self._sessions.append(TorchSession(self._net, self._side, self.device, self._stream, self._guard))
         return self._sessions[-1]

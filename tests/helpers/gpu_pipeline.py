@@ -70,7 +70,7 @@ class GpuEngine:
         self.inputs = (Tensor("x", (rows, 3, SIDE, SIDE), "float32"),)
         self.outputs = (Tensor("y", (rows, 2), "float32"),)
 
-    def session(self, profile: str | None = None, on_host: str = "all", lane: int = 0) -> Session:
+    def session(self, profile: str | None = None, on_host: str = "all", queue_index: int = 0) -> Session:
         make = Session if isinstance(self.device.driver, CudaDouble) else TrueSession
         self.sessions.append(make(self.device, self._rows))
         return self.sessions[-1]

@@ -209,18 +209,18 @@ def test_a_graph_gives_what_a_plain_run_gives(library: Library, opened: Any) -> 
 def test_what_runs_side_by_side_gives_what_it_gives_alone(library: Library, opened: Any) -> None:
     model = TOPOLOGIES["inception"]()
     engine = opened(built(library, request_of(model)))
-    sessions = [engine.session(on_host="outputs", lane=lane) for lane in range(3)]
+    sessions = [engine.session(on_host="outputs", queue_index=index) for index in range(3)]
     assert len({one.stream.handle for one in sessions}) == 3
     for turn in range(20):
-        for lane, session in enumerate(sessions):
+        for index, session in enumerate(sessions):
             block = session.inputs_on_gpu["x"].block
-            session.inputs["x"][...] = image(3 * turn + lane)
+            session.inputs["x"][...] = image(3 * turn + index)
             block.upload(session.stream)
             session.enqueue()
             session.outputs_on_gpu[0].block.download(session.stream)
-        for lane, session in enumerate(sessions):
+        for index, session in enumerate(sessions):
             session.stream.synchronize()
-            assert off(session.outputs[0], exact(model, image(3 * turn + lane))) <= TOLERANCE["fp32"]
+            assert off(session.outputs[0], exact(model, image(3 * turn + index))) <= TOLERANCE["fp32"]
 
 
 def test_layers_tell_their_times(library: Library, opened: Any) -> None:

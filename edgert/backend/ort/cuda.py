@@ -209,8 +209,8 @@ class OrtCudaEngine(runtime.OrtEngine):
         self._sessions.pop().close()  # it showed the shapes
         self.outputs_known = True
 
-    def session(self, profile: str | None = None, on_host: OnHost = "all", lane: int = 0) -> OrtCudaSession:
-        """Return a new set of bound tensors. All are of one lane: a session of ONNX Runtime has one stream."""
+    def session(self, profile: str | None = None, on_host: OnHost = "all", queue_index: int = 0) -> OrtCudaSession:
+        """Return a new set of bound tensors. There is one queue: a session of ONNX Runtime has one stream."""
         shapes, known = self.shapes_of(profile), self._known[profile or self.profiles[0]]
         made = OrtCudaSession(
             self.open_session(), shapes, self.path, self.device, self.stream, self._guard, on_host, known

@@ -1,5 +1,6 @@
-"""Building in a process of its own, so that a crash in TensorRT's compiler is an error message: what a build gives and
-reports, how request and result travel between the processes as files of a folder, and the waiting for them.
+"""Builds in a separate process, so that a crash in TensorRT's compiler is an error message.
+
+Request and result travel between the processes as files of a folder.
 """
 
 from __future__ import annotations
@@ -82,23 +83,23 @@ _MADE = {"plan": "plan.bin", "timing_cache": "timing.out"}
 
 
 def write_request(request: BuildRequest, folder: Path) -> None:
-    """Writes a request: its bytes as files of their own, the rest as JSON. Raises BuildError."""
+    """Write a request: its bytes as separate files, the rest as JSON. Raises BuildError."""
     _write(request, _BYTES, folder, _REQUEST)
 
 
 def read_request(folder: Path) -> BuildRequest:
-    """Reads what :func:`write_request` wrote."""
+    """Read what :func:`write_request` wrote."""
     plain = json.loads((folder / _REQUEST).read_text(encoding="utf-8"))
     return _record(BuildRequest, plain, {name: (folder / file).read_bytes() for name, file in _BYTES.items()})
 
 
 def write_result(result: BuildResult, folder: Path) -> None:
-    """Writes a result; its JSON last, so that a folder that has it has all. Raises BuildError."""
+    """Write a result; its JSON comes last, so that a folder with JSON is complete. Raises BuildError."""
     _write(result, _MADE, folder, _RESULT)
 
 
 def read_result(folder: Path) -> BuildResult | None:
-    """Reads a result; None where the folder has none."""
+    """Read a result; None where the folder has none."""
     path = folder / _RESULT
     if not path.exists():
         return None
@@ -107,22 +108,22 @@ def read_result(folder: Path) -> BuildResult | None:
 
 
 def plain_result(result: BuildResult) -> dict[str, Any]:
-    """A result as plain data, without its plan and timing cache."""
+    """Return a result as plain data, without its plan and timing cache."""
     return _plain(result, _MADE)
 
 
 def result_of(plain: Mapping[str, Any], plan: bytes, timing_cache: bytes = b"") -> BuildResult:
-    """The result that :func:`plain_result` gave. Raises ValueError for one of another edgert."""
+    """Return the result of :func:`plain_result`'s data. Raises ValueError for data of another edgert."""
     return _record(BuildResult, plain, {"plan": plan, "timing_cache": timing_cache})
 
 
 def write_error(error: EdgertError, folder: Path) -> None:
-    """Writes an error that edgert explains."""
+    """Write an EdgertError."""
     _store(folder / _ERROR, json.dumps(error.to_json()).encode())
 
 
 def read_error(folder: Path) -> EdgertError | None:
-    """Reads it as an error of the same class; None where there is none."""
+    """Read it as an error of the same class; None where there is none."""
     path = folder / _ERROR
     return error_of(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
@@ -174,18 +175,20 @@ def build(
     cancel: threading.Event | None = None,
     worker: str = WORKER,
 ) -> BuildResult:
-    """Builds an engine in a process of its own. Blocks until done; Ctrl-C ends the process, too.
+    """Build an engine in a separate process. Blocks until done; Ctrl-C ends the process, too.
 
     Args:
+        request: what to build.
         wanted: which TensorRT.
-        progress, log: called with each step and each line of the log, in the caller's thread.
+        progress: called with each step, in the caller's thread.
+        log: called with each line of the log, in the caller's thread.
         cancel: ends the build when it is set.
         worker: the module that is run.
 
     Raises:
         CompileError: TensorRT's compiler failed or crashed; its log is attached.
         BuildError: TensorRT refuses the model, or was canceled; or there is no room for files.
-        DeviceError: TensorRT is not installed, or the DLA core is not there.
+        DeviceError: TensorRT is not installed, or the DLA core is missing.
     """
     with tempfile.TemporaryDirectory(prefix="edgert-trt-") as name:
         folder = Path(name)
@@ -212,7 +215,7 @@ def build(
 
 
 def _crash(request: BuildRequest, run: _Run, code: int) -> CompileError:
-    """What is known when the process left no answer."""
+    """Return the error of a process that left no answer."""
     how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
     suspects = next((record.layer for record in reversed(run.log) if record.layer), "")
     ends = " to ".join(repr(name) for name in foreign_ends(suspects)) or (repr(suspects) if suspects else "")
@@ -255,7 +258,7 @@ class _Run:
         os.close(write)
 
     def events(self, cancel: threading.Event | None) -> Iterator[LogRecord | Progress]:
-        """The worker's log and steps, until it ends or is ended."""
+        """Yield the worker's log and steps, until it ends or is killed."""
         ends_at: float | None = None
         for line in self._lines():
             if line:
@@ -273,7 +276,7 @@ class _Run:
                 return
 
     def wait(self) -> int:
-        """The exit code, once all its events are read; a process that was to stop and does not is ended."""
+        """Return the exit code, after all events were read; kill a process that was to stop and does not."""
         try:
             return self._process.wait(timeout=0 if self.stopped else PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -281,13 +284,13 @@ class _Run:
             return self._process.wait()
 
     def kill(self) -> None:
-        """Ends the process if it still runs."""
+        """Kill the process if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
     def _lines(self) -> Iterator[bytes]:
-        """Whole lines as they come, and an empty one whenever nothing came for a while."""
+        """Yield complete lines as they come, and an empty one whenever nothing came for a while."""
         rest = b""
         with self._read, selectors.DefaultSelector() as selector:
             selector.register(self._read, selectors.EVENT_READ)

@@ -50,7 +50,7 @@ class Pools:
                 )
 
     def named(self) -> Iterator[tuple[str, int]]:
-        """TensorRT's name for each pool that is limited, and the limit."""
+        """Yield TensorRT's name for each pool that is limited, and the limit."""
         sizes = {
             "WORKSPACE": self.workspace_bytes,
             "DLA_MANAGED_SRAM": self.dla_sram_bytes,
@@ -176,14 +176,18 @@ class BuildRequest:
         return all(self.placement.get(name, GPU) != GPU for name in self.nodes)
 
     def refusal(self, what: str, why: str, fix: str = "") -> BuildError:
-        """A BuildError about this request."""
+        """Return a BuildError about this request."""
         return BuildError(what, why=why, where=self.title, fix=fix)
 
 
 def request_of(model: Model, **options: Any) -> BuildRequest:
-    """The request for a model; ``options`` are fields of :class:`BuildRequest`. Raises BuildError when an option names
-    a node or a layout that is not there, or a node and a core that cannot be, or a custom operator has no kernel, and
-    ModelError when the model is broken, or larger than one ONNX file can be."""
+    """Return the request for a model; ``options`` are fields of :class:`BuildRequest`.
+
+    Raises:
+        BuildError: an option names an unknown node or layout, or an impossible node and core; or a custom operator has
+            no kernel.
+        ModelError: the model is broken, or larger than one ONNX file can be.
+    """
     graph = read(model)
     nodes = graph.nodes
     explicit = any(node.op in QDQ for node in nodes)

@@ -1,9 +1,8 @@
 """Builds one engine in this process: ``python -m edgert.backend.tensorrt.builder FOLDER EVENTS LIBRARY``.
 
-FOLDER has the request and gets the result, EVENTS is the number of a pipe that gets one JSON object per line of the log
-and per step, LIBRARY is ``auto``, ``tensorrt`` or ``tensorrt_rtx``. When the other end of the pipe is closed, or a
-file ``cancel`` is put into the folder, the build is canceled. A crash of the
-compiler ends this process only.
+FOLDER has the request and gets the result. EVENTS is the number of a pipe that gets one JSON object per step and line
+of the log. LIBRARY is ``auto``, ``tensorrt`` or ``tensorrt_rtx``. The build is canceled when the other end of the pipe
+is closed, or a file ``cancel`` appears in the folder. A crash of the compiler ends this process only.
 """
 
 import faulthandler
@@ -42,9 +41,18 @@ Step = Callable[[process.Progress], bool]
 
 
 def compile_engine(library: api.Library, request: BuildRequest, report: Report, step: Step) -> process.BuildResult:
-    """Builds an engine. Blocks until done. ``report`` gets each line of the log that is retained, ``step`` each step of
-    the builder, from its threads. Raises BuildError when TensorRT cannot build it, with the nodes where it reports
-    them, and DeviceError when a DLA core is asked for that is not there."""
+    """Build an engine; block until done.
+
+    Args:
+        library: the TensorRT.
+        request: what to build.
+        report: gets each retained line of the log, from the builder's threads.
+        step: gets each step of the builder, from its threads.
+
+    Raises:
+        BuildError: TensorRT cannot build it, with the nodes where it reports them.
+        DeviceError: the requested DLA core is missing.
+    """
     started = time.perf_counter()
     dialect = dialect_of(library)
     dialect.check(request)
@@ -100,7 +108,7 @@ def compile_engine(library: api.Library, request: BuildRequest, report: Report, 
 
 
 def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool = False) -> BuildError:
-    """Why there is no engine, from the log: the region that nothing could run, or memory, or the last errors."""
+    """Return why there is no engine, from the log: an unsupported region, memory, or the last errors."""
     if canceled:
         return request.refusal("the build was canceled", "it was asked to stop")
     kinds = {record.kind: record for record in log if record.severity in ("ERROR", "INTERNAL_ERROR")}
@@ -125,7 +133,7 @@ def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool =
 
 
 def _configure(trt: api.Trt, config: api.IBuilderConfig, request: BuildRequest) -> None:
-    """Settings that all versions have alike."""
+    """Set what all versions have in common."""
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     for name, size_bytes in request.pools.named():
         config.set_memory_pool_limit(getattr(trt.MemoryPoolType, name), size_bytes)
@@ -148,7 +156,7 @@ def _configure(trt: api.Trt, config: api.IBuilderConfig, request: BuildRequest) 
 
 
 def inspection(trt: api.Trt, logger: api.ILogger, plan: bytes, request: BuildRequest) -> str:
-    """The engine inspector's JSON; empty where the engine cannot be opened on this machine, as one for other GPUs."""
+    """Return the engine inspector's JSON; empty where this machine cannot open the engine, as one for other GPUs."""
     runtime: api.Runtime = trt.Runtime(logger)
     if request.dla_core is not None:
         runtime.DLA_core = request.dla_core
@@ -162,8 +170,11 @@ def inspection(trt: api.Trt, logger: api.ILogger, plan: bytes, request: BuildReq
 
 
 def shared_workspace() -> int:
-    """Return the most scratch memory, in bytes, of a build whose file names none: half of what is free now where a GPU
-    shares the memory of the host, as TensorRT would take all of it; 0, for TensorRT's own default, elsewhere."""
+    """Return the limit of scratch memory, in bytes, of a build whose file names none.
+
+    It is half of what is free now where a GPU shares the host's memory, because TensorRT would take all of it.
+    Elsewhere it is 0, TensorRT's own default.
+    """
     driver = cuda_driver()
     is_shared = driver is not None and any(gpu.integrated for gpu in driver.gpus)
     return free_bytes() // 2 if is_shared else 0
@@ -175,8 +186,10 @@ def _has_gpu() -> bool:
 
 
 def monitor_to(trt: api.Trt, progress: Callable[[process.Progress], bool]) -> api.IProgressMonitor:
-    """A progress monitor that calls ``progress`` at the start, every step and the end of a phase, from TensorRT's
-    threads. The build is canceled when it gives False."""
+    """Return a monitor that calls ``progress`` at the start, every step and the end of a phase.
+
+    It is called from TensorRT's threads. The build is canceled when it returns False.
+    """
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -201,12 +214,12 @@ def monitor_to(trt: api.Trt, progress: Callable[[process.Progress], bool]) -> ap
 
 
 def main(folder: Path, descriptor: int, wanted: api.Wanted) -> int:
-    """Builds; returns the exit code."""
+    """Build an engine; return the exit code."""
     faulthandler.enable()  # a crash in the compiler then prints on which of our lines
     lock, open_pipes = threading.Lock(), [descriptor]  # TensorRT calls from threads of its own
 
     def send(event: Mapping[str, Any]) -> bool:
-        """Whether the build is to go on."""
+        """Send an event; return False where the build is canceled."""
         line = memoryview(json.dumps(event).encode() + b"\n")
         with lock:
             while line and open_pipes:

@@ -1,5 +1,6 @@
-"""What differs between TensorRT 8.6 to 10.x, 11.x and TensorRT-RTX while an engine is built: how each gets types,
-targets, accelerators and timings.
+"""Differences between TensorRT 8.6 to 10.x, 11.x and TensorRT-RTX while an engine is built.
+
+They are how each gets types, targets, accelerators and timings.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ from edgert.errors import nearest
 class Dialect:
     """One way to build. Methods are called in the order of their definition.
 
-    This class is what most releases have in common: types are those of the model, and kernels are timed while the
-    engine is built, for the GPU that the builder runs on.
+    This class is the common part of most releases. Types are those of the model, and kernels are timed during the
+    build, for the GPU that the builder runs on.
     """
 
     def __init__(self, library: api.Library) -> None:
@@ -23,7 +24,7 @@ class Dialect:
         self._trt: api.Trt = library.trt
 
     def check(self, request: BuildRequest) -> None:
-        """Raises BuildError for what this TensorRT cannot build: here, what needs types that the model has not."""
+        """Raise BuildError for what this TensorRT cannot build: here, types that the model does not have."""
         title = self._library.title
         if request.calibration:
             raise request.refusal(
@@ -52,16 +53,16 @@ class Dialect:
             )
 
     def create_network(self, builder: api.Builder) -> api.INetworkDefinition:
-        """An empty network. Without flags: what their bits mean changed in 11.0, and there is one kind only."""
+        """Return an empty network, without flags: their bits changed in 11.0, and there is one kind only."""
         return builder.create_network()
 
     def set_target(self, config: api.IBuilderConfig, request: BuildRequest) -> None:
-        """Sets the GPUs to build for. Raises BuildError for GPUs that cannot be chosen."""
+        """Set the GPUs to build for. Raises BuildError for GPUs that cannot be chosen."""
         if request.compute:
             raise request.refusal(f"{self._library.title} builds for this GPU only", f"asked for {request.compute}")
 
     def set_parser(self, parser: api.OnnxParser, config: api.IBuilderConfig, request: BuildRequest) -> None:
-        """InstanceNormalization as layers: the plugin it would be is not there in version-compatible engines."""
+        """Parse InstanceNormalization as layers: version-compatible engines do not have the plugin."""
         if request.version_compatible:
             parser.set_flag(self._trt.OnnxParserFlag.NATIVE_INSTANCENORM)
 
@@ -73,13 +74,12 @@ class Dialect:
         layers: Sequence[Layer],
         parts: Correspondence,
     ) -> None:
-        """Sets what may be computed in which precision; nothing where the model has the types."""
+        """Set what may be computed in which precision; nothing where the model has the types."""
 
     def set_timing_cache(self, config: api.IBuilderConfig, content: bytes) -> bool:
-        """Sets what earlier builds measured; False when it is of another TensorRT or GPU, and not used.
+        """Set the timings of earlier builds; return False where another TensorRT or GPU made them.
 
-        Such a cache is replaced by an empty one: its timings could be used all the same (``ignore_mismatch``), and
-        would pick kernels that are slow here.
+        An empty cache is used then. ``ignore_mismatch`` would use those timings and pick kernels that are slow here.
         """
         cache: api.ITimingCache = config.create_timing_cache(content)
         if cache is not None and config.set_timing_cache(cache, False):
@@ -88,7 +88,7 @@ class Dialect:
         return False
 
     def timing_cache(self, config: api.IBuilderConfig) -> bytes:
-        """What has been measured; empty where nothing is."""
+        """Return the measured timings; empty without any."""
         cache: api.ITimingCache = config.get_timing_cache()
         return bytes(memoryview(cache.serialize())) if cache is not None else b""
 
@@ -97,7 +97,7 @@ class WeakDialect(Dialect):
     """TensorRT 8.6 to 10.x: precision by flags, INT8 by a calibration cache or Q/DQ, exceptions layer by layer."""
 
     def check(self, request: BuildRequest) -> None:
-        """A DLA takes INT8 by calibration only; a GPU by either way, but not by neither."""
+        """Refuse a DLA without a calibration cache for INT8, and a GPU with neither a cache nor Q/DQ."""
         if request.explicit and request.dla_core is not None:
             raise request.refusal(
                 "a DLA cannot run a Q/DQ model here",
@@ -114,7 +114,7 @@ class WeakDialect(Dialect):
             raise request.refusal("two sources of INT8 ranges", "the model has Q/DQ nodes and there is a cache as well")
 
     def create_network(self, builder: api.Builder) -> api.INetworkDefinition:
-        """Before 10.0 an explicit batch had to be asked for; since then there is nothing else."""
+        """Return an empty network with an explicit batch, which needs a flag before 10.0."""
         if api.release_of(self._library.version)[0] >= 10:
             return builder.create_network()
         explicit = self._trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH
@@ -128,7 +128,7 @@ class WeakDialect(Dialect):
         layers: Sequence[Layer],
         parts: Correspondence,
     ) -> None:
-        """Flags, the calibration cache, and the layers that stay in float16."""
+        """Set flags, the calibration cache, and the layers that stay in float16."""
         flags = self._trt.BuilderFlag
         # A DLA computes in FP16 or INT8 only, so without FP16 every other layer would leave it.
         if request.precision != "fp32" or request.dla_core is not None:
@@ -150,9 +150,9 @@ class WeakDialect(Dialect):
 
 
 def cached_calibrator(trt: api.Trt, text: str) -> Any:
-    """A calibrator that feeds no images and has all scales already.
+    """Return a calibrator that has all scales and feeds no images.
 
-    The entropy calibrator of the second kind is the one that NVIDIA documents for a DLA.
+    NVIDIA documents the second entropy calibrator for a DLA.
     """
 
     class CachedCalibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc]
@@ -165,13 +165,13 @@ def cached_calibrator(trt: api.Trt, text: str) -> Any:
             return 1
 
         def get_batch(self, names: Sequence[str]) -> None:
-            """Nothing to measure: a tensor without a scale stays in higher precision."""
+            """Return None: a tensor without a scale stays in higher precision."""
 
         def read_calibration_cache(self) -> bytes:
             return text.encode()
 
         def write_calibration_cache(self, cache: Any) -> None:
-            """The scales are edgert's; what TensorRT makes of them is not saved."""
+            """Discard TensorRT's cache: the scales are edgert's."""
 
     return CachedCalibrator()
 
@@ -180,7 +180,7 @@ class StrongDialect(Dialect):
     """TensorRT 11: types are those of the model. Flags, calibrators and layer precisions were removed in 11.0."""
 
     def set_parser(self, parser: api.OnnxParser, config: api.IBuilderConfig, request: BuildRequest) -> None:
-        """With DLA layers, the parser may rewrite what would not fit; if all are, it also refuses what cannot."""
+        """Let the parser rewrite unsuited layers for a DLA; where all are on it, also refuse unsupported ones."""
         super().set_parser(parser, config, request)
         flags = self._trt.OnnxParserFlag
         if request.dla_core is None:
@@ -200,7 +200,7 @@ class RtxDialect(Dialect):
     """
 
     def check(self, request: BuildRequest) -> None:
-        """Refuses DLAs, too."""
+        """Raise BuildError also for DLAs."""
         super().check(request)
         if request.dla_core is not None:
             raise request.refusal(
@@ -208,7 +208,7 @@ class RtxDialect(Dialect):
             )
 
     def set_target(self, config: api.IBuilderConfig, request: BuildRequest) -> None:
-        """The GPUs asked for; its own choice, all since Ampere, where none is."""
+        """Set the requested GPUs; by default all since Ampere, TensorRT-RTX's own choice."""
         if not request.compute:
             return
         known = api.capabilities(self._trt)
@@ -223,18 +223,18 @@ class RtxDialect(Dialect):
             config.set_compute_capability(getattr(self._trt.ComputeCapability, known[each]), index)
 
     def set_parser(self, parser: api.OnnxParser, config: api.IBuilderConfig, request: BuildRequest) -> None:
-        """Nothing to set."""
+        """Do nothing."""
 
     def set_timing_cache(self, config: api.IBuilderConfig, content: bytes) -> bool:
-        """Has no use for one."""
+        """Return whether there is no cache: none can be used."""
         return not content
 
     def timing_cache(self, config: api.IBuilderConfig) -> bytes:
-        """Empty."""
+        """Return no bytes."""
         return b""
 
 
 def dialect_of(library: api.Library) -> Dialect:
-    """The dialect of a TensorRT."""
+    """Return the dialect of a TensorRT."""
     known = {"weak": WeakDialect, "strong": StrongDialect, "rtx": RtxDialect}
     return known[library.kind](library)

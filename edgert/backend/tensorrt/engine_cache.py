@@ -38,7 +38,7 @@ _RECIPE = "2"
 
 
 def machine_facts(library: Library, machine: Machine, driver: CudaDriver | None, root: Path = Path("/")) -> Facts:
-    """What of a machine an engine depends on; what it has not is left out."""
+    """Return the properties of a machine that an engine depends on; absent ones are left out."""
     gpu = driver.gpus[0] if driver is not None and driver.gpus else None
     found = {
         "TensorRT": full_version(library, root),
@@ -52,7 +52,7 @@ def machine_facts(library: Library, machine: Machine, driver: CudaDriver | None,
 
 
 def request_facts(request: BuildRequest) -> Facts:
-    """What was asked for. The timing cache makes no difference: it saves time."""
+    """Return the properties of a request. The timing cache makes no difference: it only saves time."""
     placed = {name: where for name, where in request.placement.items() if where != GPU}
     settings = [request.obey_fp16, request.version_compatible, request.refit, request.strip, request.direct_io]
     settings += [request.sparse] if request.sparse else []
@@ -74,17 +74,17 @@ def request_facts(request: BuildRequest) -> Facts:
 
 
 def key_of(facts: Facts) -> str:
-    """The key under which an engine is cached. Equal facts give equal keys."""
+    """Return the key under which an engine is cached. Equal facts give equal keys."""
     return f"trt-{hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()[:40]}"
 
 
 def kernels_key(facts: Facts) -> str:
-    """The key of what TensorRT-RTX compiles when the engine of these facts first runs."""
+    """Return the key of the kernels that TensorRT-RTX compiles when this engine first runs."""
     return key_of(facts).replace("trt-", "trt-kernels-", 1)
 
 
 def changes(before: Facts, now: Facts) -> tuple[str, ...]:
-    """What differs, each in words: ``TensorRT 10.3.0 → 10.7.0``, ``another model``."""
+    """Return the differences in words: ``TensorRT 10.3.0 → 10.7.0``, ``another model``."""
     found = []
     for name in dict.fromkeys((*now, *before)):
         pair = before.get(name, ""), now.get(name, "")
@@ -156,8 +156,7 @@ class BuiltEngine:
 
 
 def read_built_engine(content: bytes, request: BuildRequest, where: str = "") -> BuiltEngine:
-    """Reads :attr:`BuiltEngine.content`, which was built for a request of the same facts. Raises ArtifactError when the
-    bytes are no cached engine."""
+    """Read :attr:`BuiltEngine.content`, built for a request with the same facts. Raises ArtifactError."""
     record, _, plan = content.partition(b"\n")
     plain = read_record(record, where)
     formats = {name: Format(**form) for name, form in plain.get("formats", {}).items()}
@@ -170,7 +169,7 @@ def read_built_engine(content: bytes, request: BuildRequest, where: str = "") ->
 
 
 def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:
-    """Reads :attr:`BuiltEngine.record`. Raises ArtifactError for what is none."""
+    """Read :attr:`BuiltEngine.record`. Raises ArtifactError for other content."""
     try:
         plain: Mapping[str, Any] = json.loads(record)
         if plain["schema"] != _SCHEMA:
@@ -191,8 +190,10 @@ log = logging.getLogger("edgert.backend")
 
 
 def cache_engine(store: Store, made: BuiltEngine, machine: Facts) -> None:
-    """Caches an engine, the facts it was built under, and what was measured, which holds for the facts of the machine
-    alone. A store that cannot be written to costs time at the next start, nothing else; it is logged."""
+    """Cache an engine, its facts, and the timings measured, which hold for this machine only.
+
+    A failed write costs time at the next start, nothing else; it is logged.
+    """
     cache_content(store, made.key, made.content)
     cache_content(store, _last_key(made.request.title), json.dumps(dict(made.facts)).encode())
     if made.result.timing_cache:
@@ -200,7 +201,7 @@ def cache_engine(store: Store, made: BuiltEngine, machine: Facts) -> None:
 
 
 def last_facts(store: Store | None, title: str) -> Facts | None:
-    """Under which facts an engine of that title was last built; None where it never was, or that is unknown."""
+    """Return the facts of the last engine of that title; None where there was none, or they are unknown."""
     content = store.get(_last_key(title)) if store is not None else None
     if content is None:
         return None
@@ -211,8 +212,7 @@ def last_facts(store: Store | None, title: str) -> Facts | None:
 
 
 def last_build(store: Store, title: str) -> tuple[Facts, float]:
-    """Under which facts an engine of that title was last built, and the seconds that took; empty and 0 where it never
-    was, or that is unknown."""
+    """Return the facts of the last engine of that title, and the seconds to build it; empty and 0 when unknown."""
     facts = last_facts(store, title) or {}
     record, _, _ = (store.get(key_of(facts)) or b"").partition(b"\n")
     with suppress(ArtifactError):
@@ -221,7 +221,7 @@ def last_build(store: Store, title: str) -> tuple[Facts, float]:
 
 
 def timing_cache(store: Store | None, machine: Facts) -> bytes:
-    """What earlier builds measured on this machine; empty for nothing."""
+    """Return the timings of earlier builds on this machine; empty without any."""
     return (store.get(_timing_key(machine)) if store is not None else None) or b""
 
 
@@ -234,8 +234,10 @@ def _timing_key(machine: Facts) -> str:
 
 
 def options_key(model: Model, options: EngineOptions, rows: int) -> str:
-    """The key of the request that a model and options come to, which takes seconds to make of a large model; 0 rows
-    where they are those of the options."""
+    """Return the key of the request for a model and options; making the request takes seconds for a large model.
+
+    0 ``rows`` means those of the options.
+    """
     shapes = {name: asdict(span) for name, span in options.spans.items()}
     profiles = {name: dict(sizes) for name, sizes in options.profiles.items()}
     asked = [model.digest, str(model.path), profiles, shapes, options.precision, asdict(options.builder), rows]
@@ -243,14 +245,14 @@ def options_key(model: Model, options: EngineOptions, rows: int) -> str:
 
 
 def cache_request(store: Store, key: str, request: BuildRequest) -> None:
-    """Caches what a request comes to: its facts and precision. Not one with operators, whose files may change."""
+    """Cache a request's facts and precision, unless it has custom operators, whose files may change."""
     if not request.operators:
         plain = {"facts": dict(request_facts(request)), "precision": request.precision}
         cache_content(store, key, json.dumps(plain).encode())
 
 
 def cached_request(store: Store, key: str) -> tuple[Facts, Precision] | None:
-    """What :func:`cache_request` cached; None where there is nothing, or it is of another edgert."""
+    """Return what :func:`cache_request` cached; None where there is nothing, or it is of another edgert."""
     with suppress(ValueError, KeyError, TypeError):
         plain = json.loads(store.get(key) or b"")
         return plain["facts"], plain["precision"]

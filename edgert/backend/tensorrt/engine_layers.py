@@ -87,7 +87,7 @@ class EngineFacts:
 
 
 def engine_facts(text: str) -> EngineFacts:
-    """Reads an inspector's JSON. Raises BuildError for what is none."""
+    """Read an inspector's JSON. Raises BuildError for other text."""
     try:
         content = json.loads(text)
         layers = content["Layers"]
@@ -102,7 +102,7 @@ def engine_facts(text: str) -> EngineFacts:
 
 
 def logged_facts(records: Iterable[LogRecord]) -> EngineFacts:
-    """The layers in the summary that ends a build's log, where there is no inspector; none if it has no summary."""
+    """Return the layers in the summary at the end of a build's log, for engines without inspector; else none."""
     layers = []
     for name, kind in summary(records).items():
         accelerator: Accelerator = "dla" if kind == "dla" else "gpu"
@@ -112,18 +112,16 @@ def logged_facts(records: Iterable[LogRecord]) -> EngineFacts:
 
 
 def accelerators(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> dict[str, Accelerator]:
-    """Node → where it runs; a node whose layer was folded away is not there. ``nodes``: as for :func:`layer_nodes`."""
+    """Return node → accelerator; nodes whose layers were folded away are absent. ``nodes``: see :func:`layer_nodes`."""
     pairs = zip(facts.layers, layer_nodes(facts, nodes), strict=True)
     return {name: layer.accelerator for layer, names in pairs for name in names}
 
 
 def layer_nodes(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """For every layer, the nodes in it; none for what changes layouts or hands tensors over.
+    """Return the nodes of every layer; none for layers that change layouts or copy tensors.
 
-    A region that lists its first and last node only has the nodes between them that no other layer claims.
-
-    Args:
-        nodes: node → its outputs, in the order they run.
+    A region that lists its first and last node only has the nodes between them that no other layer claims. ``nodes`` is
+    node → its outputs, in the order they run.
     """
     makers = {tensor: name for name, outputs in nodes.items() for tensor in outputs if tensor}
     found = [() if layer.moves else tuple(known_names(layer.nodes, nodes, makers)) for layer in facts.layers]
@@ -157,7 +155,7 @@ def _layer(layer: Any) -> EngineLayer:
 
 
 def _names(name: str) -> tuple[str, ...]:
-    """The layers in a name like ``a + b``, ``PWN(a, b)`` or ``{ForeignNode[a...b]}``."""
+    """Return the layers in a name like ``a + b``, ``PWN(a, b)`` or ``{ForeignNode[a...b]}``."""
     ends = foreign_ends(name)
     return ends or tuple(part.strip() for part in _FUSED.split(name) if part.strip())
 
@@ -192,10 +190,10 @@ class LayerTime:
 
 
 def layer_times(session: TrtSession, runs: int) -> dict[str, float]:
-    """Layer → median milliseconds, in the order they run. Blocks; the session runs slower from now on.
+    """Return layer → median milliseconds, in the order they run. Blocks; the session runs slower from now on.
 
-    A layer that is reported several times in a run counts with their sum. Whole runs take longer than the sum of their
-    layers: TensorRT times each by itself, with the gaps between them left out.
+    A layer that is reported several times in a run counts with their sum. Complete runs take longer than the sum of
+    their layers, because TensorRT leaves out the gaps between them.
     """
     for _ in range(_WARM_UP):
         session.run()
@@ -213,8 +211,10 @@ def layer_times(session: TrtSession, runs: int) -> dict[str, float]:
 
 
 def mapped(times: Mapping[str, float], facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> list[LayerTime]:
-    """The layers whose times :func:`layer_times` gave, with the nodes that they are of; ``nodes``: ONNX node → its
-    outputs, in the order they run."""
+    """Return the layers of :func:`layer_times`, with the nodes that they compute.
+
+    ``nodes`` is ONNX node → its outputs, in the order they run.
+    """
     known = {layer.name: (layer, names) for layer, names in zip(facts.layers, layer_nodes(facts, nodes), strict=True)}
     unknown = EngineLayer("", "", "", (), (), (), False, False)
     found = []

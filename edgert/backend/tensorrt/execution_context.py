@@ -60,17 +60,17 @@ class Layout:
         return tuple(1 if self.vector > 1 and dim == self.vector_dim else step * self.vector for dim, step in along)
 
     def plain(self, memory: U8) -> Array:
-        """The array in ``memory``, without a copy; for a plain layout."""
+        """Return the array in ``memory``, without a copy; for a plain layout."""
         size = math.prod(self.shape) * np.dtype(self.dtype).itemsize
         return memory[:size].view(self.dtype).reshape(self.shape)
 
     def pack(self, values: Array, memory: U8) -> None:
-        """Writes an array of :attr:`shape` as TensorRT wants it; padding is left as it is."""
+        """Write an array of :attr:`shape` in TensorRT's layout; padding is not written."""
         for piece, where in self._pieces(values):
             self._view(memory)[where] = piece
 
     def unpack(self, memory: U8, values: Array) -> None:
-        """Reads it back into an array of :attr:`shape`."""
+        """Read memory in TensorRT's layout into an array of :attr:`shape`."""
         for piece, where in self._pieces(values):
             piece[...] = self._view(memory)[where]
 
@@ -80,7 +80,7 @@ class Layout:
         return tuple(-(-size // self.vector) if dim == self.vector_dim else size for dim, size in enumerate(self.shape))
 
     def _view(self, memory: U8) -> Array:
-        """Memory as an array with one dimension more, the place in an element."""
+        """Return memory as an array with one dimension more, the position in a vector."""
         item = np.dtype(self.dtype).itemsize
         strides = (*(stride * self.vector * item for stride in self.strides), item)
         shape = (*self._elements, self.vector)
@@ -88,7 +88,7 @@ class Layout:
         return np.lib.stride_tricks.as_strided(flat, shape, strides)
 
     def _pieces(self, values: Array) -> list[tuple[Array, Index]]:
-        """For each place in an element: the part of the array that is stored there, and where."""
+        """Return for each position in a vector the part of the array that is stored there, and where."""
         every: Index = (slice(None),) * len(self.shape)
         if self.vector == 1:
             return [(values, (*every, 0))]
@@ -102,7 +102,7 @@ class Layout:
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a C-contiguous array, in elements."""
+    """Return strides of a C-contiguous array, in elements."""
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
@@ -110,7 +110,7 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def profiler_to(trt: Trt, sink: Callable[[str, float], object]) -> IProfiler:
-    """A profiler that passes on the name and the milliseconds of every layer, once per run, in the order they run."""
+    """Return a profiler that passes on name and milliseconds of every layer, once per run, in order."""
 
     class Profiler(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -123,15 +123,17 @@ def profiler_to(trt: Trt, sink: Callable[[str, float], object]) -> IProfiler:
 
 
 class Context:
-    """Shapes are set once: changing them would spoil every CUDA graph that was recorded of it, so that other shapes are
-    another context (https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, CUDA Graphs).
+    """An execution context with fixed shapes.
+
+    Other shapes would spoil every CUDA graph recorded from it, so they need another context. See
+    https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, CUDA Graphs.
 
     Args:
-        context: what TensorRT made.
+        context: of TensorRT.
         index: of the optimization profile.
-        shapes: of inputs; those that are not there have the engine's own.
+        shapes: of inputs; by default the engine's own.
         ran: called once, when the first run was put on the stream.
-        why: TensorRT's last line about what went wrong; empty where there is none.
+        why: TensorRT's last line about an error; empty where there is none.
 
     Raises:
         ModelError: a shape is open, not allowed by the profile, or depends on the data; or a tensor is a shape.
@@ -165,13 +167,13 @@ class Context:
         self.rows = min((self.layouts[name].shape[0] for name in self.inputs if self.layouts[name].shape), default=1)
 
     def bind(self, blocks: Mapping[str, Block]) -> None:
-        """Sets where each tensor is, for good. Raises DeviceError for memory that TensorRT does not take."""
+        """Set the final address of each tensor. Raises DeviceError for memory that TensorRT refuses."""
         for name, block in blocks.items():
             if not self._context.set_tensor_address(name, block.address):
                 raise DeviceError(f"TensorRT does not take the memory of {name!r}", why="its log has the reason")
 
     def enqueue(self) -> None:
-        """Puts one run on the stream. Raises BuildError when TensorRT fails, DeviceError when the GPU is lost."""
+        """Put one run on the stream. Raises BuildError when TensorRT fails, DeviceError when the GPU is lost."""
         if not self._context.execute_async_v3(self._stream.handle):
             why = self._why() or "it logged no reason"
             try:
@@ -185,11 +187,11 @@ class Context:
             ran()
 
     def profile(self, sink: Callable[[str, float], object]) -> None:
-        """From now on every run reports its layers' names and milliseconds, and waits for the GPU to measure them."""
+        """Report layer names and milliseconds from every later run, each of which then waits for the GPU."""
         self._context.profiler = profiler_to(self._trt, sink)
 
     def _set_shapes(self, shapes: Shapes) -> None:
-        """Those of the outputs follow from them."""
+        """Set the inputs' shapes; those of the outputs follow."""
         for name in self.inputs:
             shape = tuple(shapes.get(name) or self._engine.get_tensor_shape(name))
             if not self._context.set_input_shape(name, shape):
@@ -235,7 +237,7 @@ class Context:
 
 
 def dtype_of(engine: ICudaEngine, name: str, title: str) -> str:
-    """NumPy's name for a tensor's type. Raises ModelError for a type that NumPy has not."""
+    """Return NumPy's name for a tensor's type. Raises ModelError for a type that NumPy lacks."""
     kind = engine.get_tensor_dtype(name).name
     if kind not in NUMPY_NAMES:
         raise ModelError(f"tensor {name!r} is of type {kind}", why="edgert feeds plain tensors only", where=title)

@@ -57,10 +57,10 @@ class KernelCache:
         self._cached_bytes, self._ran = self._read(), set[object]()
 
     def context(self) -> api.IExecutionContext:
-        """A new execution context; None where TensorRT makes none.
+        """Return a new execution context; None where TensorRT makes none.
 
-        Its kernels are made for the shapes that it is given (eager). By default TensorRT-RTX runs kernels for all
-        shapes while it makes better ones in the background, and a CUDA graph would hold the former for good:
+        Its kernels are compiled for its shapes at once (eager). By default TensorRT-RTX runs generic kernels while it
+        compiles better ones in the background, and a CUDA graph would keep the generic ones:
         https://docs.nvidia.com/deeplearning/tensorrt-rtx/latest/inference-library/work-with-dynamic-shapes.html.
         """
         settings: api.IRuntimeConfig = self._engine.create_runtime_config()
@@ -71,13 +71,12 @@ class KernelCache:
         return self._engine.create_execution_context(settings)
 
     def opened(self) -> None:
-        """A context was opened, and kernels were compiled for its shapes: where none were found, they are cached, as
-        the process may end before it runs."""
+        """Cache the kernels of a context that was opened, if there were none: the process may end before it runs."""
         if not self._cached_bytes:
             self._cache()
 
     def ran(self, profile: int, shapes: Shapes) -> None:
-        """A context ran for the first time: what was compiled for its shapes is cached, atomically."""
+        """Cache the kernels of a context that ran for the first time, atomically."""
         ran = profile, tuple(shapes.items())
         if ran not in self._ran:  # else another session's context brought them here
             self._ran.add(ran)
@@ -122,7 +121,7 @@ class KernelCache:
         return 0
 
     def _is_disturbed(self) -> bool:
-        """Return whether the GPU refuses ordinary work now, as it does while somebody records a CUDA graph."""
+        """Return whether the GPU refuses ordinary work now, as it does while a CUDA graph is recorded."""
         try:
             self._synchronize()
         except DeviceError as error:

@@ -1,8 +1,8 @@
-"""Which TensorRT is installed: found, and imported when it is first used. And names for its objects in annotations.
+"""The installed TensorRT, imported when it is first used, and names of its objects for annotations.
 
-The binding has no types that a checker could use, so each of those names stands for anything. They are still worth
-writing: a test resolves every attribute that this package touches by these annotations and looks it up among the names
-that each version of TensorRT has.
+The binding has no types that a checker could use, so each of those names is ``Any``. They are still useful: a test
+resolves every attribute that this package touches by these annotations. It looks each up among the names that each
+version of TensorRT has.
 """
 
 import ctypes
@@ -84,8 +84,10 @@ class Library:
 
 @lru_cache(maxsize=3)
 def load(wanted: Wanted = "auto") -> Library:
-    """Imports TensorRT; ``auto`` is TensorRT where it is installed, else TensorRT-RTX. Raises DeviceError, with how to
-    install it on this machine, when it cannot be imported, and BuildError when it is older than edgert can use."""
+    """Import TensorRT; ``auto`` is TensorRT where it is installed, else TensorRT-RTX.
+
+    Raises DeviceError, with how to install it on this machine, and BuildError for a version that is too old.
+    """
     troubles: list[ImportError] = []
     for package, modules in _MODULES.items():
         if wanted in ("auto", package):
@@ -98,7 +100,7 @@ def load(wanted: Wanted = "auto") -> Library:
 
 
 def library_of(trt: Trt) -> Library:
-    """A module that has been imported. Raises BuildError for a version that edgert cannot use."""
+    """Return the library of an imported module. Raises BuildError for a version that edgert cannot use."""
     version = str(trt.__version__)
     if "rtx" in trt.__name__:
         return Library(trt, version, "rtx")
@@ -106,7 +108,7 @@ def library_of(trt: Trt) -> Library:
 
 
 def kind_of(version: str) -> Kind:
-    """How TensorRT of a version takes types. Raises BuildError for one that edgert cannot use."""
+    """Return how TensorRT of a version gets types. Raises BuildError for one that edgert cannot use."""
     release = release_of(version)
     if release < _OLDEST or release[0] == 9:
         raise BuildError(
@@ -118,7 +120,7 @@ def kind_of(version: str) -> Kind:
 
 
 def release_of(version: str) -> tuple[int, int]:
-    """``(10, 3)`` for ``"10.3.0"``. Raises BuildError for what is no version."""
+    """Return ``(10, 3)`` for ``"10.3.0"``. Raises BuildError for other text."""
     match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])", version)
     if match is None:
         raise BuildError(f"{version!r} is no TensorRT version", why="it does not begin with two numbers")
@@ -126,14 +128,15 @@ def release_of(version: str) -> tuple[int, int]:
 
 
 def capabilities(trt: Trt) -> dict[str, str]:
-    """The compute capabilities that a TensorRT-RTX lists as supported → its names: ``{"8.6": "SM86"}``."""
+    """Return the compute capabilities that TensorRT-RTX supports → its names: ``{"8.6": "SM86"}``."""
     names = [name for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
     return {f"{name[2:-1]}.{name[-1]}": name for name in sorted(names, key=lambda name: int(name[2:]))}
 
 
 def unsupported(library: Library, compute: str) -> str:
-    """That a GPU's compute capability is none that TensorRT-RTX lists, in one line; empty where it is. Releases differ
-    in what they make of such a GPU: on 9.0, 1.4 runs and 1.7 refuses. TensorRT itself builds for the GPU that is there.
+    """Return a message where TensorRT-RTX does not list a GPU's compute capability; empty where it does.
+
+    Releases treat such a GPU differently: on 9.0, 1.4 runs and 1.7 refuses. TensorRT itself builds for the present GPU.
     """
     listed = capabilities(library.trt) if library.kind == "rtx" else {compute: ""}
     if compute in listed:
@@ -142,8 +145,11 @@ def unsupported(library: Library, compute: str) -> str:
 
 
 def full_version(library: Library, root: Path = Path("/")) -> str:
-    """``10.3.0.30``: with the number of the build, where the loaded library or its Debian package has it. Builds of one
-    version do not open each other's engines, as 10.3.0.26 and 10.3.0.30 of JetPack 6, which both report 10.3.0."""
+    """Return ``10.3.0.30``: with the build number, where the loaded library or its Debian package has it.
+
+    Builds of one version do not open each other's engines, as 10.3.0.26 and 10.3.0.30 of JetPack 6, which both report
+    10.3.0.
+    """
     if library.kind == "rtx":
         return f"RTX {library.version}"
     major = release_of(library.version)[0]
@@ -152,7 +158,7 @@ def full_version(library: Library, root: Path = Path("/")) -> str:
 
 
 def _loaded_version(major: int) -> str:
-    """What the library in this process reports of itself (NvInferRuntime.h of 10.x); empty for one that does not."""
+    """Return the version that the loaded library reports (NvInferRuntime.h of 10.x); empty where it reports none."""
     try:
         loaded = ctypes.CDLL(f"libnvinfer.so.{major}", mode=os.RTLD_NOLOAD)  # found by its name wherever it came from
         return ".".join(str(getattr(loaded, f"getInferLib{part}Version")()) for part in _PARTS)
@@ -161,7 +167,7 @@ def _loaded_version(major: int) -> str:
 
 
 def missing(trouble: ImportError, machine: Machine, wanted: Wanted) -> DeviceError:
-    """The error whose fix is how TensorRT is installed on a machine."""
+    """Return the error whose fix is how to install TensorRT on a machine."""
     name, package = ("TensorRT-RTX", "tensorrt-rtx") if wanted == "tensorrt_rtx" else ("TensorRT", "tensorrt")
     where = f"{machine.model or machine.name}, JetPack {machine.jetpack}" if machine.is_jetson else machine.name
     if not machine.is_jetson:

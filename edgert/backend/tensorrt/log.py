@@ -88,7 +88,7 @@ _FOREIGN = re.compile(r"^\{ForeignNode\[(.*)\]\}$")
 
 
 def classify(severity: str, text: str) -> LogRecord:
-    """The record of a line: its kind, and the layer it is about."""
+    """Return the record of a line: its kind, and its layer."""
     relevant = _WORTH_A_LOOK.search(text) if severity != "VERBOSE" else _PLACED.search(text)
     for kind, pattern in _PATTERNS if relevant else ():
         match = pattern.search(text)
@@ -99,17 +99,17 @@ def classify(severity: str, text: str) -> LogRecord:
 
 
 def is_worth_keeping(record: LogRecord) -> bool:
-    """Whether a record is retained: all but the verbose lines that mean nothing to edgert."""
+    """Return whether a record is retained: all but verbose lines without a meaning for edgert."""
     return record.severity != "VERBOSE" or bool(record.kind)
 
 
 def summary(records: Iterable[LogRecord]) -> dict[str, str]:
-    """Layer as the builder's closing summary names it → ``dla`` or ``gpu``. Empty where the log has no summary."""
+    """Return layer, as in the builder's closing summary, → ``dla`` or ``gpu``. Empty without a summary."""
     return {record.layer: record.kind for record in records if record.kind in ("dla", "gpu")}
 
 
 def reasons(records: Iterable[LogRecord]) -> Mapping[str, str]:
-    """Layer → why it left the DLA: the reason in the log, else the line that reports the move.
+    """Return layer → why it left the DLA: the reason in the log, else the line that reports the move.
 
     A reason without a layer of its own belongs to the next layer that is moved.
     """
@@ -127,7 +127,7 @@ def reasons(records: Iterable[LogRecord]) -> Mapping[str, str]:
 
 
 def asked_bytes(records: Iterable[LogRecord]) -> int:
-    """The most memory that a line about too little of it names; 0 where none names an amount.
+    """Return the largest amount in lines about too little memory; 0 where none names an amount.
 
     TensorRT writes ``Requested amount of GPU memory (123 bytes) could not be allocated``, or ``insufficient memory on
     requested size of 123``.
@@ -137,13 +137,13 @@ def asked_bytes(records: Iterable[LogRecord]) -> int:
 
 
 def foreign_ends(layer: str) -> tuple[str, ...]:
-    """First and last layer of ``{ForeignNode[first...last]}``, one where it has only one; empty for another name."""
+    """Return first and last layer of ``{ForeignNode[first...last]}``, or its only one; empty for another name."""
     match = _FOREIGN.match(layer)
     return tuple(dict.fromkeys(match[1].split("..."))) if match else ()
 
 
 def tail(records: Iterable[LogRecord], lines: int = 5) -> str:
-    """The last errors, or where there are none the last lines, joined for a message."""
+    """Return the last errors, or else the last lines, joined for a message."""
     lines_read = list(records)
     errors = [record.text for record in lines_read if record.severity in ("ERROR", "INTERNAL_ERROR")]
     chosen = errors or [record.text for record in lines_read if record.severity != "VERBOSE"]
@@ -154,7 +154,7 @@ def tail(records: Iterable[LogRecord], lines: int = 5) -> str:
 
 
 def logger_to(trt: Trt, sink: Callable[[LogRecord], object]) -> ILogger:
-    """A logger that passes on what is worth retaining. TensorRT has one logger per process; the first one made wins."""
+    """Return a logger that passes on retained lines. TensorRT has one logger per process: the first one made."""
 
     class Logger(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -170,7 +170,9 @@ def logger_to(trt: Trt, sink: Callable[[LogRecord], object]) -> ILogger:
 
 @lru_cache(maxsize=2)
 def shared_logger(trt: Trt) -> tuple[ILogger, deque[LogRecord]]:
-    """The logger of everything that this process opens and runs, and its last lines, for who clears them first. It
-    lives as long as the process: TensorRT writes to the first one that it got, even when its engine is closed."""
+    """Return the logger of everything that this process opens and runs, and its last lines; clear these first.
+
+    It lives as long as the process: TensorRT writes to the first one that it got, even when its engine is closed.
+    """
     lines: deque[LogRecord] = deque(maxlen=200)
     return logger_to(trt, lines.append), lines

@@ -1,5 +1,6 @@
-"""The network that TensorRT's parser makes of an ONNX model: its formats and shapes, which nodes its layers are of, and
-which layers run on a DLA core.
+"""The network that TensorRT's parser makes of an ONNX model.
+
+This sets its formats and shapes, maps its layers to nodes, and places layers on a DLA core.
 """
 
 import re
@@ -54,7 +55,7 @@ class Correspondence:
 
 
 def network_layers(network: api.INetworkDefinition) -> tuple[Layer, ...]:
-    """The layers of a parsed network."""
+    """Return the layers of a parsed network."""
     found = []
     for index in range(network.num_layers):
         layer: api.ILayer = network.get_layer(index)
@@ -66,7 +67,7 @@ def network_layers(network: api.INetworkDefinition) -> tuple[Layer, ...]:
 
 
 def metadata_names(metadata: str) -> tuple[str, ...]:
-    """The names in a layer's metadata; a name may itself have brackets."""
+    """Return the names in a layer's metadata; a name may itself have brackets."""
     if _MARK not in metadata:
         return ()
     parts = _SPLIT.split(metadata)[1:]
@@ -74,7 +75,7 @@ def metadata_names(metadata: str) -> tuple[str, ...]:
 
 
 def correspond(layers: Sequence[Layer], nodes: Mapping[str, tuple[str, ...]]) -> Correspondence:
-    """Matches layers, in the network's order, with nodes: node → its output tensors."""
+    """Match layers, in the network's order, with nodes: node → its output tensors."""
     makers = {tensor: name for name, outputs in nodes.items() for tensor in outputs if tensor}
     direct: list[tuple[str, ...]] = []  # what a layer computes, by its metadata, its name, or the tensors it computes
     for layer in layers:
@@ -95,7 +96,7 @@ def correspond(layers: Sequence[Layer], nodes: Mapping[str, tuple[str, ...]]) ->
 
 
 def known_names(names: Sequence[str], nodes: Mapping[str, object], makers: Mapping[str, str]) -> Iterator[str]:
-    """The nodes that TensorRT's names for them mean; unknown ones are left out."""
+    """Yield the nodes that TensorRT's names mean; unknown ones are left out."""
     for name in names:
         if name in nodes:
             yield name
@@ -104,7 +105,7 @@ def known_names(names: Sequence[str], nodes: Mapping[str, object], makers: Mappi
 
 
 def _helped(layers: Sequence[Layer], direct: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The nodes of every layer, those of a helper being its readers'; layers stand in the order they run, or nearly."""
+    """Return the nodes of every layer; a helper layer has its readers' nodes. Layers are roughly in running order."""
     readers: dict[str, list[int]] = {}
     for position, layer in enumerate(layers):
         for tensor in layer.inputs:
@@ -121,7 +122,7 @@ def _helped(layers: Sequence[Layer], direct: Sequence[tuple[str, ...]]) -> list[
 
 
 def _name(tensor: api.ITensor) -> str:
-    """Empty for an optional input that is left out."""
+    """Return a tensor's name, empty for an omitted optional input."""
     return "" if tensor is None else str(tensor.name)
 
 
@@ -129,7 +130,7 @@ _MOST_ERRORS = 5
 
 
 def parse(parser: api.OnnxParser, network: api.INetworkDefinition, request: BuildRequest) -> None:
-    """Fills the parser's network. Raises BuildError that names the nodes it stumbled over."""
+    """Fill the parser's network. Raises BuildError with the nodes that fail."""
     if parser.parse(request.model):
         if not network.num_outputs:  # bytes that are no ONNX at all may be parsed as an empty model
             raise request.refusal("TensorRT found no network in the model", "nothing in it computes an output")
@@ -146,7 +147,7 @@ def parse(parser: api.OnnxParser, network: api.INetworkDefinition, request: Buil
 
 
 def set_formats(trt: api.Trt, network: api.INetworkDefinition, request: BuildRequest) -> None:
-    """Layouts and types of inputs and outputs. Raises BuildError for a tensor that is neither."""
+    """Set layouts and types of inputs and outputs. Raises BuildError for a tensor that is neither."""
     ends: dict[str, api.ITensor] = {}
     for index in range(network.num_inputs):
         ends[network.get_input(index).name] = network.get_input(index)
@@ -164,7 +165,7 @@ def set_formats(trt: api.Trt, network: api.INetworkDefinition, request: BuildReq
 def add_profiles(
     builder: api.Builder, network: api.INetworkDefinition, config: api.IBuilderConfig, request: BuildRequest
 ) -> None:
-    """Optimization profiles. Raises BuildError where an input with open dimensions has no shapes."""
+    """Add optimization profiles. Raises BuildError where an input with open dimensions has no shapes."""
     inputs: dict[str, tuple[int, ...]] = {}
     for index in range(network.num_inputs):
         tensor: api.ITensor = network.get_input(index)
@@ -190,7 +191,7 @@ def add_profiles(
 
 
 def _check(name: str, shape: tuple[int, ...], span: Span, request: BuildRequest) -> None:
-    """TensorRT would only log that a profile does not fit, and build nothing."""
+    """Raise BuildError for a profile that does not fit; TensorRT would only log it, and build nothing."""
     for sizes in (span.least, span.usual, span.most):
         fits = len(sizes) == len(shape) and all(dim < 0 or dim == size for dim, size in zip(shape, sizes, strict=True))
         if not fits:
@@ -201,7 +202,7 @@ def _check(name: str, shape: tuple[int, ...], span: Span, request: BuildRequest)
 
 
 def _error(error: api.ParserError, request: BuildRequest) -> BuildError:
-    """Releases before 10.0 report the node's position only."""
+    """Return a parser's error; releases before 10.0 report the node's position only."""
     name = error.node_name() if hasattr(error, "node_name") else ""
     operator = error.node_operator() if hasattr(error, "node_operator") else ""
     name = name or dict(enumerate(request.nodes)).get(error.node(), "")
@@ -222,7 +223,7 @@ def _error(error: api.ParserError, request: BuildRequest) -> BuildError:
 
 
 def check_core(builder: api.Builder, request: BuildRequest) -> None:
-    """Raises DeviceError when the engine's DLA core is not there."""
+    """Raise DeviceError when the engine's DLA core is missing."""
     core, cores = request.dla_core, builder.num_DLA_cores
     if core is not None and core >= cores:
         raise DeviceError(
@@ -240,12 +241,14 @@ def place(
     request: BuildRequest,
     parts: Correspondence,
 ) -> tuple[str, ...]:
-    """Sets the accelerator of layers by the placement; the GPU may run what the DLA cannot. Returns nodes placed on the
-    DLA that TensorRT reports it cannot run there.
+    """Set the accelerator of layers by the placement; the GPU may run what the DLA cannot.
 
-    A network that is all on the DLA is put there as ``trtexec --useDLACore`` does, by default. In a mixed one each
-    layer is put where its nodes are; a layer that helps nodes on both sides stays on the GPU. Flags for precision must
-    be set by now: what a DLA can run depends on them.
+    A network that is all on the DLA is put there by default, as ``trtexec --useDLACore`` does. In a mixed one each
+    layer is put where its nodes are; a layer that helps nodes on both sides stays on the GPU. Set flags for precision
+    before: they decide what a DLA can run.
+
+    Returns:
+        Nodes placed on the DLA that TensorRT reports it cannot run there.
     """
     core = request.dla_core
     if core is None:

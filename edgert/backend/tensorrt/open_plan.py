@@ -77,7 +77,7 @@ class OpenPlan:
         return int(self._engine.device_memory_size) if hasattr(self._engine, "device_memory_size") else 0
 
     def shapes(self, mode: str) -> dict[str, tuple[int, ...]]:
-        """The tensors that are ``INPUT`` or ``OUTPUT``, in order; an open dimension is negative."""
+        """Return the tensors that are ``INPUT`` or ``OUTPUT``, in order; an open dimension is negative."""
         trt: api.Trt = self._library.trt
         wanted = trt.TensorIOMode.INPUT if mode == "INPUT" else trt.TensorIOMode.OUTPUT
         names = [str(self._engine.get_tensor_name(index)) for index in range(self._engine.num_io_tensors)]
@@ -85,12 +85,14 @@ class OpenPlan:
         return {name: tuple(self._engine.get_tensor_shape(name)) for name in ours}
 
     def dtype(self, name: str) -> str:
-        """NumPy's name for a tensor's type. Raises ModelError for a type that NumPy has not."""
+        """Return NumPy's name for a tensor's type. Raises ModelError for a type that NumPy lacks."""
         return dtype_of(self._engine, name, self._title)
 
     def context(self, index: int, shapes: Shapes, stream: Stream) -> Context:
-        """A new execution context for input shapes within an optimization profile, its work on a stream. Raises
-        DeviceError where TensorRT makes none, and ModelError as :class:`Context`."""
+        """Return a new execution context for input shapes within an optimization profile, on a stream.
+
+        Raises DeviceError where TensorRT makes none, and ModelError as :class:`Context`.
+        """
         kernels = self._kernels
         made: api.IExecutionContext = kernels.context() if kernels else self._engine.create_execution_context()
         why = tail(self._log) if made is None else ""
@@ -120,13 +122,13 @@ class OpenPlan:
         return context
 
     def close(self) -> None:
-        """Gives the engine back, then the runtime, once the contexts are gone."""
+        """Free the engine, then the runtime, once the contexts are gone."""
         self._kernels = None
         self._engine = None
         self._runtime = None
 
     def _refusal(self, why: str) -> DeviceError:
-        """Of a GPU that this TensorRT-RTX does not list; compiling once more would not help."""
+        """Return the error for a GPU that this TensorRT-RTX does not list; another build would not help."""
         return DeviceError(
             f"{self._library.title} refuses this GPU",
             why=f"compute capability {self.unsupported}: {why}",
@@ -136,7 +138,7 @@ class OpenPlan:
 
 
 def _runtime(library: api.Library, core: int | None, title: str, *, host_code: bool) -> api.Runtime:
-    """A runtime that can open an engine of ``core``. It must outlive the engine."""
+    """Return a runtime that can open an engine of ``core``. It must outlive the engine."""
     trt: api.Trt = library.trt
     if can_plug(library):
         register_operators(trt)

@@ -58,7 +58,7 @@ __device__ inline void store(half *p, long long i, float v)
 
 
 def source(one: Operator, dtypes: Sequence[str]) -> str:
-    """CUDA C for tensors of these types, inputs first."""
+    """Return CUDA C for tensors of these types, inputs first."""
     names = (*one.inputs, *one.outputs)
     lines = ["struct Arguments {"]
     for name, dtype in zip(names, dtypes, strict=True):
@@ -72,7 +72,7 @@ def source(one: Operator, dtypes: Sequence[str]) -> str:
 def arguments(
     one: Operator, addresses: Sequence[int], shapes: Sequence[Sequence[int]], settings: Mapping[str, Any]
 ) -> tuple[bytes, int]:
-    """The struct for one launch, and how many threads it needs."""
+    """Return the struct for one launch, and how many threads it needs."""
     packed = b""
     for address, shape in zip(addresses, shapes, strict=True):
         sizes = [*shape, *[1] * (MOST_DIMENSIONS - len(shape))]
@@ -85,7 +85,7 @@ def arguments(
 
 
 def _numbers(one: Operator) -> dict[str, str]:
-    """Attributes that a kernel gets, with their C types; texts are for the function only."""
+    """Return attributes that a kernel gets, with their C types; texts are for the function only."""
     found = {name: default for name, default in one.attributes.items() if not isinstance(default, str)}
     return {name: "double" if isinstance(value, float) else "long long" for name, value in found.items()}
 
@@ -97,12 +97,12 @@ _CREATORS: dict[tuple[int, str], Any] = {}
 
 
 def can_plug(library: api.Library) -> bool:
-    """Whether this TensorRT has plugins that are written in Python: not before 10.0, and never TensorRT-RTX."""
+    """Return whether this TensorRT has plugins written in Python: from 10.0, and never TensorRT-RTX."""
     return library.kind != "rtx" and api.release_of(library.version) >= _FIRST
 
 
 def check_plugins(request: BuildRequest, library: api.Library) -> None:
-    """Raises BuildError for custom operators where there are no such plugins."""
+    """Raise BuildError for custom operators where there are no such plugins."""
     if request.operators and not can_plug(library):
         raise request.refusal(
             f"{library.title} cannot run custom operators",
@@ -112,8 +112,10 @@ def check_plugins(request: BuildRequest, library: api.Library) -> None:
 
 
 def register_operators(trt: api.Trt) -> None:
-    """Makes every operator with a kernel known to TensorRT, by its domain; before parsing, and before an engine that
-    has one is opened. Does nothing the second time."""
+    """Register every operator with a kernel in TensorRT, by its domain, once.
+
+    Call it before parsing, and before opening an engine that has one.
+    """
     for one in operators():
         key = id(trt), str(one)
         if one.cuda and key not in _CREATORS:
@@ -124,7 +126,7 @@ def register_operators(trt: api.Trt) -> None:
 
 
 def creator_of(trt: api.Trt, one: Operator) -> Any:
-    """What makes the plugins of an operator, from a node's attributes or from an engine's."""
+    """Return the factory of an operator's plugins, from a node's attributes or from an engine's."""
 
     class OperatorCreator(trt.IPluginCreatorV3One):  # type: ignore[misc]
         """Its base must be initialized by name: pybind11 does not follow ``super``."""
@@ -141,12 +143,12 @@ def creator_of(trt: api.Trt, one: Operator) -> Any:
 
 
 def plugin_of(trt: api.Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
-    """A plugin for one node."""
+    """Return a plugin for one node."""
 
     bases: Any = (trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime)
 
     class OperatorPlugin(*bases):  # type: ignore[misc]
-        """Stands for the node while the engine is built and when it runs."""
+        """The node's plugin, during the build and at run time."""
 
         def __init__(self) -> None:
             trt.IPluginV3.__init__(self)
@@ -189,16 +191,16 @@ def plugin_of(trt: api.Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
             return desc.type.name in known
 
         def configure_plugin(self, inputs: Any, outputs: Any) -> None:
-            """Nothing to prepare."""
+            """Do nothing."""
 
         def on_shape_change(self, inputs: Any, outputs: Any) -> None:
-            """Every launch gets the sizes."""
+            """Do nothing: every launch gets the sizes."""
 
         def get_valid_tactics(self) -> list[int]:
             return []
 
         def set_tactic(self, tactic: int) -> None:
-            """There is one kernel."""
+            """Do nothing: there is one kernel."""
 
         def get_workspace_size(self, inputs: Any, outputs: Any) -> int:
             return 0
@@ -230,7 +232,7 @@ def plugin_of(trt: api.Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
 
 
 def _fields(trt: api.Trt, settings: Mapping[str, Any]) -> list[Any]:
-    """A field for each attribute, of the types that the ONNX parser makes of attributes."""
+    """Return a field for each attribute, of the types that the ONNX parser makes of attributes."""
     found, kinds = [], trt.PluginFieldType
     for name, value in settings.items():
         if isinstance(value, str):
@@ -243,7 +245,7 @@ def _fields(trt: api.Trt, settings: Mapping[str, Any]) -> list[Any]:
 
 
 def _values(fields: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields as the kind of number that the operator's defaults are."""
+    """Return fields, converted to the number types of the operator's defaults."""
     found: dict[str, Any] = {}
     for one in fields:
         field: api.PluginField = one
@@ -262,7 +264,7 @@ def _vendor_name(dtype: str) -> str:
 
 
 def _dtypes(ports: Sequence[Any]) -> list[str]:
-    """NumPy's names for the types of tensors whose shapes may be open."""
+    """Return NumPy's names for the types of tensors whose shapes may be open."""
     found = []
     for one in ports:
         port: api.DynamicPluginTensorDesc = one
@@ -273,7 +275,7 @@ def _dtypes(ports: Sequence[Any]) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _kernel(one: Operator, dtypes: tuple[str, ...]) -> DriverKernel:
-    """Compiled for this machine's GPU when it is first needed. Raises BuildError with the compiler's log."""
+    """Compile the kernel for this machine's GPU when it is first needed. Raises BuildError with the compiler's log."""
     from edgert.memory.cuda.nvrtc import nvrtc
 
     driver = cuda_driver()

@@ -47,10 +47,15 @@ class Attempt:
 
 
 def next_attempt(tried: Sequence[Attempt], log: Sequence[LogRecord], order: Sequence[str]) -> Attempt | None:
-    """The next try, or None when the whole network was already tried on the GPU. A search halves the blamed region: one
-    half goes to the GPU, and if that does not help, comes back, and the other half is halved.
+    """Return the next attempt, or None when the complete network was already tried on the GPU.
 
-    ``tried``: what was tried, in order, at least one; ``log``: of the last; ``order``: the nodes in the order they run.
+    A search halves the blamed region: one half goes to the GPU. If that does not help, it comes back, and the other
+    half is halved.
+
+    Args:
+        tried: the attempts so far, in order, at least one.
+        log: of the last one.
+        order: the nodes in the order they run.
     """
     last = tried[-1]
     if not _on_dla(last.placement, order):
@@ -78,7 +83,7 @@ def next_attempt(tried: Sequence[Attempt], log: Sequence[LogRecord], order: Sequ
 
 
 def _halved(last: Attempt, base: Placement, suspects: tuple[str, ...]) -> Attempt:
-    """The second half of the suspects goes to the GPU, or the only one for good."""
+    """Move the second half of the suspects to the GPU, or the only one for good."""
     middle = len(suspects) // 2
     half = suspects[middle:]
     names = repr(half[0]) + (f" to {half[-1]!r}" if len(half) > 1 else "")
@@ -95,7 +100,7 @@ def _on_dla(placement: Placement, order: Sequence[str]) -> list[str]:
 
 
 def _blamed(log: Sequence[LogRecord], placement: Placement, order: Sequence[str]) -> list[str]:
-    """Nodes on the DLA of the region that no implementation was found for."""
+    """Return nodes on the DLA of the region that no implementation was found for."""
     places = {name: position for position, name in enumerate(order)}
     for record in reversed(log):
         ends = foreign_ends(record.layer) or (record.layer,)
@@ -106,7 +111,7 @@ def _blamed(log: Sequence[LogRecord], placement: Placement, order: Sequence[str]
 
 
 def _longest(placement: Placement, order: Sequence[str]) -> list[str]:
-    """The longest run of nodes on the DLA."""
+    """Return the longest run of nodes on the DLA."""
     runs = [list(run) for on_gpu, run in groupby(order, lambda name: placement.get(name, GPU) == GPU) if not on_gpu]
     return max(runs, key=len, default=[])
 
@@ -134,12 +139,18 @@ def build_retrying(
     once: Callable[[BuildRequest], BuildResult],
     report: Callable[[Attempt], object] = lambda attempt: None,
 ) -> Built:
-    """Builds; after a failure of the compiler, without optional formats, with larger pools, smaller DLA regions, and in
-    the end on the GPU. ``once`` builds one request, as :func:`~edgert.backend.tensorrt.build_process.build` does;
-    ``report`` gets every try but the first, before it.
+    """Build; after a failure of the compiler retry with fewer demands.
 
-    Raises CompileError, that of the last try, on the GPU; and BuildError for what another try would not change: a
-    refusal, a bad model, a canceled build.
+    Retries drop optional formats, enlarge pools, shrink DLA regions, and in the end use the GPU only.
+
+    Args:
+        request: what to build.
+        once: builds one request, as :func:`~edgert.backend.tensorrt.build_process.build` does.
+        report: gets every attempt but the first, before it.
+
+    Raises:
+        CompileError: of the last attempt, on the GPU.
+        BuildError: what a retry would not change: a refusal, a bad model, a canceled build.
     """
     required = {name: form for name, form in request.formats.items() if not form.optional}
     optional = len(required) < len(request.formats)

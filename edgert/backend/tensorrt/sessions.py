@@ -19,7 +19,7 @@ from edgert.memory.cuda import CudaDevice, Stream, tensor_kind
 class Queue:
     """A stream, and the lock to hold while enqueuing work on it.
 
-    One for all sessions of a lane, and for all engines of a DLA core, which so has one job at a time.
+    One for all sessions of a queue index, and for all engines of a DLA core, which then has one job at a time.
     """
 
     stream: Stream
@@ -28,8 +28,10 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """An input or output: what TensorRT sees, and what the host sees, which is one and the same in a plain layout, and
-    else an array of the host's ``own``."""
+    """An input or output, as TensorRT and as the host see it.
+
+    Both are the same memory in a plain layout; else ``own`` is an array of the host's.
+    """
 
     tensor: GpuTensor
     own: Array | None
@@ -40,7 +42,7 @@ class Bound:
         return self.tensor.host if self.own is None else self.own
 
     def pack(self, layout: Layout) -> None:
-        """Brings what the caller wrote to where TensorRT reads it."""
+        """Copy the caller's data to where TensorRT reads it."""
         if self.tensor.scale:
             steps = np.rint(self._part(layout) / np.float32(self.tensor.scale))  # to the nearest, as TensorRT rounds
             layout.pack(np.clip(steps, -128, 127).astype(np.int8), self.tensor.block.host)
@@ -48,13 +50,13 @@ class Bound:
             layout.pack(self._part(layout), self.tensor.block.host)
 
     def unpack(self, layout: Layout) -> Array:
-        """What TensorRT wrote, where the caller reads it."""
+        """Copy TensorRT's data to where the caller reads it, and return that."""
         if not layout.is_plain:
             layout.unpack(self.tensor.block.host, self._part(layout))
         return self._part(layout)
 
     def _part(self, layout: Layout) -> Array:
-        """As much as a run of fewer rows has."""
+        """Return the rows that a run of fewer rows uses."""
         return self.host if layout.shape == self.tensor.shape else self.host[: layout.shape[0]]
 
 
@@ -150,14 +152,14 @@ class TrtSession:
             self._context(rows).enqueue()
 
     def open(self, rows: int) -> None:
-        """Opens the context of a number of rows, unless it is there. Nobody may record on the stream meanwhile."""
+        """Open the context for ``rows``, unless it exists. The stream must not be recording meanwhile."""
         if rows not in self._contexts:
             shapes = {name: (rows, *one.tensor.shape[1:]) for name, one in self._inputs.items()}
             with self.device:
                 self._contexts[rows] = self._bound_to(self._open_context(shapes))
 
     def place(self, on_host: OnHost) -> None:
-        """Has its tensors lie where it suits those that the host touches; before the first run. Raises DeviceError."""
+        """Move its tensors to suit those that the host reads or writes; before the first run. Raises DeviceError."""
         for bound, is_input in ((self._inputs, True), (self._outputs, False)):
             for name, one in bound.items():
                 old, for_host = one.tensor.block, _is_touched(on_host, is_input)
@@ -171,11 +173,11 @@ class TrtSession:
             self._bound_to(context)
 
     def profile(self, sink: Callable[[str, float], object]) -> None:
-        """From now on runs of all rows call ``sink`` with the name and milliseconds of every layer; they get slower."""
+        """Call ``sink`` with name and milliseconds of every layer in later runs of all rows; they get slower."""
         self._contexts[self.rows].profile(sink)
 
     def close(self) -> None:
-        """Gives the memory back once the GPU is done; the contexts first, which read it. Twice is once."""
+        """Free contexts and memory once the GPU is done. May be called twice."""
         self._contexts.clear()
         blocks = [one.tensor.block for one in (*self._inputs.values(), *self._outputs.values())]
         self._inputs, self._outputs, self.inputs_on_gpu, self.outputs_on_gpu = {}, {}, {}, ()
@@ -186,12 +188,12 @@ class TrtSession:
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
-        """Nobody else puts work on the stream meanwhile, which might be recording it."""
+        """Hold the stream for this thread; another one might be recording it."""
         with self.device, self.exclusive:
             yield
 
     def _context(self, rows: int | None) -> Context:
-        """The one for a number of rows; all where the engine cannot run fewer."""
+        """Return the context for a number of rows; for all where the engine cannot run fewer."""
         if not self._contexts:
             raise ModelError("the session is closed", why="its memory was given back", where=self._title)
         count = checked_rows(rows if self.dynamic else None, self.rows, self._title)

@@ -34,11 +34,12 @@ from edgert.policy import run_sizes
 
 
 def static_request(model: Model, options: EngineOptions, own_rows: int = 0, **further: Any) -> BuildRequest:
-    """The request for a model and its profiles, with ``further`` fields. One profile makes the shapes static, unless
-    several are to be allowed, or a batch of several rows, which stays open so that fewer can be run; with ``own_rows``
-    it is of so many and no others.
+    """Return the request for a model and its profiles, with ``further`` fields.
 
-    Raises ModelError when a profile does not fit the model's inputs, and BuildError when a further field cannot be.
+    One profile makes the shapes static, with two exceptions. Several profiles allow several shapes. A batch of several
+    rows stays open, so that fewer can be run; with ``own_rows`` it has exactly that many.
+
+    Raises ModelError when a profile does not fit the model's inputs, and BuildError for an invalid field.
     """
     profiles = options.profiles or {DEFAULT_PROFILE: {}}
     if own_rows:
@@ -63,9 +64,9 @@ def static_request(model: Model, options: EngineOptions, own_rows: int = 0, **fu
 
 
 def plan_sizes(model: Model, options: EngineOptions) -> tuple[int, ...]:
-    """The numbers of rows that TensorRT-RTX gets plans of their own for; none where one plan does.
+    """Return the batch sizes that get separate TensorRT-RTX plans; empty where one plan is enough.
 
-    What it compiles for a batch that a plan leaves open is slower, even for one size.
+    Its kernels for an open batch are slower, even for one size.
     """
     specs = inputs(model)
     shapes = [sizes for one in options.profiles.values() for sizes in one.values()]
@@ -93,8 +94,11 @@ class Part:
 
 
 def parts_of(model: Model, options: EngineOptions) -> tuple[Part, ...]:
-    """The plans that TensorRT-RTX gets of a model: for each profile, as 1.4 ends the process when one that is not the
-    first is chosen; and for each of the :func:`plan_sizes`. The first is for all rows of the first profile."""
+    """Return the TensorRT-RTX plans of a model: for each profile, and for each of the :func:`plan_sizes`.
+
+    TensorRT-RTX 1.4 ends the process when a profile other than the first is chosen. The first plan is for all rows of
+    the first profile.
+    """
     profiles = options.profiles or {DEFAULT_PROFILE: {}}
     found = list[Part]()
     for name, shapes in profiles.items():
@@ -109,7 +113,7 @@ def parts_of(model: Model, options: EngineOptions) -> tuple[Part, ...]:
 
 
 def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[str, Any]:
-    """Fields of a request. Pools of a DLA are left out where no node is placed on one."""
+    """Return fields of a request. Pools of a DLA are left out where no node is placed on one."""
     dla = (builder.dla_sram_bytes, builder.dla_local_bytes, builder.dla_global_bytes)
     uses_dla = any(where != GPU for where in placement.values())
     return {
@@ -122,7 +126,7 @@ def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[
 
 
 def precision_of(graph: Graph, asked: str) -> Precision:
-    """That of the model's own numbers: ``int8`` with Q/DQ nodes, ``fp16`` with float16 tensors, else as asked for."""
+    """Return the model's own precision: ``int8`` with Q/DQ nodes, ``fp16`` with float16 tensors, else ``asked``."""
     if any(node.op in QDQ for node in graph.nodes):
         return "int8"
     if any(array.dtype == "float16" for array in graph.constants.values()):
@@ -131,7 +135,7 @@ def precision_of(graph: Graph, asked: str) -> Precision:
 
 
 def _spans(specs: Sequence[TensorSpec], shapes: Shapes) -> dict[str, Span]:
-    """The profile's own shapes, and below them every smaller batch where the batch is open."""
+    """Return the profile's shapes, with every smaller batch where the batch is open."""
     found = {}
     is_open = has_open_batch(spec.shape for spec in specs)
     for spec in specs:
@@ -162,15 +166,16 @@ class Listener:
 
 
 class TrtBackend:
-    """See :class:`~edgert.backend.base.Backend`. One object for all engines of a pipeline: it counts DLA programs,
-    and gives each DLA core one job at a time.
+    """The TensorRT backend; see :class:`~edgert.backend.base.Backend`.
+
+    One object serves all engines of a pipeline: it counts DLA programs, and gives each DLA core one job at a time.
 
     Args:
         machine, root: this one by default.
         library: the TensorRT of this machine by default.
-        device: opens the GPU, once, when the first engine is; PyCUDA's by default.
-        once: builds one engine, in a process of its own by default.
-        listener: gets what happens while engines are compiled.
+        device: opens the GPU, once, with the first engine; PyCUDA's by default.
+        once: builds one engine, in a separate process by default.
+        listener: gets progress while engines are compiled.
     """
 
     name = "tensorrt"
@@ -227,11 +232,11 @@ class TrtBackend:
         return self._open_device()
 
     def why_no_library(self) -> str:
-        """Why nothing can be compiled here, and what to install, in one line; empty if it can."""
+        """Return why nothing can be compiled here, and what to install, in one line; empty if it can."""
         return self._trouble("library")
 
     def why_not(self) -> str:
-        """Why nothing can be compiled and run here, and what to install, in one line; empty if it can."""
+        """Return why nothing can be compiled and run here, and what to install, in one line; empty if it can."""
         return self._trouble("library") or self._trouble("_device")
 
     def _trouble(self, part: str) -> str:
@@ -265,8 +270,10 @@ class TrtBackend:
     def opened_all(
         self, requests: Sequence[tuple[Part, BuildRequest]], store: Store | None, profiles: Mapping[str, Shapes]
     ) -> tuple[list[engine_cache.BuiltEngine], TrtEngine]:
-        """The plans of a model's :func:`parts_of`, as :meth:`built` gives each, and the one engine of them. Where a
-        cached one no longer opens, all are compiled once more, which is reported. Raises as :meth:`compile`."""
+        """Return the plans of a model's :func:`parts_of`, as :meth:`built` gives each, and their one engine.
+
+        Where a cached plan no longer opens, all are compiled again, which is reported. Raises as :meth:`compile`.
+        """
         made, parts = self.built_all([request for _, request in requests], store), [part for part, _ in requests]
         try:
             return made, self._open_all(list(zip(parts, made, strict=True)), profiles, store)
@@ -295,8 +302,7 @@ class TrtBackend:
         return request
 
     def _known(self, model: Model, part: Part, facts: engine_cache.Facts) -> engine_cache.BuiltEngine | None:
-        """The engine of a model that was compiled with these options before; None where its request must be made to
-        know what is to be done."""
+        """Return the engine compiled for a model and options before; None where the request must be made first."""
         options, store = part.options, part.options.store
         known = (
             engine_cache.cached_request(store, engine_cache.options_key(model, options, part.rows)) if store else None
@@ -317,18 +323,17 @@ class TrtBackend:
         profiles: Mapping[str, Shapes],
         store: Store | None,
     ) -> TrtEngine:
-        """One engine of the plans for these parts."""
+        """Return one engine of the plans for these parts."""
         return self.open(made[0][1], profiles, store, {(part.profile, part.rows): one for part, one in made[1:]})
 
     def opened(
         self, request: BuildRequest, store: Store | None = None, profiles: Mapping[str, Shapes] | None = None
     ) -> tuple[engine_cache.BuiltEngine, TrtEngine]:
-        """The engine of a request as :meth:`built` gives it, and opened.
+        """Return the engine of a request as :meth:`built` gives it, and opened.
 
-        A cached one that no longer opens is removed and compiled once more. One whose DLA reads its input in a layout
-        of its own is run once, and compiled once more with plain inputs where that fails: whether a DLA takes such an
-        input from memory that it shares with the processor, TensorRT finds out only then. Both are reported. Raises
-        BuildError, DeviceError and ModelError as :meth:`compile`.
+        A cached one that no longer opens is removed and compiled again. An engine whose DLA reads its input in a DLA
+        layout is run once, and compiled again with plain inputs if that fails. Only then does TensorRT find out whether
+        the DLA takes such input from memory shared with the processor. Both are reported. Raises as :meth:`compile`.
         """
         made = self.built(request, store)
         try:
@@ -358,8 +363,10 @@ class TrtBackend:
         return made, engine
 
     def built(self, request: BuildRequest, store: Store | None = None) -> engine_cache.BuiltEngine:
-        """The engine of a request: from the store, else compiled, and cached there. Before it is compiled again the
-        listener gets what changed since the last time. Raises BuildError and DeviceError as :meth:`compile`."""
+        """Return the engine of a request: from the store, else compiled, and cached there.
+
+        Before it is compiled again the listener gets the changes since the last time. Raises as :meth:`compile`.
+        """
         facts = {**self.facts, **engine_cache.request_facts(request)}
         key = engine_cache.key_of(facts)
         content = store.get(key) if store is not None else None
@@ -389,7 +396,7 @@ class TrtBackend:
     def _made(
         self, request: BuildRequest, facts: engine_cache.Facts, store: Store | None, attempts: tuple[str, ...] = ()
     ) -> engine_cache.BuiltEngine:
-        """Compiles a request, and caches the engine under ``facts``; ``attempts`` came before this one."""
+        """Compile a request, and cache the engine under ``facts``; ``attempts`` came before this one."""
         asked = replace(request, timing_cache=engine_cache.timing_cache(store, self.facts))
         built = build_retrying(asked, self._build, lambda attempt: self.listener.report(f"again: {attempt.reason}"))
         reasons = tuple(attempt.reason for attempt in built.attempts if attempt.reason)
@@ -405,11 +412,13 @@ class TrtBackend:
         store: Store | None = None,
         others: Mapping[tuple[str, int], engine_cache.BuiltEngine] = MappingProxyType({}),
     ) -> TrtEngine:
-        """Opens an engine for running, with those of the same model for other profiles and numbers of rows where it is
-        of one alone; kernels that TensorRT-RTX compiles then are cached in the store.
+        """Open an engine for running; kernels that TensorRT-RTX compiles then are cached in the store.
 
-        Raises DeviceError when there is no GPU or PyCUDA, or TensorRT-RTX refuses the GPU, or the DLA core is missing
-        or has too many programs, and ModelError when an output's size depends on the data.
+        ``others`` are plans of the same model for other profiles and batch sizes, where each plan has one.
+
+        Raises:
+            DeviceError: there is no GPU or PyCUDA, TensorRT-RTX refuses the GPU, or the DLA core is missing or full.
+            ModelError: an output's size depends on the data.
         """
         core, loadables = made.request.dla_core, made.engine_facts.loadables
         scales = {name: form.scale for name, form in made.request.formats.items() if form.scale}

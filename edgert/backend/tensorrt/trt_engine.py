@@ -23,31 +23,31 @@ MAX_LOADABLES = 16
 
 
 class TrtEngine:
-    """A deserialized engine, see :class:`~edgert.backend.gpu.GpuEngine`. Each session has an execution context for each
-    number of rows.
+    """A deserialized engine, with an execution context for each session and batch size.
+
+    See :class:`~edgert.backend.gpu.GpuEngine`.
 
     Args:
-        plan: what a build gave.
+        plan: of a build.
         library: the TensorRT that built it, or a later one for a version-compatible engine.
         device: the GPU.
-        queue: takes the work of all sessions; by default each lane has one of its own. Engines of one DLA core must
-            share one.
+        queue: takes the work of all sessions; by default there are several. Engines of one DLA core must share one.
         profiles: name → input shapes, one per optimization profile of the engine, in order.
-        scales: int8 input → what one step is worth, where callers have real numbers.
+        scales: int8 input → the value of one step, where callers have real numbers.
         dla_core: the DLA core it was built for; None for none.
         loadables: DLA programs in it (:attr:`~edgert.backend.tensorrt.engine_layers.EngineFacts.loadables`).
         resident: DLA programs of other engines on that core.
-        host_code: whether the plan's code for the processor may be run; version-compatible ones bring a runtime along.
+        host_code: whether the plan's code for the processor may be run; version-compatible ones contain a runtime.
         shelf: where kernels are cached that TensorRT-RTX compiles when the engine first runs.
         others: (profile, rows) → a plan of the same model for these alone, and its shelf; rows 0 are those of its only
-            plan. Then ``plan`` is for the first profile alone, with as many rows as that has, and other numbers of rows
-            are run as the next larger. TensorRT-RTX needs one for every profile but the first.
+            plan. Then ``plan`` is for the first profile and its number of rows, and other batches run as the next
+            larger. TensorRT-RTX needs one for every profile but the first.
         title: for messages.
 
     Raises:
-        DeviceError: the core would hold too many programs, is not there, or is not taken; or there is no memory; or
+        DeviceError: the core would hold too many programs, is missing or refused; or there is no memory; or
             TensorRT-RTX refuses a GPU that it does not list.
-        UnopenedError: TensorRT refuses the plan, which it does for one of another TensorRT or GPU.
+        UnopenedError: TensorRT refuses the plan, as it does for one of another TensorRT or GPU.
         BuildError: TensorRT-RTX would have to choose between profiles of one plan.
     """
 
@@ -86,7 +86,7 @@ class TrtEngine:
             )
         self.device, self.title, self.loadables = device, title, loadables
         self._queue, self._scales = queue, scales or {}
-        self._lanes = list[Queue]()
+        self._queues = list[Queue]()
         opened = partial(OpenPlan, library=library, device=device, title=title)
         shared_logger(library.trt)[1].clear()
 
@@ -123,18 +123,20 @@ class TrtEngine:
             info["unsupported"] = self._plan.unsupported
         self.info: Mapping[str, Any] = MappingProxyType(info)
 
-    def session(self, profile: str | None = None, on_host: OnHost = "all", lane: int = 0) -> TrtSession:
-        """A new set of bound tensors, all of them the host's, too, where a DLA takes them, and an execution context.
-        Raises ModelError when there is no such profile, or an output's size depends on the data, and DeviceError when
-        there is no memory."""
+    def session(self, profile: str | None = None, on_host: OnHost = "all", queue_index: int = 0) -> TrtSession:
+        """Return a new set of bound tensors with an execution context.
+
+        All tensors are the host's, too, where a DLA uses them. Raises ModelError for an unknown profile or an output
+        whose size depends on the data, and DeviceError without memory.
+        """
         if not self._is_open:
             raise closed_engine(self.title)
         name = checked_profile(profile, self.profiles, self.title)
-        is_first = not lane and name == self.profiles[0]
+        is_first = not queue_index and name == self.profiles[0]
         spare = self._spare.pop() if self._spare and is_first else None  # that of the beginning
         if spare is not None:
             spare.place(self._touched(on_host))
-        made = spare or self._opened(name, on_host, lane)
+        made = spare or self._opened(name, on_host, queue_index)
         if on_host == "all":  # whoever runs it from the host has nobody who opens them meanwhile
             try:
                 with self.device.recording, made.exclusive:
@@ -147,19 +149,19 @@ class TrtEngine:
         return made
 
     def _touched(self, on_host: OnHost) -> OnHost:
-        """What a DLA takes is shared with the host whoever touches it."""
+        """Return which tensors the host touches: all where a DLA runs, whose tensors are shared with the host."""
         return "all" if self.loadables else on_host
 
-    def _queue_of(self, lane: int) -> Queue:
-        """Execution contexts of different streams may run at the same time; a DLA core has one job at a time."""
+    def _queue_of(self, queue_index: int) -> Queue:
+        """Return a queue. Contexts of different streams may run at the same time; a DLA core has one job at a time."""
         if self._queue is not None:
             return self._queue
-        while len(self._lanes) <= lane:
-            self._lanes.append(Queue(self.device.stream(), threading.RLock()))
-        return self._lanes[lane]
+        while len(self._queues) <= queue_index:
+            self._queues.append(Queue(self.device.stream(), threading.RLock()))
+        return self._queues[queue_index]
 
-    def _opened(self, name: str, on_host: OnHost = "none", lane: int = 0) -> TrtSession:
-        shapes, queue = self._profiles[name], self._queue_of(lane)
+    def _opened(self, name: str, on_host: OnHost = "none", queue_index: int = 0) -> TrtSession:
+        shapes, queue = self._profiles[name], self._queue_of(queue_index)
         own = sorted(rows for profile, rows in self._others if profile == name and rows)
         sizes = own if name == self.profiles[0] else own[:-1]  # without all of them
 
@@ -184,9 +186,11 @@ class TrtEngine:
     def _refine(
         self, sizes: Sequence[int], record: Callable[[int], object], profile: str | None = None
     ) -> Refinement | None:
-        """Opens contexts of some numbers of rows while others run, in a thread of its own; those that are there are
-        among the ``renewed`` of a session, which so records them. See
-        :meth:`~edgert.backend.ort.cuda.OrtCudaEngine.refine`."""
+        """Open contexts for some batch sizes in a thread, while others run.
+
+        Finished ones are among the ``renewed`` of a session, which records them. See
+        :meth:`~edgert.backend.ort.cuda.OrtCudaEngine.refine`.
+        """
         if not sizes:
             return None
         sessions = [one for one in self._sessions if one.of_profile == (profile or self.profiles[0])]
@@ -210,7 +214,7 @@ class TrtEngine:
         return self._plan.context_bytes
 
     def close(self) -> None:
-        """Gives the memory of all sessions back, then the engine's."""
+        """Free the memory of all sessions, then the engine's."""
         for one in self.refinements:
             one.close()
         for session in self._sessions:

@@ -315,7 +315,7 @@ def test_no_more_than_one_where_that_is_later_and_on_a_dla() -> None:
     assert rig.inference() is not None
     assert len({id(one.stream) for one in rig.engine._sessions}) == 1
     rig = Rig(loadables=1, queue=Queue(rig.device.stream(), threading.RLock()))
-    assert len({id(rig.engine.session(lane=lane).stream) for lane in range(SLOTS)}) == 1
+    assert len({id(rig.engine.session(queue_index=index).stream) for index in range(SLOTS)}) == 1
 
 
 def test_a_driver_that_knows_no_priorities_is_told_and_the_model_runs(caplog: pytest.LogCaptureFixture) -> None:
