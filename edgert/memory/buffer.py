@@ -1,8 +1,8 @@
-"""Host memory: pools that own buffers, leases that lend them, and counters of copies and allocations.
+"""Host memory: pools that own buffers, leases on them, and counters of copies and allocations.
 
-A lease is reference-counted: every branch of a pipeline that holds a frame retains it, and the last release gives the
-buffer back. Memory that is owned elsewhere (a decoder's frame, a mapped camera buffer) is lent the same way by
-:func:`lend`, which only has to know how to give it back.
+A lease is reference-counted. Every branch of a pipeline that holds a frame retains it, and the last release returns the
+buffer. Memory with another owner (a decoder's frame, a mapped camera buffer) gets its lease from :func:`lend`, which
+needs a function that returns it.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ class Counter:
         self._included: list[tuple[Counter, Counts]] = []
 
     def include(self, other: Counter) -> None:
-        """From now on, readings contain what another counter counts: a GPU's, which engines opened by themselves."""
+        """Add another counter's later counts to this one's: those of a GPU that engines opened."""
         self._included.append((other, -other.read()))
 
     def copied(self, nbytes: int) -> None:
-        """One copy of ``nbytes`` bytes of pixels or tensor data was made."""
+        """Count one copy of ``nbytes`` bytes of pixels or tensor data."""
         with self._lock:
             self._copies += 1
             self._bytes_copied += nbytes
 
     def allocated(self) -> None:
-        """One buffer was allocated from the operating system."""
+        """Count one buffer allocated from the operating system."""
         with self._lock:
             self._allocations += 1
 
     def escaped(self) -> None:
-        """One buffer left its pool for good because somebody still holds an array onto it."""
+        """Count one buffer that left its pool for good because an array onto it is still in use."""
         with self._lock:
             self._escaped += 1
 
     def read(self) -> Counts:
-        """The totals so far."""
+        """Return the totals so far."""
         with self._lock:
             own = Counts(self._copies, self._bytes_copied, self._allocations, self._escaped)
         return sum((other.read() + before for other, before in self._included), own)
@@ -87,8 +87,10 @@ ALIGN_BYTES = 64  # one cache line, and the widest vector register of AVX-512
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """An uninitialized C-contiguous array whose first byte lies on a cache line. Raises DeviceError for too little
-    memory, ModelError for elements that are no numbers."""
+    """Return an uninitialized C-contiguous array whose first byte is on a cache line.
+
+    Raises DeviceError for too little memory, ModelError for elements that are no numbers.
+    """
     try:
         dtype = np.dtype(dtype)
     except TypeError:
@@ -109,7 +111,7 @@ _BYTE: Any = ctypes.c_char  # its types know no buffers
 
 
 def address_of(array: U8) -> int:
-    """Of an array's first byte."""
+    """Return the address of an array's first byte."""
     try:
         return ctypes.addressof(_BYTE.from_buffer(array))  # a tenth of what NumPy's own ways take
     except (BufferError, TypeError, ValueError):  # rows with gaps between, or nobody may write there
@@ -136,7 +138,7 @@ class Lease:
         return self._holders > 0
 
     def retain(self, holders: int = 1) -> Lease:
-        """Adds holders, each of which must release once. Raises StageError on a lease that has ended."""
+        """Add holders, each of which must release once. Raises StageError on a lease that has ended."""
         with self._lock:
             if self._holders <= 0:
                 raise StageError("use after release", why="the last holder of this lease has already given it back")
@@ -144,7 +146,7 @@ class Lease:
         return self
 
     def release(self, holders: int = 1) -> None:
-        """Ends the use of one holder, or of so many. Raises StageError when released more often than retained."""
+        """End the use of ``holders``. Raises StageError when released more often than retained."""
         with self._lock:
             self._holders -= holders
             left = self._holders
@@ -157,7 +159,7 @@ class Lease:
 
 
 class EndedLease(Lease):
-    """Of a frame whose pixels were let go: nothing is lent, so holding it, or not, changes nothing."""
+    """The lease of a frame whose pixels were released; retain and release have no effect."""
 
     __slots__ = ()
 
@@ -165,19 +167,19 @@ class EndedLease(Lease):
         self.counter, self._holders = counter, 0  # made for every frame: no lock, and nothing to give back
 
     def retain(self, holders: int = 1) -> Lease:
-        """Holds nothing."""
+        """Return itself, unchanged."""
         return self
 
     def release(self, holders: int = 1) -> None:
-        """Gives nothing back."""
+        """Do nothing."""
 
 
 def _nothing() -> None:
-    """What a lease that has ended has to give back."""
+    """Do nothing; replaces the release function of an ended lease."""
 
 
 def lend(owner: object, counter: Counter) -> Lease:
-    """A lease on memory that ``owner`` keeps alive by itself, such as a decoder's reference-counted frame."""
+    """Return a lease on memory that ``owner`` keeps alive, such as a decoder's reference-counted frame."""
     held = [owner]
     return Lease(held.clear, counter)
 
@@ -185,13 +187,13 @@ def lend(owner: object, counter: Counter) -> Lease:
 class Pool:
     """A fixed number of equal host buffers, allocated once.
 
-    A buffer that came back while somebody still holds a NumPy array onto it is not lent again until that is gone; if
-    there is no other, it is left to its holder for good, replaced by a new one and counted as *escaped*. So arrays that
-    a user holds never change, and a pipeline that holds none never allocates.
+    A returned buffer is not used again while a NumPy array onto it exists. If there is no other buffer, it stays with
+    that array for good, is replaced by a new one and counted as *escaped*. So a user's arrays never change, and a
+    pipeline without such arrays never allocates.
 
     Args:
         nbytes: size of each buffer.
-        count: how many may be lent at once; :meth:`acquire` waits when all are.
+        count: how many may be in use at once; :meth:`acquire` waits when all are.
         counter: where allocations and escapes are counted.
     """
 
@@ -223,7 +225,7 @@ class Pool:
         return root[: self.nbytes], self._lease(root)
 
     def grow(self) -> None:
-        """Adds a buffer."""
+        """Add a buffer."""
         self._free.put(self._allocate())
         self.count += 1
 
@@ -240,12 +242,12 @@ class Pool:
 class GrowingPool:
     """Equal buffers for as many as are held at a time: starts with ``count`` and adds one whenever none is free.
 
-    So it settles at what a pipeline really holds, and a user who keeps every frame gets more memory instead of a
-    standstill.
+    So it grows to the number that a pipeline really holds, and a user who keeps every frame gets more memory instead of
+    a deadlock.
 
     Args:
-        most: how many there may be; None for no limit, where beyond :data:`SETTLED` buffers that somebody
-            holds arrays onto are replaced, as by a Pool, instead of checked again for every image.
+        most: largest number; None for no limit. Then buffers beyond :data:`SETTLED` with arrays in use are replaced, as
+            by a Pool, instead of checked again for every image.
         make: makes a pool of (size, number, counter).
     """
 
@@ -260,7 +262,7 @@ class GrowingPool:
         self._pool, self._most = make(nbytes, count, counter), most
 
     def acquire(self) -> tuple[U8, Lease] | None:
-        """As :meth:`Pool.acquire`, without waiting; None when the most there may be are held."""
+        """Return a buffer as :meth:`Pool.acquire`, without waiting; None when ``most`` are in use."""
         replace = self._most is None and self._pool.count >= SETTLED
         lent = self._pool.acquire(timeout_s=0, replace=replace)
         if lent is not None or self._pool.count == self._most:
@@ -274,8 +276,7 @@ def _references(root: U8) -> int:
 
 
 def _count_references() -> int:
-    """What :func:`_references` returns, on this interpreter, to a caller like :meth:`Pool.acquire` that alone holds an
-    array."""
+    """Return what :func:`_references` gives, on this interpreter, for an array with a single holder."""
     root = np.empty(1, np.uint8)
     return _references(root)
 

@@ -36,25 +36,25 @@ def check(
     overrides: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> CheckReport:
-    """Runs a model over the plausible settings on photos, and weighs what they show against what is known of its file.
+    """Run a model with all plausible settings on photos, and compare the results with what its file declares.
 
-    What the file, its exporter and the family's own code say (:mod:`~edgert.wiring.prior`) stands until photos speak
-    against it by that knowledge's margin. The written setting is right where no setting with other answers comes within
-    two standard errors of it, and wrong where another is two ahead; otherwise photos cannot tell. Labeled images can:
-    settings are then ranked by what they score. Blocks for four to six runs of the engine per way to feed the model and
-    photo, for one with labels.
+    What the file, its exporter and the family's code say (:mod:`~edgert.wiring.prior`) holds until photos contradict it
+    by that knowledge's margin. The written setting is right where no setting with other answers comes within two
+    standard errors of it. It is wrong where another is two ahead. Otherwise photos cannot decide. Labeled images can:
+    settings are then ranked by their score. Blocks for four to six runs of the engine per setting and photo, for one
+    with labels.
 
     Args:
-        pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
-        images: photos or folders of them, showing what the model knows; at most 16 are used.
+        pipeline: its file, the name of a shipped one, or a result of :func:`edgert.load_pipeline`.
+        images: photos or folders of them, showing objects that the model knows; at most 16 are used.
         data: labeled images instead, as :func:`edgert.evaluate` takes them; at most 64 are used.
         model: its name in the file; may be left out when there is only one.
         overrides: ``key.path=value``, as given to ``--set``.
         progress: called with runs made and most runs to come.
 
     Raises:
-        ConfigError: no such model, neither images nor data, a photo that cannot be read, labels that are missing or do
-            not fit the model: fewer names than classes, or of other things than the data.
+        ConfigError: no such model, neither images nor data, a photo that cannot be read, or labels that are missing or
+            do not fit the model.
         ModelError: the model does not take one image, or nothing can read its outputs.
         BuildError: the backend refuses the model.
     """
@@ -94,7 +94,7 @@ def check(
 def labeled(
     found: Subject, data: str | Path, config: ModelConfig, labels: tuple[str, ...], progress: Progress | None
 ) -> Search:
-    """The search on labeled images; what it needs is imported for it alone."""
+    """Return the search on labeled images; imports what only it needs."""
     from edgert.dataset import open_dataset
     from edgert.wiring.labeled import MOST_IMAGES, LabeledSearch
 
@@ -103,7 +103,7 @@ def labeled(
 
 
 def prior_for(found: Subject, base: Setting, declared: DeclaredSettings, tasks: Sequence[TaskConfig] = ()) -> Prior:
-    """What is known of a subject's input when it is read as ``base`` has it, and as other tasks would read it."""
+    """Return prior knowledge about a subject's input with the task of ``base``, and with other tasks."""
     others = {
         f"{verb_of(task)}: {value_of(task)}": prior_for(found, replace(base, task=task), declared) for task in tasks
     }
@@ -144,7 +144,7 @@ def report_of(
     favored: Setting,
     labels: Sequence[str] = (),
 ) -> CheckReport:
-    """What a search shows of a written setting."""
+    """Return the report of a search on a written setting."""
     ranking = search.ranking
     judgment = judge(ranking, prior, ranking.add(favored))
     chosen, as_written = judgment.chosen, ranking.find(written)
@@ -175,7 +175,7 @@ def report_of(
 
 
 def _is_wrong(judgment: Judgment, as_written: Tally) -> bool:
-    """Whether the chosen setting is clearly ahead. A placement that finds the same as another is as good."""
+    """Return whether the chosen setting is clearly ahead. A placement with the same answers is as good."""
     if as_written is judgment.chosen or judgment.behind(as_written) < CLEAR:
         return False
     groups = [group for group in GROUPS if differs(judgment.chosen.setting, as_written.setting, group)]
@@ -183,7 +183,7 @@ def _is_wrong(judgment: Judgment, as_written: Tally) -> bool:
 
 
 def rows_of(ranking: Ranking, written: Setting | None) -> tuple[Row, ...]:
-    """All settings, the best first; those tried on fewer photos after the rest."""
+    """Return all settings, the best first; those tried on fewer photos after the rest."""
     best, rows = ranking.best(), []
     for tally in sorted(ranking.tallies, key=lambda tally: (-len(tally.evidence), -ranking.mean(tally))):
         parts = [(e.found, e.confirmed, e.chance) for e in tally.evidence.values()]
@@ -210,7 +210,7 @@ def rows_of(ranking: Ranking, written: Setting | None) -> tuple[Row, ...]:
 def _findings(
     file: PipelineFile, name: str, written: Setting, better: Setting, search: Search, prior: Prior
 ) -> tuple[Finding, ...]:
-    """The lines to change, those first whose written value alone makes the advised setting worst."""
+    """Return the lines to change, first those whose written value alone costs the advised setting most."""
     costs: dict[str, float] = {}  # how far the advised setting falls behind itself with one group as it is written
     ranking = search.ranking
     for group in written.differing(better):
@@ -230,7 +230,7 @@ def _findings(
 
 
 def _changes(written: Setting, better: Setting, group: str) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Key path within the model's section → what one group has there and what it should have, as YAML."""
+    """Yield key path within the model's section → present and advised value of one group, as YAML."""
     before, after = written.part(group), better.part(group)
     if group != "task":
         for key, new in after.items():
@@ -255,7 +255,7 @@ def _finding(file: PipelineFile, name: str, path: tuple[str, str], lines: tuple[
 
 
 def ties_of(judgment: Judgment, photos: int) -> tuple[str, ...]:
-    """A sentence for every setting that differs from the chosen one in one group and is not clearly worse."""
+    """Return a sentence for every setting that differs from the chosen one in one group and is not clearly worse."""
     chosen, found = judgment.chosen, list[str]()
     these = "this photo" if photos == 1 else f"these {photos} photos"
     ways: dict[str, list[Tally]] = {}

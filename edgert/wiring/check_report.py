@@ -51,10 +51,10 @@ class Finding:
     Attributes:
         where: ``file:line key.path`` of the line, or of the section it is missing from.
         key: ``input.color``, ``task.detect``, ...
-        written: what the file has there, as YAML; for a missing key what then counts.
-        missing: whether the file has nothing there.
+        written: the file's value, as YAML; for a missing key the default.
+        missing: whether the file has no such key.
         better: what to write instead, as YAML.
-        sure: whether the photos show this line's fault by itself; otherwise it goes with the others.
+        sure: whether the photos alone show this line's fault; otherwise it goes with the other findings.
         behind: how many standard errors the file's value costs, with everything else right.
     """
 
@@ -82,13 +82,13 @@ class CheckReport:
     Attributes:
         model: name of the model in the pipeline file.
         photos: the photos it was tried on.
-        verdict: ``fine``; ``wrong``: another setting is clearly better; ``unclear``: photos cannot tell, as another
-            setting with other answers is not clearly worse, or nothing was found on them.
+        verdict: ``fine``; ``wrong``: another setting is clearly better; ``unclear``: photos cannot decide, or nothing
+            was found on them.
         summary: the verdict in a sentence.
         findings: lines that look wrong, the costliest first.
         ties: sentences about what these photos cannot distinguish.
-        known: what the model's file or its family says of its input, and where that stands; empty when nothing does.
-        more_photos: about how many more may settle it; None where photos will not.
+        known: what the model's file or its family declares about its input, and where; empty when nothing does.
+        more_photos: about how many more may decide it; None where photos will not.
         rows: all settings that were tried, the best first.
         runs: how often the engine ran.
         best: the best setting itself; ``written`` the file's; not part of the JSON.
@@ -113,14 +113,14 @@ class CheckReport:
     metric: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         names = ("model", "photos", "verdict", "summary", "ties", "known", "more_photos", "runs", "metric")
         lists = {"findings": [asdict(one) for one in self.findings], "rows": [asdict(one) for one in self.rows]}
         return {**{name: _plain(getattr(self, name)) for name in names}, **_plain(lists)}
 
 
 def yaml_value(value: object) -> str:
-    """A value as it is written in the pipeline file."""
+    """Return a value as the pipeline file writes it."""
     if isinstance(value, (tuple, list)):
         return yaml_value(value[0]) if len(value) == 1 else f"[{', '.join(map(yaml_value, value))}]"
     if isinstance(value, Mapping):
@@ -133,7 +133,7 @@ def yaml_value(value: object) -> str:
 
 
 def described(setting: Setting) -> dict[str, Any]:
-    """A setting as it would be written: keys that have no effect left out."""
+    """Return a setting as the file would write it, without keys that have no effect."""
     parts = {key: value for group in GROUPS for key, value in setting.part(group).items()}
     order = ("resize", "anchor", "pad", "crop", "color", "mean", "std")
     return {"input": {key: _plain(parts[key]) for key in order if key in parts}, "task": _plain(setting.part("task"))}

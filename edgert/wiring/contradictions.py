@@ -11,7 +11,7 @@ from edgert.wiring.trial import reads
 
 
 def contradictions(declared: DeclaredSettings, model: Model, found: Subject) -> tuple[str, ...]:
-    """A sentence for everything that a file says of itself and its graph does not bear out; the graph counts."""
+    """Return a sentence for every statement of a file that its graph contradicts; the graph counts."""
     return tuple(_contradictions(declared, model, found))
 
 
@@ -25,7 +25,7 @@ def _contradictions(declared: DeclaredSettings, model: Model, found: Subject) ->
 
 
 def integers(model: Model) -> tuple[str, ...]:
-    """A sentence where TensorRT takes none of such a model; nothing otherwise."""
+    """Return a sentence where TensorRT cannot run such a quantized model; nothing otherwise."""
     found = next((node.op_type for node in model.proto.graph.node if is_integer(node.op_type)), "")
     if not found:
         return ()

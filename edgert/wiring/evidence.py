@@ -1,8 +1,8 @@
-"""How well answers hang together: what separates a model that is wired right from one that is not, without labels.
+"""Consistency of answers: what separates a correctly wired model from another one, without labels.
 
-A model that sees what it was trained on gives confident answers, gives them again when the image is mirrored or
-shifted, and gives none for an image with nothing in it. Every measure below is the part of that which does not need
-to know the truth; all lie in about 0 to 1 per photo, after :func:`relative` where they count things.
+A model with suitable input gives confident answers and repeats them when the image is mirrored or shifted. It gives
+none for an image without objects. Every measure below is the part of that which needs no labels. All lie in about 0 to
+1 per photo, after :func:`relative` where they count objects.
 """
 
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ NOTHING = Evidence(0.0, 0.0, 0.0, 0.0)
 
 
 def weigh(answers: Answers, photo: Photo) -> Evidence:
-    """The evidence in one photo's answers; nothing for records that only the user's own code knows."""
+    """Return the evidence in one photo's answers; nothing for records of the user's own code."""
     first = answers.records[0]
     if isinstance(first, Detections):
         return _weigh_boxes(answers, photo)
@@ -94,12 +94,12 @@ def weigh(answers: Answers, photo: Photo) -> Evidence:
 
 
 def counts(verb: str) -> bool:
-    """Whether evidence of such a task counts things, and is weighed as a part of the best of all settings."""
+    """Return whether evidence of such a task counts objects, and is measured against the best of all settings."""
     return verb in _COUNTED
 
 
 def relative(values: Sequence[float], verb: str) -> list[float]:
-    """One photo's values of all settings, as parts of the best; of a whole unit where the best is less."""
+    """Return one photo's values of all settings as fractions of the best, or of a unit where the best is less."""
     if not counts(verb):
         return list(values)
     best = max([_COUNTED[verb], *values])
@@ -107,7 +107,7 @@ def relative(values: Sequence[float], verb: str) -> list[float]:
 
 
 def sameness(first: Record, second: Record) -> float:
-    """How far two records of one photo agree, 0 to 1; 1 means the difference does not show."""
+    """Return how far two records of one photo agree, 0 to 1; 1 means no visible difference."""
     if isinstance(first, Detections) and isinstance(second, Detections):
         pair = _boxes(first), _boxes(second)
         total = float(pair[0][1].sum() + pair[1][1].sum())
@@ -129,14 +129,14 @@ _Boxes = tuple[F32, F32, npt.NDArray[np.int32]]
 
 
 def _boxes(record: Detections, view: View | None = None) -> _Boxes:
-    """Boxes in pixels of the photo, what each counts, classes."""
+    """Return boxes in pixels of the photo, their weights, classes."""
     boxes = record.boxes if view is None else view.boxes(record.boxes)
     scores = np.clip(np.nan_to_num(record.scores), 0, 1)
     return boxes, scores**_SURENESS, record.classes
 
 
 def _weigh_boxes(answers: Answers, photo: Photo) -> Evidence:
-    """Objects that all views show, times the part of all objects that they are, times the part that is not chance."""
+    """Return objects in all views, times their fraction of all objects, times the fraction that is not chance."""
     if any(np.max(record.scores, initial=0) > _MOST_SCORE for record in answers.records):
         return NOTHING
     views = [_boxes(record, view) for record, view in zip(answers.records, photo.views, strict=True)]
@@ -173,8 +173,10 @@ def _iou(first: F32, second: F32) -> F32:
 
 
 def _distributions(*records: Record) -> list[F32]:
-    """(C,) the probabilities by class of each, negative and missing ones 0, summing to 1 at most; C is that of all, as
-    heads of several labels tell only those that score enough."""
+    """Return (C,) the probabilities by class of each record, negative and missing ones 0, summing to 1 at most.
+
+    C is that of all records, as heads of several labels give only those with a sufficient score.
+    """
     known = [record for record in records if isinstance(record, Classification)]
     count = max(int(np.max(record.classes, initial=0)) for record in known) + 1
     found = []
@@ -187,7 +189,7 @@ def _distributions(*records: Record) -> list[F32]:
 
 
 def _weigh_classes(distributions: Sequence[F32]) -> Evidence:
-    """Overlap of the views' distributions less their overlap with the control's.
+    """Return the overlap of the views' distributions less their overlap with the control's.
 
     Overlap is the Bhattacharyya coefficient, sum of sqrt(p q): 1 for equal distributions, 0 for disjoint ones.
     """
@@ -199,7 +201,7 @@ def _weigh_classes(distributions: Sequence[F32]) -> Evidence:
 
 
 def _weigh_vectors(vectors: Sequence[F32]) -> Evidence:
-    """Mean cosine between views less the mean cosine with the control."""
+    """Return the mean cosine between views less the mean cosine with the control."""
     *views, control = [vector / max(float(np.linalg.norm(vector)), 1e-12) for vector in vectors]
     confirmed = float(np.mean([first @ second for first, second in combinations(views, 2)]))
     chance = float(np.mean([view @ control for view in views]))
@@ -207,10 +209,10 @@ def _weigh_vectors(vectors: Sequence[F32]) -> Evidence:
 
 
 def _weigh_masks(answers: Answers, photo: Photo) -> Evidence:
-    """Mutual information, in bits, between the classes of a pixel in the photo and in its other views.
+    """Return the mutual information, in bits, between a pixel's classes in the photo and in its other views.
 
-    A mask that is the same everywhere holds none, and neither does one that changes with the view (Ji et al.,
-    "Invariant Information Clustering for Unsupervised Image Classification and Segmentation", ICCV 2019).
+    A uniform mask has none, and neither has one that changes with the view. See Ji et al., "Invariant Information
+    Clustering for Unsupervised Image Classification and Segmentation", ICCV 2019.
     """
     height, width = photo.image.shape[:2]
     x, y = (_INSET + (1 - 2 * _INSET) * (np.arange(_GRID) + 0.5) / _GRID for _ in range(2))
@@ -229,7 +231,7 @@ def _weigh_masks(answers: Answers, photo: Photo) -> Evidence:
 
 
 def _soft_classes(answer: Answer, x: Array, y: Array) -> F32 | None:
-    """(points, C) class probabilities at a grid of view pixels; None when the output is no map."""
+    """Return (points, C) class probabilities at a grid of view pixels; None when the output is no map."""
     (output, *_), geometry = answer
     maps = np.squeeze(output).astype(np.float32)
     if maps.ndim not in (2, 3):
@@ -267,7 +269,7 @@ def _information(first: F32, second: F32) -> float:
 
 
 def _same_mask(first: Segmentation, second: Segmentation) -> float:
-    """Of the grid points in the shared region where either record has a class other than 0, the part that agrees."""
+    """Return the agreeing fraction of the shared region's grid points where either record has a class other than 0."""
     low = np.maximum(first.region[:2], second.region[:2])
     high = np.minimum(first.region[2:], second.region[2:])
     steps = (np.arange(_GRID) + 0.5) / _GRID

@@ -22,17 +22,17 @@ _SIDE_BYTES = 2**20  # of a file beside the model; more is none that an exporter
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSettings:
-    """What a model's file, and those that its exporter puts beside it, say of it.
+    """Settings that a model's file, and the files of its exporter beside it, declare.
 
     Attributes:
         metadata: key → value.
         producer: the exporter's name.
-        input: keys of ``input:`` that are stated, not guessed.
+        input: keys of ``input:`` that are declared, not guessed.
         labels: names of the classes, or a text model's characters.
         size: network size, (width, height).
-        source: where ``input`` stands, in words.
-        named_beside: whether ``labels`` stand in a file beside the model's, and not in it.
-        denied: decoders, as a task writes them, that the end of its graph speaks against.
+        source: where ``input`` is declared, in words.
+        named_beside: whether ``labels`` are in a file beside the model's, and not in it.
+        denied: decoders, as a task writes them, that the end of its graph contradicts.
     """
 
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class DeclaredSettings:
 
 
 def declared_settings(model: Model) -> DeclaredSettings:
-    """Reads a model's metadata and the files beside it."""
+    """Read a model's metadata and the files beside it."""
     metadata = metadata_of(model.path)
     labels, size = class_names(metadata) or characters(metadata), _size(metadata.get("imgsz", ""))
     found = DeclaredSettings(metadata, model.proto.producer_name, labels=labels, size=size, denied=denied(model))
@@ -71,7 +71,7 @@ def _with(declared: DeclaredSettings, stated: Mapping[str, Any], source: str) ->
 
 
 def _size(text: str) -> tuple[int, int] | None:
-    """Ultralytics' imgsz: one number, or [height, width]."""
+    """Return the size in Ultralytics' imgsz: one number, or [height, width]."""
     found = literal(text)
     numbers = [found] * 2 if isinstance(found, int) else found
     if not isinstance(numbers, (list, tuple)) or len(numbers) != 2:
@@ -81,7 +81,7 @@ def _size(text: str) -> tuple[int, int] | None:
 
 
 def _model_api(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Training Extensions and all that OpenVINO's Model API reads: gray levels, in the order of the image's channels.
+    """Return input keys of Training Extensions and OpenVINO's Model API: gray levels, in channel order.
 
     https://github.com/open-edge-platform/model_api, docs on the model configuration.
     """
@@ -104,7 +104,10 @@ def _model_api(metadata: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _hugging_face(text: str) -> dict[str, Any]:
-    """preprocessor_config.json: https://huggingface.co/docs/transformers/main_classes/image_processor."""
+    """Return input keys of a preprocessor_config.json.
+
+    https://huggingface.co/docs/transformers/main_classes/image_processor.
+    """
     data = json.loads(text)
     if not isinstance(data, dict):
         return {}
@@ -131,7 +134,7 @@ def _hugging_face(text: str) -> dict[str, Any]:
 
 
 def _timm(text: str) -> dict[str, Any]:
-    """config.json of a timm model: https://huggingface.co/docs/timm/hf_hub."""
+    """Return input keys of a timm model's config.json: https://huggingface.co/docs/timm/hf_hub."""
     data = json.loads(text)
     known = data.get("pretrained_cfg") if isinstance(data, dict) else None
     mean, std = (_numbers(known.get(key)) for key in ("mean", "std")) if isinstance(known, dict) else (None, None)
@@ -167,7 +170,10 @@ def _roboflow(text: str) -> dict[str, Any]:
 
 
 def _paddle(text: str) -> dict[str, Any]:
-    """inference.yml of PaddleX and PaddleOCR, infer_cfg.yml of PaddleDetection (deploy/python/preprocess.py there)."""
+    """Return input keys of PaddleX's and PaddleOCR's inference.yml and PaddleDetection's infer_cfg.yml.
+
+    See deploy/python/preprocess.py of PaddleDetection.
+    """
     data = yaml.safe_load(text)
     if not isinstance(data, dict):
         return {}
@@ -204,7 +210,10 @@ def _paddle(text: str) -> dict[str, Any]:
 
 
 def _deepstream(text: str) -> dict[str, Any]:
-    """nvinfer_config.txt of TAO: https://docs.nvidia.com/metropolis/deepstream/dev-guide, Gst-nvinfer."""
+    """Return input keys of TAO's nvinfer_config.txt.
+
+    https://docs.nvidia.com/metropolis/deepstream/dev-guide, Gst-nvinfer.
+    """
     pairs = (line.partition("#")[0].partition("=") for line in text.splitlines())
     given = {key.strip(): value.strip() for key, _, value in pairs}
     (factor,) = _numbers([given.get("net-scale-factor", "")]) or (0.0,)
@@ -231,7 +240,7 @@ _BESIDE = (
 
 
 def _named_beside(path: Path) -> tuple[str, ...]:
-    """Names of classes in files beside a model: class_names.txt of Roboflow, ``id2label`` of transformers."""
+    """Return class names in files beside a model: class_names.txt of Roboflow, ``id2label`` of transformers."""
     text = _text(path.with_name("class_names.txt"))
     if text is not None and path.with_name("inference_config.json").exists():
         return tuple(line.strip() for line in text.splitlines() if line.strip())
@@ -247,7 +256,7 @@ def _text(path: Path) -> str | None:
 
 
 def _numbers(found: object) -> tuple[float, ...] | None:
-    """Numbers, as such or as text; None where something else is among them."""
+    """Return numbers, given as such or as text; None where there is anything else."""
     if not isinstance(found, (list, tuple)):
         return None
     try:

@@ -14,13 +14,13 @@ times 255."""
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family.
+    """One family of models.
 
     Attributes:
-        name: what people call it.
+        name: its common name.
         reads: decoders of its outputs, as a task writes them, the usual one first.
-        input: what its authors' code feeds it.
-        source: where that code or its description stands.
+        input: the input of its authors' code.
+        source: where that code or its description is.
         export: the command of its own tools that writes the ONNX file; empty where there is no one command.
         metadata: key of the file's metadata → text that its value has; all must.
         tasks: the exporter's word for a task → the decoder, where the metadata have ``task``.

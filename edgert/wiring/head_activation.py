@@ -26,22 +26,24 @@ _ASKING = ("yolo-raw", "detr", "detr-seg")
 
 
 def asks_numbers(task: TaskConfig) -> TypeGuard[DetectTask]:
-    """Whether its decoder would look at all numbers of a frame first, where no graph is asked."""
+    """Return whether the task's decoder would test a frame's numbers for their activation, without a graph."""
     return isinstance(task, DetectTask) and task.detect in _ASKING and "activation" not in task.options
 
 
 def with_activation(
     task: TaskConfig, model: Model, shapes: Shapes, label_count: int, *, as_auto: bool = False
 ) -> TaskConfig:
-    """The task with the activation that the graph shows, where its decoder would else ask the numbers.
+    """Return the task with the activation that the graph shows, where its decoder would else test the numbers.
 
-    Of ``detr``, numbers without an activation may stand for a softmax that has a column for no object: only as many
-    labels as columns show that they do not.
+    For ``detr``, numbers without an activation may come from a softmax with a column for no object. Only as many labels
+    as columns show that they do not.
 
     Args:
+        task: with the decoder.
+        model: with the graph.
         shapes: of the model's outputs, without the batch dimension.
-        label_count: names of classes that are known; 0 for none.
-        as_auto: where labels do not show it, what ``auto`` takes: a softmax if columns are one more than labels.
+        label_count: number of known class names; 0 for none.
+        as_auto: where labels do not show it, choose as ``auto`` does: a softmax if columns are one more than labels.
     """
     if not asks_numbers(task):
         return task
@@ -55,7 +57,7 @@ def with_activation(
 
 
 def _of_queries(model: Model, names: Sequence[str], shapes: Shapes, label_count: int, as_auto: bool) -> str:
-    """As :func:`with_activation`; in one table with its boxes, classes are past their sigmoid where all numbers are."""
+    """Return the activation as :func:`with_activation`; one table with boxes is past its sigmoid as a unit."""
     if len(shapes) == 1:
         return "none" if _activation(model, names) == "none" else ""
     roles = boxes_and_scores(shapes)
@@ -67,9 +69,9 @@ def _of_queries(model: Model, names: Sequence[str], shapes: Shapes, label_count:
 
 
 def denied(model: Model) -> frozenset[str]:
-    """Decoders of classes, as a task writes them, that the end of the graph speaks against.
+    """Return decoders of classes, as a task writes them, that the end of the graph contradicts.
 
-    Shares that add up to 1 are of one class; numbers that are each between 0 and 1 by themselves are of any.
+    Fractions that add up to 1 mean one class; independent numbers between 0 and 1 mean several.
     """
     makers = {name: node for node in model.proto.graph.node for name in node.output}
     ends = [node for one in model.proto.graph.output for node in _sources(makers, one.name)]
@@ -80,7 +82,7 @@ def denied(model: Model) -> frozenset[str]:
 
 
 def _activation(model: Model, outputs: Sequence[str]) -> str:
-    """``none`` where all numbers are made by a sigmoid, ``sigmoid`` where all are sums of products, else empty."""
+    """Return ``none`` where a sigmoid makes all numbers, ``sigmoid`` where sums of products do, else empty."""
     makers = {name: node for node in model.proto.graph.node for name in node.output}
     constants = {one.name for one in model.proto.graph.initializer}
     constants |= {name for name, node in makers.items() if about(node.op_type).kind == "constant"}
@@ -89,7 +91,7 @@ def _activation(model: Model, outputs: Sequence[str]) -> str:
 
 
 def _sources(makers: Mapping[str, Any], output: str) -> Iterator[Any]:
-    """The nodes that make the numbers of an output, behind all that only move them; None for what no node makes."""
+    """Yield the nodes that compute an output's numbers, behind nodes that only move them; None without a node."""
     waiting, seen = [output], set[str]()
     while waiting:
         name = waiting.pop()
@@ -104,7 +106,7 @@ def _sources(makers: Mapping[str, Any], output: str) -> Iterator[Any]:
 
 
 def _missing(makers: Mapping[str, Any], constants: set[str], node: Any) -> str:
-    """The activation that is missing behind a node, ``none`` or ``sigmoid``; empty where it is neither of the two."""
+    """Return the activation that is missing after a node, ``none`` or ``sigmoid``; empty where it is neither."""
     if node is None:
         return ""
     about_it = about(node.op_type)

@@ -1,4 +1,4 @@
-"""How an ONNX file is fed and read that nobody has described yet: from its file, its family, and photos."""
+"""Input and outputs of an ONNX file without a description: from its file, its family, and photos."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -75,13 +75,13 @@ def infer(
     is_own: bool = False,
     progress: Progress | None = None,
 ) -> Inferred:
-    """Finds out how a model is fed and read.
+    """Find the input settings and decoder of a model.
 
     Args:
         path: the ONNX file.
         images: photos or folders; with them every plausible setting is tried.
         task: how its outputs are read, where that is known.
-        own: makes a decoder to be filled in, where no other reads the outputs.
+        own: makes a decoder template, where no other reads the outputs.
         is_own: whether it is made anyway.
         progress: called with runs made and most runs to come.
 

@@ -54,11 +54,11 @@ class Judgment:
         return any(self.ranking.answers(one) >= SOMETHING for one in others)
 
     def behind(self, other: Tally) -> float:
-        """Standard errors by which a setting is behind the chosen one, what is known beforehand included."""
+        """Return the standard errors by which a setting is behind the chosen one, prior knowledge included."""
         return lead_of(self.ranking, self.prior, self.chosen, other)
 
     def as_good(self, other: Tally) -> bool:
-        """Whether it does not matter whether a setting or the chosen one is used."""
+        """Return whether a setting is as good as the chosen one."""
         if self.prior.against(other.setting) <= self.prior.against(self.chosen.setting):
             same = alike(self.chosen, other)
         else:
@@ -80,10 +80,12 @@ class Judgment:
 
 
 def judge(ranking: Ranking, prior: Prior, favored: Tally) -> Judgment:
-    """Weighs the photos against what is known.
+    """Weigh the photos against prior knowledge.
 
     Args:
-        favored: the setting as known beforehand, all that is not known as written, or as usual.
+        ranking: of the settings on the photos.
+        prior: the knowledge.
+        favored: the setting as known beforehand, everything else as written, or as usual.
     """
     tallies = [tally for tally in ranking.tallies if tally.evidence]
     chosen = favored
@@ -119,24 +121,24 @@ def _wanted(chosen: Tally, other: Tally) -> float:
 
 
 def lead_of(ranking: Ranking, prior: Prior, first: Tally, second: Tally) -> float:
-    """Standard errors by which photos and prior knowledge put one setting before another."""
+    """Return the standard errors by which photos and prior knowledge put one setting before another."""
     return ranking.gap(first, second).errors + prior.against(second.setting) - prior.against(first.setting)
 
 
 def alike(first: Tally, second: Tally, least: float = SAME) -> bool:
-    """Whether two settings give practically the same answers. Few photos must agree more for it."""
+    """Return whether two settings give practically the same answers. Few photos must agree more for it."""
     shared = len(first.records.keys() & second.records.keys())
     return shared > 0 and same_answers(first, second) >= 1 - (1 - least) * shared / (shared + 2)
 
 
 def same_answers(first: Tally, second: Tally) -> float:
-    """Mean sameness of two settings' records over the photos both were tried on."""
+    """Return the mean sameness of two settings' records over the photos both were tried on."""
     shared = first.records.keys() & second.records.keys()
     return float(np.mean([sameness(first.records[n], second.records[n]) for n in shared]))
 
 
 def kind_of_photo(judgment: Judgment, labels: Sequence[str]) -> str:
-    """What photos would show the difference, in words."""
+    """Return which photos would show the difference, in words."""
     some = ", ".join(labels[:_NAMED]) + (" and others" if len(labels) > _NAMED else "")
     shown = f" ({some})" if labels else ""
     if not judgment.finds:

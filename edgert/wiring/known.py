@@ -104,7 +104,7 @@ class KnownFamily:
         return "; ".join(filter(None, (one.int8_text for one in self.measured)))
 
     def dla(self, generation: int) -> str:
-        """What a DLA takes of the multiply-adds, as a range over the models; empty where nothing is known."""
+        """Return the fraction of multiply-adds that a DLA takes, as a range over the models; empty when unknown."""
         found = [one.dla[generation] for one in self.measured if one.dla and generation in one.dla]
         shares = sorted({round(100 * one.share) for one in found})
         if not shares:
@@ -114,12 +114,12 @@ class KnownFamily:
         return f"{span} %, {parts} segment{'' if counts == [1] else 's'}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {**asdict(self.family), "measured": [asdict(one) for one in self.measured], "recipe": self.recipe}
 
 
 def families(name: str | None = None) -> tuple[KnownFamily, ...]:
-    """What is known of families of models: how each is exported with its own tools, and what was measured.
+    """Return the known families of models: how each is exported with its own tools, and measurements.
 
     Downloads nothing.
 
@@ -127,7 +127,7 @@ def families(name: str | None = None) -> tuple[KnownFamily, ...]:
         name: part of a family's name, like ``rf-detr``, or a decoder, like ``yolov8``; all families by default.
 
     Raises:
-        ConfigError: no family is called that.
+        ConfigError: no family has that name.
     """
     known = tuple(KnownFamily(one, measured().get(one.name, ())) for one in FAMILIES)
     if name is None:
@@ -146,13 +146,13 @@ def _word(text: str) -> str:
 
 
 def _words(family: Family) -> str:
-    """All that it is called by, with separators that nobody types."""
+    """Return all names of a family, without separators."""
     return " ".join(map(_word, (family.name, *family.reads, *(one.partition(": ")[2] for one in family.reads))))
 
 
 @lru_cache(maxsize=1)
 def measured() -> Mapping[str, tuple[Measured, ...]]:
-    """Family → what was measured of models of it; those of none under an empty name. Raises ArtifactError."""
+    """Return family → measurements of its models; those without a family under an empty name. Raises ArtifactError."""
     data = json.loads(shipped("configs/models.json").read_text(encoding="utf-8"))
     found: dict[str, list[Measured]] = {}
     for name, facts in data.items():

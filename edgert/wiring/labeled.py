@@ -31,8 +31,11 @@ _LEAST_CLASSES = 5
 
 
 class Scores(Ranking):
-    """Settings by what they score. A standard error is that of images drawn with replacement (Efron and Tibshirani, "An
-    Introduction to the Bootstrap", 1993)."""
+    """Settings by their score.
+
+    A standard error is that of images drawn with replacement (Efron and Tibshirani, "An Introduction to the Bootstrap",
+    1993).
+    """
 
     def __init__(self, scorer: task_scores.Scorer, images: int) -> None:
         super().__init__(())
@@ -44,20 +47,20 @@ class Scores(Ranking):
         self._known: dict[Tally, tuple[float, F64]] = {}
 
     def answers(self, tally: Tally) -> float:
-        """The metric, 0 to 1."""
+        """Return the metric, 0 to 1."""
         return self._score(tally)[0]
 
     def mean(self, tally: Tally) -> float:
-        """The metric, 0 to 1."""
+        """Return the metric, 0 to 1; minus infinity without images."""
         return self._score(tally)[0] if tally.evidence else -math.inf
 
     def gap(self, first: Tally, second: Tally) -> Gap:
-        """How much more ``first`` scores."""
+        """Return how much more ``first`` scores."""
         mean = self.answers(first) - self.answers(second)
         return Gap(mean, mean / math.hypot(self._error(first, second), POINT / 2))
 
     def as_good(self, first: Tally, second: Tally) -> bool:
-        """Whether ``second`` scores no point more than ``first``, by enough images to say so."""
+        """Return whether ``second`` scores no point more than ``first``, on enough images."""
         return self.answers(second) - self.answers(first) <= POINT and self._error(first, second) <= _STEADY
 
     def _error(self, first: Tally, second: Tally) -> float:
@@ -87,11 +90,11 @@ class LabeledSearch(Search):
         self.ranking: Scores = Scores(task_scores.scorer_for(data.ground_truth, task), count)
 
     def plan(self, inputs: int) -> None:
-        """Tells the progress how many more ways to feed the model will be tried."""
+        """Add the runs for further inputs to the progress."""
         self._planned += inputs * len(self._images)
 
     def gather(self, settings: Sequence[Setting], always: Collection[str] = (), keep_all: bool = False) -> None:
-        """Tries settings on every image."""
+        """Try settings on every image."""
         tallies = [one for one in dict.fromkeys(map(self.ranking.add, settings)) if not one.evidence]
         for number in range(len(self._images)):
             view = View(self._images.frame(number))
@@ -100,7 +103,7 @@ class LabeledSearch(Search):
             self._trial.forget()
 
     def worded(self, report: CheckReport) -> CheckReport:
-        """The report with a summary of what settings score."""
+        """Return the report with a summary of the settings' scores."""
         ranking, count = self.ranking, len(self.photos)
         best, written = ranking.find(report.best), ranking.find(report.written)
         on = f"on {count} labeled image{'' if count == 1 else 's'}"
@@ -133,7 +136,7 @@ class LabeledSearch(Search):
 
 
 def for_scoring(task: TaskConfig) -> TaskConfig:
-    """The task with the thresholds that metrics are taken at."""
+    """Return the task with the thresholds of the metrics."""
     if isinstance(task, DetectTask):
         most = {"score": evaluate_model.LOWEST_SCORE, "limit": max(task.limit, evaluate_model.LEAST_BOXES)}
         return task.model_copy(update=most)

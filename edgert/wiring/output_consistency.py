@@ -21,23 +21,24 @@ _MOST = 255
 
 
 def text_parts(views: Sequence[Text], control: Text) -> tuple[float, float, float]:
-    """How sure the first view's text is, how much of it the views share, how sure that of the control is; 0 to 1."""
+    """Return the first view's score, the text that the views share, and the control's score; 0 to 1."""
     pairs = [same_text(*pair) * float(np.sqrt(pair[0].score * pair[1].score)) for pair in combinations(views, 2)]
     return views[0].score, float(np.mean(pairs)), control.score if control.text else 0.0
 
 
 def same_text(first: Text, second: Text) -> float:
-    """Part of two texts' characters, or class numbers, that are the same ones in the same order."""
+    """Return the fraction of two texts' characters, or class numbers, that are the same in the same order."""
     if not first.text or not second.text:
         return 0.0
     return SequenceMatcher(None, first.text.split(), second.text.split(), autojunk=False).ratio()
 
 
 def image_parts(made: OutputImage, photo: U8) -> tuple[float, float, float]:
-    """How much of the photo's edges an image keeps, that with its colors, and the part cut off at its limits; 0 to 1.
+    """Return the edges that an image keeps, those with its colors, and the fraction cut off at its limits; 0 to 1.
 
     Args:
-        photo: (h, w, 3) BGR, what it was made of.
+        made: the model's image.
+        photo: (h, w, 3) BGR, its source.
     """
     left, top, right, bottom = (max(round(value), 0) for value in made.region)
     small, source = _small(made.pixels), _small(photo[top:bottom, left:right])
@@ -49,7 +50,7 @@ def image_parts(made: OutputImage, photo: U8) -> tuple[float, float, float]:
 
 
 def same_image_made(first: OutputImage, second: OutputImage) -> float:
-    """Correlation of two images' pixels, color by color; 0 at least."""
+    """Return the correlation of two images' pixels, color by color; 0 at least."""
     return max(_correlation(*(_small(one.pixels).astype(np.float32) for one in (first, second))), 0.0)
 
 
@@ -67,12 +68,12 @@ def _edges(image: U8) -> F32:
 
 
 def _colors(image: U8) -> F32:
-    """Without how bright they are."""
+    """Return the colors without lightness."""
     return cv2.cvtColor(image, cv2.COLOR_BGR2Lab).astype(np.float32)[..., 1:]
 
 
 def _correlation(first: F32, second: F32) -> float:
-    """Pearson's; 0 where either is the same everywhere."""
+    """Return Pearson's correlation; 0 where either is constant."""
     first, second = first - first.mean(), second - second.mean()
     spread = float(np.sqrt((first * first).sum() * (second * second).sum()))
     return float((first * second).sum()) / spread if spread else 0.0

@@ -50,7 +50,7 @@ class View:
     mirrored: bool = False
 
     def boxes(self, boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """(N, 4) boxes of the view, in pixels of the photo."""
+        """Convert (N, 4) boxes of the view to pixels of the photo."""
         found: npt.NDArray[np.float32] = boxes.copy()
         if self.mirrored:
             found[:, [0, 2]] = self.frame.width - found[:, [2, 0]]
@@ -58,7 +58,7 @@ class View:
         return found
 
     def columns(self, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Columns of the photo, in pixels of the view; they may lie outside."""
+        """Convert columns of the photo to pixels of the view; they may lie outside."""
         inside = x - self.left
         return self.frame.width - inside if self.mirrored else inside
 
@@ -82,7 +82,7 @@ class Photo:
 
 
 def read_photos(images: Sequence[str | Path], limit: int = PHOTO_LIMIT) -> list[tuple[Path, U8]]:
-    """Reads images, and those of folders, in the order given; at most ``limit``, evenly chosen.
+    """Read images, and those of folders, in the order given; at most ``limit``, evenly chosen.
 
     Images are (h, w, 3) uint8 BGR, upright, and not larger than 1920 pixels.
 
@@ -106,12 +106,12 @@ def read_photos(images: Sequence[str | Path], limit: int = PHOTO_LIMIT) -> list[
 
 
 def cuts_of(verb: str) -> tuple[tuple[int, int, int, int, bool], ...]:
-    """What the views of a photo show that answers of a task must agree on, beside the photo itself."""
+    """Return the views of a photo, beside itself, on which answers of a task must agree."""
     return _CUTS.get(verb, (_MIRRORED, _MIDDLE))
 
 
 def with_views(path: Path, image: U8, control: U8, verb: str) -> Photo:
-    """A photo and its views, as :func:`cuts_of` has them."""
+    """Return a photo with the views of :func:`cuts_of`."""
     height, width = image.shape[:2]
     dx, dy = int(width * _EDGE), int(height * _EDGE)
     views = [View(_frame(image))]
@@ -123,9 +123,9 @@ def with_views(path: Path, image: U8, control: U8, verb: str) -> Photo:
 
 
 def scrambled(image: U8) -> U8:
-    """The image's spectrum with the phases of noise: the same colors and texture, no object, at most 512 px wide.
+    """Return an image with its spectrum and random phases: same colors and texture, no object, at most 512 px wide.
 
-    Phase carries what an image shows (Oppenheim and Lim, "The Importance of Phase in Signals", 1981).
+    Phase carries the content of an image (Oppenheim and Lim, "The Importance of Phase in Signals", 1981).
     """
     height, width = image.shape[:2]
     ratio = min(1.0, _CONTROL_SIDE_PX / max(height, width))
@@ -167,7 +167,7 @@ def _read(path: Path) -> U8:
 
 
 def painted(report: CheckReport) -> U8:
-    """A new (h, w, 3) uint8 BGR image: the first photo with the best setting's answer on it."""
+    """Return a new (h, w, 3) uint8 BGR image: the first photo with the best setting's answer on it."""
     image: U8 = report.image.copy()
     elements = ("boxes", "labels", "masks", "keypoints")
     Overlay(elements).paint(image, Result(_frame(report.image), {"best": report.record}))
@@ -175,7 +175,7 @@ def painted(report: CheckReport) -> U8:
 
 
 def save_image(report: CheckReport, path: Path) -> None:
-    """Writes :func:`painted` as PNG or JPEG, by the name's ending.
+    """Write :func:`painted` as PNG or JPEG, by the name's ending.
 
     Raises:
         ConfigError: another ending, or the folder cannot be written to.

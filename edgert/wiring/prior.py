@@ -40,17 +40,19 @@ class Prior:
     others: Mapping[str, "Prior"] = field(default_factory=dict)
 
     def of(self, task: TaskConfig) -> "Prior":
-        """What is known where outputs are read by a task."""
+        """Return the prior knowledge for outputs of a task."""
         return self.others.get(_decoder(task), self)
 
     def applied(self, base: InputConfig) -> InputConfig:
-        """An input as it would be by what is known; all else as ``base`` has it."""
+        """Return ``base`` with the known keys."""
         return base.model_copy(update=dict(self.input))
 
     def against(self, setting: Setting) -> float:
-        """Standard errors that stand against a setting: the margin for each of color, scale and placement in which it
-        is not what is known of models that are read so, and for a reading that the graph denies; what is unusual
-        counts where nothing is known."""
+        """Return the standard errors against a setting.
+
+        They are the margin for each of color, scale and placement that differs from the known input of models with this
+        task. They also count a task that the graph contradicts, and what is unusual where nothing is known.
+        """
         own = self.of(setting.task)
         expected = Setting(own.applied(setting.input), setting.task)
         margins = {"placement": max(own.margin, own.placed)}
@@ -59,14 +61,14 @@ class Prior:
         return known + FILE * is_denied + USUAL * ("mean" not in own.input and crossed(setting.input))
 
     def taken(self, base: InputConfig, dtype: str) -> "Prior":
-        """What of it holds for an input like this: gray has no order of colors, integers have scales of their own."""
+        """Return the part that holds for such an input: gray has no color order, integers have scales of their own."""
         left_out = {"color", "mean", "std"} if base.color == "gray" else {"mean", "std"} if "int" in dtype else set()
         known = {key: value for key, value in self.input.items() if key not in left_out}
         return self if known == self.input else replace(self, input=known)
 
 
 def declared_task(declared: DeclaredSettings) -> str:
-    """The decoder that the file's ``task`` means to its exporter, like ``detect: yolov8``; empty where it says none."""
+    """Return the decoder of the file's ``task`` for its exporter, like ``detect: yolov8``; empty without one."""
     task, is_final = declared.metadata.get("task", ""), literal(declared.metadata.get("end2end", "False"))
     tables = (family.tasks for family in FAMILIES if _by_metadata(family, declared))
     decoder = next((table[task] for table in tables if task in table), "")
@@ -74,7 +76,7 @@ def declared_task(declared: DeclaredSettings) -> str:
 
 
 def named_family(inputs: Sequence[str], outputs: Sequence[str]) -> Family | None:
-    """The family whose exporter names inputs and outputs so."""
+    """Return the family whose exporter gives inputs and outputs these names."""
     names = " ".join(outputs).lower()
     for family in FAMILIES:
         is_named = family.gives and not set(family.takes).isdisjoint(inputs)
@@ -91,10 +93,13 @@ def prior_of(
     length: int = 0,
     tall: bool = False,
 ) -> Prior:
-    """What is known of a model that is read by a task.
+    """Return the prior knowledge about a model that is read by a task.
 
     Args:
-        inputs, outputs: their names.
+        declared: by the model's file.
+        task: with the decoder.
+        inputs: their names.
+        outputs: their names.
         length: how many numbers its one output holds for an image; 0 where there are more outputs or that is open.
         tall: whether its input is twice as high as wide, as people are.
     """
@@ -148,7 +153,7 @@ def _decoder(task: TaskConfig) -> str:
 
 
 def _valid(known: Mapping[str, object]) -> dict[str, object]:
-    """The keys that make sense together; none where they do not, so that a strange file is no error."""
+    """Return the keys if they are valid together, else none, so that a strange file is no error."""
     try:
         InputConfig.model_validate(known)
     except ValidationError:

@@ -80,36 +80,36 @@ class Ranking:
         return self._by_key.values()
 
     def find(self, setting: Setting) -> Tally | None:
-        """The tally of an equal setting."""
+        """Return the tally of an equal setting, or None."""
         return self._by_key.get(setting.key)
 
     def add(self, setting: Setting) -> Tally:
-        """The tally of a setting, new where there is none."""
+        """Return the tally of a setting, a new one where there is none."""
         return self._by_key.setdefault(setting.key, Tally(setting))
 
     def best(self) -> Tally:
-        """The setting with the highest mean, of those that were tried on most photos."""
+        """Return the setting with the highest mean, of those tried on most photos."""
         most = max(len(tally.evidence) for tally in self.tallies)
         return max((tally for tally in self.tallies if len(tally.evidence) == most), key=self.mean)
 
     def mean(self, tally: Tally) -> float:
-        """Mean over its photos of the answers' evidence plus the fit with each memory."""
+        """Return the mean over its photos of the answers' evidence plus the fit with each memory."""
         return float(self.values(tally, sorted(tally.evidence)).mean()) if tally.evidence else -math.inf
 
     def answers(self, tally: Tally) -> float:
-        """The part of the mean that comes from the model's answers."""
+        """Return the part of the mean that comes from the model's answers."""
         return float(np.mean(self._relative(tally, list(tally.evidence))))
 
     def fits(self, tally: Tally) -> tuple[float, ...]:
-        """The fit with each memory, over all of its photos at once."""
+        """Return the fit with each memory, over all of its photos at once."""
         looks = list(tally.looks.values())
         return tuple(memory.fit([look[n] for look in looks]) for n, memory in enumerate(self.memories))
 
     def gap(self, first: Tally, second: Tally) -> Gap:
-        """How far ``first`` is ahead, on the photos that both were tried on.
+        """Return how far ``first`` is ahead, on the photos that both were tried on.
 
-        The standard error is that of paired differences, drawn towards a prior as long as photos are few
-        (Smyth, "Linear Models and Empirical Bayes Methods", 2004: the moderated t).
+        The standard error is that of paired differences, drawn towards a prior as long as photos are few (Smyth,
+        "Linear Models and Empirical Bayes Methods", 2004: the moderated t).
         """
         photos = sorted(first.evidence.keys() & second.evidence.keys())
         # memories know colors and scales; where an image is put, and what is around it, training had otherwise
@@ -126,11 +126,11 @@ class Ranking:
         return Gap(mean, mean / error)
 
     def as_good(self, first: Tally, second: Tally) -> bool:
-        """Whether the second of two settings is known to be no better, whatever its answers are."""
+        """Return whether the second of two settings is known to be no better, regardless of its answers."""
         return False
 
     def values(self, tally: Tally, photos: Sequence[int]) -> F64:
-        """One value per photo: answers plus memory."""
+        """Return one value per photo: answers plus memory."""
         answers = np.array(self._relative(tally, photos))
         key = tally, tuple(photos)
         if key not in self._remembered:  # what a photo looks like to a memory stays as it is
@@ -140,7 +140,7 @@ class Ranking:
         return total
 
     def _relative(self, tally: Tally, photos: Sequence[int]) -> list[float]:
-        """A setting's evidence on each of the photos, as a part of the best of all settings there."""
+        """Return a setting's evidence on each photo, as a fraction of the best setting there."""
         own, verb = [tally.evidence[photo].value for photo in photos], verb_of(tally.setting.task)
         if not counts(verb):
             return own
@@ -149,10 +149,10 @@ class Ranking:
 
 
 def _pseudo_values(memory: Memory, looks: Sequence[F64]) -> F64:
-    """One value per photo of a fit that only all photos have together: the jackknife's.
+    """Return one value per photo for a fit of all photos: the jackknife's.
 
-    Their mean is the fit, less its bias; their spread is how much single photos sway it (Efron, "The Jackknife,
-    the Bootstrap and Other Resampling Plans", 1982).
+    Their mean is the fit, less its bias. Their spread is the influence of single photos (Efron, "The Jackknife, the
+    Bootstrap and Other Resampling Plans", 1982).
     """
     count, whole = len(looks), memory.fit(looks)
     if count == 1:
@@ -189,10 +189,10 @@ class Subject:
 
 
 def subject(config: ModelConfig, labels: tuple[str, ...], where: str) -> Subject:
-    """Loads and compiles a model.
+    """Load and compile a model.
 
     Raises:
-        ModelError: the file is no model, takes other things than one image, or has dynamic dimensions left open.
+        ModelError: the file is no model, takes other inputs than one image, or has dynamic dimensions left open.
         BuildError: the backend refuses it.
     """
     model = load(config.onnx)
@@ -228,12 +228,12 @@ class Search:
         self._decoders: dict[str, Decoder] = {}
 
     def explore(self, base: Setting, tasks: Sequence[TaskConfig], *others: Setting) -> None:
-        """Tries every color and scale with every reading, then every placement with the best of them.
+        """Try every color and scale with every task, then every placement with the best of them.
 
         Args:
-            base: what is tried on all photos, however bad, and how images are placed at first.
-            tasks: how outputs may be read; the first so many that it takes no more than :data:`_MOST_SETTINGS`.
-            others: settings that are tried on all photos, too.
+            base: tried on all photos, however bad; its placement comes first.
+            tasks: ways to read the outputs; the first ones up to :data:`_MOST_SETTINGS` settings.
+            others: further settings that are tried on all photos.
         """
         inputs = colors_and_scales(base.input, self.subject.dtype)
         tasks = tasks[: max(_MOST_SETTINGS // len(inputs), 1)]
@@ -245,18 +245,19 @@ class Search:
         self.gather(ways, always)
 
     def worded(self, report: CheckReport) -> CheckReport:
-        """A report of this search, in the words of what it saw."""
+        """Return a report with the words of this search."""
         return report
 
     def plan(self, inputs: int) -> None:
-        """Tells the progress how many more ways to feed the model will be tried."""
+        """Add the runs for further inputs to the progress."""
         self._planned += inputs * len(self.photos) * (len(cuts_of(self._verb)) + 2)
 
     def gather(self, settings: Sequence[Setting], always: Collection[str] = (), keep_all: bool = False) -> None:
-        """Tries settings on every photo, less those that fall hopelessly behind.
+        """Try settings on every photo, less those that fall hopelessly behind.
 
         Args:
-            always: keys of settings that are tried on all, however bad.
+            settings: to try.
+            always: keys of settings that are tried on all photos, however bad.
             keep_all: whether all are.
         """
         tallies = [self.ranking.add(setting) for setting in settings]

@@ -56,12 +56,12 @@ class Setting:
         return f"{self.input.model_copy(update=scale)!r} {self.task!r}"
 
     def differing(self, other: Setting) -> tuple[str, ...]:
-        """The groups of keys, of :data:`GROUPS` and ``task``, in which two settings differ."""
+        """Return the groups of keys, of :data:`GROUPS` and ``task``, in which two settings differ."""
         groups = tuple(name for name in GROUPS if self.part(name) != other.part(name))
         return groups if self.part("task") == other.part("task") else (*groups, "task")
 
     def part(self, group: str) -> dict[str, Any]:
-        """One group of a setting: key → value, with keys that have no effect left out."""
+        """Return one group of a setting: key → value, without keys that have no effect."""
         if group == "task":
             options = getattr(self.task, "options", {})
             return {verb_of(self.task): value_of(self.task), **({"options": options} if options else {})}
@@ -71,7 +71,7 @@ class Setting:
         return {key: value for key, value in values.items() if _matters(key, self.input)}
 
     def with_part(self, group: str, other: Setting) -> Setting:
-        """This setting with one group taken from another."""
+        """Return this setting with one group of another."""
         if group == "task":
             return replace(self, task=other.task)
         taken = {key: getattr(other.input, key) for key in GROUPS[group]}
@@ -85,7 +85,7 @@ _NEAR = 0.01
 
 
 def differs(first: Setting, second: Setting, group: str) -> bool:
-    """Whether two settings differ in a group; scales are compared color by color, whatever their order."""
+    """Return whether two settings differ in a group; scales are compared color by color, in any order."""
     if group != "scale":
         return first.part(group) != second.part(group)
     ends = []
@@ -97,7 +97,7 @@ def differs(first: Setting, second: Setting, group: str) -> bool:
 
 
 def named(setting: Setting) -> dict[str, str]:
-    """Every group in a few words: ``{"color": "bgr", "scale": "0 to 255", "placement": "letterbox top_left", ...}``."""
+    """Return each group in words: ``{"color": "bgr", "scale": "0 to 255", "placement": "letterbox top_left", ...}``."""
     one, (verb, value) = setting.input, next(iter(setting.part("task").items()))
     words = {"letterbox": f"{one.resize} {one.anchor} {one.pad}", "center_crop": f"{one.resize} {one.crop:g}"}
     options = getattr(setting.task, "options", {})
@@ -110,7 +110,7 @@ def named(setting: Setting) -> dict[str, str]:
 
 
 def colors_and_scales(base: InputConfig, dtype: str) -> list[InputConfig]:
-    """Every color order with every scale and that of ``base``, each placed as ``base`` is; ``base`` itself first."""
+    """Return every color order with every scale and that of ``base``, with its placement; ``base`` itself first."""
     scales = _INTEGER_SCALES.get(dtype, SCALES).values()
     colors = ("gray",) if base.color == "gray" else ("rgb", "bgr")
     made = [_pictured(base, color, *scale) for scale in scales for color in colors]
@@ -127,7 +127,7 @@ def _pictured(base: InputConfig, color: str, mean: Sequence[float], std: Sequenc
 
 
 def placements(base: InputConfig, verb: str) -> list[InputConfig]:
-    """Every plausible way to fit an image into the network, with the color and scale of ``base``; itself first."""
+    """Return every plausible way to fit an image into the network, with color and scale of ``base``; itself first."""
     ways: list[dict[str, object]] = [{"resize": "stretch"}]
     if verb in ("classify", "embed"):
         ways += [{"resize": "center_crop", "crop": 0.875}, {"resize": "center_crop", "crop": 1.0}]
@@ -138,7 +138,7 @@ def placements(base: InputConfig, verb: str) -> list[InputConfig]:
 
 
 def crossed(config: InputConfig) -> bool:
-    """Whether red's usual mean is taken from blue, and blue's from red."""
+    """Return whether red has blue's usual mean, and blue red's."""
     means = config.mean if config.color == "bgr" else config.mean[::-1]
     return any(
         len(set(usual)) > 1 and np.allclose(means, usual, atol=1)
@@ -148,7 +148,7 @@ def crossed(config: InputConfig) -> bool:
 
 
 def same_image(config: InputConfig) -> tuple[object, ...]:
-    """Equal for configurations that make the same input of any image."""
+    """Return a key that is equal for configurations with the same input for any image."""
     keys = ("resize", "anchor", "pad", "crop", "interpolation", "color")
     values = tuple(getattr(config, key) if _matters(key, config) else None for key in keys)
     channels = 1 if config.color == "gray" else 3
@@ -157,7 +157,7 @@ def same_image(config: InputConfig) -> tuple[object, ...]:
 
 
 def for_checking(task: TaskConfig) -> TaskConfig:
-    """The task with the thresholds that evidence is gathered at."""
+    """Return the task with the thresholds for gathering evidence."""
     if isinstance(task, (DetectTask, KeypointsTask)):
         return task.model_copy(update={"score": CHECK_SCORE, "iou": 0.5, "limit": _CHECK_LIMIT})
     if isinstance(task, ClassifyTask):
@@ -166,7 +166,7 @@ def for_checking(task: TaskConfig) -> TaskConfig:
 
 
 def variants(task: TaskConfig) -> Iterator[TaskConfig]:
-    """The task itself, then its family's other ways to read the same outputs."""
+    """Yield the task itself, then its family's other ways to read the same outputs."""
     yield task
     if isinstance(task, ClassifyTask) and task.classify != "auto":
         yield task.model_copy(update={"classify": "auto"})
@@ -181,7 +181,7 @@ def variants(task: TaskConfig) -> Iterator[TaskConfig]:
 
 
 def _short(values: tuple[float, ...]) -> tuple[float, ...]:
-    """One value where all colors have the same, as exporters write three of it."""
+    """Return one value where all colors have the same, as exporters write three."""
     return values[:1] if len(set(values)) == 1 else values
 
 
@@ -191,5 +191,5 @@ def _matters(key: str, config: InputConfig) -> bool:
 
 
 def _distinct(configs: Sequence[InputConfig]) -> list[InputConfig]:
-    """Those that make different inputs, the first of equals."""
+    """Return the configurations that make different inputs, the first of equal ones."""
     return list({same_image(config): config for config in reversed(configs)}.values())[::-1]

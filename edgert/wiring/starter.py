@@ -1,4 +1,4 @@
-"""``starter``: a commented pipeline file for an ONNX model that nobody has described yet."""
+"""``starter``: a commented pipeline file for an ONNX model without a description."""
 
 import json
 import os
@@ -23,14 +23,14 @@ from edgert.wiring.trial import checked, guesses
 
 
 def refuse_existing(path: Path, force: bool) -> None:
-    """Raises ConfigError when there is a file already and it is not to be replaced."""
+    """Raise ConfigError when the file exists and is not to be replaced."""
     if path.exists() and (not force or path.is_dir()):
         fix = "choose another --output" if path.is_dir() else "--force replaces it, or choose another --output"
         raise ConfigError(f"{str(path)!r} exists already", why="nothing was written", fix=fix)
 
 
 def write_pipeline(text: str, path: Path, force: bool) -> None:
-    """Writes a pipeline file whole or not at all, and checks that it loads.
+    """Write a pipeline file atomically, and check that it loads.
 
     Raises:
         ConfigError: the file exists, or cannot be written.
@@ -83,7 +83,7 @@ class Starter:
     labels_file: str = ""
 
     def write(self, path: Path, force: bool) -> tuple[Path, ...]:
-        """Writes the decoder to be filled in, with its test, labels and the pipeline file; returns what was written.
+        """Write the pipeline file, labels, and a decoder template with its test; return the written files.
 
         Raises:
             ConfigError: a file exists, or cannot be written.
@@ -110,15 +110,16 @@ def starter(
     is_own: bool = False,
     progress: Progress | None = None,
 ) -> Starter:
-    """Writes a pipeline for a model: guessed from its shapes and names, or, with photos, tried out. Where no decoder
-    reads its outputs, one comes with it that is to be filled in.
+    """Return a pipeline for a model: guessed from its shapes and names, or, with photos, tried out.
+
+    Where no decoder reads its outputs, a decoder template comes with it.
 
     Args:
-        images: photos or folders; with them every plausible setting is tried (see
-        :func:`~edgert.wiring.check`).
+        model_path: the ONNX file.
+        images: photos or folders; with them every plausible setting is tried (see :func:`~edgert.wiring.check`).
         source: where frames come from, as in ``source:``.
-        directory: where the file will stand; the model's path is written relative to it. The current one by default.
-        is_own: whether the decoder is to be one of one's own, whatever edgert can read.
+        directory: of the pipeline file; the model's path is relative to it. The current one by default.
+        is_own: whether to use a decoder template in any case.
         progress: called with runs made and most runs to come.
 
     Raises:
@@ -145,7 +146,7 @@ def starter(
 
 
 def _listed(made: Inferred) -> tuple[str, ...]:
-    """Names of classes that stand beside the model's file, where they are those of its outputs."""
+    """Return class names of a file beside the model's, where they are those of its outputs."""
     declared = made.prior.declared
     return declared.labels if declared.named_beside and _fit(made, declared.labels) else ()
 

@@ -38,7 +38,7 @@ class Stub:
         return {f"{self.module}.py": self.text, f"test_{self.module}.py": self.test}
 
     def refuse_existing(self, folder: Path) -> None:
-        """Raises ConfigError where one of the files is there: it may be somebody's work, so nothing replaces it."""
+        """Raise ConfigError where one of the files exists: it may be a user's work, so nothing replaces it."""
         if there := next((folder / name for name in self.files if (folder / name).exists()), None):
             raise ConfigError(
                 f"{str(there)!r} exists already",
@@ -48,13 +48,13 @@ class Stub:
 
 
 def stub(engine: Engine, network: Size, onnx: Path, folder: Path) -> Stub:
-    """The decoder that a model's outputs want.
+    """Return the decoder template for a model's outputs.
 
     Args:
         engine: the compiled model.
         network: width and height of its image.
         onnx: its file, which the test loads.
-        folder: where decoder and test will stand.
+        folder: of decoder and test.
     """
     stem = re.sub(r"\W", "_", onnx.stem, flags=re.ASCII)
     module = f"{stem if not stem[:1].isdigit() else f'net_{stem}'}_decoder"
@@ -70,7 +70,7 @@ def stub(engine: Engine, network: Size, onnx: Path, folder: Path) -> Stub:
 
 
 def _hint(shape: tuple[int, ...], network: Size) -> str:
-    """What such a shape often is, as a comment; empty where nothing is known."""
+    """Return the usual meaning of such a shape, as a comment; empty when unknown."""
     strides = ", ".join(map(str, STRIDES))
     counts = {all_cells(network, STRIDES): f"every cell of strides {strides}"}
     counts |= {cells(network, stride): f"every cell of stride {stride}" for stride in STRIDES}

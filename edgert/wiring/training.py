@@ -36,19 +36,21 @@ class Memory(Protocol):
         ...
 
     def look(self, config: InputConfig, view: View) -> F64:
-        """What one photo looks like to it under a configuration; an array whose mean over photos counts."""
+        """Return one photo's features under a configuration; an array whose mean over photos counts."""
         ...
 
     def fit(self, looks: Sequence[F64]) -> float:
-        """How well several photos fit, 0 to 1."""
+        """Return how well several photos fit, 0 to 1."""
         ...
 
 
 def memories(model: Model, shapes: Shapes, threads: int) -> tuple[Memory, ...]:
-    """What this model remembers; empty when its statistics were folded into its weights, as exporters often do.
+    """Return what this model stores about its training; empty when the exporter folded it into weights.
 
     Args:
+        model: to read.
         shapes: of the input, where the model's own is dynamic.
+        threads: for running it.
     """
     graph, _ = STORE_CONSTANTS.apply(read(model))
     found: list[Memory] = []
@@ -69,13 +71,13 @@ class CalibratedRange:
     source: str = "the input range of the quantized model"
 
     def look(self, config: InputConfig, view: View) -> F64:
-        """Lowest and highest value that the configuration makes; the same for every photo."""
+        """Return lowest and highest value that the configuration makes; the same for every photo."""
         mean, std = np.asarray(config.mean), np.asarray(config.std)
         ends = np.concatenate([(0 - mean) / std, (255 - mean) / std])
         return np.array([ends.min(), ends.max()])
 
     def fit(self, looks: Sequence[F64]) -> float:
-        """Intersection over union of the two ranges."""
+        """Return the intersection over union of the two ranges."""
         low, high = np.mean(looks, axis=0)
         shared = min(high, self.span[1]) - max(low, self.span[0])
         return float(max(shared, 0.0) / (max(high, self.span[1]) - min(low, self.span[0])))
@@ -104,7 +106,7 @@ class TrainingStatistics:
         self._weights = np.concatenate([one / (one.sum() * len(layers)) for one in fired])  # every layer's mean counts
 
     def look(self, config: InputConfig, view: View) -> F64:
-        """(2, all channels) mean and mean square of every channel in front of its normalization."""
+        """Return (2, all channels) mean and mean square of every channel before its normalization."""
         answers, _ = self._trial.answer(config, view)
         outputs = [array.astype(np.float64) for array in answers]
         self._trial.forget()
@@ -112,7 +114,7 @@ class TrainingStatistics:
         return np.concatenate([np.stack(pair) for pair in moments], axis=1)
 
     def fit(self, looks: Sequence[F64]) -> float:
-        """exp of minus the mean divergence: half the symmetric Kullback-Leibler divergence of two Gaussians."""
+        """Return exp of minus the mean divergence: half the symmetric Kullback-Leibler divergence of two Gaussians."""
         mean, square = sum(looks, np.zeros(())) / len(looks)
         own, apart = np.maximum(square - mean * mean, 1e-9), (mean - self._mean) ** 2
         both = ((own + apart) / self._variance + (self._variance + apart) / own) / 2 - 1
@@ -133,7 +135,7 @@ def _calibrated_span(graph: Graph) -> tuple[float, float] | None:
 
 
 def _normalized(graph: Graph) -> list[Layer]:
-    """The first layers over an image whose input has a known type, so that it can be an output of the model."""
+    """Return the first layers over an image whose input has a known type, so that it can be a model output."""
     layers: list[Layer] = []
     for node in graph.nodes:
         spec = graph.specs.get(node.inputs[0])

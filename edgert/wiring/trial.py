@@ -27,11 +27,12 @@ from edgert.wiring.settings import variants
 
 
 def guesses(engine: Engine, label_count: int | None = None, declared: str = "") -> list[Guess]:
-    """What the outputs look like, from shapes and names, the likeliest first; before them what the file says they are.
+    """Return decoders that fit shapes and names, the likeliest first; the declared one comes before them.
 
     Args:
-        label_count: names of classes that are known.
-        declared: the decoder that the file's metadata mean, as a task writes it, like ``detect: yolov8``.
+        engine: with the outputs.
+        label_count: number of known class names.
+        declared: the decoder of the file's metadata, as a task writes it, like ``detect: yolov8``.
     """
     (image,) = engine.inputs
     names = [tensor.name for tensor in engine.outputs]
@@ -65,10 +66,13 @@ _TOLD, _NAMED = 9, 3
 def readings(
     written: TaskConfig | None, engine: Engine, labels: tuple[str, ...], network: Size, declared: str = ""
 ) -> list[TaskConfig]:
-    """Every way to read the outputs: the written one first, then what they look like, each with its variants.
+    """Return every way to read the outputs: the written one first, then guesses, each with its variants.
 
     Args:
-        written: of the pipeline file; None for a model nobody has described yet.
+        written: of the pipeline file; None for a model without a description.
+        engine: with the outputs.
+        labels: names of the classes.
+        network: (width, height).
         declared: see :func:`guesses`.
 
     Raises:
@@ -107,7 +111,7 @@ def readings(
 
 
 def decoder_of(task: TaskConfig, labels: tuple[str, ...], engine: Engine, network: Size) -> CheckedDecoder:
-    """The decoder of a task, with the labels if there are enough of them for the way it reads the outputs."""
+    """Return the decoder of a task, with the labels if there are enough of them for the way it reads the outputs."""
     try:
         return checked(task, labels, engine, network)
     except ConfigError:
@@ -127,8 +131,9 @@ _LEAST_PART, _MOST_PART = 0.05, 1.5
 def in_their_unit(
     tasks: Sequence[TaskConfig], engine: Engine, session: Session, network: Size
 ) -> tuple[list[TaskConfig], bool]:
-    """Return the tasks with ``boxes: relative`` where the model's own numbers are parts of the input, and whether any
-    task had it otherwise. Runs the engine once on an empty image: heads with a row for every cell have boxes anyway.
+    """Return the tasks with ``boxes: relative`` where boxes are fractions of the input, and whether any changed.
+
+    Runs the engine once on an empty image: heads with a row for every cell have boxes anyway.
     """
     read = [(task, _rows_of(task, engine, network)) for task in tasks]
     if not any(rows for _, rows in read):
@@ -167,7 +172,7 @@ def _rows_of(task: TaskConfig, engine: Engine, network: Size) -> Callable[[Seque
 
 
 def task_of(found: Guess) -> TaskConfig:
-    """The section ``task:`` that a guess means."""
+    """Return the section ``task:`` of a guess."""
     written: dict[str, object] = {found.task: found.decoder}
     if found.decoder == "yolo-pose" and (found.classes or 1) > 1:  # no shape shows where classes end and points begin
         written["options"] = {"classes": found.classes}
@@ -176,7 +181,7 @@ def task_of(found: Guess) -> TaskConfig:
 
 
 def reads(decoder: str, engine: Engine, network: Size, label_count: int | None = None) -> bool:
-    """Whether a decoder, as a task writes it, like ``detect: yolov8``, can read the outputs."""
+    """Return whether a decoder, as a task writes it, like ``detect: yolov8``, can read the outputs."""
     verb, _, kind = decoder.partition(": ")
     return _why_not(task_of(Guess(verb, kind, "", 1, label_count)), engine, network) is None
 
@@ -212,7 +217,7 @@ class Trial:
         self._answers: dict[tuple[object, ...], tuple[Array, ...]] = {}
 
     def answer(self, config: InputConfig, view: View) -> Answer:
-        """The model's answer to a view under a configuration.
+        """Return the model's answer to a view under a configuration.
 
         Raises:
             ModelError: the input is no image of that color and layout.
@@ -233,12 +238,12 @@ class Trial:
         return self._answers[key], placement.geometry
 
     def forget(self) -> None:
-        """Empties the cache of the photos seen so far."""
+        """Empty the cache of the photos seen so far."""
         self._small.clear()
         self._answers.clear()
 
     def _resized(self, view: View, placement: Placement, config: InputConfig) -> Frame:
-        """The used part of a view, cut and resized as it stands in the network: placing it again moves nothing."""
+        """Return the used part of a view, cut and resized as in the network: placing it again moves nothing."""
         if config.resize == "none":
             return placement.frame
         key = (*_content(view, placement), config.interpolation)

@@ -34,8 +34,10 @@ from edgert.memory.cuda.stream import Event, Stream
 
 
 class Block(ABC):
-    """One piece of memory of ``nbytes``, made on ``device``. Released by its owner; one that is forgotten instead
-    counts as leaked."""
+    """One piece of memory of ``nbytes``, made on ``device``; its owner releases it.
+
+    A block that is dropped without release counts as leaked.
+    """
 
     is_staged: ClassVar[bool] = False
     """Whether uploads and downloads are copies."""
@@ -60,10 +62,10 @@ class Block(ABC):
         raise DeviceError("this memory is the GPU's alone", fix="device.block() makes memory that both sides see")
 
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:  # noqa: B027 - most memory has no copies
-        """Enqueues the copy of the first ``nbytes``, by default all, to the GPU, where host and GPU have copies."""
+        """Enqueue the copy of the first ``nbytes``, by default all, to the GPU, where host and GPU have copies."""
 
     def download(self, stream: Stream, nbytes: int | None = None) -> None:  # noqa: B027 - as above
-        """Enqueues the copy of the first ``nbytes``, by default all, to the host, where host and GPU have copies."""
+        """Enqueue the copy of the first ``nbytes``, by default all, to the host, where host and GPU have copies."""
 
     def release(self) -> None:
         """Give the memory back. Twice is once. Work that uses it must be done.
@@ -85,7 +87,7 @@ class Block(ABC):
         self.device.forget(self)
 
     def release_or_defer(self) -> None:
-        """Release memory that nobody holds any more; never raise, and never wait for another thread.
+        """Release unused memory; never raise, and never wait for another thread.
 
         A finalizer runs in any thread. While a thread records a CUDA graph, or opens an engine's context, which may
         take seconds, the memory is kept. The device releases it when it next makes memory.
@@ -132,8 +134,10 @@ class _PinnedBlock(Block):
     _memory: Any = None
 
     def _pin(self, flags: int) -> U8:
-        """Takes zeroed pinned memory. Its owner, PyCUDA's object, frees it on request, also under arrays that somebody
-        still holds: blocks are released after their use."""
+        """Return zeroed pinned memory.
+
+        PyCUDA's object frees it on request, even under arrays in use, so blocks are released after their use.
+        """
         host: U8 = self.device.driver.pagelocked_empty(self.nbytes, np.uint8, mem_flags=flags)
         host.fill(0)
         self._host, self._memory = host, host.base
@@ -163,8 +167,10 @@ class MappedBlock(_PinnedBlock):
 
 
 class StagedBlock(_PinnedBlock):
-    """Device memory and pinned host memory of one size; the copies between them are counted. With ``pins_later``, the
-    host's is there from when it is first asked for, which nobody does of tensors that only the GPU touches."""
+    """Device memory and pinned host memory of one size; the copies between them are counted.
+
+    With ``pins_later``, the host's memory is allocated on first use: tensors that only the GPU uses never need it.
+    """
 
     is_staged = True
 
@@ -188,7 +194,7 @@ class StagedBlock(_PinnedBlock):
         self.device.counter.copied(part.nbytes)
 
     def download(self, stream: Stream, nbytes: int | None = None) -> None:
-        """GPU to host, counted."""
+        """Enqueue the copy from GPU to host, counted."""
         part = self.host[:nbytes]
         self.device.run(self.device.driver.memcpy_dtoh_async, part, self.address, stream.raw, doing="copying")
         self.device.counter.copied(part.nbytes)
@@ -199,8 +205,11 @@ class StagedBlock(_PinnedBlock):
 
 
 def _zero(device: Context, address: int, nbytes: int) -> None:
-    """Fills new memory, and waits: the GPU's own memset returns before it is done, and our streams, which do not wait
-    for the default one, would overtake it; zeros would then come over what they wrote."""
+    """Fill new memory with zeros, and wait.
+
+    The GPU's own memset returns before it is done, and our streams do not wait for the default one. So its zeros could
+    overwrite their data.
+    """
     stream = Stream(device)
     device.driver.memset_d8_async(address, 0, nbytes, stream.raw)
     stream.synchronize()
@@ -213,27 +222,28 @@ class CudaDevice(Context):
     """A GPU: its context, in which it makes streams, events, memory, kernels and graphs."""
 
     def stream(self) -> Stream:
-        """A new stream."""
+        """Return a new stream."""
         return Stream(self)
 
     def event(self, timed: bool = False) -> Event:
-        """A new event."""
+        """Return a new event."""
         return Event(self, timed)
 
     def block(self, nbytes: int, kind: MemoryKind | None = None) -> Block:
-        """New memory for host and GPU, filled with zeros, of the device's own kind unless ``kind`` is given. Raises
-        DeviceError when there is not enough."""
+        """Return new zeroed memory for host and GPU, of the device's own kind unless ``kind`` is given.
+
+        Raises DeviceError.
+        """
         if (kind or self.kind) == "mapped":
             return self._allocate(MappedBlock, nbytes)
         return self._allocate(StagedBlock, nbytes)
 
     def tensor_block(self, nbytes: int, *, for_host: bool = True) -> Block:
-        """New memory for a tensor of an engine, filled with zeros, of the kind that :func:`tensor_kind` gives. Raises
-        DeviceError when there is not enough.
+        """Return new zeroed memory for a tensor of an engine, of the kind that :func:`tensor_kind` gives.
 
-        Args:
-            for_host: whether the host writes or reads the tensor in every run. Else it can, too, but its side is only
-                made when it is first asked for.
+        Raises DeviceError.
+
+        With ``for_host`` the host writes or reads the tensor in every run. Without, its side is allocated on first use.
         """
         kind = tensor_kind(self.kind, for_host, self.tensors)
         if for_host or kind == "mapped":
@@ -241,15 +251,15 @@ class CudaDevice(Context):
         return self._allocate(partial(StagedBlock, pins_later=True), nbytes)
 
     def device_block(self, nbytes: int) -> DeviceBlock:
-        """New memory for the GPU alone, filled with zeros. Raises DeviceError when there is not enough."""
+        """Return new zeroed memory for the GPU alone. Raises DeviceError when there is not enough."""
         return self._allocate(DeviceBlock, nbytes)
 
     def load(self, binary: bytes) -> Module:
-        """Compiled kernels, a cubin or PTX. Raises DeviceError when they are not for this GPU."""
+        """Load compiled kernels, a cubin or PTX. Raises DeviceError when they are not for this GPU."""
         return self.run(lambda: Module(self, module_loader(self.driver)(binary)), doing="loading kernels")
 
     def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Graph:
-        """Records what ``enqueue`` puts on the stream as a CUDA graph; returns what launches it there.
+        """Record what ``enqueue`` puts on the stream as a CUDA graph; return the graph for launches on that stream.
 
         ``enqueue`` must have run before, must not allocate or wait, and must use no DLA. Raises DeviceError.
         """
@@ -272,8 +282,10 @@ class CudaDevice(Context):
 
 
 def open_device(ordinal: int = 0, *, counter: Counter | None = None, driver: Any = None) -> CudaDevice:
-    """The GPU with that number; tests give a double of PyCUDA's ``driver``. Raises DeviceError when there is no PyCUDA,
-    driver or such GPU, or the driver is too old."""
+    """Open the GPU with that number; tests pass a double of PyCUDA's ``driver``.
+
+    Raises DeviceError when there is no PyCUDA, driver or such GPU, or the driver is too old.
+    """
     if driver is None:
         driver = pycuda_driver()
     else:
@@ -327,8 +339,10 @@ class Graph:
 
 
 def capture(device: Context, stream: Stream, enqueue: Callable[[], None], library: Any) -> Graph:
-    """Records ``enqueue`` on the stream, by the CUDA driver's library. An exception in it ends the recording and goes
-    on. Raises DeviceError."""
+    """Record ``enqueue`` on the stream, by the CUDA driver's library. Raises DeviceError.
+
+    An exception in ``enqueue`` ends the recording and propagates.
+    """
     with device:
         with device.recording:
             recorded = _recorded(library, stream, enqueue)
@@ -348,7 +362,7 @@ def capture(device: Context, stream: Stream, enqueue: Callable[[], None], librar
 
 
 def _recorded(library: Any, stream: Stream, enqueue: Callable[[], None]) -> int:
-    """What was put on the stream; nothing stays behind when that fails."""
+    """Return the graph of what was put on the stream; an error leaves no recording behind."""
     handle, graph = ctypes.c_void_p(stream.handle), ctypes.c_void_p()
     # It would free memory of the GPU that somebody left in a circle of references, which ends a recording.
     with gc_control.gc_held():

@@ -34,8 +34,10 @@ inconsistent state"; and what a GPU that fell off its bus gives."""
 
 
 def pycuda_driver() -> Any:
-    """The package's driver module, initialized. Raises DeviceError when there is no PyCUDA, no CUDA driver, no GPU, or
-    a driver that is too old for this PyCUDA."""
+    """Return PyCUDA's driver module, initialized.
+
+    Raises DeviceError when there is no PyCUDA, CUDA driver or GPU, or the driver is too old for this PyCUDA.
+    """
     try:
         import pycuda.driver as driver
     except ModuleNotFoundError as error:
@@ -47,7 +49,7 @@ def pycuda_driver() -> Any:
 
 
 def initialize(driver: Any) -> None:
-    """Starts the CUDA driver. Raises DeviceError where it does not work or is too old."""
+    """Start the CUDA driver. Raises DeviceError where it does not work or is too old."""
     try:
         driver.init()
     except driver.Error as error:
@@ -62,7 +64,7 @@ def initialize(driver: Any) -> None:
 
 
 def unusable(message: str) -> DeviceError:
-    """Why PyCUDA cannot be imported or started."""
+    """Return the error of a PyCUDA that cannot be imported or started."""
     if "libcuda.so" in message:
         what, fix = "there is no CUDA driver", "in a container: docker run --gpus all …, on a Jetson --runtime nvidia"
     elif "undefined symbol" in message or "insufficient" in message:
@@ -77,13 +79,14 @@ def unusable(message: str) -> DeviceError:
 def failed(
     error: Exception, doing: str, *, free_bytes: int | None = None, asked_bytes: int = 0, others: str = ""
 ) -> DeviceError:
-    """Return a CUDA error as edgert's, distinguished by its message.
+    """Return edgert's error for a CUDA error, distinguished by its message.
 
     Args:
+        error: the CUDA error.
         doing: what failed, such as ``allocating``.
         free_bytes: of the GPU's memory; None where that is not known.
-        asked_bytes: that were asked for; 0 where a context was opened.
-        others: what other processes hold.
+        asked_bytes: that were requested; 0 where a context was opened.
+        others: memory of other processes, in words.
     """
     message = str(error)
     if "out of memory" in message:
@@ -98,7 +101,7 @@ def failed(
 
 
 def _lost(doing: str, message: str) -> DeviceError:
-    """The error of a context that takes no more work."""
+    """Return the error of a context that takes no more work."""
     return DeviceError(
         f"{doing}: the GPU is lost to this process",
         why=message,
@@ -107,7 +110,7 @@ def _lost(doing: str, message: str) -> DeviceError:
 
 
 def is_lost(message: str) -> bool:
-    """Whether the context is unusable after an error with this message."""
+    """Return whether the context is unusable after an error with this message."""
     return any(part in message for part in _LOST)
 
 
@@ -115,7 +118,7 @@ def is_lost(message: str) -> bool:
 
 
 def load_driver(library: str = "libcuda.so.1") -> Any:
-    """The library of the driver. Raises DeviceError where there is none."""
+    """Load the driver's library. Raises DeviceError where there is none."""
     try:
         return ctypes.CDLL(library)
     except OSError as error:
@@ -123,8 +126,10 @@ def load_driver(library: str = "libcuda.so.1") -> Any:
 
 
 def call(library: Any, name: str, *arguments: Any, whose: str = "") -> None:
-    """Calls one function, in whatever context is current. Raises DeviceError, which names ``whose`` it is, when it
-    failed, or this driver is too old to have it."""
+    """Call a driver function in the current context; ``whose`` is named in errors.
+
+    Raises DeviceError when it fails, or the driver is too old to have it.
+    """
     try:
         function = getattr(library, name)
     except AttributeError as error:
@@ -137,7 +142,7 @@ def call(library: Any, name: str, *arguments: Any, whose: str = "") -> None:
 
 
 def error_of(library: Any, code: int, name: str, whose: str = "") -> DeviceError:
-    """What a function that gave this code failed for."""
+    """Return the error of a driver function that returned this code."""
     text, subject = ctypes.c_char_p(), f" for {whose}" if whose else ""
     library.cuGetErrorString(code, ctypes.byref(text))
     why = text.value.decode() if text.value else f"CUDA error {code}"
@@ -145,17 +150,20 @@ def error_of(library: Any, code: int, name: str, whose: str = "") -> DeviceError
 
 
 def keeping_lock(library: Any) -> Any:
-    """The same library, whose calls keep Python's lock.
+    """Return the same library, whose calls keep Python's lock.
 
-    For what takes some microseconds and is done for every frame: a thread that lets go of the lock meanwhile gets it
-    back behind all threads that waited for it, which takes longer than the call.
+    It is for calls of microseconds in every frame. A thread that drops the lock gets it back behind all waiting
+    threads, which takes longer than the call.
     """
     return ctypes.PyDLL(library._name, handle=library._handle) if isinstance(library, ctypes.CDLL) else library
 
 
 def copy_up(driver: Any) -> Callable[[int, Any, Any], object]:
-    """``driver.memcpy_htod_async``, the copy from an array to an address on a stream. PyCUDA's lets go of Python's lock
-    for it (CUDAPP_CALL_GUARDED_THREADED in its src/cpp), this does not. Raises DeviceError, or the driver's Error."""
+    """Return ``driver.memcpy_htod_async``, the copy from an array to an address on a stream, but with Python's lock.
+
+    PyCUDA's drops the lock for it (CUDAPP_CALL_GUARDED_THREADED in its src/cpp). Raises DeviceError, or the driver's
+    Error.
+    """
     library = keeping_lock(load_driver()) if isinstance(driver, ModuleType) else driver
     function = getattr(library, "cuMemcpyHtoDAsync_v2", None)
     if function is None:  # a stand-in for PyCUDA
@@ -180,8 +188,10 @@ _One: Any = ctypes.c_char_p * 1
 
 
 def module_loader(driver: Any) -> Callable[[bytes], Any]:
-    """``driver.module_from_buffer``, whose functions are launched by the CUDA driver itself. Raises DeviceError, or the
-    driver's Error."""
+    """Return ``driver.module_from_buffer``, whose functions the CUDA driver itself launches.
+
+    Raises DeviceError, or the driver's Error.
+    """
     if not isinstance(driver, ModuleType):  # a stand-in for PyCUDA
         return cast("Callable[[bytes], Any]", driver.module_from_buffer)
     return partial(LoadedModule, keeping_lock(load_driver()))
@@ -199,7 +209,7 @@ class LoadedModule:
             self._library.cuModuleUnload(self._module)
 
     def get_function(self, name: str) -> LoadedFunction:
-        """Raises DeviceError where there is none of that name."""
+        """Return the function of that name. Raises DeviceError where there is none."""
         function = ctypes.c_void_p()
         call(self._library, "cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
         return LoadedFunction(self, self._library, function)
@@ -217,10 +227,10 @@ class LoadedFunction:
         self.num_regs, self.local_size_bytes = map(self._attribute, (_NUM_REGS, _LOCAL_SIZE_BYTES))
 
     def prepare(self, types: Sequence[str]) -> None:
-        """Needs nothing: the driver knows how large the argument is."""
+        """Do nothing: the driver knows the size of the argument."""
 
     def prepared_async_call(self, grid: Sequence[int], block: Sequence[int], stream: Any, argument: bytes) -> None:
-        """Puts one launch on the stream. Raises DeviceError."""
+        """Put one launch on the stream. Raises DeviceError."""
         if code := self._launch(self._function, *grid, *block, 0, stream.handle, _One(argument), None):
             raise error_of(self._library, code, "cuLaunchKernel")
 

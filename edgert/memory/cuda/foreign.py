@@ -22,21 +22,23 @@ _CUDA = 2  # DLPack's kDLCUDA
 
 
 def is_on_gpu(owner: Any) -> bool:
-    """Whether an object is an array in a GPU's memory, by DLPack or the CUDA array interface."""
+    """Return whether an object is an array in a GPU's memory, by DLPack or the CUDA array interface."""
     if hasattr(owner, "__dlpack_device__"):
         return int(owner.__dlpack_device__()[0]) == _CUDA
     return hasattr(owner, "__cuda_array_interface__")
 
 
 def view_of(owner: Any, stream: Stream, counter: Counter, library: Any) -> DeviceView:
-    """Another library's array where it lies, whose lease keeps it alive; the stream waits for whatever writes it. The
-    host waits for nothing, and nothing is copied.
+    """Return a view of another library's array, whose lease keeps it alive; the stream waits for its writer.
 
-    By DLPack the owner makes our stream wait; where it has none, the CUDA array interface names its stream. Interfaces
-    before version 3 leave open which stream that is: then all that the default stream waits for.
+    The host waits for nothing, and nothing is copied. By DLPack the owner makes our stream wait. Without DLPack, the
+    CUDA array interface names its stream. Before version 3 it does not define which one; then our stream waits for all
+    that the default stream waits for.
 
     Args:
+        owner: the array.
         stream: of the GPU that is going to read.
+        counter: of copies and allocations.
         library: the CUDA driver's.
 
     Raises:
@@ -69,10 +71,12 @@ def view_of(owner: Any, stream: Stream, counter: Counter, library: Any) -> Devic
 
 
 def follow(stream: Stream, foreign: int, library: Any) -> None:
-    """Work put on the stream from now on starts after all that another library's has now; the host does not wait.
+    """Make later work on the stream wait for all present work of another library's; the host does not wait.
 
     Args:
-        foreign: its ``cudaStream_t``; 1 and 2 are the default streams, legacy and per thread.
+        stream: that waits.
+        foreign: the other ``cudaStream_t``; 1 and 2 are the default streams, legacy and per thread.
+        library: the CUDA driver's.
 
     Raises:
         DeviceError: it cannot be waited for: it belongs to another GPU, or is recording a graph.
@@ -97,7 +101,7 @@ def follow(stream: Stream, foreign: int, library: Any) -> None:
 
 
 def is_recording(stream: int, library: Any) -> bool:
-    """Whether a stream is recording a CUDA graph. Raises DeviceError when the driver does not know it."""
+    """Return whether a stream is recording a CUDA graph. Raises DeviceError when the driver does not know it."""
     status = ctypes.c_int()
     call(library, "cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
     return bool(status.value)
@@ -109,7 +113,7 @@ def _recorded(whose: str) -> DeviceError:
 
 
 def ordinal_of(address: int, library: Any) -> int:
-    """The number of the GPU that memory belongs to. Raises DeviceError when it is no GPU's."""
+    """Return the number of the GPU that memory belongs to. Raises DeviceError when it is no GPU's."""
     found = ctypes.c_int(-1)
     try:
         which = ctypes.c_int(_DEVICE_ORDINAL)

@@ -58,10 +58,10 @@ class Traits:
 
 
 def memory_kind(traits: Traits) -> MemoryKind:
-    """Mapped where sharing costs nothing.
+    """Return ``mapped`` where sharing costs nothing, else ``staged``.
 
     A discrete GPU would read mapped memory over PCI Express, as often as it reads it. An integrated one that is not
-    coherent (Nano, TX2) makes the CPU read past its caches, which is slower than a copy.
+    coherent (Nano, TX2) makes the CPU bypass its caches, which is slower than a copy.
     """
     return "mapped" if traits.can_map and traits.coherent else "staged"
 
@@ -71,16 +71,17 @@ TENSORS = "EDGERT_GPU_TENSORS"
 
 
 def tensor_kind(kind: MemoryKind, for_host: bool, asked: MemoryKind | None = None) -> MemoryKind:
-    """Where a tensor of an engine lies, on a GPU that shares memory with the host in the way ``kind``.
+    """Return the kind of memory for a tensor of an engine.
 
-    On an integrated GPU, pinned memory, which mapped memory is, goes past the GPU's caches, whether it is I/O coherent
-    or not, and NVIDIA advises device memory for what only the GPU touches: "CUDA for Tegra", Memory Selection, table of
-    memory types, https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/#memory-selection. A tensor that the host touches
-    stays mapped: a copy would pass the same bytes through the same memory once more.
+    On an integrated GPU, pinned memory, and so mapped memory, bypasses the GPU's caches, I/O coherent or not. NVIDIA
+    advises device memory for data that only the GPU uses: "CUDA for Tegra", Memory Selection, table of memory types,
+    https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/#memory-selection. A tensor that the host uses stays mapped: a
+    copy would move the same bytes through the same memory once more.
 
     Args:
+        kind: how this GPU shares memory with the host.
         for_host: whether the host writes or reads it in every run.
-        asked: what the user asked for instead, by :data:`TENSORS`; None where nothing.
+        asked: the user's choice, by :data:`TENSORS`; None without one.
     """
     if asked is not None:
         return asked
@@ -88,8 +89,11 @@ def tensor_kind(kind: MemoryKind, for_host: bool, asked: MemoryKind | None = Non
 
 
 def asked_tensors(value: str, kind: MemoryKind) -> MemoryKind | None:
-    """What a value of :data:`TENSORS` asks for; None for an empty one, and on GPUs that share no memory with the host.
-    Raises DeviceError for any other than ``mapped`` and ``device``."""
+    """Return the kind that a value of :data:`TENSORS` selects; None for an empty one.
+
+    Also None on GPUs that share no memory with the host. Raises DeviceError for any other than ``mapped`` and
+    ``device``.
+    """
     if value and value not in _ASKED:
         why = f"it is {value!r}, and known are {' and '.join(_ASKED)}"
         raise DeviceError(f"{TENSORS} names no kind of memory", why=why, fix=f"leave {TENSORS} out")
@@ -100,7 +104,7 @@ _ASKED: dict[str, MemoryKind] = {"mapped": "mapped", "device": "staged"}
 
 
 def describe(traits: Traits) -> str:
-    """The choice and its reason, for people."""
+    """Return the kind of memory and the reason, in words."""
     if memory_kind(traits) == "mapped":
         return "mapped memory (integrated, I/O coherent: no copies)"
     if not traits.integrated:
@@ -110,7 +114,7 @@ def describe(traits: Traits) -> str:
 
 
 class Releasable(Protocol):
-    """Memory that is given back once nobody uses it."""
+    """Memory that is freed when it is no longer used."""
 
     def release(self) -> None:
         """Give the memory back. Raises DeviceError where the driver refuses now."""
@@ -211,8 +215,10 @@ class Context:
             self._context.pop()
 
     def run(self, work: Callable[..., T], *arguments: Any, doing: str = "work on the GPU") -> T:
-        """Calls a function, such as one of PyCUDA's, with this context current; returns its result. Raises DeviceError,
-        which names what it was ``doing``, when the function failed, or earlier work of the GPU did."""
+        """Call a function, such as one of PyCUDA's, with this context current; return its result.
+
+        Raises DeviceError, which names what it was ``doing``, when the function failed, or earlier work of the GPU did.
+        """
         try:
             if self._local.depth:  # current already, as it is for most of a frame's calls
                 return work(*arguments)
@@ -228,21 +234,21 @@ class Context:
         return int(free), int(total)
 
     def room(self) -> str:
-        """How much of its memory is free, and what other processes hold, for an error."""
+        """Return free memory and that of other processes in words, for an error."""
         free, total = self.free_bytes()
         number = f" (GPU {self.ordinal})" if self.ordinal else ""
         text = f"{format_bytes(free)} of {format_bytes(total)} are free on {self.name}{number}"
         return "; ".join(filter(None, (text, self.other_holders())))
 
     def other_holders(self) -> str:
-        """What other processes hold of its memory, for an error; empty where nobody can tell."""
+        """Return the memory that other processes hold, in words; empty when unknown."""
         try:
             return described(others_on(str(self._device.pci_bus_id())))
         except self.driver.Error:
             return ""
 
     def context_bytes(self) -> int:
-        """Memory of the GPU that a context takes before anything is made in it: that of one more, made for a moment.
+        """Return the GPU memory that an empty context takes, by making one for a moment.
 
         Raises DeviceError when there is too little for another.
         """
@@ -258,12 +264,12 @@ class Context:
         return self.run(measured, doing="opening a context")
 
     def synchronize(self) -> None:
-        """Blocks until all work of all streams is done. Raises DeviceError when some of it failed."""
+        """Block until all work of all streams is done. Raises DeviceError when some of it failed."""
         with self.recording:
             self.run(lambda: self._context.synchronize())
 
     def settle(self) -> None:
-        """Like :meth:`synchronize`, before memory is freed: on a GPU that is lost there is nothing to wait for."""
+        """Synchronize before memory is freed: on a GPU that is lost there is nothing to wait for."""
         try:
             with self, self.recording:
                 self._context.synchronize()
@@ -290,7 +296,7 @@ class Context:
             self.recording.release()
 
     def close(self) -> None:
-        """Gives the context back. Raises StageError, and does so nevertheless, when blocks were not released."""
+        """Close the context. Raises StageError, after closing, when blocks were not released."""
         if self._context is not None:
             self.release_deferred()
         live = dict(self._live)
@@ -305,12 +311,12 @@ class Context:
             )
 
     def hold(self, block: object, nbytes: int) -> None:
-        """A block of so many bytes was made; it counts as live until it is forgotten."""
+        """Count a new block of ``nbytes`` as live until :meth:`forget`."""
         with self._lock:
             self._live[id(block)] = nbytes
 
     def forget(self, block: object, *, leaked: bool = False) -> None:
-        """A block was released, or, ``leaked``, collected without that."""
+        """Count a block as released, or, ``leaked``, as collected without release."""
         with self._lock:
             self._live.pop(id(block), None)
             self.leaked += leaked

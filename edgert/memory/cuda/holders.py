@@ -101,7 +101,7 @@ def _asked(ask: Callable[[Any, ctypes.c_void_p], T], bus_id: str, library: Any) 
 
 
 def described(holders: tuple[Holder, ...]) -> str:
-    """What other processes hold, for an error; empty for none."""
+    """Return the memory that other processes hold, in words; empty for none."""
     if not holders:
         return ""
     more = f" and {len(holders) - _SHOWN} more" if len(holders) > _SHOWN else ""

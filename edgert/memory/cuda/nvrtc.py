@@ -31,9 +31,10 @@ class Nvrtc:
         self.version = (major.value, minor.value)
 
     def compile(self, source: str, name: str, options: Sequence[str]) -> bytes:
-        """Machine code for one architecture, of CUDA C, whose name is for messages; options such as
-        ``--gpu-architecture=sm_87``. Blocks for about a second. Raises BuildError, with the compiler's log, when it
-        does not compile."""
+        """Return machine code of CUDA C for one architecture; ``name`` is for messages. Blocks for about a second.
+
+        ``options`` are such as ``--gpu-architecture=sm_87``. Raises BuildError, with the compiler's log.
+        """
         program = ctypes.c_void_p()
         code = self._library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
         self._check(code, "nvrtcCreateProgram")
@@ -68,8 +69,10 @@ class Nvrtc:
 
 @lru_cache(maxsize=4)
 def nvrtc(most: int | None = None) -> Nvrtc:
-    """The newest compiler on this machine of at most the major version of CUDA that the driver runs: it loads nothing
-    that a later one has compiled. Raises DeviceError when there is none, or none as old as the driver."""
+    """Return the newest compiler on this machine whose major version the driver can run.
+
+    A driver loads nothing that a later compiler has compiled. Raises DeviceError when there is none, or none so old.
+    """
     newer: Nvrtc | None = None
     for candidate in _candidates():
         try:
@@ -95,7 +98,7 @@ def nvrtc(most: int | None = None) -> Nvrtc:
 
 
 def _load(candidate: str | Path) -> ctypes.CDLL:
-    """The library, after the part that it opens by name later, which the loader would not find beside it."""
+    """Load the library, after its second part, which the loader would not find beside it."""
     if isinstance(candidate, Path):
         for part in candidate.parent.glob("libnvrtc-builtins.so.*"):
             ctypes.CDLL(str(part))
@@ -124,8 +127,10 @@ THREADS = 256
 
 
 class DriverKernel:
-    """A compiled function, by its name in a cubin or PTX, whose one argument is a struct, passed by value. Raises
-    DeviceError when there is no driver, or the binary is not for this GPU."""
+    """A compiled function, by its name in a cubin or PTX, whose one argument is a struct, passed by value.
+
+    Raises DeviceError when there is no driver, or the binary is not for this GPU.
+    """
 
     def __init__(self, binary: bytes, name: str, library: Any = None) -> None:
         self._library, self.name = library or load_driver(), name
@@ -134,7 +139,7 @@ class DriverKernel:
         self._call("cuModuleGetFunction", ctypes.byref(self._function), self._module, name.encode())
 
     def launch(self, argument: bytes, count: int, stream: int) -> None:
-        """Puts one launch of at least ``count`` threads on a stream, given by its number. Raises DeviceError."""
+        """Put one launch of at least ``count`` threads on a stream, given by its number. Raises DeviceError."""
         if not count:
             return
         stored = ctypes.create_string_buffer(argument, len(argument))
@@ -150,8 +155,10 @@ Size3 = tuple[int, int, int]
 
 
 class Kernel:
-    """A function of the GPU whose one argument is a struct, passed by value. ``registers`` and ``local_bytes`` are per
-    thread; the latter is memory that registers spilled to, 0 as it should be."""
+    """A function of the GPU whose one argument is a struct, passed by value.
+
+    ``registers`` and ``local_bytes`` are per thread; the latter is memory that registers spilled to, 0 as it should be.
+    """
 
     def __init__(self, device: Context, module: Any, name: str, nbytes: int) -> None:
         self._device, self._function, self.name = device, module.get_function(name), name
@@ -166,7 +173,7 @@ class Kernel:
                 del self._function
 
     def launch(self, argument: bytes, grid: Size3, block: Size3, stream: Stream) -> None:
-        """Puts one launch on the stream. Raises DeviceError."""
+        """Put one launch on the stream. Raises DeviceError."""
         self._device.run(self._function.prepared_async_call, grid, block, stream.raw, argument, doing=self._doing)
 
 
@@ -180,7 +187,7 @@ class Launch:
     block: Size3
 
     def enqueue(self, stream: Stream) -> None:
-        """Puts it on the stream. Raises DeviceError."""
+        """Put it on the stream. Raises DeviceError."""
         self.kernel.launch(self.argument, self.grid, self.block, stream)
 
 
@@ -196,7 +203,7 @@ class Module:
                 del self._module
 
     def kernel(self, name: str, nbytes: int) -> Kernel:
-        """The kernel of that name, whose argument has ``nbytes``. Raises DeviceError where there is none."""
+        """Return the kernel of that name, with an argument of ``nbytes``. Raises DeviceError where there is none."""
         try:
             with self._device:
                 return Kernel(self._device, self._module, name, nbytes)

@@ -1,6 +1,6 @@
-"""Lending memory that the GPU uses: leases that end with a stream's work, pools, and loans of other libraries' memory.
+"""Reuse of memory that the GPU uses: leases that end with a stream's work, pools, and other libraries' memory.
 
-A :class:`DevicePool` lends buffers of the GPU, a :class:`SharedPool` host memory that the GPU reads, and :class:`Loans`
+A :class:`DevicePool` has buffers of the GPU, a :class:`SharedPool` host memory that the GPU reads. :class:`Loans` are
 memory that another library owns: a decoder's surfaces, a camera's buffers.
 """
 
@@ -29,11 +29,11 @@ class After(Protocol):
 
 
 class StreamLease(Lease):
-    """A lease that the GPU holds too: the memory is not lent again before the work it was named for is done.
+    """A lease that the GPU holds, too: the memory is not used again before the named work is done.
 
     Attributes:
-        copy: what :meth:`share` was given; None before.
-        copying: lock of whoever makes such a copy, so that others wait for it.
+        copy: the argument of :meth:`share`; None before.
+        copying: lock for making such a copy, so that other threads wait for it.
     """
 
     __slots__ = ("after", "copy", "copying")
@@ -47,9 +47,10 @@ class StreamLease(Lease):
         :meth:`StreamMarks.after`."""
 
     def share(self, copy: object, lease: Lease) -> None:
-        """Keeps what a holder made of the bytes, such as a copy on the host, for the others who hold this lease.
+        """Keep a copy of the bytes, such as one on the host, for the other holders of this lease.
 
         Args:
+            copy: of the bytes.
             lease: of the copy; one hold on it ends with this lease.
         """
         give_back, self.copy = self._give_back, copy
@@ -71,11 +72,12 @@ class StreamMarks:
         self._waiting: dict[int, tuple[Event, int]] = {}
 
     def after(self, stream: Stream, passing: Event | None = None) -> None:
-        """Behind all work that the stream has now. Events are made once per stream and used again.
+        """Wait for all present work of the stream before the memory is free. Events are reused, one per stream.
 
         Args:
-            passing: was recorded there just now, for several pieces of memory, and is not recorded again before it has
-                passed; so this needs no event of its own.
+            stream: with the work.
+            passing: an event that was recorded there just now, for several pieces of memory, and is not recorded again
+                before it has passed. Then this needs no event of its own.
         """
         handle = stream.handle
         if passing is None:
@@ -86,14 +88,14 @@ class StreamMarks:
         self._waiting[handle] = passing, passing.records
 
     def passed(self) -> bool:
-        """Whether all of the GPU's work with it is done."""
+        """Return whether all of the GPU's work with it is done."""
         if self._waiting:
             waiting = self._waiting.items()
             self._waiting = {handle: mark for handle, mark in waiting if not (_is_known(*mark) or mark[0].passed())}
         return not self._waiting
 
     def synchronize(self) -> None:
-        """Blocks until it is."""
+        """Block until all of the GPU's work with it is done."""
         if self._waiting:
             for event, number in self._waiting.values():
                 if not _is_known(event, number):
@@ -102,19 +104,19 @@ class StreamMarks:
 
 
 def _is_known(event: Event, number: int) -> bool:
-    """Whether that record of the event is known to have passed: it was recorded again since, or somebody noted it."""
+    """Return whether that record of the event has passed: it was recorded again since, or noted as passed."""
     return event.records != number or event.known == number
 
 
 class Loans:
-    """Hands out memory that another library owns, and gives it back in the owner's thread.
+    """Hands out memory that another library owns, and returns it in the owner's thread.
 
     Leases may end in any thread, and before the GPU is done. The owner's thread calls :meth:`settle` from time to time:
-    libraries want their buffers back in the thread that they gave them out in, and no other thread waits for the GPU.
-    After :meth:`close`, whoever ends a lease gives back, and waits.
+    libraries want their buffers back in the thread that gave them out, and no other thread waits for the GPU. After
+    :meth:`close`, the thread that ends a lease returns the memory, and waits.
 
     Args:
-        give_back: takes the key that the memory was lent by, such as its address.
+        give_back: takes the key of the memory, such as its address.
     """
 
     def __init__(self, device: Context, counter: Counter, give_back: Callable[[int], None]) -> None:
@@ -130,7 +132,7 @@ class Loans:
         return len(self._lent)
 
     def lend(self, key: int) -> StreamLease:
-        """A lease on the memory called ``key``, which must not be lent already."""
+        """Return a lease on the memory called ``key``, which must have no lease."""
         marks = self._marks.get(key)
         if marks is None:
             marks = self._marks[key] = StreamMarks(self._device)
@@ -138,8 +140,11 @@ class Loans:
         return StreamLease(partial(self._end, key), self._counter, marks.after)
 
     def settle(self, timeout_s: float = 0.0) -> int:
-        """Gives back what the GPU is done with; how much that was. With a timeout, waits so long for a lease to end,
-        where none has, and then for the GPU. Raises DeviceError when the GPU's work failed."""
+        """Return memory that the GPU is done with; return how many pieces.
+
+        With a timeout, wait up to that for a lease to end, where none has, and then for the GPU. Raises DeviceError
+        when the GPU's work failed.
+        """
         ended = self._ended
         if timeout_s:
             with self._changed:
@@ -160,7 +165,7 @@ class Loans:
         return len(keys) - len(working)
 
     def close(self) -> None:
-        """Waits for the GPU and gives back everything whose lease has ended; the rest when it does."""
+        """Wait for the GPU and return all memory whose lease has ended; the rest when it does."""
         self._closed = True
         self._drain()
 
@@ -198,7 +203,7 @@ class _Piece:
         self.offset = block.address - self.host_address
 
     def root(self) -> U8:
-        """All of it as an array at the end of every base chain; with the last view of it, the memory goes back."""
+        """Return it as an array at the end of every base chain; the last view of it frees the memory."""
         raw = (ctypes.c_uint8 * self.block.nbytes).from_address(self.host_address)
         finalize(raw, self._free).atexit = False  # the driver frees what is left then
         root: U8 = np.frombuffer(memoryview(raw), np.uint8)
@@ -209,8 +214,10 @@ class _Piece:
 
 
 class SharedLease(StreamLease):
-    """A lease on host memory whose bytes the GPU, its ``device``, can have. Filled by its first holder, who changes
-    nothing later."""
+    """A lease on host memory that the GPU, its ``device``, can read.
+
+    Its first holder fills it; nothing changes it later.
+    """
 
     __slots__ = ("_offset", "_piece", "_sent", "device")
 
@@ -222,10 +229,12 @@ class SharedLease(StreamLease):
     _sent: Stream | None
 
     def send(self, stream: Stream, *, is_read: bool = False) -> Stream | None:
-        """Puts the copy to the GPU on the stream, when nobody has yet; returns the stream that brings the bytes, None
-        where the GPU reads the host's. Does not wait. From any thread.
+        """Put the copy to the GPU on the stream, the first time; return the stream that copies.
+
+        Returns None where the GPU reads the host's memory. Does not wait. From any thread.
 
         Args:
+            stream: for the copy.
             is_read: the caller's own work will wait for the copy, and be named by :attr:`after`, so that the copy
                 itself need not be.
         """
@@ -240,7 +249,7 @@ class SharedLease(StreamLease):
         return self._sent
 
     def addresses_of(self, arrays: Sequence[U8]) -> list[int]:
-        """Where the GPU sees arrays that lie in this memory."""
+        """Return the GPU's addresses of arrays in this memory."""
         offset = self._offset
         return [address_of(array) + offset for array in arrays]
 
@@ -248,9 +257,9 @@ class SharedLease(StreamLease):
 class SharedPool(Pool):
     """A :class:`~edgert.memory.Pool` of pinned or mapped memory, whichever suits the GPU; its leases are SharedLease.
 
-    Where memory is pinned, each buffer has memory of the GPU behind it, so that bringing it over is one copy, made by
-    the GPU. A buffer is lent again when the GPU is done with it, too. The memory goes back when the pool, its
-    leases and all arrays onto it are gone.
+    Where memory is pinned, each buffer has a buffer of the GPU behind it, so that the upload is one copy, made by the
+    GPU. A buffer is used again when the GPU is done with it, too. The memory is freed when the pool, its leases and all
+    arrays onto it are gone.
 
     Raises:
         DeviceError: there is not enough memory.
@@ -285,20 +294,20 @@ class _Slot(StreamMarks):
 
     @property
     def is_looked_at(self) -> bool:
-        """Whether somebody still holds a view, or an array made from one by its CUDA array interface."""
+        """Whether a view, or an array made from one by its CUDA array interface, still exists."""
         return self.seen is not None and self.seen() is not None
 
 
 class DevicePool:
     """A fixed number of equal buffers in the GPU's own memory, allocated once, zeroed then.
 
-    A buffer is lent again when its lease was released, the events of :meth:`StreamLease.after` have passed, and nobody
-    holds a view of it. Where only views prevent that, the buffer is left to their holder for good, replaced by a new
-    one, and counted as *escaped*, as in :class:`~edgert.memory.Pool`.
+    A buffer is used again when its lease was released, the events of :meth:`StreamLease.after` have passed, and no view
+    of it is left. Where only views prevent that, the buffer stays with them for good, is replaced by a new one, and
+    counted as *escaped*, as in :class:`~edgert.memory.Pool`.
 
     Args:
         nbytes: size of each buffer.
-        count: how many may be lent at once; :meth:`acquire` waits when all are.
+        count: how many may be in use at once; :meth:`acquire` waits when all are.
         counter: where allocations and escapes are counted.
     """
 
@@ -324,7 +333,7 @@ class DevicePool:
         return view, lease
 
     def close(self) -> None:
-        """Waits for the GPU and frees all buffers, escaped ones too: nobody may look at them any more."""
+        """Wait for the GPU and free all buffers, escaped ones too: their views must not be used any more."""
         if self._device.is_open:
             self._device.settle()
         for slot in [*self._all, *self._escaped]:
@@ -346,7 +355,7 @@ class DevicePool:
             return self._replaced() if self._free[0].is_looked_at else None
 
     def _replaced(self) -> _Slot:
-        """A new buffer for one that somebody still holds an array onto."""
+        """Return a new buffer in place of one with an array in use."""
         slot = self._free.popleft()
         self._all.remove(slot)
         self._escaped.append(slot)
@@ -367,9 +376,10 @@ class DevicePool:
 
 
 class ViewPool:
-    """Equal buffers in the GPU's own memory, each lent as long as somebody refers to its view, or to a view or array
-    made from that: nobody releases anything. One more is made whenever all are looked at, so the pool settles at what
-    is really held.
+    """Equal buffers in the GPU's own memory, each in use as long as a view or array of it exists.
+
+    Nothing is released explicitly. A buffer is added whenever all are in use, so the pool grows to the number really
+    held.
 
     Args:
         nbytes: size of each buffer.
@@ -381,10 +391,10 @@ class ViewPool:
         self._slots: list[_Slot] = []
 
     def take(self, shape: tuple[int, ...], stream: Stream) -> DeviceView:
-        """A uint8 view, C-contiguous, contents undefined, that is going to be written on ``stream``.
+        """Return a uint8 view, C-contiguous, contents undefined, to be written on ``stream``.
 
-        Its lease never ends. Who reads it on another stream says so by ``view.lease.after``. Raises DeviceError when
-        there is not enough memory.
+        Its lease never ends. Readers on another stream call ``view.lease.after``. Raises DeviceError when there is not
+        enough memory.
         """
         slot = next((one for one in self._slots if not one.is_looked_at and one.passed()), None)
         if slot is None:
@@ -399,7 +409,7 @@ class ViewPool:
         return root.reshape(*shape)
 
     def close(self) -> None:
-        """Gives back all buffers, those that somebody looks at once nobody does."""
+        """Free all buffers, those with views when these are gone."""
         for slot in self._slots:
             root = slot.seen() if slot.seen is not None else None
             if root is None:
@@ -416,4 +426,4 @@ def _let_go(slot: _Slot) -> None:
 
 
 def _nothing() -> None:
-    """What a lease gives back that ends with its view."""
+    """Do nothing; the release function of a lease that ends with its view."""

@@ -20,11 +20,11 @@ _VALUE_BYTES = 64  # of a CUstreamAttrValue, a union
 
 
 def raise_priority(stream: int, library: Any) -> None:
-    """Gives a stream, by its number, the highest priority of the current context: its kernels, from now on, start
-    before waiting ones of other streams. What runs is not stopped, and copies know no order. Most streams have the
-    lowest priority, so there is nothing below.
+    """Give a stream, by its number, the highest priority of the current context.
 
-    Raises DeviceError when the GPU knows no priorities, or the driver does not take this one.
+    Its later kernels start before waiting ones of other streams. Running kernels are not stopped, and copies have no
+    priority. Most streams have the lowest priority, so there is nothing below. Raises DeviceError when the GPU or the
+    driver does not support it.
     """
     least, greatest, taken = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     call(library, "cuCtxGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(greatest))
@@ -45,10 +45,12 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: never waits for the default stream
 
 
 class Event:
-    """A place in a stream, which is passed when all work before it is done. ``timed``: whether :meth:`since_ms` can be
-    asked; costs a little. ``patient``: whoever waits sleeps, which takes longer to notice, and no processor time.
-    ``raw`` is PyCUDA's event; ``records`` is how often it was recorded, ``known`` how many of these are known to have
-    passed."""
+    """A position in a stream, passed when all work before it is done.
+
+    ``timed`` allows :meth:`since_ms` and costs a little. ``patient`` makes waiting threads sleep, which saves processor
+    time and notices the end later. ``raw`` is PyCUDA's event. ``records`` is how often it was recorded, ``known`` how
+    many of these are known to have passed.
+    """
 
     def __init__(self, device: Context, timed: bool = False, patient: bool = False) -> None:
         self._device, self.records, self.known = device, 0, 0
@@ -63,32 +65,34 @@ class Event:
                 del self.raw
 
     def record(self, stream: Stream) -> Event:
-        """Puts the event behind all work that the stream has now. Raises DeviceError when earlier work failed."""
+        """Put the event behind all present work of the stream. Raises DeviceError when earlier work failed."""
         self._device.run(self.raw.record, stream.raw)
         self.records += 1
         return self
 
     def note_passed(self) -> None:
-        """Whoever waited for something behind it knows that it has passed, and saves others from asking."""
+        """Note that it has passed, as seen by waiting for something behind it; saves other threads a query."""
         self.known = self.records
 
     def passed(self) -> bool:
-        """Whether that work is done. Does not wait. Raises DeviceError when the work failed."""
+        """Return whether that work is done. Does not wait. Raises DeviceError when the work failed."""
         return bool(self._device.run(self.raw.query))
 
     def synchronize(self) -> None:
-        """Blocks until that work is done. Raises DeviceError when it failed."""
+        """Block until that work is done. Raises DeviceError when it failed."""
         self._device.run(self.raw.synchronize)
 
     def since_ms(self, earlier: Event) -> float:
-        """Milliseconds of GPU time between two timed events that have passed."""
+        """Return milliseconds of GPU time between two timed events that have passed."""
         with self._device:
             return float(self.raw.time_since(earlier.raw))
 
 
 class Stream:
-    """Work for a GPU, done in order; never the default stream, and never waiting for it. ``raw`` is PyCUDA's stream,
-    ``handle`` the ``cudaStream_t``: ``torch.cuda.ExternalStream(stream.handle)``."""
+    """Work for a GPU, done in order; never the default stream, and never waiting for it.
+
+    ``raw`` is PyCUDA's stream, ``handle`` the ``cudaStream_t``: ``torch.cuda.ExternalStream(stream.handle)``.
+    """
 
     def __init__(self, device: Context) -> None:
         self.device = self._device = device
@@ -102,8 +106,10 @@ class Stream:
                 del self.raw
 
     def raise_priority(self) -> None:
-        """Gives kernels that are put here from now on the GPU's highest priority. Raises DeviceError when the GPU or
-        its driver cannot do that; the stream works as before."""
+        """Give later kernels of this stream the GPU's highest priority.
+
+        Raises DeviceError when the GPU or its driver cannot do that; the stream works as before.
+        """
         with self._device:
             raise_priority(self.handle, load_driver())
 
@@ -112,5 +118,5 @@ class Stream:
         self._device.run(self.raw.wait_for_event, event.raw)
 
     def synchronize(self) -> None:
-        """Blocks until all work is done. Raises DeviceError when some of it failed."""
+        """Block until all work is done. Raises DeviceError when some of it failed."""
         self._device.run(self.raw.synchronize)

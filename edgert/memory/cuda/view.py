@@ -27,10 +27,10 @@ class DeviceView:
         shape: elements per dimension.
         strides: bytes per step, one per dimension.
         dtype: NumPy's.
-        lease: the right to look.
+        lease: keeps the memory valid.
         ordinal: number of the GPU.
-        stream: where the bytes were last written; others wait for it. None when they are known to be there.
-        base: what keeps the memory from being lent again, for views of views.
+        stream: where the bytes were last written; readers wait for it. None when they are known to be there.
+        base: keeps the memory from being used again, for views of views.
     """
 
     pointer: int
@@ -72,7 +72,7 @@ class DeviceView:
         return self.shape[0]
 
     def __getitem__(self, key: int | slice | Slices) -> DeviceView:
-        """Part of it, by whole numbers and slices of step 1; no copy. Raises IndexError for anything else."""
+        """Return a part, by integers and slices of step 1; no copy. Raises IndexError for anything else."""
         keys = key if isinstance(key, tuple) else (key,)
         if len(keys) > self.ndim:
             raise IndexError(f"{len(keys)} indices for {self.ndim} dimensions")
@@ -86,12 +86,14 @@ class DeviceView:
         return replace(self, pointer=pointer, shape=tuple(shape), strides=tuple(strides), base=self.base or self)
 
     def reshape(self, *shape: int) -> DeviceView:
-        """Another shape of as many elements. Raises DeviceError for views with gaps."""
+        """Return another shape of as many elements. Raises DeviceError for views with gaps."""
         return self.as_type(self.dtype, shape)
 
     def as_type(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> DeviceView:
-        """The first bytes read as another type and shape; no copy. Raises DeviceError when there are gaps between the
-        rows, or too few bytes."""
+        """Return the first bytes as another type and shape; no copy.
+
+        Raises DeviceError when there are gaps between the rows, or too few bytes.
+        """
         dtype = np.dtype(dtype)
         needs = math.prod(shape) * dtype.itemsize
         if not self.contiguous or needs > self.nbytes:
@@ -102,8 +104,10 @@ class DeviceView:
         return replace(self, shape=shape, strides=_row_major(shape, dtype), dtype=dtype, base=self.base or self)
 
     def to_host(self) -> npt.NDArray[Any]:
-        """A new array of the same shape and type, rows without gaps. A copy, counted; waits for the bytes. Raises
-        DeviceError when it is not known which stream wrote the bytes."""
+        """Return a new array of the same shape and type, rows without gaps. A copy, counted; waits for the bytes.
+
+        Raises DeviceError when it is not known which stream wrote the bytes.
+        """
         if self.stream is None:
             raise DeviceError("this memory cannot be brought to the host", why="the stream that wrote it is unknown")
         span = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)) + self.dtype.itemsize
@@ -129,7 +133,7 @@ class DeviceView:
         }
 
     def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
-        """A DLPack capsule, without a copy. It holds the lease, so the memory is not lent again while it is in use.
+        """Return a DLPack capsule, without a copy. It holds the lease, so the memory is not reused meanwhile.
 
         Waits on the host until the bytes are written, unless ``stream`` is -1.
         """
@@ -142,7 +146,7 @@ class DeviceView:
 
 
 def from_cuda_array(owner: Any, counter: Counter, ordinal: int = 0) -> DeviceView:
-    """Another library's array, without a copy; ``owner`` stays alive until the view's lease is released.
+    """Return a view of another library's array, without a copy; ``owner`` lives until the view's lease ends.
 
     The caller orders its own work behind the owner's. Raises DeviceError for objects without the interface.
     """
@@ -155,7 +159,7 @@ def from_cuda_array(owner: Any, counter: Counter, ordinal: int = 0) -> DeviceVie
 
 
 def _span(key: Any, size: int) -> tuple[int, int | None]:
-    """Where a key starts, and stops; no stop for a single index."""
+    """Return where a key starts, and stops; no stop for a single index."""
     if isinstance(key, slice):
         start, stop, step = key.indices(size)
         if step != 1:
@@ -228,7 +232,7 @@ def _give_back(managed: int) -> None:
 
 
 def _drop(capsule: int) -> None:
-    """Gives back a capsule that nobody took; one that was taken has another name."""
+    """Free a capsule that was not consumed; a consumed one has another name."""
     if _bare_is_valid(capsule, _NAME):
         _give_back(_bare_pointer(capsule, _NAME))
 
@@ -237,7 +241,7 @@ _deleter, _destructor = _Deleter(_give_back), _Destructor(_drop)
 
 
 def to_capsule(view: DeviceView) -> Any:
-    """A capsule that retains the view's lease until its consumer lets go. Raises StageError after release."""
+    """Return a capsule that retains the view's lease until its consumer frees it. Raises StageError after release."""
     address, ndim = view.address, len(view.shape)
     view.lease.retain()
     shape = (ctypes.c_int64 * ndim)(*view.shape)
@@ -251,9 +255,11 @@ def to_capsule(view: DeviceView) -> Any:
 
 
 def from_dlpack(owner: Any, counter: Counter, stream: int | None = None) -> DeviceView:
-    """Another library's tensor, without a copy; given back to it when the view's lease is released. The owner makes the
-    ``stream`` of that handle, which will read it, wait. Raises DeviceError when the tensor is not on a GPU, or of a
-    type that NumPy has not."""
+    """Return a view of another library's tensor, without a copy; it is returned when the view's lease ends.
+
+    The owner makes the stream with the handle ``stream`` wait, which will read it. Raises DeviceError when the tensor
+    is not on a GPU, or of a type that NumPy lacks.
+    """
     kind, ordinal = owner.__dlpack_device__()
     if int(kind) not in _ON_GPU:
         raise DeviceError("the tensor is not on a GPU", why=f"its DLPack device type is {int(kind)}")
