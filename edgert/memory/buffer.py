@@ -204,8 +204,10 @@ class Pool:
             self._free.put(self._allocate())
 
     def acquire(self, timeout_s: float | None = None, *, replace: bool = True) -> tuple[U8, Lease] | None:
-        """A buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None when none came free in time. With
-        ``replace``, one that is left to the holder of an array counts as free, since a fresh one replaces it."""
+        """Return a buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None on a time-out.
+
+        With ``replace``, a buffer left to the holder of an array counts as free, since a fresh one replaces it.
+        """
         try:
             root = self._free.get(timeout=timeout_s)
             is_held, others = _references(root) > _HELD_BY_NOBODY, self._free.qsize()

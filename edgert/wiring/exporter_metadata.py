@@ -151,7 +151,7 @@ def _timm(text: str) -> dict[str, Any]:
 
 
 def _roboflow(text: str) -> dict[str, Any]:
-    """inference_config.json of models trained at Roboflow: https://github.com/roboflow/inference, inference_models."""
+    """Return input keys of Roboflow's inference_config.json (https://github.com/roboflow/inference)."""
     known = json.loads(text)["network_input"]
     scale, normalized = known.get("scaling_factor") or 1.0, known.get("normalization") or ((0.0,), (1.0,))
     mean, std = (_numbers(one) for one in normalized)

@@ -106,7 +106,7 @@ def _load(candidate: str | Path) -> ctypes.CDLL:
 
 
 def _candidates() -> Iterator[str | Path]:
-    """By the loader's own search, in the toolkit, in pip packages, and last by ctypes, whose finder asks a compiler."""
+    """Yield names and paths: the loader's, the toolkit's, pip packages', and last that of ctypes."""
     for major in _MAJORS:
         yield f"libnvrtc.so.{major}" if major > 11 else "libnvrtc.so.11.2"
     yield from sorted(Path("/usr/local/cuda/lib64").glob("libnvrtc.so.*"))

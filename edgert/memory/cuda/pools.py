@@ -319,7 +319,7 @@ class DevicePool:
         self._free = deque(self._all)
 
     def acquire(self, timeout_s: float | None = None) -> tuple[DeviceView, StreamLease] | None:
-        """A buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None when none came free in time.
+        """Return a buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None on a time-out.
 
         Waiting for the GPU, which is short, is not bounded by ``timeout_s`` unless that is 0.
         """
