@@ -29,6 +29,9 @@ from edgert.config.fields import Kinded, section_of
 from edgert.graph.dla_rewrites import REWRITES
 from edgert.installation import labels_names
 from edgert.runtime import json_form as plain_data
+from edgert.stages.kinds import ByteTrackStage, FileSink
+from edgert.stages.sink.send.section import Sends
+from edgert.stages.sink.stream.section import Streams
 from edgert.wiring.known import Measured, families, measured
 from tools import measured_tables
 
@@ -44,6 +47,8 @@ STAGES = (
     stage.PackageStage,
     stage.SinkStage,
 )
+SHARED: tuple[type[BaseModel], ...] = (FileSink, Streams, Sends, ByteTrackStage)
+"""Sections whose keys several kinds take: the page has them once."""
 
 
 def cli_page() -> str:
@@ -88,99 +93,138 @@ def shown_default(parameter: Any) -> str:
     return "" if is_flag or default in (None, "") else f" Default: `{default}`."
 
 
+START = """
+Describe sources, models, trackers and outputs in one YAML file.
+
+```sh
+edgert new yolov8n.onnx        # writes a file for your model
+edgert validate pipeline.yaml  # reports every mistake with its line
+edgert run pipeline.yaml
+```
+
+## The seven keys that matter
+
+```yaml
+models:
+  parts:
+    onnx: parts.onnx
+    task: {detect: yolox, labels: parts.txt, score: 0.4}
+    input: {resize: letterbox, color: rgb, std: 255}
+stages:
+  camera: {source: "rtsp://10.0.0.7/stream"}
+  find: {infer: parts, from: camera}
+  track: {track: bytetrack, from: find}
+  events: {sink: jsonl, from: track, path: out/events.jsonl}
+```
+
+| key | meaning |
+|---|---|
+| `onnx` | the ONNX file of a model |
+| `task` | what its outputs mean, and its labels: [task](#task) |
+| `input` | how images are prepared: [input](#input) |
+| `source` | a camera, file or stream: [source](#source) |
+| `infer` | the model that a stage runs: [infer](#infer) |
+| `from` | the stage that a stage listens to |
+| `sink` | where results go: [sink](#sink) |
+
+- Inputs are looked for beside the file, then in the current folder. Outputs are relative to the current folder.
+- `${VAR}` and `${VAR:-default}` come from the environment.
+- Durations are `500ms`, `10s`, `5m`, `1h` or `7d`, sizes `64MiB` or `20GB`.
+- `--set stages.camera.fps=15` overrides any key. `edgert schema` prints a JSON Schema, which editors use.
+- Other packages can add sources, tasks, trackers, stages and sinks: [extending](extending.md).
+
+Tables that are folded hold keys for experts.
+"""
+BASIC = frozenset(
+    {
+        *("name", "board", "engines", "budgets", "models", "stages"),
+        *("onnx", "task", "input", "precision", "calibrate", "resize", "color", "mean", "std", "size"),
+        *("source", "fps", "loop", "realtime", "limit", "decode", "infer", "crop", "every", "batch", "profile"),
+        *("high", "keep", "camera_motion", "path", "rotate", "existing", "quality", "host", "port", "token"),
+        *("server", "user", "password", "send", "attach", "topic", "subject", "clips", "zones", "lines"),
+    }
+)
+"""Keys that every reader sees; a longer table has the others folded below."""
+_SHORT = 6  # rows of a table that is not folded
+
+
 def pipeline_page() -> str:
-    """Every key of the pipeline file."""
-    parts = [
-        "# The pipeline file",
-        "",
-        "Written by `scripts/write_docs.py`; change the descriptions in `edgert/config` instead.",
-        "",
-        "Models, labels, videos and images are looked for relative to the file, then in the current folder; outputs",
-        "are written relative to the current folder, as the file may stand where nothing can be written: in an",
-        "installed package, a bundle, a container's image. (Docker Compose, which writes none, takes all paths from",
-        "the folder of its file.) `edgert run` ends with the files that it wrote. `${VAR}` and `${VAR:-default}` come",
-        "from the environment. Every mistake is reported with its line. `edgert schema` prints the JSON Schema, for",
-        "editors.",
-        "",
-        "## Top level",
-        "",
-        *keys(pipeline_file.PipelineConfig),
-        "## budgets",
-        "",
-        *keys(pipeline_file.BudgetConfig),
-        "## models.NAME",
-        "",
-        *keys(model_section.ModelConfig),
-        "### input",
-        "",
-        inspect.cleandoc(model_section.InputConfig.__doc__ or ""),
-        "",
-        *keys(model_section.InputConfig),
-        "#### shape",
-        "",
-        inspect.cleandoc(model_section.ShapeConfig.__doc__ or ""),
-        "",
-        *keys(model_section.ShapeConfig),
+    """Return the page of every key of the pipeline file."""
+    model = model_section.ModelConfig
+    common = stage.InferStage.model_fields.keys() & stage.DrawStage.model_fields.keys()
+    parts = ["# The pipeline file", "", "Written by `scripts/write_docs.py` from `edgert/config`.", START]
+    parts += ["## Top level", "", *keys(pipeline_file.PipelineConfig)]
+    parts += ["## budgets", "", *keys(pipeline_file.BudgetConfig), "## models.NAME", "", *keys(model)]
+    parts += [
         "### task",
         "",
-        "One of:",
+        "Every task takes these; `python` has no `options`:",
         "",
+        *keys(model_section.EmbedTask, only=TASK_KEYS),
     ]
     for task in model_section.TASKS.values():
-        parts += [
-            f"**{verb(task, model_section.TASK_VERBS)}**: {inspect.cleandoc(task.__doc__ or '')}",
-            "",
-            *keys(task),
-        ]
+        parts += titled(f"**{verb(task, model_section.TASK_VERBS)}**", task, leave_out=TASK_KEYS)
+    parts += ["### input", "", *titled("", model_section.InputConfig)]
+    for name in ("calibrate", "quantize", "accuracy", "tuning", "tensorrt"):
+        parts += [f"### {name}", "", *folded(titled("", EXPERT[name]))]
+    parts += ["### placement", "", inspect.cleandoc(engine_choice.PLACEMENT_HELP), ""]
     parts += [
-        "### calibrate",
+        "## stages.NAME",
         "",
-        *keys(model_section.CalibrateConfig),
-        "### accuracy",
+        "A stage does one thing, named by its verb. Every stage takes these; a source has no `from` and `watchdog`:",
         "",
-        *keys(model_section.AccuracyConfig),
     ]
-    parts += [
-        "### tuning",
-        "",
-        inspect.cleandoc(model_section.TuningConfig.__doc__ or ""),
-        "",
-        *keys(model_section.TuningConfig),
-    ]
-    parts += [
-        "### tensorrt",
-        "",
-        inspect.cleandoc(model_section.TensorRtConfig.__doc__ or ""),
-        "",
-        *keys(model_section.TensorRtConfig),
-    ]
-    parts += [
-        "### placement",
-        "",
-        inspect.cleandoc(engine_choice.PLACEMENT_HELP),
-        "",
-        *keys(engine_choice.ReplicateConfig),
-    ]
-    parts += ["## stages.NAME", "", "A stage does one thing, said by its verb.", ""]
+    parts += keys(stage.InferStage, only=common)
     for kind in STAGES:
-        parts += [f"### {verb(kind, stage.STAGE_VERBS)}", "", inspect.cleandoc(kind.__doc__ or ""), "", *keys(kind)]
+        parts += [f"### {verb(kind, stage.STAGE_VERBS)}", "", *titled("", kind, leave_out=common)]
         parts += kinds(kind) if issubclass(kind, Kinded) else []
-    parts += ["### crop of an infer stage", "", inspect.cleandoc(stage.CropConfig.__doc__ or ""), ""]
-    parts += [*keys(stage.CropConfig), "### tiles of an infer stage", ""]
-    parts += [inspect.cleandoc(stage.TileConfig.__doc__ or ""), "", *keys(stage.TileConfig)]
-    parts += ["### batch of an infer stage", ""]
-    return "\n".join([*parts, inspect.cleandoc(stage.BatchConfig.__doc__ or ""), "", *keys(stage.BatchConfig)])
+    for name, section in (("crop", stage.CropConfig), ("tiles", stage.TileConfig), ("batch", stage.BatchConfig)):
+        parts += [f"### {name} of an infer stage", "", *titled("", section)]
+    return "\n".join(parts)
+
+
+TASK_KEYS = frozenset({"labels", "options"})
+EXPERT: Mapping[str, type[BaseModel]] = {
+    "calibrate": model_section.CalibrateConfig,
+    "quantize": model_section.QuantizeConfig,
+    "accuracy": model_section.AccuracyConfig,
+    "tuning": model_section.TuningConfig,
+    "tensorrt": model_section.TensorRtConfig,
+}
+
+
+def titled(title: str, section: type[BaseModel], leave_out: Container[str] = ()) -> list[str]:
+    """Return a section's docstring behind a title, and the table of its keys."""
+    about = inspect.cleandoc(section.__doc__ or "").replace("``", "`")
+    table = keys(section, leave_out)
+    return [": ".join(filter(None, (title, about))), "", *(table if len(table) > _EMPTY else [])]
+
+
+def folded(lines: Iterable[str], title: str = "keys") -> list[str]:
+    """Return lines that a reader opens with a click."""
+    return ["<details>", f"<summary>{title}</summary>", "", *lines, "</details>", ""]
 
 
 def kinds(family: type[Kinded]) -> list[str]:
-    """What each of edgert's own kinds takes beside the keys of its family."""
+    """Return what each of edgert's own kinds takes beside the keys of its family; shared keys stand once."""
     key, registry = family.family
+    sections = {name: section_of(family, registry, name) for name in registry.own}
     parts = []
-    for name in registry.own:
-        own = section_of(family, registry, name)
-        table = keys(own, leave_out=family.model_fields)
-        parts += [f"**{key}: {name}**: {inspect.cleandoc(own.__doc__ or '')}", "", *(table if len(table) > 3 else [])]
-    return [*parts, "Other packages can add kinds: see [extending](extending.md).", ""]
+    known: set[str] = {*family.model_fields}
+    shared = [base for base in SHARED if any(issubclass(own, base) for own in sections.values())]
+    for base in shared:
+        names = ", ".join(f"`{name}`" for name, own in sections.items() if issubclass(own, base))
+        parts += [f"{names} take:", "", *keys(base, leave_out=known)]
+    for name, own in sections.items():
+        base = next((base for base in shared if issubclass(own, base)), family)
+        again = {key for key, field in own.model_fields.items() if same(field, base.model_fields.get(key))}
+        parts += titled(f"**{key}: {name}**", own, leave_out=again)
+    return parts
+
+
+def same(field: Any, other: Any) -> bool:
+    """Return whether a field is that of a family, and not described anew."""
+    return other is not None and (field.description, field.default) == (other.description, other.default)
 
 
 def verb(section: type[BaseModel], verbs: tuple[str, ...]) -> str:
@@ -189,25 +233,33 @@ def verb(section: type[BaseModel], verbs: tuple[str, ...]) -> str:
     return next(name for name in own if section.model_fields[name].is_required())
 
 
-def keys(section: type[BaseModel], leave_out: Container[str] = ()) -> list[str]:
-    """A table of a section's keys."""
+def keys(section: type[BaseModel], leave_out: Container[str] = (), only: Container[str] | None = None) -> list[str]:
+    """Return a table of a section's keys; a long one has those for experts folded below."""
     properties = section.model_json_schema(by_alias=True)["properties"]
-    rows = ["| key | values | default | meaning |", "|---|---|---|---|"]
+    rows: list[tuple[bool, str]] = []
     for name, field in section.model_fields.items():
-        if name in leave_out:
+        if name in leave_out or (only is not None and name not in only) or field.description is None:
             continue
         key = field.alias or name
-        default = "" if field.is_required() else plain(field.default)
-        rows.append(f"| `{key}` | {values(properties[key])} | {default} | {escaped(field.description or '')} |")
-    return [*rows, ""]
+        shown = "" if field.is_required() else plain(field.default, properties[key])
+        row = f"| `{key}` | {values(properties[key])} | {shown} | {escaped(field.description or '')} |"
+        rows.append((name in BASIC or field.is_required(), row))
+    first, more = ([row for is_first, row in rows if is_first is wanted] for wanted in (True, False))
+    if len(rows) <= _SHORT or not first or not more:
+        return [*_HEAD, *(row for _, row in rows), ""]
+    return [*_HEAD, *first, "", *folded([*_HEAD, *more, ""], "more keys")]
+
+
+_HEAD = ("| key | values | default | meaning |", "|---|---|---|---|")
+_EMPTY = len(_HEAD) + 1
 
 
 def values(schema: dict[str, Any]) -> str:
-    """What a key takes, in few words."""
+    """Return what a key takes, in few words."""
     if "enum" in schema:
-        return escaped(" \\| ".join(map(str, schema["enum"])))
+        return escaped(" \\| ".join(str(one) for one in schema["enum"] if one is not None))
     if "const" in schema:
-        return str(schema["const"])
+        return "off" if schema["const"] is False else str(schema["const"])
     options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
     if options:
         return " or ".join(dict.fromkeys(filter(None, map(values, options))))
@@ -222,13 +274,26 @@ def values(schema: dict[str, Any]) -> str:
     return f"like `{example}`" if example else kind.get(schema.get("type", ""), schema.get("type", ""))
 
 
-def plain(value: object) -> str:
-    """A default as one would write it in YAML."""
-    if value is None or value is PydanticUndefined or isinstance(value, BaseModel) or value in ({}, ()):
+def plain(value: object, schema: dict[str, Any]) -> str:
+    """Return a default as one would write it in YAML."""
+    if value is None or value is PydanticUndefined or isinstance(value, BaseModel) or value in ({}, (), ""):
         return ""
     if isinstance(value, tuple):
         return f"`{value[0]:g}`" if len(value) == 1 else f"`{list(value)}`"
+    shown = values(schema)
+    if isinstance(value, float) and re.match(r"like `\d+m?s`", shown):
+        return f"`{duration(value)}`"
+    if isinstance(value, int) and shown.startswith("like `") and "iB`" in shown:
+        return f"`{value // 2**20}MiB`"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def duration(seconds: float) -> str:
+    """Return ``5s``, ``500ms`` or ``7d``."""
+    for unit, length in (("d", 86400), ("s", 1)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:g}{unit}"
+    return f"{1000 * seconds:g}ms" if seconds else "0s"
 
 
 def escaped(text: str) -> str:

@@ -74,7 +74,7 @@ class ReplicateConfig(Section):
         Field(min_length=1),
         BeforeValidator(lambda value: dict.fromkeys(value, 1) if isinstance(value, (list, tuple)) else value),
         WithJsonSchema(_Weights),
-    ] = Field(description="accelerator: weight, {cpu0: 2, cpu1: 1} gives cpu0 two of three frames; [cpu0, cpu1] halves")
+    ] = Field(description="accelerator: weight; {cpu0: 2, cpu1: 1} gives cpu0 two of three frames")
 
 
 def _placement_tag(data: object) -> str:
@@ -99,15 +99,10 @@ PLACEMENT_HELP = """
 One of:
 
 - `auto`: what suits the machine.
-- an accelerator, `cpu0`: the whole model runs there. This machine has `cpu0`, `cpu1` …, one for each core the
-  process may use; `gpu`, `dla0` and `dla1` are a Jetson's.
-- nodes by glob, `{"*": cpu0, "/head/*": cpu1}`: the model is cut where the accelerator changes, and its segments work
-  on different frames at the same time. The last glob that fits decides; nodes that none fits go where the first one
-  points.
-  On a Jetson they are free: `edgert plan` and `edgert build` put them where that is best, and nodes that run as one, a
-  convolution and its activation, go where the first of them that a glob fits goes.
-- `{replicate: {cpu0: 2, cpu1: 1}}`: the whole model runs on each, and frames are dealt by weight and put back in
-  order.
-
-Segments and replicas run in threads that stay on their core.
+- an accelerator: the complete model runs there. A PC has `cpu0`, `cpu1` …, one per core; a Jetson also has `gpu`,
+  `dla0` and `dla1`.
+- nodes by glob, `{"*": cpu0, "/head/*": cpu1}`: the model is split where the accelerator changes, and its parts work on
+  different frames at the same time. The last matching glob decides. Nodes that no glob matches follow the first glob;
+  on a Jetson, `plan` and `build` place them.
+- `{replicate: {cpu0: 2, cpu1: 1}}`: the model runs on each; frames are dealt by weight and put back in order.
 """

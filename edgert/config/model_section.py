@@ -15,14 +15,14 @@ from edgert.kinds import BACKENDS, DECODERS
 
 
 class ShapeConfig(fields.Section):
-    """Sizes that a model with dynamic dimensions is built for: one, or [least, usual, largest].
+    """Sizes for a model with dynamic dimensions: one number, or [smallest, usual, largest].
 
-    A Jetson's GPU engine takes them all and is fastest at the usual one; everything else runs at the usual one.
+    TensorRT on a GPU takes the complete range; every other engine uses the usual size.
     """
 
-    N: fields.Extent | None = Field(default=None, description="images at a time")
-    H: fields.Extent | None = Field(default=None, description="height, pixels")
-    W: fields.Extent | None = Field(default=None, description="width, pixels")
+    N: fields.Extent | None = Field(default=None, description="images per run")
+    H: fields.Extent | None = Field(default=None, description="height in pixels")
+    W: fields.Extent | None = Field(default=None, description="width in pixels")
 
     @property
     def extents(self) -> Mapping[str, tuple[int, int, int]]:
@@ -41,15 +41,16 @@ class InputConfig(fields.Section):
 
     resize: Literal["letterbox", "stretch", "center_crop", "none"] = Field(
         default="letterbox",
-        description="letterbox keeps the shape and pads; stretch does not; none wants frames of that size",
+        description="letterbox keeps the aspect ratio and pads; stretch does not; center_crop cuts; none needs frames "
+        "of the network's size",
     )
-    anchor: Literal["center", "top_left"] = Field(default="center", description="where letterbox puts the image")
+    anchor: Literal["center", "top_left"] = Field(default="center", description="position of the image in a letterbox")
     pad: int = Field(default=114, ge=0, le=255, description="gray level of the letterbox border")
     crop: float = Field(
-        default=1.0, gt=0, le=1, description="center_crop: part of the short side to keep, 0.875 = 224 of 256"
+        default=1.0, gt=0, le=1, description="center_crop: part of the short side to keep; 0.875 is 224 of 256"
     )
     interpolation: Literal["linear", "area", "nearest", "cubic"] = Field(
-        default="linear", description="how planes are scaled"
+        default="linear", description="how images are scaled"
     )
     color: Literal["rgb", "bgr", "gray"] = Field(default="rgb", description="order of the channels")
     mean: fields.PerChannel = Field(
@@ -57,15 +58,15 @@ class InputConfig(fields.Section):
     )
     std: fields.PerChannel = Field(
         default=(1.0,),
-        description="divided by, in gray levels; one value or one per channel; inputs of uint8 want mean: 0 and std: 1",
+        description="divisor, in gray levels; one value or one per channel; for uint8 inputs use mean: 0, std: 1",
     )
-    layout: Literal["auto", "nchw", "nhwc"] = Field(default="auto", description="auto reads it off the input's shape")
+    layout: Literal["auto", "nchw", "nhwc"] = Field(default="auto", description="auto reads it from the input's shape")
     size: fields.Size | None = Field(
         default=None,
-        description="network size, for models with open height and width; another than a fixed one is an error",
+        description="network size, for a model with open height and width",
     )
     shape: ShapeConfig = Field(
-        default=ShapeConfig(), description="sizes by letter, for dynamic dimensions: {H: [320, 480, 640], N: [1, 1, 4]}"
+        default=ShapeConfig(), description="sizes of dynamic dimensions: {H: [320, 480, 640], N: [1, 1, 4]}"
     )
 
     @model_validator(mode="after")
@@ -84,45 +85,45 @@ class InputConfig(fields.Section):
 class _Task(fields.Section):
     labels: fields.LabelsPath | None = Field(
         default=None,
-        description="text file, one class name a line, or a list that is shipped: coco, coco91, coco17, imagenet, voc, "
-        "voc21 or cityscapes; the names in the model file when left out",
+        description="text file with one class name per line, or a built-in list: coco, coco91, coco17, imagenet, voc, "
+        "voc21, cityscapes; default: the names in the model file",
     )
 
 
 class _Read(_Task):
-    options: dict[str, Any] = Field(default_factory=dict, description="settings of this decoder alone")
+    options: dict[str, Any] = Field(default_factory=dict, description="settings of this decoder")
 
 
 class DetectTask(_Read):
     """Boxes."""
 
     detect: Annotated[str, KindIn(DECODERS["detect"])] = Field(
-        description="layout of the output; yolov8 serves v8, v9, v11 and v12, yolov10 every head that did its own NMS, "
-        "detr RT-DETR, D-FINE, DEIM and RF-DETR"
+        description="layout of the output; yolov8 reads v8, v9, v11, v12; yolov10 reads heads with their own NMS; detr "
+        "reads RT-DETR, D-FINE, DEIM, RF-DETR"
     )
-    score: fields.Fraction = Field(default=0.25, description="lowest score that counts")
+    score: fields.Fraction = Field(default=0.25, description="lowest score to report")
     iou: fields.Fraction = Field(
         default=0.45,
-        description="overlap above which the weaker of two boxes of a class is dropped; of any two, whatever their "
-        "classes, with options: {agnostic: true}",
+        description="overlap above which the weaker box of a class is dropped; with options: {agnostic: true}, of any "
+        "class",
     )
-    limit: int = Field(default=300, ge=1, description="most boxes per frame")
+    limit: int = Field(default=300, ge=1, description="maximum boxes per frame")
 
 
 class ClassifyTask(_Read):
     """One label for the whole image."""
 
     classify: Annotated[str, KindIn(DECODERS["classify"])] = Field(
-        description="what the output is; auto looks at the values"
+        description="meaning of the output; auto looks at the values"
     )
-    top: int = Field(default=5, ge=1, description="number of classes in a result")
+    top: int = Field(default=5, ge=1, description="number of classes to report")
 
 
 class SegmentTask(_Read):
     """A class for every pixel."""
 
     segment: Annotated[str, KindIn(DECODERS["segment"])] = Field(
-        description="best of many classes, or one map above a threshold"
+        description="argmax: the best of many classes; threshold: one map above a threshold"
     )
     threshold: fields.Fraction = Field(default=0.5, description="for segment: threshold")
 
@@ -131,9 +132,9 @@ class KeypointsTask(_Read):
     """Points of bodies or things."""
 
     keypoints: Annotated[str, KindIn(DECODERS["keypoints"])] = Field(description="layout of the output")
-    score: fields.Fraction = Field(default=0.25, description="lowest score that counts")
+    score: fields.Fraction = Field(default=0.25, description="lowest score to report")
     iou: fields.Fraction = Field(default=0.45, description="overlap above which the weaker of two bodies is dropped")
-    limit: int = Field(default=100, ge=1, description="most bodies per frame")
+    limit: int = Field(default=100, ge=1, description="maximum bodies per frame")
 
 
 class EmbedTask(_Read):
@@ -142,32 +143,32 @@ class EmbedTask(_Read):
     embed: Annotated[str, KindIn(DECODERS["embed"])] = Field(description="l2 scales the vector to length 1")
     match: fields.FilePath | None = Field(
         default=None,
-        description="a [gallery](tasks.md#a-gallery), `.npz` or `.json`: its most similar vector names the record",
+        description="a [gallery](tasks.md#a-gallery), `.npz` or `.json`; its most similar vector names the result",
     )
-    threshold: float = Field(default=0.5, ge=-1, le=1, description="least similarity (cosine) to be named")
+    threshold: float = Field(default=0.5, ge=-1, le=1, description="lowest similarity (cosine) for a name")
 
 
 class TextTask(_Read):
-    """What a line of text reads."""
+    """The text of a line."""
 
     text: Annotated[str, KindIn(DECODERS["text"])] = Field(
-        description="layout of the output; labels are its dictionary, one character a line"
+        description="layout of the output; labels are its dictionary, one character per line"
     )
 
 
 class DepthTask(_Read):
-    """How far away every pixel is."""
+    """The distance of every pixel."""
 
     depth: Annotated[str, KindIn(DECODERS["depth"])] = Field(
-        description="metric in meters; inverse: greater is nearer; relative: greater is farther"
+        description="metric: meters; inverse: greater is nearer; relative: greater is farther"
     )
 
 
 class ImageTask(_Read):
-    """Another image, which sinks show."""
+    """An image, which sinks show."""
 
     image: Annotated[str, KindIn(DECODERS["image"])] = Field(
-        description="what the output's numbers are: unit 0-1, byte 0-255, signed -1-1"
+        description="range of the output: unit 0-1, byte 0-255, signed -1-1"
     )
     color: Literal["rgb", "bgr"] = Field(default="rgb", description="order of the output's channels")
 
@@ -175,12 +176,14 @@ class ImageTask(_Read):
 class AnomalyTask(_Read):
     """How unusual the image is, and where."""
 
-    anomaly: Annotated[str, KindIn(DECODERS["anomaly"])] = Field(description="a map, and perhaps a score")
-    threshold: float = Field(default=0.5, description="score from which on the image is unusual")
+    anomaly: Annotated[str, KindIn(DECODERS["anomaly"])] = Field(
+        description="layout of the output: a map, and perhaps a score"
+    )
+    threshold: float = Field(default=0.5, description="score above which the image is unusual")
 
 
 class PythonTask(_Task):
-    """A decoder written by the user."""
+    """A decoder of your own."""
 
     python: str = Field(pattern=fields.CODE_NAME, description="module:function(outputs, geometry) -> record")
     args: dict[str, Any] = Field(default_factory=dict, description="further arguments of the function")
@@ -229,24 +232,24 @@ class CalibrateConfig(fields.Section):
 
     images: fields.ImagesPath = Field(description="typical images: a folder, a glob, a video, or python:module:name")
     method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = Field(
-        default="mse", description="how ranges are cut"
+        default="mse", description="how ranges are clipped"
     )
-    limit: int = Field(default=256, ge=1, description="most images")
-    early_stop: bool = Field(default=True, description="stop when more images no longer move the ranges")
+    limit: int = Field(default=256, ge=1, description="maximum number of images")
+    early_stop: bool = Field(default=True, description="stop when more images no longer change the ranges")
 
 
 class QuantizeConfig(fields.Section):
     """How INT8 is made, beyond its ranges."""
 
-    equalize: bool = Field(default=False, description="even out the channels of neighboring layers first")
-    correct_bias: bool = Field(default=True, description="take off each bias what rounding adds to its channel")
+    equalize: bool = Field(default=False, description="equalize the channels of neighboring layers first")
+    correct_bias: bool = Field(default=True, description="subtract the mean error of rounding from each bias")
     activation: Literal["affine", "unsigned", "symmetric"] = Field(
         default="affine",
-        description="steps of activations on ONNX Runtime: affine spends all on the values there are, unsigned only "
-        "where none is negative, symmetric has TensorRT's numbers",
+        description="zero point on ONNX Runtime: affine fits the values, unsigned starts at zero, symmetric has "
+        "TensorRT's numbers",
     )
     adaround: fields.Names = Field(
-        default=(), description="layers whose weights are rounded by what comes out; names or globs, '*' for all"
+        default=(), description="layers whose weights are rounded by AdaRound; names or globs, '*' for all"
     )
     keep: fields.Names = Field(default=(), description="layers that stay in higher precision; names or globs")
 
@@ -258,108 +261,107 @@ class AccuracyConfig(fields.Section):
     metric: Literal[
         "map50", "map", "mask_map", "mask_map50", "obb_map", "obb_map50", "oks_map", "oks_map50", "top1", "top5",
         "miou", "cosine", "cer", "exact", "abs_rel", "rmse", "delta1", "psnr", "ssim", "hota", "idf1",
-    ] = Field(description="what is compared")  # fmt: skip
-    max_drop: fields.Fraction = Field(description="largest loss against fp32 that is accepted")
+    ] = Field(description="metric to compare by")  # fmt: skip
+    max_drop: fields.Fraction = Field(description="largest accepted loss against FP32; 0.01 is one point")
 
 
 class TuningConfig(fields.Section):
-    """How ONNX Runtime works inside; the results are the same, but for `tf32`.
+    """Options of ONNX Runtime. Results are the same, but for `tf32`.
 
     `edgert build --tune` finds what is fastest.
     """
 
     optimization: Literal["all", "extended", "basic", "none"] = Field(
-        default="all", description="extended leaves out its own tensor layouts, basic its own operators as well"
+        default="all",
+        description="extended: without ONNX Runtime's own tensor layouts; basic: without its own operators too",
     )
     spinning: Literal["auto", "runs"] | bool = Field(
         default="auto",
-        description="threads wait for their next piece of work without sleeping; runs: but not from one run of the "
-        "model to the next; auto: runs where a source is live, else true, and false with `budgets.cpu`",
+        description="whether idle threads spin; runs: only within a run; auto: runs with a live source, false with "
+        "`budgets.cpu`, else true",
     )
-    arena: bool = Field(default=True, description="reuses the memory of one run for the next")
-    shared_arena: bool = Field(
-        default=False, description="that memory serves all models that set this: less of it where they take turns"
+    arena: bool = Field(default=True, description="reuse the memory of one run for the next")
+    shared_arena: bool = Field(default=False, description="share that memory among all models that set this")
+    prepacking: bool = Field(
+        default=True, description="keep a second copy of the weights, in the order that kernels read"
     )
-    prepacking: bool = Field(default=True, description="a second copy of the weights in the order kernels read them")
-    balance: bool = Field(default=False, description="work in ever smaller pieces, for cores of different speed")
-    parallel: bool = Field(default=False, description="branches of the model run at the same time")
-    channels_last: bool = Field(default=True, description="GPU: kernels for NHWC tensors, where cuDNN has them")
+    balance: bool = Field(default=False, description="split work into smaller pieces, for cores of different speed")
+    parallel: bool = Field(default=False, description="run branches of the model at the same time")
+    channels_last: bool = Field(default=True, description="GPU: NHWC kernels, where cuDNN has them")
     conv_search: Literal["heuristic", "exhaustive"] = Field(
         default="heuristic",
-        description="GPU: convolutions are chosen by cuDNN's guess, or by a long search at every start",
+        description="GPU: choose convolutions by cuDNN's guess, or by a long search at every start",
     )
-    tf32: bool = Field(default=True, description="GPU: float32 is multiplied with 10 bits of its fraction")
+    tf32: bool = Field(default=True, description="GPU: multiply float32 with 10 bits of its fraction")
 
 
 class TensorRtConfig(fields.Section):
-    """How TensorRT builds the engine; what is left out is TensorRT's default."""
+    """Options of TensorRT's builder; missing ones have TensorRT's default."""
 
     workspace: fields.SomeBytes | None = Field(
         default=None,
-        description="most scratch memory of its GPU layers; on a board half of what is free when it compiles",
+        description="maximum scratch memory of GPU layers; default on a board: half of what is free at compile time",
     )
-    dla_sram: fields.DlaPool | None = Field(default=None, description="DLA: scratch memory on the chip, a power of two")
-    dla_local: fields.DlaPool | None = Field(default=None, description="DLA: memory between its layers, a power of two")
-    dla_global: fields.DlaPool | None = Field(default=None, description="DLA: memory of its weights, a power of two")
+    dla_sram: fields.DlaPool | None = Field(default=None, description="DLA: on-chip scratch memory, a power of two")
+    dla_local: fields.DlaPool | None = Field(default=None, description="DLA: memory between layers, a power of two")
+    dla_global: fields.DlaPool | None = Field(default=None, description="DLA: memory of weights, a power of two")
     optimization: int | None = Field(
-        default=None, ge=0, le=5, description="how long kernels are searched for: 0 is quick to build, 5 slow, 3 usual"
+        default=None, ge=0, le=5, description="how long kernels are searched for: 0 builds fastest, 5 slowest"
     )
     version_compatible: bool = Field(
-        default=False, description="later versions of TensorRT can run the engine, which may be slower for it"
+        default=False, description="later versions of TensorRT can run the engine, which may be slower"
     )
-    refit: bool = Field(default=False, description="the weights of the engine can be exchanged, which may be slower")
+    refit: bool = Field(default=False, description="weights can be exchanged, which may be slower")
     sparse: bool = Field(
         default=False,
-        description="kernels that leave out zeros where weights were trained with two in every four input channels",
+        description="sparse kernels, for weights trained with two zeros in every four input channels",
     )
 
 
 class ModelConfig(fields.Section):
     """One model and how to use it."""
 
-    onnx: fields.FilePath = Field(description="the model file")
-    task: TaskConfig = Field(description="what its output is")
-    input: InputConfig = Field(default=InputConfig(), description="what its input wants to see")
+    onnx: fields.FilePath = Field(description="the ONNX file")
+    task: TaskConfig = Field(description="what the outputs mean")
+    input: InputConfig = Field(default=InputConfig(), description="how images are prepared")
     profiles: dict[fields.Name, dict[str, tuple[int, ...]]] = Field(
         default_factory=dict,
         description="named shapes for a model with dynamic dimensions: {small: {x: [1,3,320,320]}}",
     )
     backend: Annotated[str, KindIn(BACKENDS)] = Field(
         default="auto",
-        description="what runs it, whatever engines: lists: ONNX Runtime, there or on a GPU, OpenVINO (an extra), "
-        "TensorRT, or null, which runs nothing",
+        description="engine for this model, whatever engines: lists; null runs nothing",
     )
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads of the engine; by default its share of the cores"
+        default=None, ge=1, description="CPU threads of the engine; default: its share of the cores"
     )
     replicas: int | None = Field(
         default=None,
         ge=1,
-        description="frames it works on at a time, which share the threads; by default as many as "
-        "there are threads for files, and one for cameras and crops",
+        description="frames it works on at a time, which share the threads; default: one per thread for files, one for "
+        "cameras and crops",
     )
     priority: Literal["normal", "high"] = Field(
         default="normal",
-        description="high: on a GPU, its work starts before that of other models that waits there; on the CPU, where "
-        "threads share the cores, it changes nothing",
+        description="high: on a GPU, its kernels start before those of other models",
     )
-    tuning: TuningConfig = Field(default=TuningConfig(), description="how ONNX Runtime works inside")
-    tensorrt: TensorRtConfig = Field(default=TensorRtConfig(), description="how TensorRT builds the engine")
+    tuning: TuningConfig = Field(default=TuningConfig(), description="options of ONNX Runtime")
+    tensorrt: TensorRtConfig = Field(default=TensorRtConfig(), description="options of TensorRT's builder")
     precision: Literal["fp32", "fp16", "int8", "auto"] = Field(
         default="auto",
         description="auto: the fastest that keeps the accuracy; without calibrate FP16 on TensorRT, else the file's",
     )
-    calibrate: CalibrateConfig | None = Field(default=None, description="where INT8 ranges come from")
-    quantize: QuantizeConfig = Field(default=QuantizeConfig(), description="how INT8 is made, beyond its ranges")
+    calibrate: CalibrateConfig | None = Field(default=None, description="images to measure INT8 ranges on")
+    quantize: QuantizeConfig = Field(default=QuantizeConfig(), description="how INT8 is made")
     accuracy: AccuracyConfig | None = Field(default=None, description="what reduced precision may cost")
     placement: PlacementConfig = Field(default="auto", description="which nodes run where")
     skip_rewrites: fields.Names = Field(
-        default=(), description="rewrites for the DLA that are left out; names or globs (docs/dla.md), '*' for all"
+        default=(), description="DLA rewrites to leave out ([DLA](dla.md)); names or globs, '*' for all"
     )
     degrade_to: fields.Name | None = Field(
         default=None,
-        description="a smaller model of the same task that takes its place, frame by frame, when a budget is exceeded "
-        "and budgets.when_exceeded is degrade; it is loaded from the start",
+        description="smaller model of the same task, used while a budget is exceeded ([budgets](budgets.md)); loaded at"
+        " the start",
     )
 
     @model_validator(mode="after")

@@ -160,14 +160,16 @@ CODE = "python:"
 class BudgetConfig(Section):
     """Limits: what the pipeline may use, and what happens when it uses more."""
 
-    power: Watts | None = Field(default=None, description="drawn by the module")
+    power: Watts | None = Field(default=None, description="watts drawn by the module")
     cpu: Cores | None = Field(
         default=None,
-        description="CPU time of this process in cores, like 1.5; for machines without a power sensor",
+        description="CPU time of this process in cores, such as 1.5; instead of power",
     )
-    memory: Bytes | None = Field(default=None, description="resident in this process")
-    latency: Seconds | None = Field(default=None, description="p99 from capture to sink")
-    when_exceeded: Literal["warn", "degrade", "stop"] = Field(default="warn", description="what happens then")
+    memory: Bytes | None = Field(default=None, description="physical memory of this process")
+    latency: Seconds | None = Field(default=None, description="99th percentile from capture to sink")
+    when_exceeded: Literal["warn", "degrade", "stop"] = Field(
+        default="warn", description="what happens over a budget ([budgets](budgets.md))"
+    )
 
     @model_validator(mode="after")
     def _one_kind_of_power(self) -> BudgetConfig:
@@ -183,28 +185,25 @@ class PipelineConfig(Section):
     name: str = Field(
         default="pipeline",
         min_length=1,
-        description="for people, and in the topics of messages. Without the key: the name of the file, such as dock "
-        "of dock.yaml",
+        description="name of the pipeline, also in message topics; default: the file's name",
     )
     board: str = Field(
         default="auto",
-        description="auto is this machine, host its processor only; or a board that edgert boards lists, or its file",
+        description="auto: this machine; host: its CPU only; or a name from edgert boards, or a board file",
     )
     engines: EngineChain = Field(
         default=(),
-        description="who runs the models, the first that can: tensorrt-dla, tensorrt, onnxruntime-cuda, onnxruntime; "
-        "what is skipped is logged. Without the key: the best that is really here, as one line says at the start; on "
-        "a machine without an NVIDIA GPU, ONNX Runtime",
+        description="engines to try, in order; default: the best that works here ([GPU](gpu.md#which-engine-runs))",
     )
-    budgets: BudgetConfig = Field(default=BudgetConfig(), description="what the pipeline may use")
+    budgets: BudgetConfig = Field(default=BudgetConfig(), description="limits of the pipeline")
     watchdog: fields.Watchdog = Field(
-        default=10.0, description="a stage that is in one call for longer is reported; see [troubles](troubles.md)"
+        default=10.0, description="report a stage that is in one call for longer; off: never ([troubles](troubles.md))"
     )
     ops: tuple[FilePath, ...] = Field(
-        default=(), description="files of your own that register operators with edgert.op; see docs/operators.md"
+        default=(), description="Python files that register operators ([custom operators](operators.md))"
     )
-    models: dict[Name, ModelConfig] = Field(default_factory=dict, description="by name, for infer")
-    stages: dict[Name, StageConfig] = Field(min_length=1, description="by name, for from; in any order")
+    models: dict[Name, ModelConfig] = Field(default_factory=dict, description="models by name")
+    stages: dict[Name, StageConfig] = Field(min_length=1, description="stages by name, in any order")
 
     @property
     def likely_on_gpu(self) -> bool:

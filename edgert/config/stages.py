@@ -61,10 +61,12 @@ class _Stage(Section):
     why_not: ClassVar[str] = ""
     """Why it may have no other values."""
     on_error: OnError | None = Field(
-        default=None, description="when it fails: the pipeline stops, or as [troubles](troubles.md) says"
+        default=None, description="what happens when the stage fails ([troubles](troubles.md))"
     )
     queue: int | None = Field(default=None, ge=1, le=1024, description="frames that may wait")
-    drop: Drop | None = Field(default=None, description="which frame goes when the queue is full; never waits instead")
+    drop: Drop | None = Field(
+        default=None, description="which frame is dropped when the queue is full; never: the sender waits"
+    )
 
     @model_validator(mode="after")
     def _can_go_on_so(self) -> _Stage:
@@ -84,86 +86,85 @@ def _no_number(value: object) -> object:
 
 
 class SourceStage(_Stage):
-    """A source of frames.
+    """A source of frames: a file, a camera, a stream, code or a program.
 
-    It is a file path, ``rtsp://``, ``v4l2:///dev/video0``, ``csi://0`` (a Jetson's own camera), ``images:GLOB`` or
-    ``videos:GLOB`` (one after another, each with its own results). It may also be ``gst:PIPELINE``,
-    ``python:module:name`` (images of your own code), ``synthetic:noise`` or ``api``. Other packages can add schemes of
-    their own.
+    It is a file path, ``rtsp://``, ``http://``, ``v4l2:///dev/video0``, ``csi://0``, ``images:GLOB``, ``videos:GLOB``,
+    ``gst:PIPELINE``, ``python:module:name``, ``synthetic:noise``, or ``api``, where your program submits frames.
+    Packages can add schemes.
     """
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop")
     why_not: ClassVar[str] = "reconnect: opens a source again"
     # Not in the repr: it may hold a password.
     source: Annotated[Text, BeforeValidator(_no_number)] = Field(
-        min_length=1, repr=False, description="a path, address or kind; see above"
+        min_length=1, repr=False, description="path, address or kind, as above"
     )
-    size: Size | None = Field(default=None, description="asked of a camera, made by code")
+    size: Size | None = Field(default=None, description="requested from a camera, or made by code")
     fps: float | None = Field(
-        default=None, ge=1e-5, le=1000, description="asked of cameras and code; files are thinned out to it"
+        default=None,
+        ge=1e-5,
+        le=1000,
+        description="requested from cameras and code; other sources are thinned out to it",
     )
     loop: bool = Field(default=False, description="start a file again at its end")
-    realtime: bool | None = Field(default=None, description="give files out at their own speed; cameras always are")
-    limit: int | None = Field(default=None, ge=1, description="stop after so many frames")
-    seed: int = Field(default=0, ge=0, description="of what code makes at random")
-    timeout: Seconds = Field(default=5.0, description="without a frame, a live source is opened again")
-    reconnect: bool = Field(default=True, description="live sources: keep trying; otherwise the first loss is an error")
+    realtime: bool | None = Field(default=None, description="play files at their own speed")
+    limit: int | None = Field(default=None, ge=1, description="stop after this many frames")
+    seed: int = Field(default=0, ge=0, description="seed of random numbers in code")
+    timeout: Seconds = Field(default=5.0, description="open a live source again after this time without a frame")
+    reconnect: bool = Field(default=True, description="open a lost live source again; false: its loss is an error")
     start: Literal["wait", "fail"] | None = Field(
         default=None,
-        description="a live source that is not there at the start. wait: the others run, and it joins them when it "
-        "appears (by default, with reconnect); fail: an error, as a wrong path is either way",
+        description="a live source that is missing at the start. wait: it joins when it appears (default); fail: an "
+        "error",
     )
-    required: bool = Field(default=True, description="a page's /readyz wants a frame of it")
+    required: bool = Field(default=True, description="/readyz needs a frame of this source")
     transport: Literal["tcp", "udp"] = Field(default="tcp", description="of RTSP")
     format: str | None = Field(
         default=None,
-        description="camera pixel format to ask for, like mjpeg or yuyv422; by itself mjpeg where raw misses fps",
+        description="pixel format to request from a camera, such as mjpeg or yuyv422; default: mjpeg where raw is too "
+        "slow",
     )
     priority: Literal["low", "normal", "high"] = Field(
         default="normal",
-        description="where budgets leave no room for all streams, those of low priority stop first and those of high "
-        "priority last; among equals the last in the file first",
+        description="which streams budgets stop first: low, then normal, then high; among equals the last in the file",
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="settings of another package's source, further arguments of your code, or properties of "
-        "nvarguscamerasrc, like {wbmode: 3}, for csi://",
+        description="settings of a package's source, arguments of your code, or properties of nvarguscamerasrc, such as"
+        " {wbmode: 3}",
     )
     sensor_mode: int | None = Field(
-        default=None, ge=0, description="of csi://; by default the sensor's mode that fits size and fps"
+        default=None, ge=0, description="csi://: sensor mode; default: the one that fits size and fps"
     )
     flip: Annotated[Literal["90", "180", "270", "horizontal", "vertical"] | None, BeforeValidator(_word)] = Field(
-        default=None, description="of csi://: turn by so many degrees clockwise, or mirror; costs nothing"
+        default=None, description="csi://: rotate clockwise by degrees, or mirror"
     )
     decode: Literal["auto", "cpu", "gpu"] = Field(
         default="auto",
-        description="of files, networks and USB cameras with MJPEG or H.264. auto: by the board's own decoder, "
-        "or the GPU's where a model reads the frames there; gpu: an error where that cannot be",
+        description="what decodes video. auto: hardware where it helps; gpu: an error where hardware cannot",
     )
 
 
 class CropConfig(Section):
-    """The detections to cut out for the next model."""
+    """Detections to cut out for the next model."""
 
-    classes: Names = Field(default=(), description="only these, by label or number; all by default")
-    limit: int = Field(default=8, ge=1, le=256, description="best-scored detections per frame")
+    classes: Names = Field(default=(), description="only these, by label or number; default: all")
+    limit: int = Field(default=8, ge=1, le=256, description="maximum detections per frame, best score first")
     margin: float = Field(default=0.0, ge=0, le=2, description="added on each side, as a part of the box")
-    min_size: int = Field(default=8, ge=1, description="pixels; smaller boxes are left out")
+    min_size: int = Field(default=8, ge=1, description="smaller boxes are skipped; in pixels")
 
 
 class BatchConfig(Section):
     """Several frames in one run of the model.
 
-    The model's batch size must be left open; with precision: int8 or auto it may be fixed to 1 as well. With cameras, a
-    free model takes all waiting frames at once; batches form while it is busy. With files, a free model on a GPU also
-    waits for a full batch, as long as frames come.
+    The model's batch dimension must be open; with precision: int8 or auto it may be 1. Cameras never wait for a full
+    batch; files on a GPU do.
     """
 
     max: int = Field(ge=2, le=64, description="frames in a full batch")
     wait: Seconds = Field(
         default=0.005,
-        description="the longest that a frame of a camera waits for others, while the model is busy; of a file, the "
-        "longest between two frames of a batch",
+        description="longest time that a frame waits for others",
     )
 
 
@@ -196,28 +197,26 @@ def _parse_grid(value: object) -> tuple[int, int]:
 
 
 class TileConfig(Section):
-    """A frame in tiles, for objects that are small in it: each is enlarged to the model's input."""
+    """Tiles of a frame, each enlarged to the model's input, for small objects."""
 
     grid: Annotated[
         tuple[int, int],
         BeforeValidator(_parse_grid),
         WithJsonSchema({"type": "string", "examples": ["2x2"]}),
-    ] = Field(description="columns and rows")
+    ] = Field(description="columns x rows")
     overlap: float = Field(
-        default=0.2, ge=0, le=0.5, description="part of a tile that the next one shows, too; more than an object takes"
+        default=0.2, ge=0, le=0.5, description="part of a tile that the next one also shows; more than an object's size"
     )
-    whole: bool = Field(
-        default=True, description="run the model on the whole frame as well, for objects that are large"
-    )
+    whole: bool = Field(default=True, description="also run on the full frame, for large objects")
     merge: Literal["nmm", "nms"] = Field(
         default="nmm",
-        description="of an object that several tiles show: nmm: its boxes become one around all; nms: the best stays",
+        description="boxes of one object in several tiles. nmm: joined into one; nms: the best stays",
     )
     match: float = Field(
         default=0.5,
         gt=0,
         le=1,
-        description="least overlap of two boxes of one object: of both, or, where a tile cuts one off, of that",
+        description="lowest overlap of two boxes of one object",
     )
 
     @property
@@ -229,28 +228,24 @@ class TileConfig(Section):
 class _Fed(_Stage):
     takes_gpu: ClassVar[bool] = False
     """Of a kind that looks at pixels: whether it takes frames and drawn images of a GPU; else it gets copies."""
-    inputs: Inputs = Field(alias="from", description="the stage or stages it listens to")
+    inputs: Inputs = Field(alias="from", description="stage or stages to listen to")
     watchdog: Watchdog | None = Field(
-        default=None, description="a call that takes longer is reported; the pipeline's by default"
+        default=None, description="report a call that takes longer; default: the pipeline's"
     )
 
 
 class InferStage(_Fed):
-    """A model run on whole frames, or on crops of another stage's detections."""
+    """A model, run on frames or on crops of another stage's detections."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "restart", "drop")
     why_not: ClassVar[str] = "an engine that failed is tried before it is trusted again"
-    infer: str = Field(description="which of the models")
-    crop: CropConfig | None = Field(
-        default=None, description="run on crops of the newest detections instead of the frame"
-    )
-    profile: str | None = Field(default=None, description="which of the model's profiles; the first by default")
-    every: int = Field(default=1, ge=1, description="run on every n-th frame; the others pass through")
-    batch: BatchConfig | None = Field(
-        default=None, description="run on frames of several streams at once; one by one by default"
-    )
+    infer: str = Field(description="name of the model")
+    crop: CropConfig | None = Field(default=None, description="run on crops of the newest detections")
+    profile: str | None = Field(default=None, description="one of the model's profiles; default: the first")
+    every: int = Field(default=1, ge=1, description="run on every n-th frame; others pass through")
+    batch: BatchConfig | None = Field(default=None, description="run on frames of several streams at once")
     tiles: Annotated[TileConfig, _ShortFor("grid", "2x2")] | None = Field(
-        default=None, description="run on tiles of the frame instead, and put their boxes together: `2x2`, or its keys"
+        default=None, description="run on tiles of the frame: `2x2`, or its keys"
     )
 
     @model_validator(mode="after")
@@ -269,11 +264,11 @@ class InferStage(_Fed):
 
 
 class TrackStage(_Fed, Kinded):
-    """Numbers for detections that stay with the object; each method has keys of its own."""
+    """A tracker: it gives the detections of one object the same number."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
     why_not: ClassVar[str] = "a tracker has nothing to open again"
-    track: str = Field(description="the method")
+    track: str = Field(description="tracking method")
 
     @property
     def reads_images(self) -> bool:
@@ -289,13 +284,13 @@ TrackStage.family = ("track", TRACKERS)
 
 
 class DrawStage(_Fed):
-    """Results painted onto an image of the frame."""
+    """An image of the frame with results drawn on it."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
     why_not: ClassVar[str] = "it has nothing to open again"
     takes_gpu: ClassVar[bool] = True
     draw: Names = Field(description="boxes, labels, masks, keypoints, trails, zones, stats")
-    width: int | None = Field(default=None, ge=16, description="width of the image; the frame's by default")
+    width: int | None = Field(default=None, ge=16, description="width of the image in pixels; default: the frame's")
 
     @model_validator(mode="after")
     def _known(self) -> DrawStage:
@@ -312,7 +307,7 @@ RegionOrDetections = Annotated[
 
 
 class CropStage(_Fed):
-    """A fixed region, or every detection, cut out as frames of their own; no pixel is copied."""
+    """A region, or every detection, as frames of their own, without copying pixels."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
     why_not: ClassVar[str] = "it has nothing to open again"
@@ -320,11 +315,11 @@ class CropStage(_Fed):
 
 
 class PythonStage(_Fed):
-    """Your own function or class: ``module:name``, called with a Result, returning a Result or None."""
+    """Your function or class: ``module:name``, called with a Result, returning a Result or None."""
 
     python: str = Field(
         pattern=CODE_NAME,
-        description="module:name, looked for beside the file, then among the packages; FOLDER/module:name in FOLDER",
+        description="module:name, beside the file or in a package; FOLDER/module:name in another folder",
     )
     args: dict[str, Any] = Field(
         default_factory=dict, description="arguments of the class, or further ones of the function"
@@ -332,13 +327,13 @@ class PythonStage(_Fed):
 
 
 class SinkStage(_Fed, Kinded):
-    """A destination of results; each kind has keys of its own, and other packages can add kinds."""
+    """A destination of results."""
 
     takes_images: ClassVar[bool]
     """Whether it looks at pixels."""
     shows_images: ClassVar[bool]
     """Whether it shows them to people; the mark of a simulated board is then painted on them."""
-    sink: str = Field(description="the kind")
+    sink: str = Field(description="kind of sink")
 
     @property
     def reads_images(self) -> bool:
@@ -353,7 +348,7 @@ SinkStage.family = ("sink", SINKS)
 
 
 class PackageStage(_Fed, Kinded):
-    """A stage of a kind with keys of its own: edgert's, or another package's."""
+    """A stage of a kind with keys of its own."""
 
     takes_images: ClassVar[bool]
     """Whether it looks at pixels."""
@@ -361,7 +356,7 @@ class PackageStage(_Fed, Kinded):
     """Whether it may find objects of its own, or track them."""
     hides: ClassVar[bool] = False
     """Whether stages behind it must not see images as their source made them."""
-    stage: str = Field(description="the kind")
+    stage: str = Field(description="kind of stage")
 
     def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
         """Check the stage against its neighbors, as far as the file alone shows.

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from edgert.stages.sink.output_files import Rules
     from edgert.stages.track import Tracker
 
-HERE = "relative to the folder edgert is run in"
 _LEAST_BYTES = 1 << 16
 SIZE: dict[str, object] = {"type": "string", "examples": ["500MB"]}
 TIME: dict[str, object] = {"type": "string", "examples": ["1h"]}
@@ -72,13 +71,13 @@ class FileSink(SinkStage):
     path: OutputPath
     existing: Literal["auto", "keep", "replace"] = Field(
         default="auto",
-        description="what becomes of the files of an earlier run: keep adds to them; auto keeps those of cameras, and "
-        "replaces those of recordings, which a run takes from the beginning; see [files](files.md)",
+        description="files of an earlier run ([files](files.md)): keep adds or renames; auto keeps those of cameras and"
+        " replaces those of recordings",
     )
     keep: Annotated[Keep | None, mapping(age=TIME, size=SIZE, free=SIZE)] = Field(
         default=None,
-        description="`{age: 7d, size: 20GB, free: 2GB}`: the oldest files are removed when they are older, all of the "
-        "sink's take more, or less of the disk is free; all stay by default",
+        description="`{age: 7d, size: 20GB, free: 2GB}`: remove the oldest files beyond this age, total size or free "
+        "disk; default: keep all",
     )
 
     @model_validator(mode="after")
@@ -111,7 +110,7 @@ class FileSink(SinkStage):
 
 class _Rotating(FileSink):
     rotate: Annotated[Rotate | None, mapping(size=SIZE, every=TIME)] = Field(
-        default=None, description="`{size: 500MB, every: 1h}`: when the next file begins; never by default"
+        default=None, description="`{size: 500MB, every: 1h}`: when the next file begins; default: never"
     )
 
     @model_validator(mode="after")
@@ -126,24 +125,23 @@ class _Rotating(FileSink):
 
 
 class Video(_Rotating):
-    """A video file, which plays even if the process is killed. The next one begins where the image's size changes."""
+    """A video file that plays even after a crash."""
 
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
-    path: OutputPath = Field(
-        description=f"`.mp4`, `.mov` or `.mkv`, with `{{stream}}` one for each stream, with `{{date}}` and `{{time}}` "
-        f"called after its beginning; {HERE}"
-    )
-    fps: float | None = Field(default=None, gt=0, description="frames per second; the source's by default")
+    path: OutputPath = Field(description="`.mp4`, `.mov` or `.mkv`; may hold `{stream}`, `{date}`, `{time}`, `{file}`")
+    fps: float | None = Field(default=None, gt=0, description="frames per second; default: the source's")
     quality: int = Field(
-        default=23, ge=0, le=51, description="lower is better and larger: H.264 CRF, of hardware the constant quantizer"
+        default=23,
+        ge=0,
+        le=51,
+        description="H.264 CRF, or the constant quantizer of hardware; lower is better and larger",
     )
-    codec: Literal["h264", "h265"] = Field(default="h264", description="h265 is smaller and played by fewer")
+    codec: Literal["h264", "h265"] = Field(default="h264", description="h265 is smaller, and fewer players take it")
     encode: Literal["auto", "cpu", "gpu"] = Field(
         default="auto",
-        description="auto: by the board's own encoder or the GPU's (NVENC) where there is one, else by the processor; "
-        "cpu: by the processor; gpu: an error where hardware cannot",
+        description="auto: hardware where there is some; gpu: an error without hardware",
     )
 
     def make(self, name: str, context: Context) -> Stage:
@@ -154,14 +152,11 @@ class Video(_Rotating):
 
 
 class Jsonl(_Rotating):
-    """One JSON object per frame and line, as [results](results.md) describes it."""
+    """One JSON object per frame and line: see [results](results.md)."""
 
     takes_images: ClassVar[bool] = False
     shows_images: ClassVar[bool] = False
-    path: OutputPath = Field(
-        description=f"the file, with `{{stream}}` one for each stream, with `{{date}}` and `{{time}}` called after its "
-        f"beginning; {HERE}"
-    )
+    path: OutputPath = Field(description="the file; may hold `{stream}`, `{date}`, `{time}`, `{file}`")
 
     def make(self, name: str, context: Context) -> Stage:
         """Return the sink. Raises StageError for a path with unknown fields."""
@@ -177,9 +172,7 @@ class Images(FileSink):
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
-    path: OutputPath = Field(
-        description=f"a folder, or a pattern like `out/{{date}}/{{stream}}_{{frame:06d}}.png`; {HERE}"
-    )
+    path: OutputPath = Field(description="a folder, or a pattern such as `out/{date}/{stream}_{frame:06d}.png`")
     every: int = Field(default=1, ge=1, description="write every n-th frame")
 
     def make(self, name: str, context: Context) -> Stage:
@@ -223,7 +216,7 @@ _TOKEN = re.compile(r"[!-~]{16,256}")
 
 
 class Http(SinkStage):
-    """A live page for the browser: every camera with its results, events, and how the pipeline is doing."""
+    """A live page: every camera with its results, events and state."""
 
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
@@ -231,22 +224,21 @@ class Http(SinkStage):
     host: str = Field(
         default="127.0.0.1",
         min_length=1,
-        description="address to listen on; others than loopback open it to the network",
+        description="address to listen on; 0.0.0.0 opens it to the network",
     )
     port: int = Field(default=8080, ge=0, le=65535, description="0 picks a free one")
     token: str = Field(
         default="",
         repr=False,
-        description="whoever asks must know it, 16 letters or more: ${VAR} from the environment; see "
-        "[who may look](live.md#who-may-look)",
+        description="secret that visitors must know, at least 16 characters: ${VAR} ([who may "
+        "look](live.md#who-may-look))",
     )
     tls: Annotated[PageTls | None, mapping(cert={"type": "string"}, key={"type": "string"})] = Field(
-        default=None, description="`{cert: FILE, key: FILE}`: HTTPS with this certificate; HTTP by default"
+        default=None, description="`{cert: FILE, key: FILE}` for HTTPS"
     )
     clips: OutputPath | None = Field(
         default=None,
-        description="the [index](recording.md#the-index) of a record stage, `FOLDER/STAGE.jsonl`: its clips are played "
-        "beside their events",
+        description="[index](recording.md#the-index) of a record stage, whose clips are played beside their events",
     )
 
     @model_validator(mode="after")
@@ -267,14 +259,14 @@ class Http(SinkStage):
 
 
 class Display(SinkStage):
-    """A window for each stream, titled after it, on the screen of this machine: the image with its results."""
+    """A window for each stream on this machine's screen: see [the window](live.md#a-window)."""
 
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
-    width: int = Field(default=0, ge=0, le=8192, description="of a window, pixels; 0: as the image, or in proportion")
+    width: int = Field(default=0, ge=0, le=8192, description="width of a window in pixels; 0: the image's")
     height: int = Field(default=0, ge=0, le=8192, description="as `width`; without both, at most 1280x720")
-    fullscreen: bool = Field(default=False, description="fill the screen; see [the display](live.md#a-window)")
+    fullscreen: bool = Field(default=False, description="fill the screen")
 
     def make(self, name: str, context: Context) -> Stage:
         from edgert.stages.sink.display import DisplaySink
@@ -283,14 +275,14 @@ class Display(SinkStage):
 
 
 class Callback(SinkStage):
-    """Each result is given to a function of your own."""
+    """A function of yours, called with each result."""
 
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = False
     python: str | None = Field(
         default=None,
         pattern=CODE_NAME,
-        description="module:function, called with a Result; left out where Python gives the function",
+        description="module:function; leave it out when Python passes the function",
     )
 
     def make(self, name: str, context: Context) -> Stage:
@@ -303,7 +295,7 @@ class Callback(SinkStage):
 
 
 class Null(SinkStage):
-    """Nothing is written; for measuring everything else."""
+    """No output; for measuring the rest."""
 
     takes_images: ClassVar[bool] = False
     shows_images: ClassVar[bool] = False
@@ -324,24 +316,20 @@ class ByteTrackStage(TrackStage):
 
     high: Fraction | None = Field(
         default=None,
-        description="detections from this score on start and continue tracks first; by default the `score` of the "
-        f"model's task, at least {_LEAST_HIGH}",
+        description="score from which detections start and continue tracks; default: the task's `score`, at least 0.25",
     )
     low: Fraction = Field(default=0.1, description="detections between low and high may continue tracks")
     activate: Fraction | None = Field(
         default=None,
-        description=f"lowest score that starts a track; by default {_ABOVE} above high, at most halfway to 1",
+        description="score from which a track may start; default: 0.1 above high, at most halfway to 1",
     )
-    match: Fraction = Field(default=0.2, description="lowest overlap (IoU), times score, of a detection with its track")
+    match: Fraction = Field(default=0.2, description="lowest overlap (IoU) times score, of a detection with its track")
     keep: Seconds = Field(default=1.0, description="how long a lost object is remembered")
-    confirm: int = Field(
-        default=2, ge=1, description="detections in a row before a track gets its number; in the first frame one less"
-    )
+    confirm: int = Field(default=2, ge=1, description="detections in a row before a track gets its number")
     by_class: bool = Field(default=True, description="never join detections of two classes")
     predict: bool = Field(
         default=True,
-        description="on frames that no model looked at (`every`), objects are where they are expected, and marked as "
-        "predicted",
+        description="expect objects on frames without a model run (`every`), marked as predicted",
     )
 
     @model_validator(mode="after")
@@ -384,14 +372,14 @@ def tracking_of(config: PipelineConfig, model: str) -> ByteTrackStage | None:
 
 
 class BotSortStage(ByteTrackStage):
-    """BoT-SORT (Aharon et al. 2022): ByteTrack for moving cameras, and for objects that a second model recognizes.
+    """BoT-SORT (Aharon et al. 2022): for moving cameras, and for objects that an `embed` model recognizes.
 
-    Where a stage before has run a model for `embed` on crops of the detections, appearance counts beside boxes.
+    The `embed` model runs on crops of the detections, in a stage before.
     """
 
-    camera_motion: bool = Field(default=True, description="find out from the images how the camera moved")
-    proximity: Fraction = Field(default=0.5, description="most that boxes are apart (1 - IoU) for looks to count")
-    appearance: Fraction = Field(default=0.25, description="most that looks are apart (half of 1 - cosine)")
+    camera_motion: bool = Field(default=True, description="estimate the camera's motion from images")
+    proximity: Fraction = Field(default=0.5, description="largest distance (1 - IoU) at which appearance counts")
+    appearance: Fraction = Field(default=0.25, description="largest distance in appearance (half of 1 - cosine)")
 
     @property
     def reads_images(self) -> bool:

@@ -33,9 +33,9 @@ class MotionSection(section.PackageStage):
     takes_images: ClassVar[bool] = True
     detects: ClassVar[bool] = False
     threshold: float = Field(default=12.0, gt=0, le=255, description="gray levels by which a pixel must differ")
-    part: float = Field(default=0.002, ge=0, le=1, description="of the image that must differ")
-    hold: Seconds = Field(default=2.0, description="frames pass for so long after the last motion")
-    heartbeat: Seconds = Field(default=10.0, gt=0, description="one frame passes so often at least")
+    part: float = Field(default=0.002, ge=0, le=1, description="part of the image that must differ")
+    hold: Seconds = Field(default=2.0, description="time that frames pass after the last motion")
+    heartbeat: Seconds = Field(default=10.0, gt=0, description="at least one frame passes in this time")
 
     def make(self, name: str, context: Context) -> Stage:
         return MotionGate(self.threshold, self.part, self.hold, self.heartbeat)

@@ -51,9 +51,9 @@ class PrivacySection(section.PackageStage):
     detects: ClassVar[bool] = False
     areas: Annotated[dict[Name, Points], WithJsonSchema(_AREAS)] = Field(
         default_factory=dict,
-        description="name: [[x, y], …] around each, as parts 0-1 of the frame, or, where one is above 1, in pixels",
+        description="name: [[x, y], …], as parts 0-1 of the frame or in pixels",
     )
-    classes: Names = Field(default=(), description="labels or numbers of objects, like [face, plate]")
+    classes: Names = Field(default=(), description="labels or numbers of objects, such as [face, plate]")
     how: How = Field(default="black", description="black, blur, or blocks (large squares)")
     margin: float = Field(default=0.1, ge=0, le=2, description="added around each object, as a part of its box")
 

@@ -91,33 +91,29 @@ _EITHER = WithJsonSchema(
 
 
 class ZonesSection(section.PackageStage):
-    """Zones that tracked objects are in, since when, and lines that they cross. See [zones](zones.md)."""
+    """Zones with tracked objects, and lines that they cross: see [zones](zones.md)."""
 
     takes_images: ClassVar[bool] = False
     detects: ClassVar[bool] = False
     zones: Annotated[dict[Name, Annotated[Zone, BeforeValidator(_has_points)]], _EITHER] = Field(
         default_factory=dict,
-        description=f"name: [[x, y], …] around each, {_PLACES}; or name: {{points: …, streams: [CAMERA], classes: "
-        "[person], inside: center}",
+        description="name: [[x, y], …], as parts 0-1 of the frame or in pixels; or name: {points: …, streams: [CAMERA],"
+        " classes: [person], inside: center}",
     )
     lines: Annotated[dict[Name, Annotated[Line, BeforeValidator(_has_points)]], _EITHER] = Field(
         default_factory=dict,
-        description="name: [[x, y], [x, y]] along each; objects that cross it to the right of somebody who walks along "
-        "it count as in, others as out",
+        description="name: [[x, y], [x, y]]; a crossing to the right counts as in, to the left as out",
     )
     inside: Literal["foot", "center", "overlap"] = Field(
         default="foot",
-        description="an object is in a zone with its foot point (the middle of its box's lower side), its center, or a "
-        "part of its box",
+        description="what must be in a zone: foot (middle of the box's lower side), center, or overlap",
     )
-    part: Fraction = Field(default=0.5, gt=0, description="of the box, with inside: overlap")
-    settle: Seconds = Field(
-        default=0.0, description="for how long an object must be across a zone's border before it counts"
-    )
-    forget: Seconds = Field(default=2.0, description="an object that is not seen for so long has left")
+    part: Fraction = Field(default=0.5, gt=0, description="part of the box, for inside: overlap")
+    settle: Seconds = Field(default=0.0, description="time across a border before it counts")
+    forget: Seconds = Field(default=2.0, description="time unseen after which an object has left")
     heatmap: OutputPath | None = Field(
         default=None,
-        description="a PNG of where objects stood, with `{stream}` one for each camera; written every minute",
+        description="PNG of where objects stood, written every minute; `{stream}` makes one per camera",
     )
 
     @model_validator(mode="after")
@@ -171,25 +167,25 @@ class RuleSection(Section):
     """When there is an event. All that is written must hold."""
 
     zone: Names = Field(default=(), description="the object is in this zone, or one of these")
-    line: Names = Field(default=(), description="the object crosses this line, or one of these; an event without end")
-    way: Literal["in", "out"] | None = Field(default=None, description="in which it crosses the line; both by default")
-    classes: Names = Field(default=(), description="of the object, by label or number")
-    score: Fraction = Field(default=0.0, description="of the object, at least")
+    line: Names = Field(default=(), description="the object crosses this line, or one of these")
+    way: Literal["in", "out"] | None = Field(default=None, description="direction of the crossing; default: both")
+    classes: Names = Field(default=(), description="labels or numbers of the object")
+    score: Fraction = Field(default=0.0, description="lowest score of the object")
     attributes: dict[str, Names] = Field(
         default_factory=dict,
-        description="STAGE: LABEL, or several: what a model that looks at crops must have found in the object",
+        description="STAGE: LABEL, or several, that a model on crops found",
     )
     count: int | None = Field(
-        default=None, ge=1, description="so many objects at once are one event; by default each is one of its own"
+        default=None, ge=1, description="this many objects at once make one event; default: one event per object"
     )
-    absent: Seconds | None = Field(default=None, description="there has been no such object for so long")
-    hold: Seconds | None = Field(default=None, alias="for", description="it has been so for so long")
-    gap: Seconds = Field(default=1.0, description="it may be interrupted for so long without an end")
-    once: bool = Field(default=False, description="at most one event for every object")
-    every: Seconds = Field(default=0.0, description="at most one event of a camera in this time")
-    update: Seconds = Field(default=0.0, description="reported again so often while it lasts; 0: never")
+    absent: Seconds | None = Field(default=None, description="no such object for this time")
+    hold: Seconds | None = Field(default=None, alias="for", description="the condition held for this time")
+    gap: Seconds = Field(default=1.0, description="longest interruption that does not end the event")
+    once: bool = Field(default=False, description="at most one event per object")
+    every: Seconds = Field(default=0.0, description="at most one event per camera in this time")
+    update: Seconds = Field(default=0.0, description="report again at this interval while it lasts; 0: never")
     during: Annotated[tuple[schedule.Hours, ...], BeforeValidator(_hours), WithJsonSchema(_TEXTS)] = Field(
-        default=(), description="times of the week, like mon-fri 08:00-18:00; over midnight too; always by default"
+        default=(), description="times of the week, such as mon-fri 08:00-18:00; default: always"
     )
 
     @model_validator(mode="after")
@@ -221,7 +217,7 @@ _RULES = WithJsonSchema(
 
 
 class EventsSection(section.PackageStage):
-    """Events: what rules say of zones, lines and objects, from its beginning to its end. See [zones](zones.md)."""
+    """Events by rules on zones, lines and objects: see [zones](zones.md)."""
 
     takes_images: ClassVar[bool] = False
     detects: ClassVar[bool] = False

@@ -44,40 +44,34 @@ _CLIPS = kinds.mapping(before=kinds.TIME, after=kinds.TIME, longest=kinds.TIME, 
 
 
 class Record(kinds.FileSink):
-    """What cameras and video files send, as it comes: neither decoded nor encoded. See [recording](recording.md)."""
+    """The camera's own packets, neither decoded nor encoded: see [recording](recording.md)."""
 
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "restart")
     why_not: ClassVar[str] = "what is recorded after a failure begins anew"
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
-    path: OutputPath = Field(
-        description="`.mp4`, `.mov` or `.mkv`, with `{stream}`, `{date}` and `{time}` as of a video sink; "
-        f"an index of the files lies beside them; {kinds.HERE}"
-    )
+    path: OutputPath = Field(description="`.mp4`, `.mov` or `.mkv`; may hold `{stream}`, `{date}`, `{time}`")
     rotate: Annotated[kinds.Rotate | None, kinds.mapping(size=kinds.SIZE, every=kinds.TIME)] = Field(
         default=None,
-        description="`{size: 500MB, every: 10m}`: when the next file begins, with the next keyframe; every 10 minutes "
-        "by default; of clips, each event has its own",
+        description="`{size: 500MB, every: 10m}`: when the next file begins; default: every 10 minutes",
     )
     clips: Annotated[ClipsSection | None, _CLIPS] = Field(
         default=None,
-        description="`{before: 5s, after: 5s, longest: 5m, rules: [intruder]}`: only what is around events of an "
-        "[events stage](zones.md), from a keyframe on; `{}` is `{before: 5s, after: 5s, longest: 5m}` of all rules; "
-        "everything by default",
+        description="`{before: 5s, after: 5s, longest: 5m, rules: [intruder]}`: only around events of an [events "
+        "stage](zones.md); default: everything",
     )
     memory: SomeBytes = Field(
         default=64 << 20,
-        description="of each camera: packets that wait for the disk, and again for those that a clip may begin with",
+        description="per camera: packets that wait for the disk, and as much again for clips",
     )
     annotated: bool | Literal["only"] = Field(
         default=False,
-        description="record the images of the results, too, with what was drawn on them, as `NAME-annotated`; these "
-        "are encoded; only: nothing else",
+        description="also record drawn images, as `NAME-annotated`; only: nothing else",
     )
-    quality: int = Field(default=23, ge=0, le=51, description="of what is annotated; as of a video sink")
-    codec: Literal["h264", "h265"] = Field(default="h264", description="as well")
-    encode: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="as well")
+    quality: int = Field(default=23, ge=0, le=51, description="of drawn images, as of `sink: video`")
+    codec: Literal["h264", "h265"] = Field(default="h264", description="as of `sink: video`")
+    encode: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="as of `sink: video`")
 
     @property
     def reads_images(self) -> bool:

@@ -68,7 +68,7 @@ _TLS = WithJsonSchema(
 )
 
 
-class _Sends(section.SinkStage):
+class Sends(section.SinkStage):
     """What sinks that send have in common; see [sending](sending.md)."""
 
     takes_images: ClassVar[bool] = True
@@ -76,35 +76,33 @@ class _Sends(section.SinkStage):
     schemes: ClassVar[tuple[str, ...]]
     extra: ClassVar[tuple[str, str]] = ("", "")
     """The module that it needs, and the extra of edgert's that brings it."""
-    server: str = Field(min_length=1, repr=False, description="the address")
-    user: str = Field(default="", description="who we are there")
+    server: str = Field(min_length=1, repr=False, description="address of the server")
+    user: str = Field(default="", description="user name")
     password: str = Field(default="", repr=False, description="${VAR} from the environment; never printed")
     tls: Annotated[TlsSection | None, _TLS] = Field(
         default=None,
-        description="`{ca: FILE, cert: FILE, key: FILE}`: who signed the server's certificate, and our own; the "
-        "system's and none by default; verify: false takes any",
+        description="`{ca: FILE, cert: FILE, key: FILE}`: authority of the server, own certificate and key; verify: "
+        "false skips the check",
     )
     send: Literal["results", "events", "changes"] = Field(
         default="results",
-        description="every result; every event of an [events stage](zones.md); or results whose objects "
-        "are others than in the last one",
+        description="what to send: see [sending](sending.md)",
     )
-    only: Names = Field(default=(), description="the stages whose records are sent; all by default")
-    every: Seconds = Field(default=0.0, description="at most one result of a camera in this time")
+    only: Names = Field(default=(), description="stages whose records are sent; default: all")
+    every: Seconds = Field(default=0.0, description="at most one result per camera in this time")
     attach: Literal["frame", "crop"] | None = Field(
         default=None,
-        description="a JPEG of at most 640 pixels that goes along: the frame, with what was drawn on it, or, with "
-        "send: events, the object",
+        description="a JPEG of at most 640 pixels: the frame with drawings, or with send: events the object",
     )
     spool: OutputPath | None = Field(
         default=None,
-        description="the file in which waits what cannot be sent; by default one of this machine's state folder",
+        description="file in which unsent messages wait; default: in this user's state folder",
     )
-    limit: SomeBytes = Field(default=256 * 2**20, description="what may wait; the oldest goes to make room")
-    age: Seconds = Field(default=7 * 86400.0, ge=1, description="what waited longer is not worth sending")
+    limit: SomeBytes = Field(default=256 * 2**20, description="maximum size of the spool; the oldest messages go")
+    age: Seconds = Field(default=7 * 86400.0, ge=1, description="drop messages that waited longer")
 
     @model_validator(mode="after")
-    def _is_reached(self) -> _Sends:
+    def _is_reached(self) -> Sends:
         example = f"expected an address like {self.schemes[0]}://HOST"
         try:
             parts = urlsplit(self.server)
@@ -197,25 +195,21 @@ def spool_path(pipeline: str, stage: str, directory: Path) -> Path | None:
     return folder / "edgert" / "spool" / f"{safe}-{own}.db"
 
 
-class Mqtt(_Sends):
-    """To an MQTT broker."""
+class Mqtt(Sends):
+    """An MQTT broker."""
 
     schemes: ClassVar[tuple[str, ...]] = ("mqtt", "mqtts")
     extra: ClassVar[tuple[str, str]] = ("paho", "mqtt")
     topic: Topic = Field(
         default="edgert/{pipeline}/{stream}/{rule}",
-        description="with `{pipeline}`, `{stream}`, `{kind}` (result or event) and `{rule}` (of a result: result)",
+        description="topic, with `{pipeline}`, `{stream}`, `{kind}` and `{rule}`",
     )
-    qos: int = Field(
-        default=1, ge=0, le=2, description="with 0 nothing is acknowledged, so a broken connection loses some"
-    )
-    retain: bool = Field(default=False, description="the broker gives the last message to who comes later")
-    status: Topic = Field(
-        default="edgert/{pipeline}/status", description="says online or offline, retained; by last will where we die"
-    )
+    qos: int = Field(default=1, ge=0, le=2, description="0 is not acknowledged, so a broken connection loses messages")
+    retain: bool = Field(default=False, description="the broker keeps the last message for later subscribers")
+    status: Topic = Field(default="edgert/{pipeline}/status", description="topic of online or offline, retained")
     home_assistant: bool = Field(
         default=False,
-        description="with send: events, every rule is a binary sensor of [Home Assistant](sending.md#home-assistant)",
+        description="with send: events, every rule is a sensor of [Home Assistant](sending.md#home-assistant)",
     )
 
     @model_validator(mode="after")
@@ -263,17 +257,15 @@ def _reaches(places: list[tuple[str, ...]], stream: str) -> bool:
     return not places or any(not streams or stream in streams for streams in places)
 
 
-class Nats(_Sends):
-    """To a NATS server."""
+class Nats(Sends):
+    """A NATS server."""
 
     schemes: ClassVar[tuple[str, ...]] = ("nats", "tls")
     extra: ClassVar[tuple[str, str]] = ("nats", "nats")
     subject: Topic = Field(
-        default="edgert.{pipeline}.{stream}.{rule}", description="with the fields of an MQTT sink's topic"
+        default="edgert.{pipeline}.{stream}.{rule}", description="subject, with the fields of an MQTT topic"
     )
-    jetstream: bool = Field(
-        default=True, description="a stream of the server's stores and acknowledges; without, nobody does"
-    )
+    jetstream: bool = Field(default=True, description="a JetStream stream stores and acknowledges; false: plain NATS")
 
     def door(self, context: Context, spool: Path | None) -> Door:
         """See the family."""
@@ -282,13 +274,13 @@ class Nats(_Sends):
         return NatsDoor(self.reached(), self.subject, context.pipeline, self.jetstream)
 
 
-class Kafka(_Sends):
-    """To a Kafka cluster; the name of the camera is the key, so that its messages stay in order."""
+class Kafka(Sends):
+    """A Kafka cluster. The camera's name is the key, so its messages stay in order."""
 
     schemes: ClassVar[tuple[str, ...]] = ("kafka", "kafkas")
     extra: ClassVar[tuple[str, str]] = ("confluent_kafka", "kafka")
-    topic: Topic = Field(default="edgert", description="with the fields of an MQTT sink's topic")
-    options: dict[str, str] = Field(default_factory=dict, repr=False, description="librdkafka's own settings")
+    topic: Topic = Field(default="edgert", description="topic, with the fields of an MQTT topic")
+    options: dict[str, str] = Field(default_factory=dict, repr=False, description="settings of librdkafka")
 
     def door(self, context: Context, spool: Path | None) -> Door:
         """See the family."""
@@ -297,16 +289,15 @@ class Kafka(_Sends):
         return KafkaDoor(self.reached(), self.topic, context.pipeline, self.options)
 
 
-class Webhook(_Sends):
-    """HTTP POST of every message, as a CloudEvent."""
+class Webhook(Sends):
+    """An HTTP POST of every message, as a CloudEvent."""
 
     schemes: ClassVar[tuple[str, ...]] = ("http", "https")
-    headers: dict[str, str] = Field(default_factory=dict, repr=False, description="sent along")
-    secret: str = Field(default="", repr=False, description="signs every message, as standardwebhooks.com describes")
+    headers: dict[str, str] = Field(default_factory=dict, repr=False, description="additional HTTP headers")
+    secret: str = Field(default="", repr=False, description="key that signs messages (standardwebhooks.com)")
     body: Literal["json", "image"] = Field(
         default="json",
-        description="the message; or the JPEG of attach: by itself, for whoever takes snapshots, with headers that say "
-        "of what. The end of an event has none and is left out",
+        description="json: the message; image: the JPEG alone, with details in headers",
     )
 
     @model_validator(mode="after")

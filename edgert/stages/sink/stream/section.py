@@ -22,20 +22,20 @@ _FILE = {"type": "string"}
 _TOKEN = re.compile(r"[!-~]{16,256}")
 
 
-class _Streams(section.SinkStage):
+class Streams(section.SinkStage):
     """What sinks that stream have in common; see [streaming](streaming.md)."""
 
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
     host: str = Field(
-        default="127.0.0.1", min_length=1, description="address to listen on; one that others reach wants a password"
+        default="127.0.0.1",
+        min_length=1,
+        description="address to listen on; set a password before you open it to the network",
     )
-    width: int = Field(
-        default=1280, ge=16, le=8192, description="the most pixels across; larger images are made smaller for it"
-    )
-    fps: float | None = Field(default=None, gt=0, le=240, description="the most images a second; all by default")
-    bitrate: float = Field(default=4.0, ge=0.05, le=200, description="megabits a second")
+    width: int = Field(default=1280, ge=16, le=8192, description="maximum width; larger images are scaled down")
+    fps: float | None = Field(default=None, gt=0, le=240, description="maximum images per second; default: all")
+    bitrate: float = Field(default=4.0, ge=0.05, le=200, description="megabits per second")
     encode: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="as of `sink: video`")
 
     def choice(self, name: str) -> Choice:
@@ -51,12 +51,12 @@ class _Streams(section.SinkStage):
         return Wanted(self.width, self.fps, round(self.bitrate * 1e6), context.rate_hz)
 
 
-class Rtsp(_Streams):
-    """A server that video players and recorders take the stream from, like another camera."""
+class Rtsp(Streams):
+    """An RTSP server for players and recorders: see [streaming](streaming.md)."""
 
     port: int = Field(default=8554, ge=0, le=65535, description="0 picks a free one, which is logged")
-    path: str = Field(default="/{stream}", description="of the address; with `{stream}` one for each stream")
-    user: str = Field(default="", description="who may watch; anybody by default")
+    path: str = Field(default="/{stream}", description="path of the address; `{stream}` makes one per stream")
+    user: str = Field(default="", description="user name of viewers; default: anyone")
     password: str = Field(default="", repr=False, description="${VAR} from the environment; never printed")
 
     @model_validator(mode="after")
@@ -87,8 +87,8 @@ class Rtsp(_Streams):
         return RtspSink(name, (self.host, self.port), self.path, login, self.choice(name), self.wanted(context))
 
 
-class Webrtc(_Streams):
-    """A page with every stream for browsers, as it happens; and WHEP, for other players."""
+class Webrtc(Streams):
+    """A WebRTC page with every stream, and WHEP for players: see [streaming](streaming.md)."""
 
     port: int = Field(default=8889, ge=0, le=65535, description="0 picks a free one, which is logged")
     token: str = Field(default="", repr=False, description="as of `sink: http`")
