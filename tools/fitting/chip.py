@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from scipy.stats import spearmanr
 
 from edgert.board.record import board
 from edgert.placement.cost.coefficients import (
+    ENOUGH_ROWS,
     Accuracy,
     Coefficients,
     ContentionCost,
@@ -24,7 +24,6 @@ from tools.fitting.parts import Fit, fit_dla, fit_gpu, fit_sparse
 from tools.fitting.published import published
 from tools.fitting.solve import Trial
 
-_ENOUGH = 12  # rows of a chip, accelerator and precision that a bar of its own needs
 _RANKED = 8  # rows a board must have for the order of its predictions to mean something
 _HEAD = (
     "# Written by tools/fit_costs from configs/costs/published.yaml; what the keys mean: docs/costs.md.\n"
@@ -44,8 +43,13 @@ class Chip:
 
     @property
     def trials(self) -> list[Trial]:
-        """Of both, each network left out."""
+        """Rows of both, each predicted without its network."""
         return [*self.gpu.trials, *(self.dla.trials if self.dla else ())]
+
+    @property
+    def strangers(self) -> list[Trial]:
+        """Rows of both, each predicted without everything that its publisher measured."""
+        return [*self.gpu.by_publisher, *(self.dla.by_publisher if self.dla else ())]
 
 
 def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | None, like: Chip | None) -> Chip:
@@ -74,29 +78,43 @@ def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | 
     return Chip(found, gpu, dla)
 
 
-def accuracy(trials: Mapping[str, Sequence[Trial]]) -> dict[str, dict[str, dict[str, Accuracy]]]:
-    """Chip → accelerator → precision → how far off.
+def accuracy(chips: Mapping[str, Chip | None]) -> dict[str, dict[str, dict[str, Accuracy]]]:
+    """Return chip → accelerator → precision → how far off predictions are.
 
-    A bar is that of a chip's own rows of this precision where they are enough, else of all its precisions that have
-    too few, else of this precision on all chips, else of everything on such accelerators.
+    A bar is taken over publishers that the fit had not seen: from a chip's rows of this precision where enough were
+    published by two or more, else from all rows of the chip, else from this precision on all chips. Where one
+    publisher alone measured a precision, its bar is no narrower than the chip's.
 
     Args:
-        trials: chip → those of its GPU and its DLA; single layers do not count. A chip without any gets bars too.
+        chips: chip → its fits; None: nothing is published for it, and it gets the bars of other chips.
     """
-    every = [trial for own in trials.values() for trial in own if trial.row.part is None]
-    found: dict[str, dict[str, dict[str, Accuracy]]] = {soc: {} for soc in trials}
-    for kind in ("gpu", "dla"):
-        alike = [trial for trial in every if kind_of(trial)[0] == kind]
-        for soc in trials:
+    trials = _whole([trial for chip in chips.values() if chip for trial in chip.trials])
+    strangers = _whole([trial for chip in chips.values() if chip for trial in chip.strangers])
+    found: dict[str, dict[str, dict[str, Accuracy]]] = {soc: {} for soc in chips}
+    for soc in chips:
+        for kind in ("gpu", "dla"):
+            alike = [trial for trial in strangers if kind_of(trial)[0] == kind]
             here = [trial for trial in alike if trial.row.board.soc == soc]
             for precision in PRECISIONS if kind == "gpu" else PRECISIONS[1:]:
                 own = [trial for trial in here if kind_of(trial)[1] == precision]
-                counts = Counter(kind_of(trial)[1] for trial in here)
-                few = [trial for trial in here if counts[kind_of(trial)[1]] < _ENOUGH]
                 same = [trial for trial in alike if kind_of(trial)[1] == precision]
-                shown = next((some for some in (own, few, same) if len(some) >= _ENOUGH), alike)
-                found[soc].setdefault(kind, {})[precision] = _accuracy(own, shown)
+                pools = [some for some in (own, here, same, alike) if len(some) >= ENOUGH_ROWS]
+                shown = next((some for some in pools if len(publishers(some)) > 1), alike)
+                seen = [trial for trial in trials if kind_of(trial) == (kind, precision)]
+                seen = [trial for trial in seen if not own or trial.row.board.soc == soc]
+                widest = max(bar(shown), bar(own) if len(own) >= ENOUGH_ROWS else 0.0)
+                found[soc].setdefault(kind, {})[precision] = _accuracy(own, seen or trials, widest)
     return found
+
+
+def publishers(trials: Sequence[Trial]) -> set[str]:
+    """Return who measured these rows."""
+    return {trial.row.publisher for trial in trials}
+
+
+def _whole(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the rows of whole networks."""
+    return [trial for trial in trials if trial.row.part is None]
 
 
 def kind_of(trial: Trial) -> tuple[str, str]:
@@ -105,15 +123,16 @@ def kind_of(trial: Trial) -> tuple[str, str]:
     return kind, trial.row.precision if kind == "dla" else ran(trial.row.board, trial.row.precision)
 
 
-def _accuracy(own: Sequence[Trial], shown: Sequence[Trial]) -> Accuracy:
-    """Of a chip's own rows, with the bar of those that are enough to have one."""
-    errors = [trial.error for trial in own or shown]
+def _accuracy(own: Sequence[Trial], seen: Sequence[Trial], widest: float) -> Accuracy:
+    """Return the record of a chip's own rows, the errors of rows without their network, and a bar."""
+    errors = [trial.error for trial in seen]
     return Accuracy(
         rows=len(own),
         models=len({trial.row.model for trial in own}),
+        publishers=len(publishers(own)),
         median=round(float(np.median(errors)), 3),
         p90=round(float(np.quantile(errors, 0.9)), 3),
-        bar=round(bar(shown) + 5e-4, 3),
+        bar=round(widest + 5e-4, 3),
     )
 
 

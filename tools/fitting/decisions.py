@@ -147,7 +147,9 @@ def compared(chip: Chip) -> Iterator[Trial]:
             continue
         mode = set_mode(record, group["mode"], group.get("clocks", {}))
         for model, size, precision, batch, accelerator, time_ms in group["rows"]:
-            row = Timing(record, mode, model, size, precision, batch, accelerator, time_ms, group["source"])
+            row = Timing(
+                record, mode, model, size, precision, batch, accelerator, time_ms, group["source"], group["publisher"]
+            )
             fit = chip.gpu if accelerator == "gpu" else chip.dla
             assert fit is not None
             cost = fit.without(model)

@@ -41,8 +41,7 @@ def fit_all() -> list[Chip]:
     for soc in SOCS:
         chips.append(fit_chip(soc, contention, None, chips[0] if chips else None))
     transition = fit_transition(next(chip.coefficients.gpu for chip in chips if chip.coefficients.soc == "tegra194"))
-    trials = {chip.coefficients.soc: chip.trials for chip in chips}
-    bars = accuracy({**trials, **{soc: [] for soc in _LIKE}})
+    bars = accuracy({**{chip.coefficients.soc: chip for chip in chips}, **dict.fromkeys(_LIKE)})
     made = []
     for chip in chips:
         own, soc = bars[chip.coefficients.soc], chip.coefficients.soc
@@ -80,8 +79,9 @@ def _borrowed(found: Sequence[Coefficients]) -> Iterator[Coefficients]:
     """Chips without a published row, with the coefficients of the most similar one and no accuracy."""
     for soc, (like, why) in _LIKE.items():
         base = next(item for item in found if item.soc == like)
+        nothing = {"rows": 0, "models": 0, "publishers": 0}
         unseen = {
-            kind: {name: one.model_copy(update={"rows": 0, "models": 0}) for name, one in own.items()}
+            kind: {name: one.model_copy(update=nothing) for name, one in own.items()}
             for kind, own in base.accuracy.items()
         }
         yield base.model_copy(update={"soc": soc, "accuracy": unseen, "assumed": {**base.assumed, "gpu": why}})

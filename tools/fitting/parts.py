@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +39,7 @@ DLA_KEYS = (
     "layer_kcycles",
     "run_us",
 )
+_LeftOut = tuple[list[Trial], dict[str, GpuCost | DlaCost]]
 _SRAM_BYTES = {"tegra194": 0, "tegra234": 2**20}
 """Managed SRAM that TensorRT gives an engine by default: 1 MiB from 8.6 on, none before; Xavier's last is
 8.5. https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html"""
@@ -46,20 +47,23 @@ _SRAM_BYTES = {"tegra194": 0, "tegra234": 2**20}
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Coefficients, and how they do on networks, and on families of networks, that were left out.
+    """Coefficients, and how they do on rows that were left out.
 
     Attributes:
-        trials, by_family: predictions of rows without their network, and without its family.
+        trials, by_family, by_publisher: predictions of rows by a fit without their network, without the family of
+            their network, and without everything that their publisher measured.
         left: network → coefficients that have not seen it.
-        left_family: the same of families.
+        left_family, left_publisher: the same of families and publishers.
     """
 
     rows: list[Timing]
     solution: Solution
     trials: list[Trial]
     by_family: list[Trial]
+    by_publisher: list[Trial]
     left: dict[str, GpuCost | DlaCost]
     left_family: dict[str, GpuCost | DlaCost]
+    left_publisher: dict[str, GpuCost | DlaCost]
 
     def without(self, model: str) -> GpuCost | DlaCost:
         """Coefficients of all networks but this one."""
@@ -71,30 +75,33 @@ def fit_gpu(soc: str, like: Fit | None) -> Fit:
     rows = timings(soc, "gpu")
     unseen = set(PRECISIONS) - {ran(row.board, row.precision) for row in rows}
     keys = [key for key in GPU_KEYS if unseen.isdisjoint(key.split("_"))]
-    if like is None:
-        return _fit(rows, GPU_START, keys, {}, {})
-    return _fit(rows, like.solution.cost, keys, like.left, like.left_family)
+    return _fit(rows, like.solution.cost if like else GPU_START, keys, like)
 
 
 def fit_dla(soc: str, like: DlaCost | None) -> Fit:
     """The DLA of one chip; ``like`` is that of another, where a chip with few rows starts, but for its shares."""
     shares = {"dense": DLA_START.dense, "bandwidth": DLA_START.bandwidth, "sram_bytes": _SRAM_BYTES[soc],
               "sparse_speedup": 1.0}  # fmt: skip
-    return _fit(timings(soc, "dla0"), (like or DLA_START).model_copy(update=shares), DLA_KEYS, {}, {})
+    return _fit(timings(soc, "dla0"), (like or DLA_START).model_copy(update=shares), DLA_KEYS)
 
 
 def _fit(
     rows: list[Timing],
     start: GpuCost | DlaCost,
     keys: Sequence[str],
-    without: Mapping[str, GpuCost | DlaCost],
-    without_family: Mapping[str, GpuCost | DlaCost],
+    like: Fit | None = None,
 ) -> Fit:
-    """``without``, ``without_family``: where to start instead when that is left out, so that it is seen nowhere."""
+    """Return the fit; ``like`` has where to start instead when something is left out, so that it is seen nowhere."""
     share = _fp16_share(start)
-    trials, found = leave_out(rows, lambda name: without.get(name, start), keys, share, network_of)
-    by_family, families = leave_out(rows, lambda name: without_family.get(name, start), keys, share, family_of)
-    return Fit(rows, fit(Design(rows, share), start, keys), trials, by_family, found, families)
+
+    def without(left: Mapping[str, GpuCost | DlaCost], group: Callable[[Timing], str]) -> _LeftOut:
+        return leave_out(rows, lambda name: left.get(name, start), keys, share, group)
+
+    networks, found = without(like.left if like else {}, lambda row: network_of(row.model))
+    families, found_family = without(like.left_family if like else {}, lambda row: family_of(row.model))
+    publishers, found_publisher = without(like.left_publisher if like else {}, lambda row: row.publisher)
+    solution = fit(Design(rows, share), start, keys)
+    return Fit(rows, solution, networks, families, publishers, found, found_family, found_publisher)
 
 
 def _fp16_share(cost: GpuCost | DlaCost) -> float:

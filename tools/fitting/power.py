@@ -282,7 +282,7 @@ def _ratios() -> list[tuple[Mode, float, float]]:
     for model, size, gpu_batch, dla_batch, *ratios in rows_of()["dla_over_gpu"]["rows"]:
         for name, ratio in zip(("MAXN", "MODE_50W", "MODE_30W", "MODE_15W"), ratios, strict=True):
             mode = record.mode(name)
-            rows = [Timing(record, mode, model, size, "int8", batch, accelerator, 1.0, "")
+            rows = [Timing(record, mode, model, size, "int8", batch, accelerator, 1.0, "", "")
                     for batch, accelerator in ((gpu_batch, "gpu"), (dla_batch, "dla0"))]  # fmt: skip
             gpu_ms = Design(rows[:1], 1.0).predict_ms(costs.gpu)[0] / gpu_batch
             dla_ms = Design(rows[1:], costs.dla.fp16_share).predict_ms(costs.dla)[0] / dla_batch

@@ -18,8 +18,10 @@ from edgert.placement.cost.formulas import Speed, dla_seconds, dla_speed, gpu_se
 from edgert.placement.cost.work import Numbers, Table, Work, table, units
 from tools.networks.table import build
 
-_CALLERS = {"Python": "torch2trt", "inference only": "ultralytics"}
+_CALLERS = {"Python": "torch2trt", "inference only": "ultralytics", "NumPy preprocessing": "numpy"}
 """What a source measures → whose Python call is in its times."""
+CALL_US = {"torch2trt": 200.0, "ultralytics": 200.0, "numpy": 20_000.0}
+"""Where the fit starts for what such a call adds; preprocessing on a Jetson Nano's CPU takes tens of milliseconds."""
 PUBLISHED = Path(__file__).parents[2] / "configs" / "costs" / "published.yaml"
 
 
@@ -35,6 +37,7 @@ class Timing:
         accelerator: ``"gpu"`` or ``"dla0"``.
         time_ms: of one run, which is one batch.
         source: address.
+        publisher: who measured it; the rows of one are left out together.
         caller: whose call around the engine was timed; empty: the engine alone.
         recorded: whether the engine ran as a CUDA graph.
         part: index of the one unit that was timed; None: the whole network.
@@ -49,6 +52,7 @@ class Timing:
     accelerator: str
     time_ms: float
     source: str
+    publisher: str
     caller: str = ""
     recorded: bool = False
     part: int | None = None
@@ -92,7 +96,7 @@ def _networks() -> Iterator[Timing]:
         recorded = group.get("recorded", False)
         for model, size, precision, batch, accelerator, time_ms in group["rows"]:
             what = (model, size, precision, batch, accelerator, time_ms)
-            yield Timing(record, mode, *what, group["source"], caller, recorded)
+            yield Timing(record, mode, *what, group["source"], group["publisher"], caller, recorded)
 
 
 def _layers() -> Iterator[Timing]:
@@ -100,7 +104,8 @@ def _layers() -> Iterator[Timing]:
     record = board(group["board"])
     mode = set_mode(record, group["mode"], group["clocks"])
     for part, time_ms in enumerate(group["milliseconds"]):
-        yield Timing(record, mode, group["model"], 1280, "int8", 1, "dla0", time_ms, group["source"], part=part)
+        what = (group["model"], 1280, "int8", 1, "dla0", time_ms)
+        yield Timing(record, mode, *what, group["source"], group["publisher"], part=part)
 
 
 # Many timings as one table, so that a set of coefficients predicts all of them in one go.

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgert.placement.cost.coefficients import RELATIONS, Accuracy, Relation, SisterCost, Sisters
-from tools.fitting.chip import bar, kind_of
+from edgert.placement.cost.coefficients import ENOUGH_ROWS, RELATIONS, Accuracy, Relation, SisterCost, Sisters
+from tools.fitting.chip import bar, kind_of, publishers
 from tools.fitting.solve import Trial
 from tools.networks.table import network_of
-
-_ENOUGH = 12  # pairs of a chip and accelerator that a bar of its own needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ def _cost(known: Sequence[Pair]) -> SisterCost:
     for kind, trials in made.items():
         for soc, precision in sorted({(trial.row.board.soc, kind_of(trial)[1]) for trial in trials}):
             own = [trial for trial in trials if (trial.row.board.soc, kind_of(trial)[1]) == (soc, precision)]
-            if len(own) >= _ENOUGH:
+            if len(own) >= ENOUGH_ROWS:
                 found.setdefault(soc, {}).setdefault(kind, {})[precision] = _accuracy(own)
     return SisterCost(weight=weights, accuracy=found)
 
@@ -112,6 +110,7 @@ def _accuracy(own: Sequence[Trial]) -> Accuracy:
     return Accuracy(
         rows=len(own),
         models=len({trial.row.model for trial in own}),
+        publishers=len(publishers(own)),
         median=round(float(np.median(errors)), 3),
         p90=round(float(np.quantile(errors, 0.9)), 3),
         bar=round(bar(own) + 5e-4, 3),

@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 
 from edgert.placement.cost.coefficients import DlaCost, GpuCost
 from edgert.placement.cost.work import Numbers
-from tools.fitting.published import Design, Timing
+from tools.fitting.published import CALL_US, Design, Timing
 
 HIGHEST = {
     **dict.fromkeys(("dense_fp32", "dense_fp16", "dense_int8", "dense", "plain", "attention"), 1.0),
@@ -24,13 +24,11 @@ _PULL = 0.1
 """A coefficient e times its start costs as much as a network that is off by this much."""
 _OUTLIER = 0.1
 """Relative errors beyond this count linearly, not squared."""
-_CALL_US = 200.0
-"""Where the fit starts for what a Python call adds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What was predicted for a row by coefficients that never saw its network."""
+    """What was predicted for a row by coefficients that never saw it."""
 
     row: Timing
     predicted_ms: float
@@ -65,10 +63,10 @@ def fit(
     """
     counts = Counter(design.models)
     weights = np.array([counts[model] ** -0.5 for model in design.models])
-    extra = len(design.callers)
-    prior = np.log([getattr(start, key) for key in keys] + [_CALL_US] * extra)
-    begin = np.log([getattr(first or start, key) for key in keys] + [_CALL_US] * extra)
-    highest = np.log([HIGHEST.get(key, np.inf) for key in keys] + [np.inf] * extra)
+    calls = [CALL_US[name] for name in design.callers]
+    prior = np.log([getattr(start, key) for key in keys] + calls)
+    begin = np.log([getattr(first or start, key) for key in keys] + calls)
+    highest = np.log([HIGHEST.get(key, np.inf) for key in keys] + [np.inf] * len(calls))
     measured = np.log(design.measured_ms)
 
     def solution(values: Numbers) -> Solution:
@@ -93,22 +91,22 @@ def leave_out(
     start: Callable[[str], GpuCost | DlaCost],
     keys: Sequence[str],
     share: float,
-    group: Callable[[str], str],
+    group: Callable[[Timing], str],
 ) -> tuple[list[Trial], dict[str, GpuCost | DlaCost]]:
-    """Each group of networks predicted by a fit to all the others, and the coefficients of that fit.
+    """Predict each group of rows by a fit to all other rows; also return the coefficients of those fits.
 
     Args:
         start: group → what every number is drawn to when that is left out; predicts it where there are no others.
-        group: what a network belongs to: itself, or a family.
+        group: what a row is left out with: its network, the family of it, or its publisher.
     """
     whole = fit(Design(rows, share), start(""), keys).cost
     trials: list[Trial] = []
     without: dict[str, GpuCost | DlaCost] = {}
-    for name in dict.fromkeys(group(row.model) for row in rows):
-        known = [row for row in rows if group(row.model) != name]
-        left = Design([row for row in rows if group(row.model) == name], share)
+    for name in dict.fromkeys(map(group, rows)):
+        known = [row for row in rows if group(row) != name]
+        left = Design([row for row in rows if group(row) == name], share)
         found = fit(Design(known, share), start(name), keys, whole) if known else Solution(start(name))
         without[name] = found.cost
-        predicted = left.predict_ms(found.cost, {**dict.fromkeys(left.callers, _CALL_US), **found.call_us})
+        predicted = left.predict_ms(found.cost, {**CALL_US, **found.call_us})
         trials += [Trial(*pair) for pair in zip(left.rows, predicted.tolist(), strict=True)]
     return trials, without

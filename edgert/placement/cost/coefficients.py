@@ -116,23 +116,34 @@ class ContentionCost(Part):
     floor: Share
 
 
+ENOUGH_ROWS = 12
+"""Fewest published times that an error bar is taken from."""
+
+
 class Accuracy(Part):
-    """Error of times for networks that the fit had not seen, in one precision on one kind of accelerator.
+    """Error of times that the fit had not seen, in one precision on one kind of accelerator.
 
     Attributes:
         rows: published measurements; 0: the bar is that of other chips.
         models: different networks.
-        median: relative error.
-        p90: relative error.
-        bar: nine of ten times exceeded the prediction, or the prediction the time, by at most this share; None: not
-            computed.
+        publishers: who measured them.
+        median: relative error for networks that the fit had not seen.
+        p90: the same, exceeded by one in ten.
+        bar: nine of ten times differ from the prediction by at most this share, whichever is longer, where the fit has
+            seen nothing of their publisher; None: not computed.
     """
 
     rows: Count
     models: Count
+    publishers: Count = 0
     median: Amount
     p90: Amount
     bar: Amount | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether enough was published, by more than one publisher, for the bar to mean something on this chip."""
+        return self.rows >= ENOUGH_ROWS and self.publishers > 1
 
 
 class Coefficients(Part):
