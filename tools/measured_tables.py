@@ -353,13 +353,14 @@ def of_bars(accuracy: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str
             kind.upper(),
             precision.upper(),
             str(one["rows"]) if one["rows"] else "none",
+            str(one["publishers"]) if one["publishers"] else "none",
             f"± {100 * one['bar']:.0f} %",
         )
         for soc, kinds in accuracy.items()
         for kind, own in kinds.items()
         for precision, one in own.items()
     ]
-    return {"bars": lines(("chip", "accelerator", "precision", "rows of its own", "bar"), rows)}
+    return {"bars": lines(("chip", "accelerator", "precision", "rows of its own", "publishers", "bar"), rows)}
 
 
 RELATION = {"mode": "another mode of the board", "board": "another board of the chip"}

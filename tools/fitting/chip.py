@@ -20,7 +20,7 @@ from edgert.placement.cost.coefficients import (
     TransitionCost,
 )
 from edgert.placement.cost.formulas import PRECISIONS, ran
-from tools.fitting.parts import Fit, fit_dla, fit_gpu, fit_sparse
+from tools.fitting.parts import Fit, fit_dla, fit_fp16_share, fit_gpu, fit_sparse
 from tools.fitting.published import published
 from tools.fitting.solve import Trial
 
@@ -64,7 +64,7 @@ def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | 
     gpu_cost, dla_cost = gpu.solution.cost, dla.solution.cost if dla else None
     assert isinstance(gpu_cost, GpuCost) and not isinstance(dla_cost, GpuCost)
     if dla_cost is not None and board(published()["sparse"]["board"]).soc == soc:
-        dla_cost = fit_sparse(dla_cost)
+        dla_cost = fit_fp16_share(fit_sparse(dla_cost))
     rows = [*gpu.rows, *(dla.rows if dla else ())]
     found = Coefficients(
         soc=soc,
@@ -182,7 +182,7 @@ def _assumed(soc: str, gpu: Fit, dla: Fit | None) -> dict[str, str]:
         found["dla.curved_passes"] = "counted: a sigmoid and a product of their own write twice and read three times"
         found["dla.sram_bytes"] = "TensorRT's default for an engine"
         if soc == "tegra234":
-            found["dla.fp16_share"] = "NVIDIA publishes only: up to twice as slow as Xavier's"
+            found["dla.fp16_share"] = "fitted to one network's ratio of FP16 to INT8 time"
     if soc != "tegra194":
         found |= {"transition": _NO_CROSSING} if dla else {"contention": _NO_CONTENTION}
     return found

@@ -131,6 +131,27 @@ def sparse_gains(dla: DlaCost, model: str = "") -> dict[tuple[str, str], tuple[f
     return found
 
 
+def fit_fp16_share(dla: DlaCost) -> DlaCost:
+    """Return the coefficients with the FP16 rate that the published ratios of FP16 to INT8 time show best."""
+    data = published()["fp16_dla"]
+    record = board(data["board"])
+    mode = record.mode(data["mode"])
+
+    def error(log_share: float) -> float:
+        cost, total = dla.model_copy(update={"fp16_share": float(np.exp(log_share))}), 0.0
+        for model, size, batch, ratio in data["rows"]:
+            what = (record, mode, model, size)
+            times = [
+                Design([Timing(*what, precision, batch, "dla0", 1.0, "", "")], cost.fp16_share).predict_ms(cost)[0]
+                for precision in ("fp16", "int8")
+            ]
+            total += abs(np.log(times[0] / times[1] / ratio))
+        return total
+
+    found = minimize_scalar(error, bounds=(np.log(0.005), np.log(0.5)), method="bounded")
+    return dla.model_copy(update={"fp16_share": float(np.exp(found.x))})
+
+
 def fit_sparse(dla: DlaCost, but: str = "") -> DlaCost:
     """The same with the speedup that the published gains show best; ``but`` is a network that is left out."""
 

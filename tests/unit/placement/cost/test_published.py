@@ -133,7 +133,7 @@ def test_rows_that_ask_for_more_than_the_memory_gives_do_not_get_it() -> None:
 
 def trial(name: str, model: str, measured_ms: float) -> Trial:
     at = board(name)
-    what = (at, at.mode("MAXN"), model, 224, "fp16", 1, "gpu", measured_ms, "a test")
+    what = (at, at.mode("MAXN"), model, 224, "fp16", 1, "gpu", measured_ms, "a test", "nobody")
     return Trial(Timing(*what), 1.0)
 
 
