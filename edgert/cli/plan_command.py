@@ -31,6 +31,9 @@ def plan(
     ] = "energy",
     trt: option.Trt = None,
     profiles: option.Profiles = None,
+    launch: Annotated[
+        str, typer.Option("--launch", metavar="NAME", help="Predict engines as CUDA graph, or as kernels of a CPU.")
+    ] = "graph",
     chart: Annotated[
         bool, typer.Option("--chart", help="Draw frames a second against watts, with error bars, p99 by color.")
     ] = False,
@@ -79,6 +82,7 @@ def plan(
                 tensorrt=trt,
                 profiles=profiles or (),
                 overrides=overrides or (),
+                launch=launch,
                 progress=bar,
                 on_board=on_board,
             )

@@ -22,7 +22,7 @@ from edgert.graph import load
 from edgert.placement.constraints import Limits, Placement
 from edgert.placement.cost.board_network import network, per_frame
 from edgert.placement.cost.coefficients import Coefficients, coefficients
-from edgert.placement.cost.formulas import ran
+from edgert.placement.cost.formulas import Launch, ran
 from edgert.placement.cost.power import about_watts, power, power_error, wall_w
 from edgert.placement.cost.work import CONV, PRODUCT, Work, units
 from edgert.placement.dla_share import Survey
@@ -31,6 +31,7 @@ from edgert.placement.problem import Network
 from edgert.placement.profile import read_profile
 from edgert.placement.solver import solve
 from edgert.planner import measured_times
+from edgert.planner.launches import about_bars, about_launches, launch_named
 from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts, distinct, is_dla, limited, plan_host
 from edgert.planner.plan_text import check_mode, check_objective, releases
 from edgert.planner.planned_model import PlannedModel, bound_to, planned_models
@@ -60,6 +61,7 @@ def plan(
     tensorrt: str | None = None,
     profiles: Sequence[str | Path] = (),
     overrides: Iterable[str] = (),
+    launch: str = "graph",
     progress: Progress | None = None,
     on_board: OnBoard | None = None,
     look: bool = True,
@@ -79,6 +81,8 @@ def plan(
             (``edgert bench BUNDLE --share FILE``). Their engines' times are taken. On other boards of the same chip,
             and in other modes, predictions are corrected by them. Those in ``configs/costs`` are always used.
         overrides: ``key.path=value``, as given to ``--set``.
+        launch: ``"graph"``: engines on a GPU run as CUDA graphs, as edgert runs them; ``"kernels"``: a CPU starts every
+            kernel, as in most published times.
         progress: called before each power mode.
         on_board: called after each board; the boards come in order of their size.
         look: whether files, images and cameras of this machine are opened, where the pipeline leaves size or rate out;
@@ -94,6 +98,7 @@ def plan(
     if look:
         file, seen = as_delivered(file)
     check_objective(objective)
+    start = launch_named(launch)
     asked_board = board or file.config.board
     if asked_board in (HOST, "auto") and profiles:
         found = plan_host(file, [read_profile(Path(path)) for path in profiles], objective)
@@ -115,7 +120,9 @@ def plan(
     for number, one in enumerate(asked):
         title = one.title if len(asked) == 1 else f"{one.title}, board {number + 1} of {len(asked)}"
         step = partial(_stepped, progress or (lambda *_: None), title, at_mode, total)
-        planners = [_BoardPlanner(at, subjects, one, objective, tensorrt, measured, shared) for at, subjects in levels]
+        planners = [
+            _BoardPlanner(at, subjects, one, objective, tensorrt, start, measured, shared) for at, subjects in levels
+        ]
         planner = replace(planners[0], fallbacks=tuple(planners[1:]))
         made.append(planner.plan(mode, strict=len(asked) == 1, step=step))
         at_mode += len(one.modes)
@@ -134,6 +141,8 @@ def plan(
             *rates,
             *_sparse(planned),
             *_corrected(made),
+            *about_bars(made, asked, planned),
+            about_launches(planned, asked[-1], start),
             *about_trt,
             NOT_PLANNED,
         ]
@@ -248,6 +257,7 @@ class _BoardPlanner:
     board: Board
     objective: Objective
     tensorrt: str | None
+    launch: Launch
     measured: tuple[tuple[MeasuredEngine, ...], ...] = ()
     shared: tuple[SharedProfile, ...] = ()
     fallbacks: tuple[_BoardPlanner, ...] = ()
@@ -362,6 +372,7 @@ class _Scene:
             batch=frames,
             rate_hz=subject.demand.rate_hz,
             works=self._planner.works[place],
+            launch=self._planner.launch,
         )
 
     def choices(self) -> list[Choice]:

@@ -14,7 +14,15 @@ import yaml
 from edgert.board.record import Board, board
 from edgert.board.sections import Mode
 from edgert.placement.cost.coefficients import DlaCost, GpuCost
-from edgert.placement.cost.formulas import Speed, dla_seconds, dla_speed, gpu_seconds, gpu_speed, gpu_waves
+from edgert.placement.cost.formulas import (
+    Speed,
+    dla_seconds,
+    dla_speed,
+    gpu_seconds,
+    gpu_speed,
+    gpu_waves,
+    recorded_share,
+)
 from edgert.placement.cost.work import Numbers, Table, Work, table, units
 from tools.networks.table import build
 
@@ -122,7 +130,9 @@ class Design:
         self._table = Table(*(np.concatenate([getattr(one, part.name) for one in tables]) for part in fields(Table)))
         self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
         self._speed = _joined([_speed(row, fp16_share) for row in rows], counts)
-        self._recorded = np.repeat([_recorded(row) for row in rows], counts)
+        self._recorded = np.repeat(
+            [recorded_share(row.mode, "graph" if row.recorded else "kernels") for row in rows], counts
+        )
         self._runs = np.array([row.part is None for row in rows], dtype=np.float64)
         self._waves = gpu_waves(self._table, self._speed)
         self.callers = tuple(sorted({row.caller for row in rows} - {""}))
@@ -139,14 +149,6 @@ class Design:
         sums: Numbers = np.add.reduceat(self._repeats * seconds, self._starts)
         added = self._calls @ np.array([(call_us or {}).get(name, 0.0) for name in self.callers])
         return np.asarray(1e3 * (sums + (self._runs * cost.run_us + added) * 1e-6))
-
-
-_CPU_MHZ = 2000.0  # what a launch without a graph is counted for; a slower processor takes longer
-
-
-def _recorded(row: Timing) -> float:
-    """1 for a CUDA graph; without one so far below that a launch takes what it does on this processor."""
-    return 1.0 if row.recorded else 1.0 - _CPU_MHZ / (row.mode.cpu_mhz or _CPU_MHZ)
 
 
 def _distinct(whole: Table) -> tuple[Table, Numbers]:

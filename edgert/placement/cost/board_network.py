@@ -30,6 +30,7 @@ def network(
     allowed: Collection[str] | None = None,
     rate_hz: float = 1.0,
     works: Sequence[Work] | None = None,
+    launch: formulas.Launch = "graph",
 ) -> Network:
     """Return the placement problem of one model in one power mode.
 
@@ -48,6 +49,7 @@ def network(
             never in one unit, unless the first of the unit cannot.
         rate_hz: requested runs per second.
         works: ``units(graph, allowed)``, from callers that pass many modes; None: computed here.
+        launch: how kernels of the GPU are started.
 
     Raises:
         ModelError: a shape is not static, or there are no layers.
@@ -59,7 +61,7 @@ def network(
     first = graph.inputs[0].shape[0] if graph.inputs and graph.inputs[0].shape else 1
     scale = batch / (first if isinstance(first, int) and first else 1)
     watts, value_bytes = power(board, mode), formulas.PRECISION_BYTES[precision]
-    costs = _costs(table(works, scale), board, mode, coefficients, precision, watts)
+    costs = _costs(table(works, scale), board, mode, coefficients, precision, watts, launch)
     reformat = formulas.Reformat.on(formulas.gpu_speed(board, mode, precision), coefficients.gpu)
     run_us = coefficients.dla.run_us if coefficients.dla else 0.0
 
@@ -100,12 +102,20 @@ def _part(whole: _Whole, part: float) -> _Whole:
 
 
 def _costs(
-    columns: Table, board: Board, mode: Mode, coefficients: Coefficients, precision: Precision, watts: Power
+    columns: Table,
+    board: Board,
+    mode: Mode,
+    coefficients: Coefficients,
+    precision: Precision,
+    watts: Power,
+    launch: formulas.Launch,
 ) -> dict[str, list[Cost]]:
     """Return every unit's cost on each accelerator."""
     speed, dla = formulas.gpu_speed(board, mode, precision), coefficients.dla
-    seconds = formulas.gpu_seconds(columns, speed, coefficients.gpu)
-    running, at_peak = gpu_work(columns, seconds, speed, coefficients.gpu)
+    recorded = formulas.recorded_share(mode, launch)
+    seconds = formulas.gpu_seconds(columns, speed, coefficients.gpu, recorded)
+    enqueue_s = columns.launches * (1 - recorded) * coefficients.gpu.enqueue_us * 1e-6
+    running, at_peak = gpu_work(columns, seconds - enqueue_s, speed, coefficients.gpu)
     seconds[:1] += coefficients.gpu.run_us * 1e-6
     found = {GPU: (seconds, formulas.gpu_bytes(columns, speed), running, at_peak)}
     for core in range(mode.dla_cores):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -253,6 +254,17 @@ _OVERLAP = 2.0
 """Exponent in the sum of products and memory: 1 would be one after the other, infinity the longer of the two.
 
 It was chosen for all chips together; docs/costs.md has the errors with other values."""
+
+
+Launch = Literal["graph", "kernels"]
+LAUNCHES: tuple[Launch, ...] = ("graph", "kernels")
+"""How an engine's kernels are started: as one CUDA graph, as edgert does, or one by one by a CPU."""
+_CPU_MHZ = 2000.0  # the clock that ``enqueue_us`` is counted for; a slower processor takes longer
+
+
+def recorded_share(mode: Mode, launch: Launch) -> float:
+    """Return ``recorded`` of :func:`gpu_seconds`: 1 for a CUDA graph, less the slower the CPU that starts kernels."""
+    return 1.0 if launch == "graph" else 1.0 - _CPU_MHZ / (mode.cpu_mhz or _CPU_MHZ)
 
 
 def gpu_seconds(
