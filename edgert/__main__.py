@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _have_the_third_end_it() -> None:
-    """Have the third signal end the process even while its main thread, which runs handlers, is in a library's call."""
+    """End the process at the third signal even while its main thread, which runs handlers, is in a library's call."""
     reader_end, writer_end = os.pipe()
     os.set_blocking(writer_end, False)
     signal.set_wakeup_fd(writer_end, warn_on_full_buffer=False)

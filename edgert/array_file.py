@@ -9,10 +9,7 @@ import numpy.typing as npt
 
 
 def array_of(data: bytes, most_bytes: int) -> npt.NDArray[Any]:
-    """Return the array of a ``.npy`` file, a view of its bytes.
-
-    Args:
-        most_bytes: that the file may have.
+    """Return the array of a ``.npy`` file, a view of its bytes ``data``, at most ``most_bytes`` long.
 
     Raises:
         ValueError: it is none, holds objects, or has more or fewer bytes than its header says.

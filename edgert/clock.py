@@ -11,7 +11,7 @@ class Clock(Protocol):
     """What edgert needs of a clock."""
 
     def now_ns(self) -> int:
-        """Monotonic nanoseconds since an arbitrary origin."""
+        """Return monotonic nanoseconds since an arbitrary origin."""
         ...
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
@@ -32,12 +32,12 @@ REAL = RealClock()
 
 
 def time_of_day_ns(timestamp_ns: int, clock: Clock = REAL) -> int:
-    """A time of a clock as nanoseconds of the epoch, by this machine's clock as it is set now."""
+    """Convert a clock's time to nanoseconds of the epoch, by the present setting of this machine's clock."""
     return time.time_ns() - (clock.now_ns() - timestamp_ns)
 
 
 def rfc3339(time_ns: int) -> str:
-    """``2026-01-31T12:00:00.000000Z``."""
+    """Format a time like ``2026-01-31T12:00:00.000000Z``."""
     seconds, rest_ns = divmod(time_ns, 10**9)
     return f"{_second(seconds)}.{rest_ns // 1000:06d}Z"
 

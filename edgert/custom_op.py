@@ -66,7 +66,7 @@ class Operator:
         return f"{self.domain}::{self.name}"
 
     def settings(self, given: Mapping[str, Any], node: str) -> dict[str, Any]:
-        """A node's attributes with the defaults filled in. Raises ModelError for one that the operator has not."""
+        """Return a node's attributes with defaults filled in. Raises ModelError for an unknown one."""
         for key in given:
             if key not in self.attributes:
                 known = ", ".join(self.attributes) or "none"
@@ -75,7 +75,7 @@ class Operator:
         return {**self.attributes, **plain}
 
     def shapes(self, inputs: Sequence[Shape], settings: Mapping[str, Any]) -> list[Shape]:
-        """Output shapes for input shapes."""
+        """Return output shapes for input shapes."""
         if self.shape is None:
             return [tuple(inputs[0])] * len(self.outputs)
         found = self.shape(*inputs, **settings)
@@ -83,7 +83,7 @@ class Operator:
         return [tuple(int(size) for size in shape) for shape in many]
 
     def result_dtypes(self, inputs: Sequence[str], node: str) -> list[str]:
-        """Output dtypes for input dtypes. Raises ModelError for a type that the operator does not take."""
+        """Return output dtypes for input dtypes. Raises ModelError for a type that the operator does not take."""
         if inputs[0] not in self.dtypes:
             raise self.misfit(node, f"{inputs[0]} inputs", f"it takes {', '.join(self.dtypes)}")
         if self.dtype is None:
@@ -92,14 +92,14 @@ class Operator:
         return list(found) if isinstance(found, (list, tuple)) else [found]
 
     def __call__(self, arrays: Sequence[Array], settings: Mapping[str, Any]) -> list[Array]:
-        """The outputs."""
+        """Compute the outputs."""
         import numpy as np  # not with the pipeline file, whose operators few call
 
         made = self.function(*arrays, **settings)
         return [np.asarray(one) for one in (made if isinstance(made, (list, tuple)) else [made])]
 
     def misfit(self, node: str, what: str, why: str) -> ModelError:
-        """The error of a node that does not fit the operator."""
+        """Return the error of a node that does not fit the operator."""
         return ModelError(f"node {node!r}: {self} has {what}", why=why, where=str(self.file), fix="see edgert.op")
 
 
@@ -117,10 +117,10 @@ def op(
     dtype: Callable[..., Any] | None = None,
     cuda: str = "",
 ) -> Callable[[_FunctionT], _FunctionT]:
-    """Registers the function below it as an operator; the function itself stays as it is.
+    """Register the function below as an operator; the function itself is unchanged.
 
     Args:
-        name: ``domain::Name``, as the model's nodes have it.
+        name: ``domain::Name``, as in the model's nodes.
         outputs: names of the outputs, in order.
         dtypes: element types that the first input may have; the other inputs are free.
         shape: see :data:`ShapeRule`; None: every output has the shape of the first input.
@@ -154,27 +154,27 @@ def op(
 
 
 def operator(domain: str, name: str) -> Operator | None:
-    """The operator of that name, if it was registered."""
+    """Return the operator of that name, if it was registered."""
     return _KNOWN.get((domain, name))
 
 
 def operators() -> tuple[Operator, ...]:
-    """All that were registered."""
+    """Return all registered operators."""
     return tuple(_KNOWN.values())
 
 
 def source_files(some: Iterable[Operator]) -> tuple[str, ...]:
-    """Where operators are written, each file once."""
+    """Return the files of operators, each once."""
     return tuple(sorted({str(one.file) for one in some}))
 
 
 def source_digests() -> dict[str, str]:
-    """Operator → SHA-256 of its file, for caches of its function's results."""
+    """Return operator → SHA-256 of its file, for caches of its function's results."""
     return {str(one): hashlib.sha256(one.file.read_bytes()).hexdigest() for _, one in sorted(_KNOWN.items())}
 
 
 def load_operators(files: Iterable[Path], where: str = "") -> None:
-    """Imports files that register operators; one whose content was imported already, as from a bundle, stays as it is.
+    """Import files that register operators, unless their content was imported already, as from a bundle.
 
     Raises:
         ConfigError: there is no such file, it fails, or another module has its name.
@@ -192,7 +192,7 @@ def load_operators(files: Iterable[Path], where: str = "") -> None:
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Names of the inputs, and attributes with their defaults."""
+    """Return names of the inputs, and attributes with their defaults."""
     found = inspect.signature(function).parameters.values()
     inputs = tuple(item.name for item in found if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD))
     attributes = {item.name: item.default for item in found if item.kind is item.KEYWORD_ONLY}

@@ -40,19 +40,19 @@ from edgert.stages.source.kinds import is_live, kind_of
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """What a pipeline runs with so that this machine emulates a board.
+    """Parts with which a pipeline emulates a board on this machine.
 
     Attributes:
         file: the pipeline, without its placements, which are the board's.
-        clock: the board's; stands still where this machine is too slow.
-        engines: who compiles the models.
+        clock: the board's; it stops where this machine is too slow.
+        engines: compile the models.
         meters: with the board's power and temperature.
-        board, row: what is emulated, and what a plan says of it.
+        board, row: what is emulated, and its row of a plan.
         budgets: of the pipeline; memory is planned for the board, and not watched on this machine.
         predicted: the board at each level of degraded models.
         label: for every output.
-        notes: what to know about it.
-        paced: has the nodes of the pipeline work by that clock.
+        notes: remarks on it.
+        paced: makes the nodes of the pipeline work by that clock.
     """
 
     file: PipelineFile
@@ -74,7 +74,7 @@ class Emulation:
         return replace(here, paced=self.paced)
 
     def report(self, summary: Summary) -> dict[str, Any]:
-        """What came out on the board so far, as plain data: ``figures`` as a plan has them, ``words`` of its verdict.
+        """Return the board's results so far, as plain data: ``figures`` as in a plan, ``words`` of its verdict.
 
         Args:
             summary: of the run.
@@ -96,8 +96,7 @@ class Emulation:
 
 
 class BoardMeters(Meters):
-    """This machine's meters, except for power and temperature: they are the emulated board's, and unavailable where
-    nothing is known of what it draws."""
+    """This machine's meters, with the emulated board's power and temperature, unavailable where its draw is unknown."""
 
     def __init__(self, pacer: Pacer) -> None:
         super().__init__(clock=pacer.clock)
@@ -128,7 +127,7 @@ class PacedEngines:
         self._built = built
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
-        """The engine that was made before the clock was set."""
+        """Return the engine that was built before the clock was set."""
         return self._built[name]
 
 
@@ -141,12 +140,15 @@ def emulate(
     pace: float = 1.0,
     progress: Progress | None = None,
 ) -> Emulation:
-    """Prepares this machine to emulate a board, and compiles the models.
+    """Prepare this machine to emulate a board, and compile the models.
 
     Args:
+        file: the pipeline.
+        board: name of the board.
+        mode: power mode; None plans all.
         profiles: measured times, as a plan takes them.
-        pace: real seconds that one of the board's takes at least; 0: as fast as this machine can, where nothing comes
-            from cameras.
+        pace: real seconds for one of the board's, at least; 0: as fast as this machine can, where nothing comes from
+            cameras.
         progress: called before each power mode that is planned.
 
     Raises:
@@ -187,7 +189,7 @@ def emulate(
 
 
 def _outside(file: PipelineFile) -> dict[str, float]:
-    """Sources whose frames come when they come, as those of cameras and programs do, and how many a second."""
+    """Return sources with frames at times of their own, as cameras and programs have, and their rates."""
     folder, found = file.document.path.parent, dict[str, float]()
     for name, rate_hz in source_rates(file.config).items():
         stage = file.config.stages[name]
@@ -199,7 +201,7 @@ def _outside(file: PipelineFile) -> dict[str, float]:
 
 
 def _slots(file: PipelineFile, rows: Sequence[Row]) -> dict[str, Sequence[InferenceSlot]]:
-    """Model → its slots, as the first of the rows has them that runs it."""
+    """Return model → its slots, from the first row that runs it."""
     found: dict[str, Sequence[InferenceSlot]] = {}
     for at, row in zip(levels_of(file), rows, strict=True):
         made = BoardSlots(at, row)
@@ -210,8 +212,10 @@ def _slots(file: PipelineFile, rows: Sequence[Row]) -> dict[str, Sequence[Infere
 
 
 def _here(file: PipelineFile, given: PipelineFile, slots: Mapping[str, Sequence[InferenceSlot]]) -> PipelineFile:
-    """The pipeline with as many replicas of each model as the board would have engines of it, wherever they run; of
-    those that take turns as many as of the one that has most, as they run in the same threads."""
+    """Return the pipeline with as many replicas of each model as the board would have engines of it.
+
+    Models that take turns have as many as the one with most, as they run in the same threads.
+    """
     models = {}
     for name, config in file.config.models.items():
         turns = [chain for one in file.config.models if name in (chain := variants_of(file.config.models, one))]

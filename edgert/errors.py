@@ -31,7 +31,7 @@ _hidden: dict[str, str] = {}
 
 
 def hide(value: str, name: str) -> None:
-    """From now on :func:`printable` shows ``${name}`` where the value of that environment variable would stand."""
+    """Show ``${name}`` in place of that environment variable's value in :func:`printable`, from now on."""
     if len(value) >= _HIDDEN_FROM:
         quoted = (quote(value, safe, errors="surrogateescape") for safe in ("/", ""))
         _hidden.update(dict.fromkeys((value, repr(value)[1:-1], shown(value), *quoted), name))
@@ -48,7 +48,7 @@ def shown(name: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A text for a terminal, a log or a file: without what :func:`hide` was given, control characters written out."""
+    """Return text for a terminal, log or file: without values of :func:`hide`, control characters escaped."""
     text = CONTROL.sub(lambda found: repr(found[0])[1:-1], shown(text))
     for value, name in sorted(_hidden.items(), key=lambda item: -len(item[0])):
         text = text.replace(value, f"${{{name}}}")
@@ -56,7 +56,7 @@ def printable(text: str) -> str:
 
 
 def printable_record(record: LogRecord) -> bool:
-    """A filter of logging, for handlers and loggers: makes the line :func:`printable`, and lets it through."""
+    """Make a log record :func:`printable`; a filter of logging that rejects nothing."""
     if _hidden or CONTROL.search(record.getMessage()):
         record.msg, record.args = printable(record.getMessage()), None
     return True
@@ -86,23 +86,23 @@ class EdgertError(Exception):
         return "\n".join([printable("\n".join(lines)), *map(str, self.others)])
 
     def at(self, where: str) -> EdgertError:
-        """This error with its place filled in, unless it already knows a closer one."""
+        """Return this error with its place filled in, unless it already has a closer one."""
         self.where = self.where or where
         return self
 
     def caused_by(self, error: BaseException) -> EdgertError:
-        """This error with another as its cause, as ``raise ... from`` sets it."""
+        """Return this error with another as its cause, as ``raise ... from`` sets it."""
         self.__cause__ = error
         return self
 
     def again(self) -> EdgertError:
-        """The same without its cause and traceback, which hold all that was at work when it came."""
+        """Return a copy without cause and traceback, which hold the objects of its origin."""
         other = type(self).__new__(type(self), *self.args)
         other.__dict__.update(self.__dict__, others=tuple(one.again() for one in self.others))
         return other
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, for another process; :func:`error_of` reads it."""
+        """Return plain data for another process; :func:`error_of` reads it."""
         texts = {"what": self.what, "why": self.why, "where": self.where, "fix": self.fix}
         parts = {name: printable(text) for name, text in texts.items()}
         return {"class": type(self).__name__, **parts, "others": [one.to_json() for one in self.others]}
@@ -145,7 +145,7 @@ class StageError(EdgertError):
 
 
 def error_of(plain: Mapping[str, Any]) -> EdgertError:
-    """An error from another process's plain data, in its class; a class unknown here becomes EdgertError."""
+    """Return an error from another process's plain data, in its class; an unknown class becomes EdgertError."""
     kind = {one.__name__: one for one in _kinds(EdgertError)}.get(plain["class"], EdgertError)
     parts = {name: plain[name] for name in ("why", "where", "fix")}
     return kind(plain["what"], **parts, others=[error_of(one) for one in plain["others"]])
@@ -158,11 +158,11 @@ def _kinds(kind: type[EdgertError]) -> Iterator[type[EdgertError]]:
 
 
 def cause(error: Exception) -> str:
-    """The message of another library's exception, without the number and the path that an OSError repeats."""
+    """Return another library's message, without the number and the path that an OSError repeats."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the closest known word, or an empty string."""
+    """Return ``"; did you mean 'x'?"`` for the closest known word, or an empty string."""
     match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {match[0]!r}?" if match else ""

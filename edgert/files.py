@@ -25,7 +25,7 @@ _STALE_S = 3600.0
 
 
 def cache_folder() -> Path:
-    """``$EDGERT_CACHE``, else ``$XDG_CACHE_HOME/edgert``, else ``~/.cache/edgert``."""
+    """Return ``$EDGERT_CACHE``, else ``$XDG_CACHE_HOME/edgert``, else ``~/.cache/edgert``."""
     folder = os.environ.get("EDGERT_CACHE")
     if folder:
         return Path(folder)
@@ -55,9 +55,9 @@ class FileStore:
         self._warn = warn or log.warning
 
     def get(self, key: str) -> bytes | None:
-        """What is cached under ``key``; None if there is nothing. A damaged file is removed with a warning.
+        """Return the content of ``key``; None if there is none. A damaged file is removed with a warning.
 
-        It is the content, not a path, because another process may replace or evict the file at any moment.
+        It is no path, because another process may replace or evict the file at any moment.
         """
         for path in self._entries(key):
             try:
@@ -78,7 +78,7 @@ class FileStore:
         return None
 
     def put(self, key: str, content: bytes) -> None:
-        """Stores ``content``. A reader sees all of it or nothing. Raises ArtifactError if it cannot be written."""
+        """Store ``content``. A reader sees all of it or nothing. Raises ArtifactError if it cannot be written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / _name(key, content)
@@ -99,7 +99,7 @@ class FileStore:
             ) from error
 
     def remove(self, key: str) -> None:
-        """Forgets what is cached under ``key``. A file that cannot be removed is logged."""
+        """Remove the content of ``key``. A file that cannot be removed is logged."""
         for path in self._entries(key):
             _remove(path)
 
@@ -123,7 +123,7 @@ class FileStore:
 
 
 def _stat(path: Path) -> os.stat_result | None:
-    """None when another process has removed the file, or it is a link that leads nowhere."""
+    """Return a file's status; None when another process has removed it, or it is a broken link."""
     try:
         return path.stat()
     except OSError:
@@ -155,7 +155,7 @@ _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Lets two files or folders of one file system change places; False where the system cannot, and nothing changed.
+    """Exchange two files or folders of one file system; return False where the system cannot.
 
     Raises:
         OSError: one of them is missing, or may not be renamed.
@@ -176,12 +176,12 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Writes a text file in UTF-8; see :func:`replace_bytes`."""
+    """Write a text file in UTF-8; see :func:`replace_bytes`."""
     replace_bytes(path, text.encode("utf-8"))
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader, and whoever comes after a crash, finds the old content or the new one.
+    """Write a file atomically: a reader finds the old content or the new one, even after a crash.
 
     Missing folders are made; the new file has the old one's permissions.
 
@@ -193,8 +193,10 @@ def replace_bytes(path: Path, content: bytes) -> None:
 
 
 def exists(path: Path) -> bool:
-    """Whether something is there. False in a folder that may not be looked into, and of a name longer than names can
-    be, for which ``Path.exists`` raises: whoever opens it says so."""
+    """Return whether a path exists. False in an unreadable folder and for too long names.
+
+    ``Path.exists`` raises for these; opening them gives an error anyway.
+    """
     try:
         return path.exists()
     except OSError:
@@ -203,10 +205,10 @@ def exists(path: Path) -> bool:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """An empty file to write and read, which takes the place of the one at ``path`` when the block ends without error.
+    """Open an empty file to write and read; it replaces the one at ``path`` when the block ends without error.
 
-    Folders, permissions and errors are as with :func:`replace_bytes`. A link stays, and what it points at is replaced;
-    what is no file, such as a FIFO or ``/dev/null``, is written into.
+    Folders, permissions and errors are as with :func:`replace_bytes`. A link stays, and its target is replaced. A FIFO
+    or a device such as ``/dev/null`` is written into.
     """
     with written(path):
         shown = _standard_stream(path)
@@ -231,8 +233,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _standard_stream(path: Path) -> int | None:
-    """Whether a path, such as /dev/stdout, is standard output or error: a file that is opened anew is written from its
-    beginning again."""
+    """Return the number of standard output or error where a path, such as /dev/stdout, is that.
+
+    A newly opened file would be written from its beginning again.
+    """
     for number in (1, 2):
         with contextlib.suppress(OSError):  # neither is there, or it is closed
             if os.path.samestat(path.stat(), os.fstat(number)):
@@ -242,7 +246,7 @@ def _standard_stream(path: Path) -> int | None:
 
 @contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Turns what goes wrong with files in the block into an ArtifactError: ``path`` cannot be written."""
+    """Convert file errors in the block to an ArtifactError: ``path`` cannot be written."""
     try:
         yield
     except OSError as error:

@@ -54,11 +54,11 @@ class Rewritten:
     survey: Survey
 
     def save(self, path: Path) -> None:
-        """Writes the rewritten model. Raises ArtifactError."""
+        """Write the rewritten model. Raises ArtifactError."""
         replace_bytes(path, to_bytes(self.model))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "changes": [asdict(change) for change in self.changes],
             "compared": [asdict(row) for row in self.compared],
@@ -83,7 +83,7 @@ class DlaInspection:
     rewritten: Rewritten | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         plain = {"board": self.board.name, "cores": self.board.dla.cores, **self.survey.to_json()}
         return plain if self.rewritten is None else {**plain, "rewritten": self.rewritten.to_json()}
 
@@ -105,7 +105,7 @@ class Inspection:
     dla: DlaInspection | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         profiles = [
             {
                 "shapes": {name: list(shape) for name, shape in shapes.items()},
@@ -139,7 +139,7 @@ class BundleInspection:
     engines: tuple[EngineReport, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {**self.manifest.model_dump(mode="json"), "reports": [asdict(one) for one in self.engines]}
 
 
@@ -154,13 +154,13 @@ def inspect(
     rewrite: bool = False,
     skip_rewrites: Sequence[str] = (),
 ) -> Inspection:
-    """Reads an ONNX model and counts its work; with ``dla``, checks node by node what a board's DLA can run.
+    """Read an ONNX model and count its work; with ``dla``, check node by node what a board's DLA can run.
 
     Args:
         model: the ONNX file.
-        profiles: shapes of the inputs whose dimensions are open; the work is counted for each. The DLA is asked about
+        profiles: shapes of the inputs whose dimensions are open; the work is counted for each. The DLA is checked with
             the first.
-        dla: whether a DLA is asked about.
+        dla: whether to check a DLA.
         board: name or file of the board with the DLA; this machine's by default.
         tensorrt: release that compiles for the DLA; 10.3 for Orin and 8.5 for Xavier by default.
         precision: of the DLA: ``int8`` or ``fp16``.
@@ -189,13 +189,13 @@ def inspect(
 
 
 def inspect_bundle(path: str | Path) -> BundleInspection:
-    """Checks a bundle's members and reads what it holds.
+    """Check a bundle's members and read its content.
 
     Args:
         path: a bundle of ``edgert build``, a file or a folder.
 
     Raises:
-        ArtifactError: it is not whole, or was written by another version of edgert.
+        ArtifactError: it is damaged, or was written by another version of edgert.
     """
     with open_bundle(Path(path)) as bundle:
         models = bundle.manifest.models
@@ -229,7 +229,7 @@ def _rewritten(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[
 
 
 def _noise(model: Model, loaded: Model) -> dict[str, Array]:
-    """Inputs to compare two forms of it with."""
+    """Return inputs to compare two forms of it with."""
     what, fix = "cannot be run to compare it with its rewritten form", "leave out --explain and --rewritten"
     if (size_bytes := peak_bytes(read(model))) > limits.COMPARED_BYTES:
         why = f"its tensors take {size_bytes / 2**20:,.0f} MiB at once; at most {limits.COMPARED_BYTES >> 20}"
@@ -245,7 +245,7 @@ def _noise(model: Model, loaded: Model) -> dict[str, Array]:
 
 
 def _guesses(summary: ModelSummary) -> list[Guess]:
-    """How the outputs can be read, from the image input: the one with four dimensions, batch first."""
+    """Return how the outputs can be read, from the image input: the one with four dimensions, batch first."""
     images = [spec for spec in summary.inputs if len(spec.shape) == 4]
     ranked = [spec for spec in summary.outputs if spec.shape]
     if len(images) != 1 or len(ranked) != len(summary.outputs):

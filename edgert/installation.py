@@ -1,9 +1,8 @@
-"""This installation of edgert: the files that come with it, and the commands that install what it can do without.
+"""This installation of edgert: its data files, and the commands that install optional packages.
 
-In a checkout, boards, budgets, pipelines and their assets stand beside the package, in ``configs/`` and ``pipelines/``;
-a wheel carries them as package data under ``edgert/data/``. edgert is on no package index: a command names the clone or
-the wheel that this edgert came from, or the packages of others that an extra stands for. And the command that makes
-ONNX of what PyTorch saved.
+In a checkout, boards, budgets, pipelines and their assets are beside the package, in ``configs/`` and ``pipelines/``; a
+wheel has them as package data under ``edgert/data/``. edgert is on no package index. So a command names the clone or
+wheel that this edgert came from, or an extra's packages.
 """
 
 import os
@@ -16,27 +15,26 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def checkout() -> Path | None:
-    """The checkout that this edgert runs from; None when it is installed."""
+    """Return the checkout that this edgert runs from; None when it is installed."""
     root = _PACKAGE.parent
     return root if (root / "pyproject.toml").is_file() and (root / "configs").is_dir() else None
 
 
 def python_path() -> str:
-    """``PYTHONPATH`` for a Python process that is to find this edgert, before whatever else is there: both must be of
-    the same version."""
+    """Return ``PYTHONPATH`` for a Python process of the same version that imports this edgert first."""
     return os.pathsep.join(filter(None, (str(_PACKAGE.parent), os.environ.get("PYTHONPATH"))))
 
 
 def data_folder(name: str) -> Path:
-    """The folder ``configs`` or ``pipelines``, of this edgert."""
+    """Return the folder ``configs`` or ``pipelines`` of this edgert."""
     return (checkout() or _PACKAGE / "data") / name
 
 
 def shipped(path: str) -> Path:
-    """A file that comes with edgert, such as ``pipelines/hello.yaml``.
+    """Return a file of edgert, such as ``pipelines/hello.yaml``.
 
     Raises:
-        ArtifactError: it is not there, so the installation is damaged.
+        ArtifactError: it is missing, so the installation is damaged.
     """
     folder, _, rest = path.partition("/")
     file = data_folder(folder) / rest
@@ -50,45 +48,46 @@ def shipped(path: str) -> Path:
 
 
 def demo_images() -> str:
-    """The source of the demo's images, where nothing better is at hand: parts on a conveyor belt."""
+    """Return the source of the demo's images: parts on a conveyor belt."""
     return f"python:{data_folder('pipelines')}/conveyor:Conveyor"
 
 
 def pipeline_named(name: str) -> Path | None:
-    """The pipeline that is shipped under ``name``, such as ``hello``; None when there is none."""
+    """Return the shipped pipeline of that name, such as ``hello``; None when there is none."""
     file = data_folder("pipelines") / f"{name.removesuffix('.yaml')}.yaml"
     return file if Path(name).name == name and file.is_file() else None
 
 
 def pipeline_path(name: str) -> Path:
-    """The file that is meant by a path or a name: a path that exists, else a shipped pipeline of that name."""
+    """Return the file of a path or name: an existing path, else a shipped pipeline of that name."""
     path = Path(name)
     return path if path.exists() else pipeline_named(name) or path
 
 
 def pipeline_names() -> tuple[str, ...]:
-    """Names that :func:`pipeline_named` finds."""
+    """Return the names that :func:`pipeline_named` finds."""
     return tuple(sorted(file.stem for file in data_folder("pipelines").glob("*.yaml")))
 
 
 def labels_named(name: str) -> Path | None:
-    """The list of class names that is shipped under ``name``, such as ``coco``; None when there is none."""
+    """Return the shipped list of class names, such as ``coco``; None when there is none."""
     return data_folder("configs") / "labels" / f"{name}.txt" if name in labels_names() else None
 
 
 def labels_names() -> tuple[str, ...]:
-    """Names that :func:`labels_named` finds.
+    """Return the names that :func:`labels_named` finds.
 
-    coco: 80 classes, and coco91 with them at their ids (https://cocodataset.org/#download); coco17: points of a body
-    (https://cocodataset.org/#keypoints-2020); imagenet: 1000 (https://image-net.org/challenges/LSVRC/2012); voc: 20,
-    and voc21 with the background before them (http://host.robots.ox.ac.uk/pascal/VOC); cityscapes: 19
-    (https://github.com/mcordts/cityscapesScripts).
+    - coco: 80 classes, and coco91 with them at their ids (https://cocodataset.org/#download)
+    - coco17: points of a body (https://cocodataset.org/#keypoints-2020)
+    - imagenet: 1000 (https://image-net.org/challenges/LSVRC/2012)
+    - voc: 20, and voc21 with the background before them (http://host.robots.ox.ac.uk/pascal/VOC)
+    - cityscapes: 19 (https://github.com/mcordts/cityscapesScripts)
     """
     return tuple(sorted(file.stem for file in (data_folder("configs") / "labels").glob("*.txt")))
 
 
 def command(extra: str) -> str:
-    """The ``pip install`` line that brings an extra of ``pyproject.toml``, wherever this edgert came from."""
+    """Return the ``pip install`` line for an extra of ``pyproject.toml``."""
     root = checkout()
     if root is not None:
         return f"pip install -e {shlex.quote(f'{root}[{extra}]')}"
@@ -104,7 +103,7 @@ def command(extra: str) -> str:
 
 
 def wheel(version: str) -> str:
-    """The file name of the wheel that ``make wheel`` writes to ``dist/``."""
+    """Return the file name of the wheel that ``make wheel`` writes to ``dist/``."""
     return f"edgert-{version}-py3-none-any.whl"
 
 

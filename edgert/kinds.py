@@ -1,8 +1,8 @@
 """Every kind that a pipeline file can name: sources, stages, sinks, decoders, trackers and backends.
 
-A registry maps the name of a kind to the class that is it. Each part of edgert lists its own in a table beside them,
-other packages theirs in entry points (``edgert.sinks`` and so on); both are imported when a file asks for them, and
-carry their own facts. Nothing else lists kinds. docs/extending.md shows how to write one.
+A registry maps the name of a kind to its class. Each part of edgert lists its own in a table beside them, other
+packages theirs in entry points (``edgert.sinks`` and so on). Both are imported when a file needs them, and define their
+own properties. Nothing else lists kinds. docs/extending.md shows how to write one.
 """
 
 import re
@@ -66,11 +66,11 @@ class Registry:
         return cast("Mapping[str, str | type[Any]]", _imported(self.home))
 
     def names(self) -> tuple[str, ...]:
-        """Edgert's own, then those of installed packages. Imports none of them."""
+        """Return edgert's own names, then those of installed packages. Imports none of them."""
         return tuple(dict.fromkeys([*self.own, *(claim.name for claim in self.foreign())]))
 
     def foreign(self) -> tuple[Claim, ...]:
-        """The kinds of installed packages, by name. Imports none of them."""
+        """Return the kinds of installed packages, by name. Imports none of them."""
         found = _claims(self.group, tuple(sys.path))
         if not self.task:
             return found
@@ -78,17 +78,19 @@ class Registry:
         return tuple(replace(one, name=one.name.removeprefix(prefix)) for one in found if one.name.startswith(prefix))
 
     def vet(self, name: str) -> None:
-        """Whether a kind is there and can be used; those of edgert alone are not imported for it. Raises ConfigError
-        like :meth:`get`."""
+        """Check that a kind exists and can be used; does not import edgert's own.
+
+        Raises ConfigError like :meth:`get`.
+        """
         if name not in self.own or any(claim.name == name for claim in self.foreign()):
             self.get(name)
 
     def get(self, name: str) -> type[Any]:
-        """The class of a kind, imported and checked.
+        """Return the class of a kind, imported and checked.
 
         Raises:
-            ConfigError: no kind is called that, two packages call one that, its class cannot be imported, or it lacks
-                what such a class must have.
+            ConfigError: no kind has that name, two packages claim it, its class cannot be imported, or lacks a required
+                member.
         """
         claims = [claim for claim in self.foreign() if claim.name == name]
         if name in self.own:
@@ -106,7 +108,7 @@ class Registry:
         return self._checked(claims[0])
 
     def missing(self, found: object) -> str:
-        """Why an object is no such class; empty when it is one."""
+        """Return why an object is no such class; empty when it is one."""
         if not isinstance(found, type):
             return "is not a class"
         for name, wanted in self.facts.items():
@@ -139,7 +141,7 @@ def _imported(target: str) -> object:
 
 @cache
 def _claims(group: str, path: tuple[str, ...]) -> tuple[Claim, ...]:
-    """The entry points of a group among the packages on a path."""
+    """Return the entry points of a group among the packages on a path."""
     found = [
         Claim(point.name, point.value, point.dist.name if point.dist else "?", point.dist.version if point.dist else "")
         for point in _entry_points(path).select(group=group)
@@ -149,7 +151,7 @@ def _claims(group: str, path: tuple[str, ...]) -> tuple[Claim, ...]:
 
 @cache
 def _entry_points(path: tuple[str, ...]) -> Any:
-    """Those of all groups, which takes as long as those of one: every package on the path is opened."""
+    """Return the entry points of all groups, cached: finding them opens every package on the path."""
     from importlib.metadata import entry_points  # 40 ms, which `import edgert` need not take
 
     return entry_points()
@@ -201,13 +203,13 @@ REGISTRIES = (SOURCES, STAGES, SINKS, *DECODERS.values(), TRACKERS, BACKENDS)
 
 
 def foreign() -> Iterator[tuple[Registry, Claim]]:
-    """Every kind of an installed package."""
+    """Yield every kind of an installed package."""
     for registry in REGISTRIES:
         yield from ((registry, claim) for claim in registry.foreign())
 
 
 def strays() -> Iterator[Claim]:
-    """Decoders of installed packages whose names hold no task, so that nothing can ask for them."""
+    """Yield decoders of installed packages whose names have no task, so that nothing can use them."""
     for claim in _claims("edgert.decoders", tuple(sys.path)):
         if claim.name.partition(".")[0] not in DECODERS:
             yield claim

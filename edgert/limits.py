@@ -1,5 +1,4 @@
-"""The most that is taken of what comes from outside: each number once, with what it is of and why. SECURITY.md shows
-:data:`TABLE`."""
+"""Upper limits of outside input: each number once, with its meaning and reason. SECURITY.md shows :data:`TABLE`."""
 
 YAML_LEVELS = 32
 YAML_VALUES = 100_000
@@ -35,7 +34,7 @@ PACKET_BYTES = 1 << 20
 
 
 def _power(count: int) -> str:
-    """``2²⁷``"""
+    """Return ``2²⁷`` for 2 to the power of 27."""
     return "2" + str(count.bit_length() - 1).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 

@@ -1,8 +1,8 @@
-"""What queues, joins, batches, dispatchers and rate limiters decide, without threads and without a clock.
+"""Decisions of queues, joins, batches, dispatchers and rate limiters, without threads and without a clock.
 
-Each class is a state machine: it is given what came and what time it is, and answers what to pass on, drop or wait for.
-:mod:`edgert.runtime` wraps them in threads and runs them by the real clock, :mod:`edgert.simulator` and
-:mod:`edgert.placement` by a virtual one, so that a policy is changed here for all of them.
+Each class is a state machine: it gets an event and the time, and answers what to pass on, drop or wait for.
+:mod:`edgert.runtime` wraps them in threads and runs them by the real clock. :mod:`edgert.simulator` and
+:mod:`edgert.placement` use a virtual clock. So a policy is changed here for all of them.
 """
 
 import math
@@ -49,7 +49,7 @@ class QueueStats:
 class BoundedQueue(Generic[T]):
     """Items from one producer to one consumer, in order.
 
-    Needs no lock: the one producer adds, and whoever takes an item away does so by a single pop.
+    It needs no lock: the one producer adds, and an item is removed by a single pop.
 
     Args:
         capacity: items that may wait.
@@ -68,7 +68,7 @@ class BoundedQueue(Generic[T]):
         self.count = self.dropped = 0
 
     def offer(self, item: T) -> Offer:
-        """Adds an item, if there is room or the policy makes some."""
+        """Add an item, if there is room or the policy makes some."""
         if len(self.items) < self.capacity:
             self.count += 1
             self.items.append(item)
@@ -82,7 +82,7 @@ class BoundedQueue(Generic[T]):
         return "dropped"
 
     def displace(self, item: T) -> T | None:
-        """Puts an item into the full queue or not; returns the one that is lost for it."""
+        """Put an item into the full queue or not; return the one that is lost for it."""
         if self.drop == "newest":
             return item
         # Append before taking the oldest away, so that a consumer that was notified of an item always finds one.
@@ -90,18 +90,18 @@ class BoundedQueue(Generic[T]):
         return self.pop()
 
     def pop(self) -> T | None:
-        """The oldest item; None where somebody else took it."""
+        """Remove and return the oldest item; None where another thread took it."""
         try:
             return self.items.popleft()
         except IndexError:
             return None
 
     def lose(self, result: T, /) -> None:
-        """Counts what is lost; whoever has to give something back for it does so here."""
+        """Count a lost item; a queue that must free something overrides this."""
         self.dropped += 1
 
     def stats(self) -> QueueStats:
-        """Totals so far; callable from any thread."""
+        """Return totals so far; callable from any thread."""
         return QueueStats(self.count, self.dropped, len(self.items), self.capacity)
 
 
@@ -127,7 +127,7 @@ class Join(Generic[T]):
         self._pending: dict[str, dict[int, tuple[T, set[int]]]] = {stream: {} for stream in self._edges_of}
 
     def add(self, edge: int, stream: str, index: int, item: T) -> tuple[T | None, list[T]]:
-        """One delivery: frame ``index`` of ``stream``. Returns it joined if it is complete now, and those given up."""
+        """Add a delivery of frame ``index`` of ``stream``; return it joined if complete, and those given up."""
         needed = self._edges_of[stream]
         if len(needed) == 1:
             return item, []
@@ -148,7 +148,7 @@ class Join(Generic[T]):
         return joined, given_up
 
     def drain(self, before: int | None = None) -> list[T]:
-        """What still waits at the end; ``before``: of frames with lower numbers, whose other parts will not come."""
+        """Remove and return what waits at the end, or frames below ``before``, whose other parts will not come."""
         left = list[T]()
         for pending in self._pending.values():
             left += [pending.pop(n)[0] for n in list(pending) if before is None or n < before]
@@ -156,8 +156,7 @@ class Join(Generic[T]):
 
 
 def join_of(carried: Sequence[frozenset[str]], under_way: int, merge: Callable[[T, T], T]) -> Join[T] | None:
-    """The join of a stage that listens to several edges with parts of the same frames; None where each stream comes on
-    one edge alone.
+    """Return the join of a stage with parts of the same frames on several edges; None where it needs none.
 
     Args:
         carried: for every edge, the streams it carries.
@@ -168,12 +167,12 @@ def join_of(carried: Sequence[frozenset[str]], under_way: int, merge: Callable[[
 
 
 def shares_streams(carried: Sequence[frozenset[str]]) -> bool:
-    """Whether some stream comes on several edges."""
+    """Return whether a stream comes on several edges."""
     return sum(map(len, carried)) > len(frozenset().union(*carried))
 
 
 def most_under_way(edges: Sequence[tuple[int, int]], joins: bool) -> int:
-    """The most results of one stream that can be between its source and a stage, by the slowest path.
+    """Return the most results of one stream that can be between its source and a stage, by the slowest path.
 
     Args:
         edges: of each into the stage, how many can be under way to its producer, and its capacity.
@@ -213,8 +212,7 @@ class Dispatcher:
         self.order: deque[Hashable] = deque()
 
     def branch(self, key: Hashable, index: int, level: int = 0) -> int:
-        """The branch of frame ``index``, which is under way from now on as ``key``; levels beyond
-        the last count as the last."""
+        """Return the branch of frame ``index``, now under way as ``key``; levels beyond the last count as the last."""
         level = min(level, len(self._next) - 1)
         branch = self._next[level]
         if index % self._every == 0:
@@ -246,26 +244,28 @@ class ReorderBuffer(Generic[T]):
         self._waiting: dict[Hashable, T] = {}
 
     def add(self, key: Hashable, item: T) -> None:
-        """A result came out of its branch."""
+        """Add a result from its branch."""
         self._waiting[key] = item
 
     def pop(self) -> T | None:
-        """The next in order, if it has come."""
+        """Return the next result in order, if it has come."""
         if not self._order or (due := self._waiting.pop(self._order[0], None)) is None:
             return None
         self._order.popleft()
         return due
 
     def drain(self) -> list[T]:
-        """What still waits at the end, for frames that were lost."""
+        """Remove and return what waits at the end, for frames that were lost."""
         left = list(self._waiting.values())
         self._waiting.clear()
         return left
 
 
 def run_sizes(rows: int, dynamic: bool) -> tuple[int, ...]:
-    """How many rows a model is run with: powers of two and all, where it can run fewer than all. A batch is run as the
-    next larger of these; each is prepared when the pipeline starts."""
+    """Return the batch sizes of a model: powers of two and all, where it can run fewer than all.
+
+    A batch is run as the next larger of these; each is prepared when the pipeline starts.
+    """
     if not dynamic:
         return (rows,)
     return (*(1 << power for power in range((rows - 1).bit_length())), rows)
@@ -276,27 +276,25 @@ _LONGEST_PAUSE = 1024
 
 
 class Batcher(Generic[T]):
-    """When frames are run together: those of several cameras, without one waiting for another, or those of files.
+    """Groups of frames that are run together: of several cameras, without waiting for another one, or of files.
 
-    A batch is run when it is full, when the engine is free and nothing else has come, or when its first frame has
-    waited long enough. Frames that the model does not look at keep their place behind those it does. Times are of any
-    one clock, in its unit.
+    A batch is run when it is full, when the engine is free and no other frame has come, or when its first frame has
+    waited long enough. Frames that the model skips keep their place in order. Times are of any one clock, in its unit.
 
-    Frames of files can wait. With ``fills``, a free engine waits for a full batch as well, as long as each frame comes
-    within ``wait`` of the one before. When none came, the next batch is run as soon as it can be; when the try after
-    that fails, too, the next two, then four and so on: whoever brings a frame only when the one before is done, or
-    slowly, is hardly held up.
+    Frames of files can wait. With ``fills``, a free engine also waits for a full batch, while each frame comes within
+    ``wait`` of the one before. When none came, the next batch is run as soon as possible. When the next try fails, too,
+    so are two batches, then four and so on. So a slow producer, or one that waits for each result, is hardly delayed.
 
     Args:
         most: frames in a full batch.
         wait: the longest that the first frame of a batch waits, however busy the engine is.
-        every: frames of a stream between two that the model looks at.
+        every: frames of a stream between two that the model processes.
         fills: whether a free engine may wait.
 
     Attributes:
-        held: what waits, and whether the model looks at it.
-        rows: of ``held``, those that it looks at.
-        is_patient: whether a free engine waits for the rest of what is held.
+        held: waiting frames, and whether the model processes each.
+        rows: number of those that it processes.
+        is_patient: whether a free engine waits for the rest of a batch.
     """
 
     def __init__(self, most: int, wait: float, every: int = 1, fills: bool = False) -> None:
@@ -308,11 +306,11 @@ class Batcher(Generic[T]):
         self._pause = self._left = 0  # batches that are run without waiting: after this failure, and still to come
 
     def passes(self, index: int) -> bool:
-        """Whether a frame goes on at once: the model does not look at it, and none before it waits."""
+        """Return whether a frame passes at once: the model skips it, and none before it waits."""
         return not self.held and index % self._every != 0
 
     def hold(self, item: T, index: int, now: float) -> int | None:
-        """Keeps a frame until the batch is run; returns its row, or None if the model does not look at it."""
+        """Keep a frame until the batch is run; return its row, or None if the model skips it."""
         is_wanted = index % self._every == 0
         self.held.append((item, is_wanted))
         if not is_wanted:
@@ -325,28 +323,29 @@ class Batcher(Generic[T]):
         return self.rows - 1
 
     def hold_all(self, items: Sequence[T], now: float) -> None:
-        """Keeps a full batch, of frames that the model all looks at, where nothing is held."""
+        """Keep a full batch, none of which the model skips, where nothing is held."""
         self.is_patient, self._deadline = self._fills and not self._left, now + self.wait
         self.held, self.rows = [(item, True) for item in items], len(items)
 
     def is_due(self, now: float, idle: bool, last: bool = False) -> bool:
-        """Whether the batch is run now.
+        """Return whether to run the batch now.
 
         Args:
+            now: the time.
             idle: whether the engine is free and no other frame has come yet.
-            last: whether none will come any more.
+            last: whether no more frames will come.
         """
         is_free = idle and not self.is_patient
         return bool(self.held) and (last or is_free or self.rows == self.most or now >= self._deadline)
 
     def due(self, now: float, idle: bool) -> float | None:
-        """Until when to wait for more; None while nothing is held."""
+        """Return until when to wait for more; None while nothing is held."""
         if not self.held:
             return None
         return now if idle and not self.is_patient else self._deadline
 
     def take(self) -> list[tuple[T, bool]]:
-        """The batch; the next one is empty."""
+        """Remove and return the batch; the next one is empty."""
         if self.is_patient:
             failed = self.rows < self.most
             self._pause = self._left = min(2 * self._pause or 1, _LONGEST_PAUSE) if failed else 0
@@ -369,7 +368,7 @@ class RateLimiter:
         self._own, self._learned = 0.0, 0  # between two frames of a file that only the pipeline slows down
 
     def has_turn(self) -> bool:
-        """Whether the next frame of a live source goes on."""
+        """Return whether to pass on the next frame of a live source."""
         self._credit += self.share
         if self._credit < 1.0:
             return False
@@ -377,11 +376,9 @@ class RateLimiter:
         return True
 
     def pause(self, passed: float) -> float:
-        """How long a file's next frame has to wait, so that it comes at ``share`` of the file's own speed; infinite
-        while the share is 0. In the unit of ``passed``.
+        """Return how long a file's next frame has to wait for ``share`` of the file's own speed.
 
-        Args:
-            passed: since the last frame went on.
+        It is in the unit of ``passed``, the time since the last frame, and infinite while the share is 0.
         """
         if self.share >= 1.0 or self._learned < _UNLIMITED_FRAMES:
             self._own += (passed - self._own) * (_LEARNING_RATE if self._learned > 1 else 1.0)

@@ -27,15 +27,15 @@ State = Literal["started", "progress", "done", "cached", "damaged", "skipped", "
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened.
+    """An event of a build.
 
     Attributes:
         step: ``load``, ``calibrate``, …
-        model: the model it is about; empty for the whole pipeline.
-        state: ``started`` is followed by ``done``, ``cached`` or ``failed``, with ``progress`` and ``note`` between;
-            ``damaged`` is a cache entry that was thrown away; ``skipped`` is a step that is not done here.
+        model: the model it is about; empty for the complete pipeline.
+        state: ``started`` is followed by ``done``, ``cached`` or ``failed``, with ``progress`` and ``note`` between.
+            ``damaged`` is a discarded cache entry; ``skipped`` is a step that is not done here.
         seconds: it took, where it ended.
-        detail: one line for people.
+        detail: one line of text.
         done, total: how far it is, for ``progress``.
     """
 
@@ -48,7 +48,7 @@ class Event:
     total: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, without what does not apply."""
+        """Return plain data, without fields that do not apply."""
         plain: dict[str, Any] = {"step": self.step, "model": self.model, "state": self.state}
         if self.state in ("done", "cached", "failed"):
             plain["seconds"] = round(self.seconds, 4)
@@ -58,7 +58,7 @@ class Event:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Event | None:
-        """What :meth:`to_json` made, of another process; None for data that is no event."""
+        """Return the event of another process's :meth:`to_json`; None for other data."""
         if not isinstance(plain.get("step"), str) or plain.get("state") not in get_args(State):
             return None
         known = {name: plain[name] for name in ("state", "seconds", "detail", "done", "total") if name in plain}
@@ -90,7 +90,7 @@ class Product:
         return digest_of({name: hashlib.sha256(data).hexdigest() for name, data in self.files.items()})
 
     def json(self, name: str) -> Any:
-        """A file as plain data. Raises ArtifactError when the step made no such file, or it is no JSON."""
+        """Return a file as plain data. Raises ArtifactError when the step made no such file, or it is no JSON."""
         try:
             return json.loads(self.files[name])
         except (KeyError, ValueError) as error:
@@ -108,14 +108,14 @@ class Report:
     _last_s: float = 0.0
 
     def progress(self, done: int, total: int, detail: str = "") -> None:
-        """How far it is."""
+        """Report how far the step is."""
         now = time.monotonic()
         if done >= total or now - self._last_s >= _EVERY_S:
             self._last_s = now
             self.on_event(Event(self.step.name, self.step.model, "progress", detail=detail, done=done, total=total))
 
     def note(self, text: str) -> None:
-        """A line worth knowing."""
+        """Report a line of text."""
         self.on_event(Event(self.step.name, self.step.model, "note", detail=text))
 
 
@@ -149,7 +149,7 @@ class Step:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """This edgert's version; in a checkout, where code changes under one version, with a digest of the code."""
+    """Return this edgert's version; in a checkout, with a digest of the code."""
     root = checkout()
     if root is None:
         return __version__
@@ -161,12 +161,12 @@ def code_version() -> str:
 
 
 def digest_of(data: Any) -> str:
-    """SHA-256 of plain data in hex."""
+    """Return the SHA-256 of plain data in hex."""
     return hashlib.sha256(json.dumps(data, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def to_json(data: Any) -> bytes:
-    """Plain data as a file: equal data give equal bytes."""
+    """Return plain data as a file: equal data give equal bytes."""
     return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
@@ -188,7 +188,7 @@ class StepCache:
         self._folder = folder
 
     def get(self, key: str, warn: Callable[[str], object]) -> Product | None:
-        """The product of a key; None if there is none, or it is damaged, which is passed to ``warn``."""
+        """Return the product of a key; None if there is none, or it is damaged, which is passed to ``warn``."""
         packed = FileStore(self._folder, LIMIT_BYTES, warn).get(key)
         if packed is None:
             return None
@@ -202,7 +202,7 @@ class StepCache:
         return Product({name.removeprefix(_FILES): data for name, data in content.items()}, summary)
 
     def put(self, key: str, product: Product) -> None:
-        """Keeps a product. Raises ArtifactError when it cannot be written."""
+        """Store a product. Raises ArtifactError when it cannot be written."""
         content = {f"{_FILES}{name}": data for name, data in product.files.items()}
         archive = io.BytesIO()
         pack({**content, _SUMMARY: product.summary.encode()}, archive)
@@ -230,7 +230,7 @@ class Runner:
         self.cache, self.on_event, self.stop = cache, on_event, stop or threading.Event()
 
     def do(self, step: Step) -> Product:
-        """The step's product.
+        """Return the step's product.
 
         Raises:
             EdgertError: the step failed, its product did not pass its check, or the build was stopped.
@@ -260,8 +260,10 @@ class Runner:
 def side_by_side(
     work: Callable[[str], Result], names: Iterable[str], workers: int, stop: threading.Event
 ) -> Mapping[str, Result]:
-    """Name → result, several at a time. The first error, in the order of the names, ends the others at their next
-    step and is raised once they have ended."""
+    """Return name → result, several at a time.
+
+    The first error, in the order of the names, ends the rest at their next step and is then raised.
+    """
     names = list(names)
     if workers <= 1 or len(names) <= 1:
         return {name: work(name) for name in names}

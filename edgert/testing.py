@@ -70,7 +70,7 @@ _STOP_S = 0.5
 
 
 def sample(index: int = 0, boxes: Sequence[Sequence[float]] = ((4, 4, 20, 20), (30, 10, 60, 40))) -> Result:
-    """A result of a 64x48 BGR frame of noise with these boxes, as an infer stage ``find`` makes it."""
+    """Return a result of a 64x48 BGR frame of noise with these boxes, as from an infer stage ``find``."""
     pixels = np.random.default_rng(index).integers(0, 256, (_SIZE[1], _SIZE[0], 3), np.uint8)
     lease = lend((pixels,), Counter())
     at_ns = 33_333_333 * index
@@ -79,7 +79,7 @@ def sample(index: int = 0, boxes: Sequence[Sequence[float]] = ((4, 4, 20, 20), (
 
 
 def detections(boxes: Sequence[Sequence[float]]) -> Detections:
-    """One row per box x1, y1, x2, y2, all of class 0 and score 0.9."""
+    """Return one row per box x1, y1, x2, y2, all of class 0 and score 0.9."""
     rows = np.array(boxes, np.float32).reshape(-1, 4)
     return Detections(rows, np.full(len(rows), 0.9, np.float32), np.zeros(len(rows), np.int32), ("thing",))
 
@@ -89,27 +89,27 @@ class StageSuite(ABC):
 
     @abstractmethod
     def make(self, folder: Path) -> Stage:
-        """A new stage, which may write below ``folder``."""
+        """Return a new stage, which may write below ``folder``."""
 
     @contextmanager
     def opened(self, folder: Path) -> Iterator[Stage]:
-        """A new stage, open in the block."""
+        """Open a new stage for the block."""
         stage = self.make(folder)
         stage.open()
         yield stage
         stage.close()
 
     def test_it_is_a_stage(self, tmp_path: Path) -> None:
-        """It has all methods."""
+        """Check that it has all methods."""
         assert isinstance(self.make(tmp_path), Stage)
 
     def test_making_it_leaves_nothing_behind(self, tmp_path: Path) -> None:
-        """Files, cameras and sockets are for open()."""
+        """Check that files, cameras and sockets are opened by open() only."""
         self.make(tmp_path)
         assert list(tmp_path.iterdir()) == []
 
     def test_it_works_on_results_and_leaves_their_frames_as_they_were(self, tmp_path: Path) -> None:
-        """A frame belongs to all stages that see it, and no stage gives back a lease that is not its own."""
+        """Check that frames, which other stages see, stay unchanged, and that no foreign lease is released."""
         with self.opened(tmp_path) as stage:
             for index in range(3):
                 result = sample(index)
@@ -120,13 +120,13 @@ class StageSuite(ABC):
                 assert result.frame.lease.alive, "a lease was released that belongs to the runner"
 
     def test_it_takes_a_frame_in_which_nothing_was_found(self, tmp_path: Path) -> None:
-        """No boxes, and no record of boxes either."""
+        """Check frames without boxes, and without a record of boxes."""
         with self.opened(tmp_path) as stage:
             stage.process(sample(0, boxes=()))
             stage.process(Result(sample(1).frame, {}))
 
     def test_it_closes_unused(self, tmp_path: Path) -> None:
-        """A pipeline may stop before the first frame."""
+        """Check that it can be closed before the first frame."""
         with self.opened(tmp_path):
             pass
 
@@ -143,23 +143,23 @@ class SinkSuite(StageSuite):
     keys: ClassVar[Mapping[str, Any]] = {}
 
     def section(self, folder: Path) -> SinkStage:
-        """The section of a pipeline file."""
+        """Return the section of a pipeline file."""
         keys = {key: folder / value if key in ("path", "spool") else value for key, value in self.keys.items()}
         return SinkStage.model_validate({"sink": self.name, "from": "find", **keys})
 
     def make(self, folder: Path) -> Stage:
-        """The sink of the section."""
+        """Return the sink of the section."""
         sink: Stage = made(self.section(folder), "out", Context(function=lambda result: None))
         return sink
 
     def test_its_section_is_the_one_that_is_registered(self, tmp_path: Path) -> None:
-        """The name leads to it, with all its facts, and to nothing else."""
+        """Check that its name is registered with all its properties."""
         kind = SINKS.get(self.name)
         assert type(self.section(tmp_path)) is kind and SINKS.missing(kind) == ""
         assert kind.takes_images or not kind.shows_images, "what shows images takes them"
 
     def test_it_is_the_end(self, tmp_path: Path) -> None:
-        """What a sink takes does not go on."""
+        """Check that a sink passes nothing on."""
         with self.opened(tmp_path) as sink:
             assert sink.process(sample()) is None
 
@@ -181,22 +181,22 @@ class DecoderSuite:
     keys: ClassVar[Mapping[str, Any]] = {}
 
     def outputs(self) -> list[npt.NDArray[np.float32]]:
-        """Numbers from 0 to 1, none of which means anything."""
+        """Return random numbers from 0 to 1."""
         random = np.random.default_rng(0)
         return [random.uniform(0, 1, shape).astype(np.float32) for shape in self.shapes]
 
     def decoder(self) -> CheckedDecoder:
-        """The decoder of the section."""
+        """Return the decoder of the section."""
         task: TaskConfig = TASKS[self.task].model_validate({self.task: self.name, **self.keys})  # type: ignore[assignment]
         return decoder_for(task, ())
 
     def test_it_is_registered(self) -> None:
-        """With all that its task asks of a decoder."""
+        """Check that it is registered with all that its task requires."""
         registry = DECODERS[self.task]
         assert registry.missing(registry.get(self.name)) == ""
 
     def test_it_says_that_it_can_read_them(self) -> None:
-        """`edgert new`, `check` and `inspect` then propose it; a class of several names under its first."""
+        """Check that `edgert new`, `check` and `inspect` propose it, a class of several names under its first."""
         registry = DECODERS[self.task]
         kind = registry.get(self.name)
         first = next(name for name in registry.names() if registry.get(name) is kind)
@@ -205,7 +205,7 @@ class DecoderSuite:
         assert f"{self.task}: {first}" in found, f"{kind.__name__}.fits() does not know {self.shapes}: {found}"
 
     def test_it_reads_them_as_the_record_of_its_task(self) -> None:
-        """Anywhere in a frame, without keeping or changing what it read."""
+        """Check that it reads outputs anywhere in a frame, without keeping or changing them."""
         decoder, outputs = self.decoder(), self.outputs()
         decoder.check(tuple(self.shapes), self.network)
         before = [output.copy() for output in outputs]
@@ -215,7 +215,7 @@ class DecoderSuite:
         assert not kept_of(record, outputs), "the record keeps memory that the next frame overwrites"
 
     def test_it_refuses_outputs_that_are_not_its_own(self) -> None:
-        """Before the first frame, as a ModelError."""
+        """Check that it raises ModelError before the first frame."""
         try:
             self.decoder().check(((3, 5, 7, 9), (2, 2, 2, 2)), self.network)
         except ModelError:
@@ -237,7 +237,7 @@ class OwnDecoderSuite:
     network: ClassVar[tuple[int, int]] = (64, 64)
 
     def test_it_reads_any_numbers_as_a_record(self) -> None:
-        """Anywhere in a frame, none, many or strange ones, without keeping or changing what it read."""
+        """Check zero, random and special numbers, anywhere in a frame, without keeping or changing them."""
         shapes = [tuple(size or 8 for size in shape) for shape in self.shapes]
         random, geometry = np.random.default_rng(0), Geometry(2, 2, 10, 20, self.network, (10, 20, 138, 148))
         ways: tuple[Callable[[Any], Any], ...] = (
@@ -255,7 +255,7 @@ class OwnDecoderSuite:
 
 
 def kept_of(record: Any, outputs: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-    """Arrays of a record that are memory of a model's outputs."""
+    """Return arrays of a record that are memory of a model's outputs."""
     names = [one.name for one in fields(record)] if is_dataclass(record) else []
     arrays = [value for name in names if isinstance(value := getattr(record, name), np.ndarray)]
     return [array for array in arrays for output in outputs if np.shares_memory(array, output)]
@@ -273,40 +273,40 @@ class TrackerSuite:
     keys: ClassVar[Mapping[str, Any]] = {}
 
     def tracker(self) -> Tracker:
-        """A tracker of one stream."""
+        """Return a tracker of one stream."""
         section = TrackStage.model_validate({"track": self.name, "from": "find", **self.keys})
         assert type(section) is TRACKERS.get(self.name) and TRACKERS.missing(type(section)) == ""
         tracker: Tracker = made(section, "track", Context(rate_hz=30.0))
         return tracker
 
     def follow(self, tracker: Tracker, x: float) -> list[int]:
-        """The numbers of one object at ``x`` and one that stands still."""
+        """Return the numbers of one object at ``x`` and one at rest."""
         found = detections(((x, 10, x + 40, 50), (300, 300, 350, 350)))
         ids = tracker.update(found.boxes, found.scores, found.classes)
         assert ids.shape == (2,) and ids.dtype == np.int64
         return [int(one) for one in ids]
 
     def test_objects_keep_their_numbers(self) -> None:
-        """Of their own, from 1, while they move and while they stand."""
+        """Check that numbers from 1 are kept by moving objects and objects at rest."""
         tracker = self.tracker()
         ids = [self.follow(tracker, 10 + step) for step in range(10)]
         assert ids[-1] == ids[5] and len(set(ids[-1])) == 2 and min(ids[-1]) >= 1
 
     def test_streams_share_nothing(self) -> None:
-        """The second tracker numbers as if there were no first."""
+        """Check that a second tracker is independent of the first."""
         one, other = self.tracker(), self.tracker()
         first = [self.follow(one, 10) for _ in range(5)]
         assert [self.follow(other, 10) for _ in range(5)] == first
 
     def test_nothing_may_be_there(self) -> None:
-        """No boxes, first or in between."""
+        """Check frames without boxes, first or in between."""
         tracker, none = self.tracker(), detections(())
         for _ in range(2):
             assert tracker.update(none.boxes, none.scores, none.classes).shape == (0,)
             self.follow(tracker, 10)
 
     def test_what_it_is_given_stays_as_it_is(self) -> None:
-        """Detections go on to other stages."""
+        """Check that detections, which other stages get, stay unchanged."""
         tracker, found = self.tracker(), detections(((1, 1, 9, 9),))
         for array in (found.boxes, found.scores, found.classes):
             array.flags.writeable = False
@@ -326,18 +326,18 @@ class BackendSuite:
     exact: ClassVar[bool] = True
 
     def backend(self) -> Backend:
-        """The backend; override to skip where its library is not installed."""
+        """Return the backend; override to skip where its library is not installed."""
         kind = BACKENDS.get(self.name)
         assert BACKENDS.missing(kind) == ""
         made: Backend = kind()
         return made
 
     def engine(self) -> Engine:
-        """A 1x1 convolution that adds up three channels of 8x8."""
+        """Return an engine of a 1x1 convolution that adds up three channels of 8x8."""
         return self.backend().compile(smallest(), EngineOptions(threads=1))
 
     def test_an_engine_knows_its_tensors(self) -> None:
-        """Names, static shapes, types, and which backend made it."""
+        """Check names, static shapes, types, and the backend's name."""
         engine = self.engine()
         assert isinstance(engine, Engine) and engine.profiles == ("default",)
         assert [(one.name, one.shape, one.dtype) for one in engine.inputs] == [("x", (1, 3, 8, 8), "float32")]
@@ -346,7 +346,7 @@ class BackendSuite:
         engine.close()
 
     def test_it_computes_what_the_model_says(self) -> None:
-        """In tensors that are bound once and stay where they are."""
+        """Check results in tensors that are bound once and do not move."""
         engine = self.engine()
         session = engine.session()
         bound = session.inputs["x"]
@@ -359,14 +359,14 @@ class BackendSuite:
         engine.close()
 
     def test_sessions_share_nothing(self) -> None:
-        """One's input is not the other's."""
+        """Check that sessions have separate inputs."""
         engine = self.engine()
         one, other = engine.session(), engine.session()
         assert not np.shares_memory(one.inputs["x"], other.inputs["x"])
         engine.close()
 
     def test_an_unknown_profile_is_refused(self) -> None:
-        """By an error that edgert explains."""
+        """Check that it raises an EdgertError."""
         engine = self.engine()
         try:
             engine.session("nowhere")
@@ -390,7 +390,7 @@ class SourceSuite:
     live: ClassVar[bool]
 
     def test_frames_are_numbered_timed_and_lent(self, source: Source) -> None:
-        """In order, of one size, each with a lease that is whoever takes it's."""
+        """Check that frames come in order, with one size, each with a lease of its own."""
         assert isinstance(source, Source) and source.live is self.live
         stop, last = threading.Event(), (-1, -1, 0)
         stream = source.frames(stop)
@@ -412,7 +412,7 @@ class SourceSuite:
         _finish(stream, stop)
 
     def test_stop_ends_it_within_half_a_second(self, source: Source) -> None:
-        """Also while it waits for a frame."""
+        """Check a stop while it waits for a frame."""
         stop, taken = threading.Event(), threading.Event()
 
         def take() -> None:
@@ -431,7 +431,7 @@ class SourceSuite:
         assert not taker.is_alive() and time.monotonic() - began_s <= _STOP_S
 
     def test_a_frame_that_is_held_keeps_its_pixels(self, source: Source) -> None:
-        """While others come and go."""
+        """Check that later frames do not change a held one."""
         stop = threading.Event()
         stream = source.frames(stop)
         held = next(stream)
@@ -443,7 +443,7 @@ class SourceSuite:
         _finish(stream, stop)
 
     def test_closing_twice_and_closing_unused_do_no_harm(self, source: Source) -> None:
-        """Whoever closes need not know whether it ran."""
+        """Check that it can be closed at any time."""
         source.close()
         source.close()
         assert source.stats() == SourceStats()

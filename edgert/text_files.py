@@ -56,6 +56,7 @@ def as_text(data: bytes, name: str) -> str:
     includes Latin-1, if most of each line is ASCII; that is logged as a warning.
 
     Args:
+        data: the bytes.
         name: of the file, for errors.
 
     Raises:

@@ -28,22 +28,22 @@ def _parse(value: object, units: dict[str, float] | dict[str, int], example: str
 
 
 def parse_bytes(value: object) -> int:
-    """``"1.5GiB"`` → 1610612736. Raises ValueError without a known unit."""
+    """Convert ``"1.5GiB"`` to 1610612736. Raises ValueError without a known unit."""
     return round(_parse(value, _BYTES, "1.5GiB"))
 
 
 def parse_watts(value: object) -> float:
-    """``"15W"`` → 15.0. Raises ValueError without a known unit."""
+    """Convert ``"15W"`` to 15.0. Raises ValueError without a known unit."""
     return _parse(value, _WATTS, "15W")
 
 
 def parse_seconds(value: object) -> float:
-    """``"60ms"`` → 0.06. Raises ValueError without a known unit."""
+    """Convert ``"60ms"`` to 0.06. Raises ValueError without a known unit."""
     return _parse(value, _SECONDS, "60ms")
 
 
 def parse_cores(value: object) -> float:
-    """``1.5`` → 1.5. Raises ValueError for what is no number of CPU cores; ``50%`` of what, nobody knows."""
+    """Convert a number of CPU cores. Raises ValueError for anything else, such as ``50%``."""
     try:
         cores = math.nan if isinstance(value, bool) else float(str(value))
     except ValueError:
@@ -54,7 +54,7 @@ def parse_cores(value: object) -> float:
 
 
 def parse_size(value: object) -> tuple[int, int]:
-    """``"1280x720"`` → (width, height) in pixels. Raises ValueError otherwise."""
+    """Convert ``"1280x720"`` to (width, height) in pixels. Raises ValueError otherwise."""
     match = re.fullmatch(r"\s*([1-9][0-9]{0,4})\s*[xX×]\s*([1-9][0-9]{0,4})\s*", str(value))
     if match is None:
         raise ValueError("expected WIDTHxHEIGHT in pixels, like 1280x720")
@@ -65,15 +65,15 @@ _MOST_DIGITS = 18
 
 
 def whole_number(text: str) -> int | None:
-    """``"42"`` → 42; None for what is not written in the digits 0 to 9, or has more than 18 of them.
+    """Convert ``"42"`` to 42; return None for other text than 1 to 18 of the digits 0 to 9.
 
-    Python's own tests of digits let ``²`` through, and ``int`` raises ValueError from 4,301 digits on.
+    Python's own tests of digits accept ``²``, and ``int`` raises ValueError from 4,301 digits on.
     """
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
 
 
 def format_ms(milliseconds: float) -> str:
-    """12.34 → ``"12.3 ms"``, 11550 → ``"11.6 s"``, 150000 → ``"2.5 min"``."""
+    """Format 12.34 as ``"12.3 ms"``, 11550 as ``"11.6 s"``, 150000 as ``"2.5 min"``."""
     size = abs(milliseconds)
     if size < 1e3:
         return f"{milliseconds:.{2 if size < 1 else 1 if size < 100 else 0}f} ms"
@@ -81,7 +81,7 @@ def format_ms(milliseconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """1610612736 → ``"1.5 GiB"``."""
+    """Format 1610612736 as ``"1.5 GiB"``."""
     for unit in ("B", "KiB", "MiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

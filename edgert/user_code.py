@@ -47,7 +47,7 @@ class CodeName:
         return tuple(path for path in found if path.is_file())
 
     def digest(self) -> str:
-        """SHA-256 of the names and contents of its files, wherever they are."""
+        """Return the SHA-256 of the names and contents of its files, independent of their folder."""
         found = hashlib.sha256(f"{self.module}:{self.member}\0".encode())
         for path in self.files:
             content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -59,10 +59,11 @@ class CodeName:
 
 
 def code_name(spec: str, where: str, search: Path | None = None) -> CodeName:
-    """``[FOLDER/]module:name`` in its parts.
+    """Split ``[FOLDER/]module:name`` into its parts.
 
     Args:
-        where: what asked for it, for the error.
+        spec: the name.
+        where: what names it, for the error.
         search: folder of the pipeline file; a relative FOLDER starts there, or else at the current one.
 
     Raises:
@@ -82,15 +83,18 @@ def code_name(spec: str, where: str, search: Path | None = None) -> CodeName:
 
 
 def load_object(spec: str, where: str, search: Path | None = None) -> Any:
-    """The callable that ``[FOLDER/]module:name`` names; ``name`` may be dotted, for a member of a class.
+    """Return the callable of ``[FOLDER/]module:name``; ``name`` may be dotted, for a member of a class.
+
+    ``sys.path`` is the same afterwards, so the module must import its neighbors at its top level.
 
     Args:
-        spec, where, search: see :func:`code_name`. ``sys.path`` is the same afterwards, so the module must import its
-            neighbors when it is itself imported, not later.
+        spec: see :func:`code_name`.
+        where: see :func:`code_name`.
+        search: see :func:`code_name`.
 
     Raises:
-        ConfigError: a file's name, no such module or name, the module does not import, another module has its name,
-            or what was found cannot be called.
+        ConfigError: a file's name, no such module or name, the module does not import, another module has its name, or
+            the object cannot be called.
     """
     code = code_name(spec, where, search)
     found: object = load_module(code.module, where, code.folder)
@@ -106,7 +110,7 @@ def load_object(spec: str, where: str, search: Path | None = None) -> Any:
 
 
 def _nothing(name: str, where: str) -> None:
-    """Code is run without a word: programs that use the API have chosen their files."""
+    """Allow any code: programs that use the API have chosen their files."""
 
 
 before: Callable[[str, str], None] = _nothing
@@ -115,7 +119,7 @@ ConfigError. The command line shows the names, and refuses under ``--no-code``."
 
 
 def load_module(name: str, where: str, search: Path | None = None) -> ModuleType:
-    """The module of that name; see :func:`load_object`. Raises ConfigError."""
+    """Return the module of that name; see :func:`load_object`. Raises ConfigError."""
     if name.partition(".")[0] != "edgert":
         before(name, where)
     with _searched(search):
@@ -137,7 +141,7 @@ def load_module(name: str, where: str, search: Path | None = None) -> ModuleType
 
 @contextmanager
 def _searched(folder: Path | None) -> Iterator[None]:
-    """``folder`` first on the import path, and gone from it afterwards."""
+    """Put ``folder`` first on the import path during the block."""
     if folder is None:
         yield
         return
@@ -151,7 +155,7 @@ def _searched(folder: Path | None) -> Iterator[None]:
 
 
 def _refuse_shadow(module: str, where: str, search: Path | None) -> None:
-    """Python keeps one module per name: a second ``decoder.py`` would silently be the first one again."""
+    """Raise ConfigError for a second module of one name, such as ``decoder.py``: Python would use the first again."""
     top = module.partition(".")[0]
     loaded = sys.modules.get(top)
     if search is None or loaded is None:
@@ -180,10 +184,12 @@ def _no_module(name: str, where: str, search: Path | None) -> ConfigError:
 
 
 def check_object(spec: str, where: str, search: Path | None) -> None:
-    """Checks that the source of a module binds ``name`` at its top level; modules without source are taken to.
+    """Check that the source of a module binds ``name`` at its top level; modules without source pass.
 
     Args:
-        spec, where, search: see :func:`code_name`.
+        spec: see :func:`code_name`.
+        where: see :func:`code_name`.
+        search: see :func:`code_name`.
 
     Raises:
         ConfigError: no such module or name, or the source does not parse.
@@ -204,7 +210,7 @@ def check_object(spec: str, where: str, search: Path | None) -> None:
 
 
 def registered(file: Path, where: str) -> frozenset[str] | None:
-    """``domain::Name`` of the operators that a file registers with :func:`edgert.op`; None where a name is computed.
+    """Return ``domain::Name`` of the operators that a file registers with :func:`edgert.op`; None for computed names.
 
     Raises:
         ConfigError: there is no such file, or it does not parse.
@@ -219,7 +225,7 @@ def registered(file: Path, where: str) -> frozenset[str] | None:
 
 
 def _source(module: str, where: str, search: Path | None) -> bytes | None:
-    """The text of a module; None where it has none, as one written in C. A package is looked into, not imported."""
+    """Return the source of a module, without importing its package; None where it has none, as one in C."""
     top, *rest = module.split(".")
     beside = None if search is None else PathFinder.find_spec(top, [str(search.resolve())])
     found = beside or importlib.util.find_spec(top)
@@ -242,7 +248,7 @@ def _parsed(text: bytes, module: str, where: str) -> ast.Module:
 
 
 def _names(scope: ast.AST) -> Iterator[str]:
-    """Names that a module's statements bind, those under ``if`` and ``try`` too."""
+    """Yield names that a module's statements bind, those under ``if`` and ``try`` too."""
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -261,13 +267,13 @@ _own = set[str]()
 
 
 def place_of(error: BaseException) -> str:
-    """``file:line in function`` of the user's own code that an error came from; empty where it came from none."""
+    """Return ``file:line in function`` of the user's own code that an error came from; empty without any."""
     steps = [*traceback.walk_tb(error.__traceback__)]
     return next((_shown(frame, line) for frame, line in reversed(steps) if _is_own(frame)), "")
 
 
 def place_in(frame: FrameType | None) -> str:
-    """The same of where a thread is now; see ``sys._current_frames``."""
+    """Return the user's place in a thread's present frame; see ``sys._current_frames``."""
     return next((_shown(one, line) for one, line in traceback.walk_stack(frame) if _is_own(one)), "")
 
 
@@ -284,7 +290,7 @@ def _is_own(frame: FrameType) -> bool:
 
 @lru_cache(maxsize=1)
 def _others() -> tuple[str, ...]:
-    """Folders of edgert, of Python and of installed packages."""
+    """Return folders of edgert, of Python and of installed packages."""
     import sysconfig  # only what fails or hangs needs it
 
     paths = sysconfig.get_paths()

@@ -45,18 +45,18 @@ class Validation:
 
 
 def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | None = None) -> Validation:
-    """Checks a pipeline file, its models, images and labels, and by its text the user's code.
+    """Check a pipeline file, its models, images and labels, and the user's code by its text.
 
-    Every stage is built, on engines that have the models' inputs and outputs but do not run, so that whatever
-    ``edgert run`` would refuse at its start is refused here, but for what only running the user's code shows.
+    Every stage is built, on engines that have the models' inputs and outputs but do not run. So it raises every error
+    of a start of ``edgert run``, except those that only running the user's code shows.
 
     Args:
         path: the pipeline file, or the name of a shipped one.
         overrides: ``key.path=value``, as given to ``--set``.
-        board: name of the board that its sources are to work on; None for this machine.
+        board: name of the board that its sources are for; None for this machine.
 
     Raises:
-        EdgertError: the first thing that is wrong; further mistakes of the file itself in ``others``.
+        EdgertError: the first error; further mistakes of the file itself in ``others``.
     """
     file = for_checks(load_pipeline(path, overrides, run_ops=False))
     for loc, spec in file.config.code.items():
@@ -96,12 +96,12 @@ def _board_notes(file: PipelineFile, name: str | None) -> Iterator[str]:
 
 
 def not_run(*_: object, **__: object) -> tuple[()]:
-    """Called in place of the user's functions; of a source, it gives no images."""
+    """Return nothing; called in place of the user's functions, and as a source without images."""
     return ()
 
 
 def _check_operators(file: PipelineFile) -> None:
-    """Raises ModelError for a node that no engine of the file has an operator for."""
+    """Raise ModelError for a node that no engine of the file has an operator for."""
     own: set[str] = set()
     for path in file.config.ops:
         named = registered(path, file.where("ops"))
@@ -129,7 +129,7 @@ def _check_operators(file: PipelineFile) -> None:
 
 
 def _replaced(record: Any, inner: list[str]) -> Any:
-    """A frozen section with :func:`not_run` at a key path."""
+    """Return a frozen section with :func:`not_run` at a key path."""
     key, *deeper = inner
     if not deeper:
         return record.model_copy(update={key: CODE + _NOT_RUN if key == "source" else _NOT_RUN})

@@ -36,9 +36,9 @@ class Video:
 
     Attributes:
         path: of the video.
-        name: what ``{file}`` stands for: its name without the suffix; with its folders where two have one name.
+        name: the value of ``{file}``: its name without the suffix; with its folders where two have one name.
         file: the pipeline that plays it.
-        outputs: paths of the sinks, in which other fields may stand.
+        outputs: paths of the sinks, in which other fields may remain.
     """
 
     path: Path
@@ -333,7 +333,7 @@ def _plain(line: str) -> dict[str, Any]:
 
 
 def _appended(video: Video) -> set[Path]:
-    """Return the outputs of sinks that add to what stands there."""
+    """Return the outputs of sinks that append to existing files."""
     stages = video.file.config.stages.values()
     keeping = [one.path for one in stages if isinstance(one, FileSink) and one.existing == "keep"]
     return {path.resolve() for path in keeping} | set(keeping)

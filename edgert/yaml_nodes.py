@@ -12,7 +12,7 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def compose(text: str) -> yaml.Node | None:
-    """The node of a text; None of one that holds nothing.
+    """Return the node of a text; None for an empty one.
 
     Raises:
         yaml.MarkedYAMLError: it is not YAML, or nested too deeply.
@@ -27,7 +27,7 @@ def compose(text: str) -> yaml.Node | None:
 
 
 def _events(text: str) -> Iterator[Any]:
-    """The events of a text; a newer LibYAML looks ahead for the end of a list and has a bound of its own (1,000)."""
+    """Yield the events of a text; a newer LibYAML reads ahead for the end of a list and has its own limit (1,000)."""
     try:
         yield from yaml.parse(text, Loader=LOADER)
     except yaml.MarkedYAMLError as error:
@@ -83,7 +83,7 @@ def mistake(text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
 
 
 def _in_line(line: str) -> tuple[str, str]:
-    """Return what is wrong with a line, whatever stands around it, and the fix; two empty texts for nothing."""
+    """Return what is wrong with a line in itself, and the fix; two empty texts for nothing."""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "begins with a tab", "YAML is indented with spaces: two for each level"
     for key, value in _VALUE.findall(line.partition(" #")[0]):

@@ -1,8 +1,8 @@
-"""A bundle as one file: a zip whose members are stored as they are, and whose last bytes are the digest of the rest.
+"""A bundle as one file: a zip with uncompressed members that ends with the digest of the rest.
 
 The same members give the same bytes: sorted, without times, owners or compression. The archive's comment, which ends
-the file, is ``edgert-bundle 1 sha256:`` and the SHA-256 of everything before it, so that no bit of the file can change
-unnoticed, headers included, which zip itself does not guard. The digest is against damage: it is no signature.
+the file, is ``edgert-bundle 1 sha256:`` and the SHA-256 of everything before it. So no bit of the file can change
+unnoticed, headers included, which zip itself does not protect. The digest is against damage: it is no signature.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Member:
 
 
 def member_of(content: bytes) -> Member:
-    """The record of some bytes."""
+    """Return the record of some bytes."""
     return Member(len(content), hashlib.sha256(content).hexdigest())
 
 
 def check_content(path: str, content: bytes, member: Member, where: str = "") -> None:
-    """Raises ArtifactError when the bytes are not those that the record speaks of."""
+    """Raise ArtifactError when the bytes do not match their record."""
     if member_of(content) != member:
         raise ArtifactError(
             f"member {path!r} of the bundle is damaged",
@@ -54,11 +54,12 @@ def check_content(path: str, content: bytes, member: Member, where: str = "") ->
 
 
 def check_paths(paths: Iterable[str], where: str = "") -> None:
-    """Holds members' paths to what every system can hold as files below one folder.
+    """Check that every system can hold members' paths as files below one folder.
 
     Raises:
-        ArtifactError: a path is absolute, climbs out, is empty, too long or of other characters than letters, digits,
-            ``_ . -``; or it stands twice, differs from another only in case, or is a file here and a folder there.
+        ArtifactError: a path is absolute, leaves the folder, is empty, too long or has other characters than letters,
+            digits, ``_ . -``. Or it appears twice, differs from another only in case, or is a file here and a folder
+            there.
     """
     seen: dict[str, str] = {}
     for path in paths:
@@ -100,10 +101,12 @@ _AGAIN = "build the bundle again, or copy it again"
 
 
 def pack(members: Mapping[str, bytes], file: BinaryIO, first: str = "") -> None:
-    """Writes an archive into an empty file that can be read back; equal members give equal bytes.
+    """Write an archive into an empty file that can be read back; equal members give equal bytes.
 
     Args:
-        first: the member to stand in front; the others follow by name.
+        members: path → content.
+        file: gets the archive.
+        first: the first member; the rest follow by name.
 
     Raises:
         ArtifactError: a member has a path that archives must not have.
@@ -162,7 +165,7 @@ class ZipContainer:
         self.close()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._archive.close()
         self._file.close()
 
@@ -172,7 +175,7 @@ class ZipContainer:
         return {path: info.file_size for path, info in self._infos.items()}
 
     def read(self, path: str) -> bytes:
-        """A member's bytes. Raises ArtifactError."""
+        """Return a member's bytes. Raises ArtifactError."""
         try:
             return self._archive.read(self._infos[path])
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
@@ -180,7 +183,7 @@ class ZipContainer:
 
 
 def _check_members(infos: list[zipfile.ZipInfo], size_bytes: int, where: str) -> None:
-    """Raises ArtifactError for an archive that edgert never writes."""
+    """Raise ArtifactError for an archive that edgert never writes."""
     if len(infos) > limits.BUNDLE_MEMBERS:
         raise _foreign(where, f"it has {len(infos)} members, {limits.BUNDLE_MEMBERS} at most")
     check_paths((info.filename for info in infos), where)
@@ -197,7 +200,7 @@ def _check_members(infos: list[zipfile.ZipInfo], size_bytes: int, where: str) ->
 
 
 def check_digest(file: BinaryIO, size_bytes: int, where: str) -> str:
-    """The digest that a packed file ends with, once it is known to be true.
+    """Return the digest at the end of a packed file, after verifying it.
 
     Raises:
         ArtifactError: the file is empty, no bundle, cut short, damaged, or of a later format.
@@ -240,7 +243,7 @@ def _no_bundle(file: BinaryIO, where: str) -> ArtifactError:
 
 
 def _digest(file: BinaryIO, size_bytes: int) -> str:
-    """SHA-256 of the first bytes of a file, in hex."""
+    """Return the SHA-256 of the first bytes of a file, in hex."""
     found = hashlib.sha256()
     file.seek(0)
     left = size_bytes

@@ -34,18 +34,19 @@ is that of a machine left alone, which is what a profile is about; company of ou
 
 
 def machine_identity() -> dict[str, str]:
-    """What the times of a profile depend on."""
+    """Return what the times of a profile depend on."""
     version = OrtBackend().version
     return {"cpu": cpu_name(), "system": f"{platform.system()} {platform.machine()}", "runtime": f"ort {version}"}
 
 
 def profile(model: Model, runs: int = 12) -> Profile:
-    """Measures a model on every core this process may use.
+    """Measure a model on every core this process may use.
 
     Takes about ``runs`` × 25 times as long as one run of the model, per core.
 
     Args:
-        runs: how many each median is of. The fastest of six medians counts.
+        model: to measure.
+        runs: of each median. The fastest of six medians counts.
 
     Raises:
         DeviceError: threads cannot be pinned here.
@@ -74,7 +75,7 @@ def profile(model: Model, runs: int = 12) -> Profile:
 
 
 def figures_of(found: Profile) -> list[Figure]:
-    """A profile in short."""
+    """Return a profile's main figures."""
     figures = []
     for name, whole in found.whole.items():
         detail = {"busy_ms": whole.busy_ms, "kernels_ms": whole.kernels_ms}
@@ -111,7 +112,7 @@ class _Bench:
         return kernels, alone_ms, busy_ms
 
     def transition(self, graph: Graph, works: Sequence[Work], core: int) -> MeasuredTransition:
-        """Whole models against the same cut in two, in turn; what is left over is the price of the cut."""
+        """Measure complete models against the same cut in two, in turn; the difference is the price of the cut."""
         cuts = [self._cut(graph, parts, core) for parts in _halves(graph, works)]
         tensor_ms, ms_per_mib = fit(cuts)
         return MeasuredTransition(hop(rounds=3, frames=1000).value / 1e3, tensor_ms, ms_per_mib)
@@ -140,7 +141,7 @@ class Cut:
 
 
 def fit(cuts: Sequence[Cut]) -> tuple[float, float]:
-    """Milliseconds per tensor and per MiB, neither below zero, that fit the cuts best in the least squares sense."""
+    """Return milliseconds per tensor and per MiB, not below zero, that fit the cuts in the least squares sense."""
     count = np.array([one.tensors for one in cuts], float)
     mib = np.array([one.mib for one in cuts])
     extra = np.array([one.extra_ms for one in cuts])
@@ -153,7 +154,7 @@ def fit(cuts: Sequence[Cut]) -> tuple[float, float]:
 
 
 def _halves(graph: Graph, works: Sequence[Work]) -> list[tuple[Part, ...]]:
-    """The model cut in two, at the narrowest place of each of several stretches."""
+    """Return the model cut in two, at the narrowest place of each of several stretches."""
     found: list[tuple[Part, ...]] = []
     for stretch in np.array_split(np.arange(1, len(works)), min(_CUTS, max(1, len(works) - 1))):
         halves = []
@@ -168,7 +169,7 @@ def _halves(graph: Graph, works: Sequence[Work]) -> list[tuple[Part, ...]]:
 
 
 def unit_times(works: Sequence[Work], graph: Graph, kernels: Sequence[Kernel], whole_ms: float) -> list[float]:
-    """Per unit, the time of its kernels, scaled so that they add up to the whole."""
+    """Return per unit the time of its kernels, scaled so that they add up to the complete run."""
     owner = {name: index for index, work in enumerate(works) for name in work.nodes}
     found = [0.0] * len(works)
     last = 0
@@ -181,7 +182,7 @@ def unit_times(works: Sequence[Work], graph: Graph, kernels: Sequence[Kernel], w
 
 
 def node_of(kernel: str, graph: Graph) -> str | None:
-    """The node a kernel was made from: it has its name or that of a tensor it writes, or begins with one of them."""
+    """Return the node of a kernel, whose name is, or begins with, the node's or one of its outputs'."""
     tensors = {name: node.name for name, node in graph.producers.items()}
     nodes = {node.name: node.name for node in graph.nodes}
     exact = nodes.get(kernel) or tensors.get(kernel.removesuffix("_nchwc"))
@@ -196,7 +197,7 @@ def _engine(model: Model) -> Engine:
 
 
 def _arrays(engine: Engine) -> list[Array]:
-    """Inputs in the network's usual range; the same every time."""
+    """Return inputs in the network's usual range; the same every time."""
     random = np.random.default_rng(0)
     return [
         random.random(tensor.shape).astype(tensor.dtype) if tensor.dtype.startswith("float")
@@ -214,7 +215,7 @@ def _filled(engine: Engine) -> Session:
 
 @contextmanager
 def company(engine: Engine, cores: Sequence[int]) -> Iterator[None]:
-    """Keeps cores busy with the engine for a while."""
+    """Keep cores busy with the engine during the block."""
     stop = threading.Event()
 
     def work(core: int) -> None:

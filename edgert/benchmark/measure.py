@@ -60,17 +60,17 @@ class Figure:
         return self.value <= self.bar if self.better == "lower" else self.value >= self.bar
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {**asdict(self), "holds": self.holds}
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the machine that the figures were measured on."""
     return {"cpu": cpu_name(), "cores": core_count(), "python": platform.python_version(), "system": platform.system()}
 
 
 def cpu_ms(work: Callable[[], object]) -> float:
-    """User and system CPU milliseconds of this process, all its threads, while ``work`` runs."""
+    """Return user and system CPU milliseconds of this process, all its threads, while ``work`` runs."""
     before = resource.getrusage(resource.RUSAGE_SELF)
     work()
     after = resource.getrusage(resource.RUSAGE_SELF)
@@ -78,14 +78,14 @@ def cpu_ms(work: Callable[[], object]) -> float:
 
 
 def wall_ms(work: Callable[[], object]) -> float:
-    """Wall-clock milliseconds of ``work``."""
+    """Return wall-clock milliseconds of ``work``."""
     started = perf_counter_ns()
     work()
     return (perf_counter_ns() - started) / 1e6
 
 
 def in_turn(rounds: int, *works: Callable[[], float]) -> list[list[float]]:
-    """Runs the works A B A B …, so that a machine that slows down slows all; their figures, work by work."""
+    """Run the works A B A B …, so that a slow phase affects all; return their figures, work by work."""
     samples: list[list[float]] = [[] for _ in works]
     for _ in range(rounds):
         for taken, work in zip(samples, works, strict=True):
@@ -94,5 +94,5 @@ def in_turn(rounds: int, *works: Callable[[], float]) -> list[list[float]]:
 
 
 def median_ratio(first: Sequence[float], second: Sequence[float]) -> float:
-    """The median of the pairwise ratios first/second."""
+    """Return the median of the pairwise ratios first/second."""
     return statistics.median(a / b for a, b in zip(first, second, strict=True))

@@ -45,18 +45,18 @@ class Pass:
     """A stage that passes everything on."""
 
     def open(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def process(self, result: Result) -> Result:
-        """The result itself."""
+        """Return the result unchanged."""
         return result
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def null_chain(stages: int, frames: int) -> tuple[Runner, Counter]:
-    """A runner of a blank source, ``stages`` null stages and a null sink."""
+    """Return a runner of a blank source, ``stages`` null stages and a null sink."""
     counter = Counter()
     source = SourceStage(source="synthetic:blank", size="64x64", limit=frames)  # type: ignore[arg-type]
     nodes = [Node("null", source_for("null", source, counter, REAL, Path()))]
@@ -67,7 +67,7 @@ def null_chain(stages: int, frames: int) -> tuple[Runner, Counter]:
 
 
 def run_ns(runner: Runner) -> int:
-    """Wall nanoseconds from start to end."""
+    """Return wall nanoseconds from start to end."""
     started = perf_counter_ns()
     runner.start()
     runner.wait()
@@ -75,7 +75,7 @@ def run_ns(runner: Runner) -> int:
 
 
 def hop(rounds: int = 9, frames: int = 4000) -> Figure:
-    """Microseconds that one more stage adds to every frame, at full speed: (9 stages − 1 stage) / 8."""
+    """Return microseconds that one more stage adds to every frame, at full speed: (9 stages − 1 stage) / 8."""
     short = [run_ns(null_chain(1, frames)[0]) for _ in range(rounds)]
     long = [run_ns(null_chain(9, frames)[0]) for _ in range(rounds)]
     hops = [(b - a) / 8 / frames / 1e3 for a, b in zip(short, long, strict=True)]
@@ -83,11 +83,11 @@ def hop(rounds: int = 9, frames: int = 4000) -> Figure:
 
 
 def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figure]:
-    """Python objects and resident memory left behind by a run of a null pipeline.
+    """Return Python objects and resident memory that a null pipeline's run leaves behind.
 
-    One frame is under way at a time, so that at each reading every thread of the pipeline stands at the same place.
-    Other threads of this process, such as one that draws a progress bar, come and go with objects of their own; what a
-    frame leaves behind grows in every round, so the round with the least growth counts.
+    One frame is in the pipeline at a time, so that every thread is at the same point at each reading. Other threads of
+    this process, such as a progress bar's, create and drop objects. A frame's leak grows in every round, so the round
+    with the least growth counts.
     """
     counter = Counter()
     source = ApiSource("null", SourceStage(source="api"), counter, REAL)
@@ -97,7 +97,7 @@ def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figu
         """A sink that notes when a frame has arrived."""
 
         def process(self, result: Result) -> None:  # type: ignore[override]
-            """Notes it."""
+            """Note the arrival."""
             done.put(None)
 
     nodes = [Node("null", source), Node("pass", Pass()), Node("end", Arrival())]
@@ -128,10 +128,9 @@ def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figu
 
 
 def overhead(config: ModelConfig, rounds: int = 7, frames: int = 60, bar: float | None = 0.97) -> Figure:
-    """Frames per second of the pipeline over those of the bare engine with as many threads, taken in turn.
+    """Return frames per second of the pipeline over those of the bare engine with as many threads, in turn.
 
-    The source gives one image of the network's own size again and again; the pipeline converts, normalizes and
-    decodes it each time.
+    The source repeats one image of the network's own size; the pipeline converts, normalizes and decodes it each time.
     """
     threads = core_count()
     replicas = min(threads, MOST_REPLICAS)
@@ -164,7 +163,7 @@ class _Stopwatch(NullSink):
         self._first_ns = self._last_ns = self._count = 0
 
     def process(self, result: Result) -> None:
-        """Notes the time."""
+        """Note the time."""
         self._last_ns = perf_counter_ns()
         self._first_ns = self._first_ns or self._last_ns
         self._count += 1
@@ -179,9 +178,12 @@ _LEAST_RUNS, _WARM_S = 5, 0.5
 
 
 def engine_speed(path: Path, threads: int, runs: int = 50, limit_s: float = math.inf) -> Figure:
-    """Return milliseconds per run of one model by itself.
+    """Return milliseconds per run of one model alone.
 
     Args:
+        path: of the model.
+        threads: of the engine.
+        runs: to measure.
         limit_s: after which no further run begins, once there are five.
     """
     options = EngineOptions(threads, store=FileStore(cache_folder() / "ort"))
@@ -234,15 +236,15 @@ class Still:
             yield Frame("still", n, REAL.now_ns(), n, width, height, "bgr", (self._image,), lease)
 
     def stats(self) -> SourceStats:
-        """Nothing ever happens."""
+        """Return statistics without events."""
         return SourceStats()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
 
 def inference_of(config: ModelConfig, engine: Engine) -> tuple[HostInference, Session]:
-    """What an infer stage runs, and the session in it."""
+    """Return the runner of an infer stage, and its session."""
     session = engine.session()
     tensor = session.inputs[image_input(session.inputs, str(config.onnx))]
     return HostInference(

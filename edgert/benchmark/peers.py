@@ -35,15 +35,16 @@ Run = Callable[[], Mapping[str, Array]]
 
 
 def module_run(spec: str, feeds: Mapping[str, Array], outputs: Sequence[str], threads: int) -> tuple[str, Run]:
-    """A module in inference mode, as it is: neither compiled nor converted.
+    """Return a run of a module in inference mode, neither compiled nor converted.
 
     Args:
         spec: ``module:function``, which takes nothing and returns an ``nn.Module``.
         feeds: input → array, given in this order.
-        outputs: what the module's results are called, in their order.
+        outputs: names for the module's results, in their order.
+        threads: of PyTorch.
 
     Returns:
-        ``"torch 2.13.0"``, and what runs it once: output → array.
+        ``"torch 2.13.0"``, and a function that runs it once: output → array.
 
     Raises:
         DeviceError: PyTorch is not installed.
@@ -113,7 +114,7 @@ class Subject:
 
 
 def against(target: Path, peer: str, torch: str | None = None, rounds: int = 41) -> Iterator[Figure]:
-    """How many times as fast edgert is, model by model.
+    """Yield how many times as fast edgert is, model by model.
 
     Args:
         target: an ONNX file, a pipeline or a bundle; a bundle that was tuned here runs as tuned.
@@ -148,7 +149,7 @@ def against(target: Path, peer: str, torch: str | None = None, rounds: int = 41)
 
 @contextmanager
 def _subjects(target: Path) -> Iterator[list[Subject]]:
-    """The models of a target; a bundle's files are there inside the block only."""
+    """Yield the models of a target; a bundle's files exist inside the block only."""
     if target.suffix == ".onnx":
         config = ModelConfig(onnx=target, task=EmbedTask(embed="none"))
         yield [Subject(target.stem, config, load(target), target)]
@@ -203,7 +204,7 @@ def _race(subject: Subject, peer: str, torch: str | None, rounds: int) -> Figure
 
 
 def _tactic(config: ModelConfig, model: Model) -> Tactic:
-    """A section, one frame at a time where it leaves that open: the peer has one loop as well."""
+    """Return a section's tactic, one frame at a time by default: the peer has one loop as well."""
     replicas = config.replicas or 1
     threads = max(1, (config.threads or core_count()) // replicas)
     pinned = isinstance(config.placement, ReplicateConfig)
@@ -213,7 +214,7 @@ def _tactic(config: ModelConfig, model: Model) -> Tactic:
 
 
 def _apart(wanted: Mapping[str, Array], made: Mapping[str, Array]) -> float | None:
-    """Root of the mean squared difference over that of the peer; None where outputs are not the same tensors."""
+    """Return the RMS difference over the peer's RMS; None where outputs are not the same tensors."""
     if any(name not in wanted or wanted[name].shape != array.shape for name, array in made.items()):
         return None
     pairs = [(wanted[name].astype(float).ravel(), array.astype(float).ravel()) for name, array in made.items()]

@@ -28,18 +28,18 @@ _CPU_CAPS = "sys/devices/system/cpu/cpu*/cpufreq/scaling_max_freq"
 
 
 def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shared_profile.SharedProfile:
-    """What a bundle that was finished on a Jetson has measured there.
+    """Return the measurements of a bundle that was finished on a Jetson.
 
-    Clocks are the caps that are set now, where this machine is that board in that mode, else those of the mode.
+    Clocks are the present caps, where this machine is that board in that mode, else those of the mode.
 
     Args:
         bundle: from ``edgert build BUNDLE -o BUNDLE`` on the board.
-        run: summary of ``edgert run BUNDLE --json`` there, for what stages other than models take.
+        run: summary of ``edgert run BUNDLE --json`` there, for times of stages other than models.
         root: where the files of a running Linux are.
 
     Raises:
         ConfigError: times of no board that edgert knows, or of several; the summary is of another pipeline.
-        ArtifactError: the bundle or the summary is damaged, no engine was timed, or the figures cannot be.
+        ArtifactError: the bundle or the summary is damaged, no engine was timed, or figures are impossible.
     """
     if not is_bundle(bundle):
         raise ConfigError(
@@ -87,7 +87,7 @@ def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shar
 def _timed(
     found: Sequence[tuple[Mapping[str, str], MeasuredEngine]], where: str, here: Machine
 ) -> tuple[Mapping[str, str], list[MeasuredEngine]]:
-    """Of one machine: this one, if it is among several. Raises ConfigError."""
+    """Return the engines of one machine: this one, if it is among several. Raises ConfigError."""
     places = {(one.board, one.mode) for _, one in found}
     if (here.name, here.mode) in places:
         places = {(here.name, here.mode)}
@@ -155,7 +155,7 @@ def _engine(engine: MeasuredEngine, numbers: Mapping[str, int]) -> shared_profil
 
 
 def _stages(file: PipelineFile, engine: MeasuredEngine, run: Path) -> list[shared_profile.Stage]:
-    """Raises ConfigError where the summary is none, or has none of the pipeline's stages."""
+    """Return the stages of a run's summary. Raises ConfigError for anything else, or another pipeline's."""
     at = board(engine.board)
     known = board_stages(file, at, at.mode(engine.mode), profiles=()).kinds
     times = read_stage_times(run)
@@ -176,7 +176,7 @@ def _stages(file: PipelineFile, engine: MeasuredEngine, run: Path) -> list[share
 
 
 def lines(found: shared_profile.SharedProfile) -> Iterator[str]:
-    """What a shared profile says, for people."""
+    """Yield a shared profile in words."""
     clocks = ", ".join(f"{key.removesuffix('_mhz').upper()} {mhz:g} MHz" for key, mhz in found.clocks.items())
     software = (f"JetPack {found.software.jetpack}", f"TensorRT {found.software.tensorrt}")
     versions = ", ".join(text for text in software if not text.endswith(" "))

@@ -40,7 +40,7 @@ from edgert.stages.source.kinds import source_for
 
 
 def write_scene(path: Path, width: int, height: int, frames: int, seed: int = 5) -> Path:
-    """Encodes the demo's images, H.264 CRF 23; returns ``path``."""
+    """Encode the demo's images, H.264 CRF 23; return ``path``."""
     size = f"{width}x{height}"
     config = SourceStage(source=demo_images(), size=size, fps=30, seed=seed, limit=frames)  # type: ignore[arg-type]
     source = source_for("scene", config, Counter(), REAL, Path())
@@ -71,7 +71,7 @@ class Letterbox:
     scale: float
 
     def config(self) -> InputConfig:
-        """The same, as edgert's input section."""
+        """Return it as edgert's input section."""
         return InputConfig(
             resize="letterbox",
             anchor="top_left" if self.top_left else "center",
@@ -80,7 +80,7 @@ class Letterbox:
         )
 
     def apply(self, bgr: npt.NDArray[np.uint8]) -> tuple[F32, Geometry]:
-        """A (1, 3, height, width) float32 tensor and the way back, as the usual code makes them."""
+        """Return a (1, 3, height, width) float32 tensor and the mapping back, made by the usual OpenCV code."""
         h, w = bgr.shape[:2]
         ratio = min(self.width / w, self.height / h)
         new_w, new_h = round(w * ratio), round(h * ratio)
@@ -97,7 +97,7 @@ class Letterbox:
 
 
 def read_bgr(clip: Path) -> Iterator[npt.NDArray[np.uint8]]:
-    """Frames as ``cv2.VideoCapture`` gives them."""
+    """Yield frames as ``cv2.VideoCapture`` gives them."""
     capture = cv2.VideoCapture(str(clip))
     try:
         while True:
@@ -110,7 +110,7 @@ def read_bgr(clip: Path) -> Iterator[npt.NDArray[np.uint8]]:
 
 
 def preprocess_cost(clip: Path, frames: int, size: int = 640, rounds: int = 7) -> list[Figure]:
-    """CPU milliseconds per frame from a video file to the network's tensor, and the copies made on the way."""
+    """Return CPU milliseconds and copies per frame, from a video file to the network's tensor."""
     recipe = Letterbox(size, size, False, True, 1 / 255)
     tensor = aligned_empty((1, 3, size, size), np.float32)
     preprocessor, counter = Preprocessor(recipe.config(), tensor), Counter()
@@ -142,7 +142,7 @@ def preprocess_cost(clip: Path, frames: int, size: int = 640, rounds: int = 7) -
 
 
 def preprocess_error(clip: Path, size: int = 640) -> Figure:
-    """Mean difference, in gray levels, between our tensor and the OpenCV loop's, over the image's part of it."""
+    """Return the mean difference, in gray levels, between our tensor and the OpenCV loop's, inside the image."""
     recipe = Letterbox(size, size, False, True, 1 / 255)
     tensor = aligned_empty((1, 3, size, size), np.float32)
     preprocessor = Preprocessor(recipe.config(), tensor)
@@ -173,14 +173,14 @@ _QUICK_S = 2.0
 
 
 def bench(target: Path, quick: bool = False) -> Iterator[Figure]:
-    """Figures one by one, as they are taken.
+    """Yield figures one by one, as they are measured.
 
-    Only exact figures keep their bars: times, memory and sizes of packages are those of this machine, for which
-    there is no bar. ``make bench`` judges all of them.
+    Only exact figures keep their bars. Times, memory and sizes of packages are those of this machine, without a bar.
+    ``make bench`` judges all of them.
 
     Args:
-        target: an ONNX model: its speed alone, by threads. A pipeline: what edgert adds to each of its models, and
-            what edgert itself costs: hops, growth, start-up, and video decoding beside OpenCV's.
+        target: an ONNX model: its speed alone, by threads. A pipeline: edgert's overhead for each of its models, and
+            costs of edgert itself: hops, growth, start-up, and video decoding beside OpenCV's.
         quick: a third of the rounds; of a model alone, seconds.
 
     Raises:
@@ -216,10 +216,11 @@ _RSS = "from edgert.meters import peak_rss_bytes; print(peak_rss_bytes() / 2**20
 
 
 def startup(pipeline: Path, rounds: int = 5) -> list[Figure]:
-    """Import, help, first result, resident memory and install size.
+    """Return import, help, first result, resident memory and install size.
 
     Args:
-        pipeline: a pipeline whose first result is waited for, from a cold process with a warm cache.
+        pipeline: whose first result is timed, from a cold process with a warm cache.
+        rounds: of each.
     """
     return [
         _process("import edgert", ["-c", "import edgert"], 300.0, rounds, less=["-c", "pass"]),
@@ -231,7 +232,7 @@ def startup(pipeline: Path, rounds: int = 5) -> list[Figure]:
 
 
 def first_result(pipeline: Path, rounds: int = 5) -> Figure:
-    """Seconds from the start of the process to the first result of the pipeline, the engine cache being warm."""
+    """Return seconds from the start of the process to the pipeline's first result, with a warm engine cache."""
     code = (
         "import sys, edgert\n"
         f"with edgert.Pipeline({str(pipeline)!r}) as pipeline:\n"
@@ -252,13 +253,13 @@ def first_result(pipeline: Path, rounds: int = 5) -> Figure:
 
 
 def resident(rounds: int = 3) -> Figure:
-    """Peak resident memory once everything a pipeline uses is imported and no model is loaded."""
+    """Return peak resident memory after all imports of a pipeline, without a model."""
     samples = [float(_output(["-c", f"{_EVERYTHING}; {_RSS}"])) for _ in range(rounds)]
     return Figure("resident memory before a model", statistics.median(samples), "MiB", 150.0, n=rounds)
 
 
 def installed() -> list[Figure]:
-    """Packages that edgert brings when it is installed without extras, and their size on disk, in this environment."""
+    """Return the packages of edgert without extras, and their size on disk, in this environment."""
     names = _needed("edgert")
     size = sum(_size_bytes(name) for name in names)
     return [
@@ -282,7 +283,7 @@ def _output(arguments: list[str]) -> str:
 
 
 def _needed(package: str, found: set[str] | None = None) -> set[str]:
-    """A package and all that it requires, without extras."""
+    """Return a package and all its requirements, without extras."""
     found = set() if found is None else found
     key = re.sub(r"[-_.]+", "-", package).lower()
     if key in found:

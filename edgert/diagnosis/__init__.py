@@ -16,7 +16,7 @@ _PACKAGES = ("onnxruntime", "cv2", "av", "gi", "cuda", "tensorrt", "pycuda", "nv
 
 
 def extensions(evidence: Evidence) -> Finding:
-    """Every kind that an installed package adds, imported to see whether it can be used."""
+    """Report every kind that an installed package adds, imported to test it."""
     found = []
     for registry, claim in foreign():
         trouble = ""
@@ -64,7 +64,7 @@ PROBES: dict[str, Probe] = {
 
 
 def doctor(*, root: str | Path = "/", ask: Ask = ask_all) -> tuple[Finding, ...]:
-    """Looks at the machine under ``root`` and at the packages of this Python. Uses no network and opens no camera.
+    """Examine the machine under ``root`` and the packages of this Python. Uses no network and opens no camera.
 
     The display is opened for a moment, and shows nothing.
 

@@ -15,7 +15,7 @@ _NO_GPU = "not needed: no NVIDIA GPU here"
 
 
 def onnx_runtime(evidence: Evidence) -> Finding:
-    """The engine that runs everywhere."""
+    """Report the engine that runs everywhere."""
     answer = evidence.answers["onnxruntime"]
     if not answer.works:
         return Finding("ONNX Runtime", "no", answer.error or "not installed", "pip install onnxruntime")
@@ -24,7 +24,7 @@ def onnx_runtime(evidence: Evidence) -> Finding:
 
 
 def gpu(evidence: Evidence) -> Finding:
-    """GPUs that the CUDA driver drives."""
+    """Report GPUs of the CUDA driver."""
     answer = evidence.answers["cuda"]
     gpus, driver = answer.facts.get("gpus", ()), answer.facts.get("driver")
     if gpus:
@@ -49,7 +49,7 @@ def gpu(evidence: Evidence) -> Finding:
 
 
 def tensorrt(evidence: Evidence) -> Finding:
-    """TensorRT's Python binding; on a Jetson, why this Python does not see the one of JetPack."""
+    """Report TensorRT's Python binding; on a Jetson, why this Python does not see the one of JetPack."""
     answer = evidence.answers["tensorrt"]
     if answer.works:
         version, beware = str(answer.facts["version"]), not_supported(evidence)
@@ -73,7 +73,7 @@ def tensorrt(evidence: Evidence) -> Finding:
 
 
 def not_supported(evidence: Evidence) -> str:
-    """That TensorRT-RTX does not list the GPU's compute capability; empty where it does."""
+    """Return a note where TensorRT-RTX does not list the GPU's compute capability; empty where it does."""
     listed = evidence.answers["tensorrt"].facts.get("capabilities", ())
     compute = next((gpu["compute"] for gpu in evidence.answers["cuda"].facts.get("gpus", ())), "")
     if not listed or not compute or compute in listed:
@@ -82,7 +82,7 @@ def not_supported(evidence: Evidence) -> str:
 
 
 def dla(evidence: Evidence) -> Finding:
-    """DLA cores of the board, and whether the TensorRT here can use them."""
+    """Report DLA cores of the board, and whether the TensorRT here can use them."""
     here, answer = evidence.machine, evidence.answers["tensorrt"]
     if here.board is None or not here.board.dla.cores:
         owner = here.board.title if here.board else "this machine"
@@ -101,7 +101,7 @@ def dla(evidence: Evidence) -> Finding:
 
 
 def pycuda(evidence: Evidence) -> Finding:
-    """CUDA memory from Python."""
+    """Report CUDA memory from Python."""
     answer = evidence.answers["pycuda"]
     if answer.works:
         return Finding("pycuda", "yes", str(answer.facts["version"]))
@@ -115,8 +115,10 @@ def pycuda(evidence: Evidence) -> Finding:
 
 
 def engines(evidence: Evidence) -> Finding:
-    """What runs the models of a pipeline without ``engines:``, and why nothing better does: what
-    :func:`~edgert.assemble.default_engines.with_default_engines` finds when one starts."""
+    """Report what runs the models of a pipeline without ``engines:``, and why nothing better does.
+
+    It is the choice of :func:`~edgert.assemble.default_engines.with_default_engines` at a start.
+    """
     left_out, here = "where engines: is left out", evidence.machine
     if not evidence.has_gpu and not here.is_jetson:
         return Finding("engines", "yes", f"ONNX Runtime on the CPU, {left_out}: no NVIDIA GPU here")
@@ -145,8 +147,10 @@ def engines(evidence: Evidence) -> Finding:
 
 
 def _dla_compiler_fix(l4t: str) -> str:
-    """Return how libnvdla_compiler.so is got on a release of Jetson Linux. Its package ends with JetPack 6; an older
-    TensorRT, such as a container's, still wants it."""
+    """Return how to install libnvdla_compiler.so on a release of Jetson Linux.
+
+    Its package ends with JetPack 6; an older TensorRT, such as a container's, still needs it.
+    """
     if int(l4t.partition(".")[0] or 0) >= _FIRST_WITHOUT_DLA_COMPILER:
         return (
             "no package has it from JetPack 7.2 on: an image without the DLA, or the host's own TensorRT, on the board"
@@ -162,7 +166,7 @@ def _driver_fix(evidence: Evidence) -> str:
 
 
 def _has_card(root: Path) -> bool:
-    """Whether an NVIDIA display controller is on the PCI bus (vendor 0x10de, class 0x03….)."""
+    """Return whether an NVIDIA display controller is on the PCI bus (vendor 0x10de, class 0x03….)."""
     devices = (root / "sys/bus/pci/devices").glob("*")
     return any(_starts(device / "vendor", "0x10de") and _starts(device / "class", "0x03") for device in devices)
 
@@ -172,7 +176,7 @@ def _starts(path: Path, text: str) -> bool:
 
 
 def _jetson_tensorrt(root: Path) -> Finding:
-    """The binding is bound to the system's Python, so a virtual environment must be of that Python and see it."""
+    """Report the binding of the system's Python, which a virtual environment must be made of and see."""
     bound = next(iter(sorted(root.glob("usr/lib/python3*/dist-packages/tensorrt"))), None)
     if bound is not None:
         interpreter = bound.parents[1].name

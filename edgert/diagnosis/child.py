@@ -1,8 +1,8 @@
 """Asks one vendor package about itself and prints the answer as JSON.
 
-Run as a program, ``python child.py onnxruntime``: a native package that crashes, hangs or prints when it is imported
-then harms this process only, and nobody pays for the import but who asked. Packages are imported by name because their
-doors are elsewhere: nothing here uses them.
+It runs as a program, ``python child.py onnxruntime``. So a native package that crashes, hangs or prints on import
+affects this process only, and only its query pays for the import. Packages are imported by name because their doors are
+elsewhere: nothing here uses them.
 """
 
 import json
@@ -26,14 +26,16 @@ ELEMENTS = (
 
 
 def onnxruntime() -> Facts:
-    """Version and execution providers."""
+    """Return version and execution providers."""
     package = import_module("onnxruntime")
     return {"version": package.__version__, "providers": package.get_available_providers()}
 
 
 def tensorrt() -> Facts:
-    """Version of the Python binding: of TensorRT, else of TensorRT-RTX, which then begins with ``RTX`` and comes with
-    the compute capabilities that it lists."""
+    """Return the version of the Python binding: of TensorRT, else of TensorRT-RTX.
+
+    That begins with ``RTX`` and comes with the compute capabilities that it lists.
+    """
     name = next(name for name in _PACKAGES["tensorrt"] if find_spec(name) is not None)
     package = import_module(name)
     if "rtx" not in name:
@@ -44,14 +46,14 @@ def tensorrt() -> Facts:
 
 
 def dla() -> Facts:
-    """DLA cores that TensorRT's builder can use."""
+    """Return DLA cores that TensorRT's builder can use."""
     package = import_module("tensorrt")
     builder = package.Builder(package.Logger(package.Logger.ERROR))
     return {"cores": builder.num_DLA_cores}
 
 
 def cuda() -> Facts:
-    """The CUDA driver and its GPUs; ``driver`` is None without one."""
+    """Return the CUDA driver and its GPUs; ``driver`` is None without one."""
     from edgert.board.devices import cuda_driver
 
     driver = cuda_driver()
@@ -61,7 +63,7 @@ def cuda() -> Facts:
 
 
 def av() -> Facts:
-    """Versions of PyAV and its FFmpeg, and which codecs and inputs that has."""
+    """Return versions of PyAV and its FFmpeg, and its codecs and inputs."""
     package = import_module("av")
     return {
         "version": package.__version__,
@@ -74,7 +76,7 @@ def av() -> Facts:
 
 
 def cv2() -> Facts:
-    """Version, place, and whether it was built with GStreamer."""
+    """Return version, place, and whether it was built with GStreamer."""
     package = import_module("cv2")
     lines = [line.split(":", 1) for line in package.getBuildInformation().splitlines() if ":" in line]
     built = {name.strip(): value.strip() for name, value in lines}
@@ -86,7 +88,7 @@ def cv2() -> Facts:
 
 
 def gi() -> Facts:
-    """Version of GStreamer, and which elements are installed. The first call on a machine may scan all its plugins."""
+    """Return GStreamer's version and installed elements. The first call on a machine may scan all its plugins."""
     package = import_module("gi")
     package.require_version("Gst", "1.0")
     gst = import_module("gi.repository.Gst")
@@ -98,14 +100,16 @@ def gi() -> Facts:
 
 
 def pycuda() -> Facts:
-    """Version, and whether its driver module loads."""
+    """Return version, and whether its driver module loads."""
     import_module("pycuda.driver")
     return {"version": import_module("pycuda").VERSION_TEXT}
 
 
 def nvdec() -> Facts:
-    """Version of the package that decodes and encodes video on a GPU, and why this one does not encode; importing it
-    loads the driver's libraries."""
+    """Return version of the package for video on a GPU, and why this GPU does not encode.
+
+    Its import loads the driver's libraries.
+    """
     package, no_nvenc = import_module("PyNvVideoCodec"), ""
     try:
         no_nvenc = "" if package.GetEncoderCaps().get("num_encoder_engines", 1) else "this GPU has no NVENC"
@@ -116,7 +120,7 @@ def nvdec() -> Facts:
 
 
 def display() -> Facts:
-    """What shows the windows of ``sink: display``, and why nothing better or nothing at all does."""
+    """Return the viewer for ``sink: display``, and why nothing better works, or nothing at all."""
     from edgert.errors import DeviceError
     from edgert.stages.sink import viewers
 
@@ -148,7 +152,7 @@ _PACKAGES = {  # of questions that are not named after theirs
 
 
 def answer(name: str) -> Facts:
-    """What the package reports; ``{"absent": True}`` when it is not installed. Raises whatever its import raises."""
+    """Return the package's report; ``{"absent": True}`` without the package. Raises its import's errors."""
     if name not in _OURS and all(find_spec(one) is None for one in _PACKAGES.get(name, (name,))):
         return {"absent": True}
     return QUESTIONS[name]()
@@ -163,7 +167,7 @@ def _has(kind: Any, name: str, mode: str) -> bool:
 
 
 def main() -> None:
-    """Answers the question in the first argument; standard output carries the answer only."""
+    """Answer the question in the first argument; standard output has the answer only."""
     # A script's own folder comes first on the path, where our modules could hide others; edgert comes last instead.
     file = Path(__file__).resolve()
     sys.path[:] = [*(folder for folder in sys.path if folder != str(file.parent)), str(file.parents[2])]

@@ -33,7 +33,7 @@ OLDEST_PYTHON = (3, 10)
 
 
 def python(evidence: Evidence) -> Finding:
-    """The interpreter."""
+    """Report the interpreter."""
     place = "virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
     detail = f"{platform.python_version()}, {sys.executable} ({place})"
     if sys.version_info[:2] < OLDEST_PYTHON:
@@ -42,7 +42,7 @@ def python(evidence: Evidence) -> Finding:
 
 
 def edgert(evidence: Evidence) -> Finding:
-    """This edgert and where it runs from."""
+    """Report this edgert and its location."""
     from edgert._version import __version__
 
     root = checkout()
@@ -51,7 +51,7 @@ def edgert(evidence: Evidence) -> Finding:
 
 
 def board(evidence: Evidence) -> Finding:
-    """Board, L4T, JetPack and power mode."""
+    """Report board, L4T, JetPack and power mode."""
     here = evidence.machine
     if not here.is_jetson:
         system = f"{platform.system()} {platform.machine()}"
@@ -86,7 +86,7 @@ def board(evidence: Evidence) -> Finding:
 
 
 def cpu(evidence: Evidence) -> Finding:
-    """Cores, and how many of them this process may use."""
+    """Report cores, and how many of them this process may use."""
     here, quota, usable = evidence.machine, core_quota(evidence.root), core_count(evidence.root)
     limit = f" (container limit {quota:g})" if quota else ""
     off = here.cores_present - here.cores
@@ -103,7 +103,7 @@ _SWAP_FIX = (
 
 
 def memory(evidence: Evidence) -> Finding:
-    """Memory in all and to be had, and what may be swapped out to."""
+    """Report total and available memory, and swap."""
     found, areas = system_memory(evidence.root), swap_areas(evidence.root)
     if not found.total_bytes:
         return Finding("memory", "optional", "unknown: this system has no /proc/meminfo")
@@ -120,7 +120,7 @@ def memory(evidence: Evidence) -> Finding:
 
 
 def over_current(evidence: Evidence) -> Finding:
-    """How often a Jetson lowered its clocks since boot because it drew too much."""
+    """Report how often a Jetson lowered its clocks since boot because of its current."""
     name = "over-current"
     if not evidence.machine.is_jetson:
         return Finding(name, "optional", "not needed: not a Jetson")
@@ -137,7 +137,7 @@ def over_current(evidence: Evidence) -> Finding:
 
 
 def cache(evidence: Evidence) -> Finding:
-    """The folder of compiled engines: may it be written, what is in it, how much room is left."""
+    """Report the folder of compiled engines: whether it is writable, its content, free space."""
     folder = cache_folder()
     above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -164,7 +164,7 @@ _VENV = "and a virtual environment made with --system-site-packages"
 
 
 def pyav(evidence: Evidence) -> Finding:
-    """PyAV and the FFmpeg inside."""
+    """Report PyAV and its FFmpeg."""
     answer = evidence.answers["av"]
     if not answer.works:
         return Finding("PyAV", "no", answer.error or "not installed", "pip install av")
@@ -174,7 +174,7 @@ def pyav(evidence: Evidence) -> Finding:
 
 
 def codecs(evidence: Evidence) -> Finding:
-    """What PyAV's FFmpeg decodes and encodes, and whether it reads cameras itself."""
+    """Report the codecs of PyAV's FFmpeg, and whether it reads cameras itself."""
     answer = evidence.answers["av"]
     if not answer.works:
         return Finding("codecs", "optional", "unknown without PyAV", "see PyAV")
@@ -191,7 +191,7 @@ def codecs(evidence: Evidence) -> Finding:
 
 
 def nvdec(evidence: Evidence) -> Finding:
-    """Which sources are decoded by hardware: through PyNvVideoCodec, or GStreamer's nvv4l2decoder on a Jetson."""
+    """Report sources decoded in hardware: by PyNvVideoCodec, or GStreamer's nvv4l2decoder on a Jetson."""
     answer, here, videos = evidence.answers["nvdec"], evidence.machine, "files and network streams"
     desktop = ""
     if answer.works and here.has_desktop_nvdec and evidence.has_gpu:
@@ -220,7 +220,7 @@ def nvdec(evidence: Evidence) -> Finding:
 
 
 def nvenc(evidence: Evidence) -> Finding:
-    """What encodes ``sink: video``: PyNvVideoCodec, GStreamer's nvv4l2h264enc on a Jetson, or the processor."""
+    """Report the encoder of ``sink: video``: PyNvVideoCodec, a Jetson's nvv4l2h264enc, or the processor."""
     answer, here, cpu = evidence.answers["nvdec"], evidence.machine, "video is encoded by the CPU"
     if here.board is not None and here.board.encoder is not None and not here.board.encoder.engines:
         return Finding("NVENC", "optional", f"{cpu}: a {here.board.title} has no encoder")
@@ -245,7 +245,7 @@ def nvenc(evidence: Evidence) -> Finding:
 
 
 def opencv(evidence: Evidence) -> Finding:
-    """The cv2 that is imported. GStreamer inside is not needed: edgert brings its own."""
+    """Report the imported cv2. It needs no GStreamer: edgert has its own."""
     answer = evidence.answers["cv2"]
     if not answer.works:
         return Finding("OpenCV", "no", answer.error or "not installed", "pip install opencv-python-headless")
@@ -257,7 +257,7 @@ def opencv(evidence: Evidence) -> Finding:
 
 
 def opencv_wheels(evidence: Evidence) -> Finding:
-    """Whether several wheels write into the same folder, where the last one installed wins file by file."""
+    """Report several wheels in one folder, where the last one installed wins file by file."""
     names = sorted(_installed().intersection(OPENCV_WHEELS))
     if len(names) > 1:
         detail = f"{' and '.join(names)} own the same folder cv2; whichever came last is in use"
@@ -267,7 +267,7 @@ def opencv_wheels(evidence: Evidence) -> Finding:
 
 
 def gstreamer(evidence: Evidence) -> Finding:
-    """GStreamer through PyGObject: on a Jetson the way to CSI cameras and the hardware decoder."""
+    """Report GStreamer through PyGObject: on a Jetson for CSI cameras and the hardware decoder."""
     answer, on_jetson = evidence.answers["gi"], evidence.machine.is_jetson
     if not answer.works:
         bound = any(evidence.root.glob("usr/lib/python3*/dist-packages/gi"))
@@ -289,7 +289,7 @@ def gstreamer(evidence: Evidence) -> Finding:
 
 
 def camera_devices(evidence: Evidence) -> Finding:
-    """CSI sensors and other V4L2 devices, by name and driver, and whether the former can be reached."""
+    """Report CSI sensors and other V4L2 devices, and whether the former can be reached."""
     found, sensors, here = cameras(evidence.root), csi_sensors(evidence.root), evidence.machine
     no_csi = why_no_csi(here.soc, here.l4t)
     if no_csi and all(camera.is_readable for camera in found):
@@ -314,7 +314,7 @@ def camera_devices(evidence: Evidence) -> Finding:
 
 
 def display(evidence: Evidence) -> Finding:
-    """What `sink: display` would show its windows by."""
+    """Report the viewer of `sink: display`."""
     answer = evidence.answers["display"]
     facts = answer.facts
     if not facts.get("viewer"):

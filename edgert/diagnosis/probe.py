@@ -75,10 +75,10 @@ class Evidence:
 
 
 def facts(root: str | Path = "/") -> dict[str, Any]:
-    """Versions, board and cache of this machine, as plain data.
+    """Return versions, board and cache of this machine, as plain data.
 
-    The name of the board, its power mode and releases are empty where there are none; the bytes are what the cache's
-    disk has left for this user.
+    The name of the board, its power mode and releases are empty where there are none; the bytes are free space of the
+    cache's disk for this user.
 
     Raises:
         ArtifactError: there is no home folder, and no ``EDGERT_CACHE``.
@@ -104,14 +104,14 @@ TIMEOUT_S = 30.0
 
 
 def ask_all(names: Iterable[str]) -> dict[str, Answer]:
-    """Every package's answer by name, as many at a time as there are cores. Blocks until the last has answered."""
+    """Return every package's answer by name, in parallel on all cores. Blocks until the last has answered."""
     names = tuple(names)
     with ThreadPoolExecutor(max_workers=core_count()) as pool:
         return dict(zip(names, pool.map(ask, names), strict=True))
 
 
 def ask(name: str, timeout_s: float = TIMEOUT_S, program: Path = _CHILD) -> Answer:
-    """One package's answer. Never raises: whatever goes wrong is the answer. Blocks for ``timeout_s`` at most."""
+    """Return one package's answer. Never raises: an error is an answer. Blocks for ``timeout_s`` at most."""
     command = [sys.executable, str(program), name]
     try:
         done = subprocess.run(  # noqa: S603 - our own program, run by our own interpreter

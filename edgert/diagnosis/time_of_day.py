@@ -23,11 +23,11 @@ _LONGS = 32
 
 @dataclass(frozen=True, slots=True)
 class KernelClock:
-    """What the kernel says of its clock (adjtimex(2)).
+    """The kernel's report on its clock (adjtimex(2)).
 
     Attributes:
-        is_set: whether somebody keeps it right.
-        error_ms: the most that it can be off, as whoever keeps it estimates; without anybody it grows.
+        is_set: whether a program synchronizes it.
+        error_ms: largest error, by that program's estimate; without a program it grows.
     """
 
     is_set: bool
@@ -35,22 +35,23 @@ class KernelClock:
 
 
 def kernel_clock() -> KernelClock | None:
-    """Of this machine; None where the kernel does not say."""
+    """Return this machine's clock; None where the kernel does not report it."""
     asked = (ctypes.c_long * _LONGS)()  # a struct timex: modes, offset, freq, maxerror, …, and more room than it takes
     state = ctypes.CDLL(None, use_errno=True).adjtimex(asked)
     return None if state < 0 else KernelClock(state != _UNSYNCHRONIZED, asked[3] / 1e3)
 
 
 def time_of_day(evidence: Evidence) -> Finding:
-    """NTP's and PTP's state: who keeps this machine's clock, and how well; and hardware clocks that PTP could use."""
+    """Report NTP's and PTP's state: which programs keep the clock, their precision, and hardware clocks for PTP."""
     return finding(kernel_clock(), _daemons(evidence.root), _hardware(evidence.root))
 
 
 def finding(clock: KernelClock | None, daemons: dict[str, str], hardware: list[str]) -> Finding:
-    """What is to be said of a clock.
+    """Return the finding on a clock.
 
     Args:
-        daemons: programs that keep clocks and run here, and by which protocol.
+        clock: the kernel's report.
+        daemons: running programs that keep clocks, and their protocols.
         hardware: clocks of network adapters, for PTP.
     """
     by = ", ".join(f"{kind} ({name})" for name, kind in daemons.items())

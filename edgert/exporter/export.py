@@ -39,7 +39,7 @@ _TOLERANCE: Mapping[Form, float] = {"fp16": TOLERANCE["fp16"], "fit": REWRITE_TO
 
 
 def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
-    """A model in one of the forms.
+    """Return a model in one of the forms.
 
     Args:
         item: the model.
@@ -48,7 +48,7 @@ def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
         target: whose Q/DQ nodes: those for ONNX Runtime, or for TensorRT on a GPU or a DLA.
 
     Raises:
-        BuildError: there is no INT8 form, or what is made here does not compute what the float model does.
+        BuildError: there is no INT8 form, or a new form does not compute what the float model does.
         ModelError: dimensions stay open, where the form needs a size.
     """
     if form == "float":
@@ -74,7 +74,7 @@ def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
 
 
 def check_written(path: Path, item: Item, model: Model) -> None:
-    """Reads a file back, holds it to the ONNX standard, and runs it once beside what was to be written.
+    """Read a file back, check it against the ONNX standard, and run it once beside the original.
 
     Raises:
         ArtifactError: its outputs differ in anything.
@@ -93,7 +93,7 @@ def check_written(path: Path, item: Item, model: Model) -> None:
 
 
 def distance(item: Item, first: Model, second: Model) -> float:
-    """How far the outputs of two models are apart on one made-up input, as a part of the largest."""
+    """Return the difference of two models' outputs on one random input, as a fraction of the largest value."""
     functions = {id(model): Function(model) for model in (first, second)}
     feeds = uniform_feeds(first, item.config, 1)
     return prove(first, second, feeds, lambda model, feed: list(functions[id(model)](feed).values())).relative
@@ -172,30 +172,30 @@ def export(
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> Exported:
-    """Writes models for a Triton server, any ONNX runtime, or trtexec. Blocks until done.
+    """Write models for a Triton server, any ONNX runtime, or trtexec. Blocks until done.
 
-    A pipeline is built first, from the cached steps of earlier builds. Files that are there already are replaced, each
-    whole or not at all; others stay.
+    A pipeline is built first, from the cached steps of earlier builds. Existing files are replaced, each atomically;
+    other files stay.
 
     Args:
         source: a pipeline file or the name of a shipped one, an ONNX file, or a bundle of :func:`edgert.build`.
         output: a folder; for ``onnx`` and a single model also a file that ends in ``.onnx``.
         format: ``triton``, ``onnx`` or ``trtexec``.
         model: name of the only model to export; all by default.
-        form: ONNX form, one of :data:`FORMS`; by default what the model's precision asks for.
+        form: ONNX form, one of :data:`FORMS`; by default by the model's precision.
         target: whose INT8 form, one of :data:`TARGETS`; ONNX Runtime's by default.
         device: where Triton runs the models, ``cpu`` or ``gpu``; by default ``gpu`` where they were built for a board.
         max_batch: of requests, for Triton; see :func:`~edgert.exporter.triton.batch_of`.
-        board: name or file; of a pipeline its own by default. A bundle is for one already.
+        board: name or file; of a pipeline its own by default. A bundle already has one.
         tensorrt: release; that of the board's usual JetPack by default.
         overrides: ``key.path=value`` for a pipeline, as given to ``--set``.
         on_event: called for everything that happens during a build, from several threads.
         stop: ends a build when set.
 
     Raises:
-        ConfigError: an option that the format or the source has no use for, no such model or board, or no TensorRT is
-            known.
-        ArtifactError: nothing can be written there; or what was written does not compute what it should.
+        ConfigError: an option without a meaning for the format or source, no such model or board, or an unknown
+            TensorRT.
+        ArtifactError: nothing can be written there; or a written file does not compute what it should.
         BuildError: the format cannot take a model.
         EdgertError: the source cannot be read or built.
     """
@@ -216,22 +216,22 @@ def export(
 
 
 def write_export(source: Source, options: ExportOptions) -> Exported:
-    """Writes the models of an open source. Raises as :func:`export`."""
+    """Write the models of an open source. Raises as :func:`export`."""
     _check(options, source.path, source.names, source.tensorrt)
     return {"onnx": _onnx, "triton": _triton, "trtexec": _trtexec}[options.format](source, options)
 
 
 def _check(options: ExportOptions, path: Path, names: Sequence[str], tensorrt: str) -> None:
-    """Refuses what is known before anything is built.
+    """Refuse known errors before anything is built.
 
     Args:
-        options: what was asked for.
+        options: of the export.
         path: the file that was named.
         names: of its models.
         tensorrt: release on the board, ``"10.3.0"``; empty without one.
 
     Raises:
-        ConfigError: an option that the format has no use for, several models for one file, or no TensorRT is known.
+        ConfigError: an option without a meaning for the format, several models for one file, or an unknown TensorRT.
     """
     for name in ("form", "target", "device", "max_batch"):
         if getattr(options, name) is not None and name not in _OPTIONS[options.format]:
@@ -284,7 +284,7 @@ def _trtexec(source: Source, options: ExportOptions) -> Exported:
 
 
 def _write(output: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
-    """Files below a folder, in order. Raises ArtifactError."""
+    """Write files below a folder, in order. Raises ArtifactError."""
     check_paths(files, str(output))
     if output.exists() and not output.is_dir():
         raise ArtifactError(f"cannot write {str(output)!r}", why="it is a file", fix="name a folder")

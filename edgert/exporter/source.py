@@ -127,19 +127,21 @@ def open_source(
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Source]:
-    """Opens what is to be exported, in files that are gone after the block; a pipeline is built first.
+    """Open what is to be exported, in files that exist inside the block; a pipeline is built first.
 
     Args:
-        model: name of the only one that is wanted; all by default.
+        path: a pipeline, ONNX file or bundle.
+        model: name of the only one to export; all by default.
         overrides: ``key.path=value``, for a pipeline.
-        board: name or file; of a pipeline its own by default. A bundle is for one already.
+        board: name or file; of a pipeline its own by default. A bundle already has one.
         tensorrt: release; that of the board's usual JetPack by default.
-        check: called with the models' names and the release of TensorRT on the board before a pipeline is built, which
-            takes minutes; what it raises comes out.
-        on_event, stop: as :func:`~edgert.compiler.build` takes them.
+        check: called with the models' names and the board's TensorRT before a pipeline is built, which takes minutes;
+            its errors propagate.
+        on_event: as :func:`~edgert.compiler.build` takes it.
+        stop: as :func:`~edgert.compiler.build` takes it.
 
     Raises:
-        ConfigError: options that do not go with what was named, or no such model or board.
+        ConfigError: options without a meaning for the source, or no such model or board.
         EdgertError: it cannot be read or built.
     """
 
@@ -189,7 +191,7 @@ def _item(packed: BundleModel, path: Path) -> Item:
 
 
 def _plans(packed: BundleModel, where: str) -> Iterator[Plan]:
-    """The engines of the one machine that compiled some."""
+    """Yield the engines of the one machine that compiled some."""
     found = {target: one.engines[packed.name] for target, one in packed.manifest.compiled.items()}
     if len(found) > 1:
         raise ConfigError(

@@ -24,7 +24,7 @@ from edgert.graph import TensorSpec, inputs, load, outputs, to_bytes
 
 
 class Word(str):
-    """The name of an enumeration's value, which stands without quotes."""
+    """The name of an enumeration's value, written without quotes."""
 
     __slots__ = ()
 
@@ -34,12 +34,12 @@ Message: TypeAlias = Mapping[str, Any]
 
 
 def text_of(message: Message) -> str:
-    """A message, one field a line. A sequence of scalars is one list; one of messages is the field again and again."""
+    """Return a message, one field a line. A sequence of scalars is one list; one of messages repeats the field."""
     return "".join(f"{line}\n" for line in _lines(message, ""))
 
 
 def pairs(entries: Mapping[str, Any]) -> list[Message]:
-    """A ``map`` field: its entries are messages with a key and a value."""
+    """Return a ``map`` field: its entries are messages with a key and a value."""
     return [{"key": key, "value": value} for key, value in entries.items()]
 
 
@@ -129,7 +129,7 @@ class Served:
 
 
 def repository_part(served: Served) -> dict[str, bytes]:
-    """A model's files, the configuration last: a server that looks finds the model whole.
+    """Return a model's files, the configuration last: a server that reads it finds the model complete.
 
     Raises:
         BuildError: a type or an unknown rank that Triton cannot serve; or a batch is asked of a model without one.
@@ -141,7 +141,7 @@ def repository_part(served: Served) -> dict[str, bytes]:
 
 
 def config_text(served: Served) -> str:
-    """``config.pbtxt``, with what it cannot say as comments on top. Raises BuildError as :func:`repository_part`."""
+    """Return ``config.pbtxt``, with its omissions as comments on top. Raises BuildError as :func:`repository_part`."""
     lines = [f"{served.name}, written by edgert {__version__}"]
     missing = [] if _warmup(served, batch_of(served)) else ["a warm-up: the sizes of its inputs are open"]
     if found := [*served.limitations, *missing]:
@@ -151,7 +151,7 @@ def config_text(served: Served) -> str:
 
 
 def config(served: Served) -> Message:
-    """The message ModelConfig. Raises BuildError as :func:`repository_part`."""
+    """Return the message ModelConfig. Raises BuildError as :func:`repository_part`."""
     batch = batch_of(served)
     made: dict[str, Any] = {"name": served.name, "backend": served.backend, "max_batch_size": batch}
     made["input"] = [_port(spec, batch, served) for spec in served.inputs]
@@ -175,10 +175,10 @@ def config(served: Served) -> Message:
 
 
 def batch_of(served: Served) -> int:
-    """``max_batch_size``: 0 unless the first dimension of every input and output is open and has one name.
+    """Return ``max_batch_size``: 0 unless the first dimension of every input and output is open and has one name.
 
-    Triton then adds it in front of ``dims``. A model with a fixed batch has it in its ``dims``, and so has one whose
-    first dimensions are open in different ways, as that of a list of boxes.
+    Triton then adds it in front of ``dims``. A model with a fixed batch has it in its ``dims``. So has one whose first
+    dimensions are open in different ways, as that of a list of boxes.
 
     Raises:
         BuildError: a batch is asked of a model without one.
@@ -198,7 +198,7 @@ def batch_of(served: Served) -> int:
 
 
 def _port(spec: TensorSpec, batch: int, served: Served) -> dict[str, Any]:
-    """An input or output. Triton has no empty ``dims``: a number alone is a list of one that is reshaped."""
+    """Return an input or output. Triton has no empty ``dims``: a scalar is a list of one that is reshaped."""
     if not spec.ranked:
         raise BuildError(
             f"tensor {spec.name!r} of model {served.name!r} has no known number of dimensions",
@@ -221,7 +221,7 @@ def _type(spec: TensorSpec, served: Served) -> Word:
 
 
 def _warmup(served: Served, batch: int) -> Message | None:
-    """One request of zeros, so that the first real one is not the slow one; None where a size is not known."""
+    """Return one request of zeros, so that the first real one is fast; None where a size is not known."""
     inputs: dict[str, Message] = {}
     for spec in served.inputs:
         sizes = (served.shapes or {}).get(spec.name, spec.shape)[1 if batch else 0 :]
@@ -242,7 +242,7 @@ https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with
 
 
 def served_of(item: Item, device: Device, max_batch: int | None = None) -> list[Served]:
-    """A model as Triton is to run it: by its engines, where a board compiled some, else by ONNX Runtime.
+    """Return a model as Triton runs it: by its engines, where a board compiled some, else by ONNX Runtime.
 
     Triton cannot share frames among several engines, so each of them is a model of its own.
     """
@@ -275,7 +275,7 @@ def served_of(item: Item, device: Device, max_batch: int | None = None) -> list[
 
 
 def _by_engine(served: Served, item: Item, plan: Plan) -> Served:
-    """By one engine; under the model's own name where there is no other."""
+    """Return the model on one engine; under the model's own name where it is the only one."""
     total = sum(one.weight for one in item.plans)
     several = (f"engines: clients send {plan.weight} of {total} frames here",) if len(item.plans) > 1 else ()
     return replace(
@@ -293,6 +293,6 @@ def _by_engine(served: Served, item: Item, plan: Plan) -> Served:
 
 
 def _settings(section: str, values: BaseModel) -> tuple[str, ...]:
-    """What the file sets in a section, or ``edgert build --tune`` found."""
+    """Return the settings of a section that the file or ``edgert build --tune`` made."""
     found = values.model_dump(mode="json", exclude_defaults=True)
     return (f"{section}: {' '.join(setting(key, value) for key, value in found.items())}",) if found else ()

@@ -61,12 +61,13 @@ class Command:
 
 
 def command(request: BuildRequest, library: Library, stem: str, known: Mapping[str, bytes] | None = None) -> Command:
-    """The command for one engine.
+    """Return the command for one engine.
 
     Args:
+        request: of the engine.
         library: the TensorRT whose trtexec will read it; it need not be here.
-        stem: what its files are called, before the dot: ``parts/gpu`` makes ``parts/gpu.onnx`` and ``parts/gpu.plan``.
-        known: members of other commands, which are named where one would be the same.
+        stem: name of its files before the dot: ``parts/gpu`` makes ``parts/gpu.onnx`` and ``parts/gpu.plan``.
+        known: members of other commands, which are reused where equal.
 
     Raises:
         BuildError: that TensorRT cannot build the request, a name cannot be written, or an option is longer than Linux
@@ -101,7 +102,7 @@ class _Job:
     limitations: list[str] = field(default_factory=list)
 
     def options(self) -> Iterator[str]:
-        """All of them, in the order in which an edgert build sets the same."""
+        """Yield all options, in the order in which an edgert build sets them."""
         ports = inputs(self.model), outputs(self.model)
         yield f"--onnx={self._file('.onnx', self.request.model)}"
         yield f"--saveEngine={self.stem}.plan"
@@ -131,7 +132,7 @@ class _Job:
         return name
 
     def _formats(self, ports: tuple[Sequence[TensorSpec], Sequence[TensorSpec]]) -> Iterator[str]:
-        """One for each tensor, in the model's order; a list that leaves some out would be refused."""
+        """Yield one format for each tensor, in the model's order; trtexec refuses incomplete lists."""
         known = {spec.name for specs in ports for spec in specs}
         for name in self.request.formats:
             if name not in known:
@@ -154,7 +155,7 @@ class _Job:
         return f"{dtypes[dtype]}:{_LAYOUTS.get(form.layout, form.layout.lower())}"
 
     def _shapes(self, specs: Sequence[TensorSpec]) -> Iterator[str]:
-        """Only of inputs with open dimensions: trtexec refuses shapes for a static model."""
+        """Yield shapes of inputs with open dimensions only: trtexec refuses shapes for a static model."""
         fixed = {spec.name for spec in specs if spec.is_static}
         self._check_open([spec for spec in specs if spec.name not in fixed])
         profiles = [
@@ -175,7 +176,7 @@ class _Job:
                 yield f"{option}={','.join(texts)}"
 
     def _check_open(self, specs: Sequence[TensorSpec]) -> None:
-        """trtexec would take 1 for every open dimension, with a warning."""
+        """Raise BuildError for open dimensions without a shape: trtexec would take 1 for each, with a warning."""
         for spec in specs:
             if not self.request.profiles or any(spec.name not in profile for profile in self.request.profiles):
                 raise self.request.refusal(
@@ -215,7 +216,10 @@ class _Job:
             yield "--directIO"
 
     def _precision(self) -> Iterator[str]:
-        """As :class:`~edgert.backend.tensorrt.dialects.WeakDialect` sets it. From 11 on it stands in the model."""
+        """Yield precision as :class:`~edgert.backend.tensorrt.dialects.WeakDialect` sets it.
+
+        From 11 on the model has it.
+        """
         request = self.request
         if request.precision != "fp32" or request.dla_core is not None:
             yield "--fp16"
@@ -234,7 +238,7 @@ class _Job:
         )
 
     def _placement(self) -> Iterator[str]:
-        """By default trtexec puts layers on the DLA, and edgert on the GPU."""
+        """Yield the placement: by default trtexec puts layers on the DLA, and edgert on the GPU."""
         request = self.request
         core = request.dla_core
         if core is None:
@@ -257,7 +261,7 @@ class _Job:
         )
 
     def _namable(self, names: Iterable[str], where: str) -> list[str]:
-        """What TensorRT's parser calls the nodes, less those that the command line cannot name."""
+        """Return the parser's names of nodes, without those that the command line cannot express."""
         names_in_graph = {node.name for node in self.model.proto.graph.node}
         # The parser calls a node without a name after its first output: edgert.backend.tensorrt.network.
         called = [name if name in names_in_graph else f"node_of_{self.request.nodes[name][0]}" for name in names]
@@ -270,9 +274,10 @@ class _Job:
 
 
 def commands_of(item: Item, tensorrt: str) -> list[Command]:
-    """One command per engine that a board would build of a model, most frames first.
+    """Return one command per engine that a board would build of a model, most frames first.
 
     Args:
+        item: the model.
         tensorrt: the release of trtexec.
 
     Raises:
@@ -297,7 +302,7 @@ def commands_of(item: Item, tensorrt: str) -> list[Command]:
 
 
 def dispatch_shares(item: Item) -> tuple[str, ...]:
-    """How the dispatcher shares frames among several engines, which no build command expresses."""
+    """Return how the dispatcher shares frames among several engines, which no build command expresses."""
     if len(item.engines) < 2:
         return ()
     shares = ", ".join(f"{'+'.join(one['accelerators'])} {one['share']:.0%}" for one in item.engines)
@@ -305,7 +310,7 @@ def dispatch_shares(item: Item) -> tuple[str, ...]:
 
 
 def library_named(tensorrt: str) -> Library:
-    """A release that need not be here. Raises BuildError for one that edgert does not know."""
+    """Return a release that need not be here. Raises BuildError for one that edgert does not know."""
     try:
         return library_of(SimpleNamespace(__version__=tensorrt, __name__="tensorrt"))
     except BuildError as error:
@@ -324,7 +329,7 @@ trtexec=${{TRTEXEC:-$(command -v trtexec || echo /usr/src/tensorrt/bin/trtexec)}
 
 
 def script(commands: Sequence[Command], tensorrt: str, limitations: Sequence[str]) -> str:
-    """The script's text.
+    """Return the script's text.
 
     Args:
         commands: one per engine.

@@ -46,7 +46,7 @@ class Source:
 
 
 def source_of(text: str) -> Source:
-    """Raises ModelError: no such file, or nothing that can be imported."""
+    """Return the source that a text names. Raises ModelError: no such file, or nothing that can be imported."""
     path = Path(text)
     if not path.exists():
         if _FUNCTION.fullmatch(text):
@@ -66,7 +66,7 @@ def source_of(text: str) -> Source:
 
 
 def _archive(path: Path) -> Source:
-    """PyTorch's files are zips; their members show which kind, whatever the file is called."""
+    """Return the kind of PyTorch's zip file by its members, regardless of its name."""
     with zipfile.ZipFile(path) as archive:
         names = {name.partition("/")[2] or name for name in archive.namelist()}
     if "archive_format" in names or "serialized_exported_program.json" in names:
@@ -132,7 +132,7 @@ class Difference:
 def compare(
     wanted: Mapping[str, worker.Array], made: Mapping[str, worker.Array], source: str
 ) -> tuple[Difference, ...]:
-    """Every output. Raises BuildError for one of another shape, or with other values that are not finite."""
+    """Compare every output. Raises BuildError for another shape, or for other values that are not finite."""
     if len(wanted) != len(made):
         raise BuildError(
             f"the ONNX model of {source} has other outputs", why=f"{', '.join(wanted)} became {', '.join(made)}"
@@ -143,7 +143,7 @@ def compare(
 
 
 def check(found: tuple[Difference, ...], tolerance: float, source: str) -> None:
-    """Raises BuildError, with every output that is too far off."""
+    """Raise BuildError, with every output whose difference is too large."""
     far = [one for one in found if not one.relative <= tolerance]
     if far:
         raise BuildError(
@@ -211,22 +211,22 @@ def import_model(
     tolerance: float = TOLERANCE,
     python: Path | None = None,
 ) -> Imported:
-    """Converts a model in a process of its own and compares it with its source. Blocks until done.
+    """Convert a model in a separate process and compare it with its source. Blocks until done.
 
     Args:
-        source: a PyTorch program (torch.export.save), ``module:function`` that returns an nn.Module and example
-            inputs, a TensorFlow SavedModel folder, or a .tflite file.
-        output: the ONNX file; written when all is well, and otherwise left as it was.
-        inputs: an .npz file of example inputs by name; made up, or those of the source, by default.
-        shapes: input → shape of a made-up example.
+        source: a PyTorch program (torch.export.save), ``module:function`` that returns an nn.Module and example inputs,
+            a TensorFlow SavedModel folder, or a .tflite file.
+        output: the ONNX file; written on success only.
+        inputs: an .npz file of example inputs by name; random, or those of the source, by default.
+        shapes: input → shape of a random example.
         dynamic: parameter of a module → a name, or None for a fixed size, for each of its dimensions.
         signature: of a SavedModel.
         opset: version of the ONNX operators, 13 or later.
         tolerance: largest accepted difference of an output, as a fraction of its largest value.
-        python: an interpreter to convert with, which needs the framework and nothing else; this one by default.
+        python: an interpreter for the conversion, which needs only the framework; this one by default.
 
     Returns:
-        The model, with how far each of its outputs is from the source.
+        The model, with the difference of each of its outputs.
 
     Raises:
         ModelError: the source cannot be imported (a pickle), or cannot be read.
@@ -261,7 +261,7 @@ def import_model(
 def finished(
     folder: Path, source: str, versions: Mapping[str, str], tolerance: float, started: float, output: Path | None
 ) -> Imported:
-    """The model in a folder, compared and written. Raises BuildError, ModelError or ArtifactError."""
+    """Return the model in a folder, compared and written. Raises BuildError, ModelError or ArtifactError."""
     loaded = load(folder / worker.MODEL)
     model = Model(loaded.proto, output or Path(source), loaded.digest)
     made = Function(model)(worker.read_arrays(folder / worker.FEEDS))
@@ -287,21 +287,21 @@ def from_torch(
     tolerance: float = TOLERANCE,
     threads: int | None = None,
 ) -> LoadedEngine:
-    """Exports a PyTorch module to ONNX, compares the two, and compiles it for this machine. Blocks until done.
+    """Export a PyTorch module to ONNX, compare the two, and compile it for this machine. Blocks until done.
 
-    It is exported in this process: a module could be handed to another one as a pickle only.
+    It is exported in this process: another one could get the module as a pickle only.
 
     Args:
         module: an ``nn.Module``, which is exported in evaluation mode, or an exported program.
         example_inputs: a tensor, a tuple of them, or a dict by parameter; both models are run on them.
-        output: where the ONNX file is kept, which then can stand in a pipeline; None: nowhere.
+        output: path of the ONNX file, for pipelines; None: it is not kept.
         dynamic: parameter → a name, or None for a fixed size, for each of its dimensions.
         opset: version of the ONNX operators, 13 or later.
         tolerance: largest accepted difference of an output, as a fraction of its largest value.
         threads: CPU threads of the engine; all available cores by default.
 
     Raises:
-        ConfigError: there are no example inputs, or not such parameters.
+        ConfigError: example inputs are missing, or do not match the parameters.
         DeviceError: PyTorch's exporter is not installed.
         BuildError: the module cannot be exported or compiled, or computes something else as ONNX.
     """

@@ -48,28 +48,28 @@ class Request:
 
 
 def write_request(request: Request, folder: Path) -> None:
-    """Writes a request."""
+    """Write a request."""
     _write(folder / _REQUEST, asdict(request))
 
 
 def read_request(folder: Path) -> Request:
-    """Reads it."""
+    """Read a request."""
     return Request(**(_read(folder / _REQUEST) or {}))
 
 
 def write_error(error: EdgertError, folder: Path) -> None:
-    """Why it cannot be converted."""
+    """Write why it cannot be converted."""
     _write(folder / _ERROR, error.to_json())
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Named arrays, in order, whatever characters the names have."""
+    """Write named arrays, in order; names may have any characters."""
     stored: dict[str, Any] = {f"a{n}": array for n, array in enumerate(arrays.values())}
     np.savez(path, __names__=np.array(list(arrays), dtype=np.str_), **stored)
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """What :func:`write_arrays` wrote, or a .npz of the user's own, by its names."""
+    """Read what :func:`write_arrays` wrote, or a user's .npz, by its names."""
     with np.load(path, allow_pickle=False) as stored:
         if "__names__" not in stored:
             return {name: stored[name] for name in stored.files}
@@ -77,12 +77,12 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 
 def write_versions(versions: Mapping[str, str], folder: Path) -> None:
-    """Package → version, of what converted it; written last, so that a folder that has it is complete."""
+    """Write package → version of the converters; last, so that a folder with it is complete."""
     _write(folder / _VERSIONS, dict(versions))
 
 
 def read_versions(folder: Path) -> dict[str, str] | None:
-    """None where the conversion did not come to its end."""
+    """Return the versions; None where the conversion did not finish."""
     return _read(folder / _VERSIONS)
 
 
@@ -103,14 +103,15 @@ _QUIET = {
 
 
 def converted(request: Request, folder: Path, python: Path | None = None) -> dict[str, str]:
-    """Converts in another process. Blocks until done.
+    """Convert in another process. Blocks until done.
 
     Args:
+        request: what to convert.
         folder: gets the model, the example inputs and the source's outputs.
         python: the interpreter; this one by default.
 
     Returns:
-        What converted it: package → version.
+        Package → version of the converters.
 
     Raises:
         DeviceError: the framework is not installed there, or the interpreter cannot be run.
@@ -148,7 +149,7 @@ _SEED = 0
 
 
 def convert_tensorflow(request: Request, folder: Path) -> None:
-    """Writes the model, the example inputs and TensorFlow's outputs.
+    """Write the model, the example inputs and TensorFlow's outputs.
 
     Raises:
         DeviceError: TensorFlow or tf2onnx is not installed.
@@ -180,7 +181,7 @@ def _versions() -> dict[str, str]:
 
 
 def _saved(request: Request) -> tuple[Any, dict[str, tuple[Sequence[int | None], str]]]:
-    """A run of a signature, and its inputs: name → shape and dtype."""
+    """Return a run of a signature, and its inputs: name → shape and dtype."""
     import tensorflow
 
     signatures = tensorflow.saved_model.load(request.source).signatures
@@ -200,7 +201,7 @@ def _saved(request: Request) -> tuple[Any, dict[str, tuple[Sequence[int | None],
 
 
 def _lite(request: Request) -> tuple[Any, dict[str, tuple[Sequence[int | None], str]]]:
-    """A run of a TFLite file by its interpreter, without the delegates that round otherwise, and its inputs."""
+    """Return a run of a TFLite file by its interpreter, without delegates with other rounding, and its inputs."""
     try:
         interpreter = _interpreter(request.source)
     except (ValueError, RuntimeError) as error:
@@ -221,7 +222,7 @@ def _lite(request: Request) -> tuple[Any, dict[str, tuple[Sequence[int | None], 
 
 
 def _interpreter(path: str) -> Any:
-    """LiteRT's, which TensorFlow's own gives way to, where it is installed."""
+    """Return LiteRT's interpreter, which replaces TensorFlow's, where it is installed."""
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:
@@ -232,7 +233,7 @@ def _interpreter(path: str) -> Any:
 
 
 def _example(name: str, shape: Sequence[int | None], dtype: str, request: Request) -> Array:
-    """Numbers from 0 to 1, the same every time; open dimensions are 1 unless ``--shape`` says other."""
+    """Return numbers from 0 to 1, the same every time; open dimensions are 1 unless ``--shape`` sets them."""
     sizes = request.shapes.get(name) or [1 if dim is None else dim for dim in shape]
     random = np.random.default_rng(_SEED)
     if np.dtype(dtype).kind in "iub":
@@ -241,7 +242,7 @@ def _example(name: str, shape: Sequence[int | None], dtype: str, request: Reques
 
 
 def _convert(request: Request, folder: Path) -> None:
-    """tf2onnx's command line, which is its documented interface."""
+    """Run tf2onnx's command line, which is its documented interface."""
     what = ["--tflite", request.source]
     if request.kind == "savedmodel":
         what = ["--saved-model", request.source, "--tag", "serve", "--signature_def", request.signature]

@@ -11,7 +11,7 @@ from edgert.importer.conversion_process import read_request, write_error
 
 
 def main(folder: Path) -> int:
-    """Converts by whichever framework the source is of; returns the exit code."""
+    """Convert with the source's framework; return the exit code."""
     request = read_request(folder)
     try:
         if request.kind in ("program", "function"):

@@ -18,7 +18,7 @@ _EXAMPLE = "return module, (torch.zeros(1, 3, 224, 224),)"
 
 
 def convert_torch(request: Request, folder: Path) -> None:
-    """Writes the model, the example inputs and PyTorch's outputs.
+    """Write the model, the example inputs and PyTorch's outputs.
 
     Raises:
         DeviceError: PyTorch or its exporter is not installed.
@@ -38,7 +38,7 @@ def convert_torch(request: Request, folder: Path) -> None:
 
 
 def convert_object(module: object, given: Any, request: Request, folder: Path) -> None:
-    """A module or program that is here already; see :func:`convert_torch`. Raises ModelError for anything else."""
+    """Convert a module or program in this process; see :func:`convert_torch`. Raises ModelError for anything else."""
     torch = _torch()
     if not isinstance(module, (torch.nn.Module, torch.export.ExportedProgram)):
         raise ModelError(
@@ -51,10 +51,9 @@ def convert_object(module: object, given: Any, request: Request, folder: Path) -
 def convert_module(
     torch: Any, module: Any, inputs: Sequence[Any], named: Mapping[str, Any], request: Request, folder: Path
 ) -> None:
-    """See :func:`convert_torch`; ``module`` is an nn.Module or an exported program.
+    """Convert an nn.Module or an exported program; see :func:`convert_torch`.
 
-    Args:
-        inputs, named: positional and keyword arguments of the module.
+    ``inputs`` and ``named`` are its positional and keyword arguments.
     """
     is_module = isinstance(module, torch.nn.Module)
     was_training = is_module and module.training
@@ -118,7 +117,7 @@ def _made(request: Request) -> tuple[Any, Any]:
 
 
 def _inputs(given: Any, source: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments: a program has both, a function may give either."""
+    """Return positional and keyword arguments: a program has both, a function may give either."""
     torch = _torch()
     if isinstance(given, torch.Tensor):
         return (given,), {}
@@ -134,7 +133,7 @@ def _inputs(given: Any, source: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _replaced(
     inputs: Sequence[Any], named: Mapping[str, Any], arrays: Sequence[Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs of the user's own, in order, in the place of the examples."""
+    """Return the user's own inputs, in order, in place of the examples."""
     torch = _torch()
     if len(arrays) != len(inputs) + len(named):
         raise ModelError(f"--inputs has {len(arrays)} arrays", why=f"the module takes {len(inputs) + len(named)}")
@@ -143,10 +142,9 @@ def _replaced(
 
 
 def _check_open(shapes: Mapping[str, Any], request: Request) -> None:
-    """PyTorch fixes a dimension without a word where the module leaves it no choice, or the example is of size 1.
+    """Raise BuildError where a dimension that was to stay open has one size.
 
-    Raises:
-        BuildError: a dimension that was to stay open has one size.
+    PyTorch fixes a dimension silently where the module or an example of size 1 requires it.
     """
     for name, names in request.dynamic.items():
         for axis, wanted in enumerate(names):
@@ -162,7 +160,7 @@ def _check_open(shapes: Mapping[str, Any], request: Request) -> None:
 def _for_all(
     dynamic: Mapping[str, Any], module: Any, inputs: Sequence[Any], named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The exporter wants every parameter named. Raises ModelError for parameters and dimensions that are not there."""
+    """Return all parameters by name, as the exporter needs. Raises ModelError for unknown parameters and dimensions."""
     parameters = [*list(inspect.signature(module.forward).parameters)[: len(inputs)], *named]
     given = dict(zip(parameters, [*inputs, *named.values()], strict=True))
     for name, dimensions in dynamic.items():
@@ -180,14 +178,14 @@ def _for_all(
 
 
 def _output_names(results: Any) -> list[str] | None:
-    """A dict names its outputs; of anything else PyTorch chooses the names."""
+    """Return the names in a dict of outputs; PyTorch chooses names for anything else."""
     if isinstance(results, Mapping) and all(hasattr(one, "detach") for one in results.values()):
         return [str(name) for name in results]
     return None
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    """The tensors in nested tuples, lists and dicts, in order."""
+    """Yield the tensors in nested tuples, lists and dicts, in order."""
     if hasattr(value, "detach"):
         yield value
     elif isinstance(value, Mapping):
@@ -209,7 +207,7 @@ def _keep(path: Path, names: Sequence[str], tensors: Sequence[Any], source: str)
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of the innermost cause: exporters wrap what happened in pages of advice."""
+    """Return the first line of the innermost cause: exporters wrap it in pages of advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line for line in str(error).splitlines() if line.strip()]

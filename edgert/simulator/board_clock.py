@@ -1,9 +1,9 @@
-"""The clock of an emulated board, by which threads of this machine live: it stands still while any of them works.
+"""The clock of an emulated board for threads of this machine: it stops while any of them works.
 
-Real threads play what :mod:`edgert.simulator.threads` plays: each waits for results, and has a board's time go by for
-what it does. Simulated time moves on when all of them wait, to the next moment at which one of them goes on; they go on
-one at a time, in the order in which simulated threads would. So nothing that this machine takes, or other programs take
-of it, shows in any figure: a machine that is slower than the board only takes longer.
+Real threads take the place of those in :mod:`edgert.simulator.threads`: each waits for results, and lets the board's
+time pass for its work. When all of them wait, simulated time advances to the next moment at which one continues. They
+continue one at a time, in the order of simulated threads. So the speed and load of this machine affect no figure: a
+machine that is slower than the board only takes longer.
 """
 
 import queue
@@ -28,8 +28,8 @@ class _Waiter:
     """A thread that waits.
 
     Attributes:
-        is_inside: whether time stands still when it goes on.
-        is_due: what it waits for has happened; ``has_turn``: it may go on.
+        is_inside: whether time stops when it continues.
+        is_due: its event has happened; ``has_turn``: it may continue.
     """
 
     __slots__ = ("has_turn", "is_due", "is_inside", "turn")
@@ -40,15 +40,14 @@ class _Waiter:
 
 
 class BoardClock:
-    """See :class:`edgert.clock.Clock`.
+    """An emulated board's clock; see :class:`edgert.clock.Clock`.
 
-    Threads that :meth:`enter` are inside until they :meth:`leave`: time stands still while they work. So are those that
-    wait for a time, until they are told to stop. All others, such as one that reads a camera, come from outside: time
-    goes on by itself while they work.
+    Threads that :meth:`enter` are inside until they :meth:`leave`: time stops while they work. So are threads that wait
+    for a time, until they are stopped. Time passes while other threads work, such as one that reads a camera.
 
     Args:
-        pace: real seconds that one of the board's takes at least; 0: as fast as this machine can, for pipelines to
-            which nothing comes from outside.
+        pace: real seconds for one of the board's, at least; 0: as fast as this machine can, for pipelines without
+            outside input.
     """
 
     def __init__(self, pace: float = 1.0) -> None:
@@ -66,7 +65,7 @@ class BoardClock:
         self._began_s = self._ended_s = 0.0
 
     def now_ns(self) -> int:
-        """The board's time, by the origin of this machine's clock."""
+        """Return the board's time, with the origin of this machine's clock."""
         if not self._working:
             with self.lock:
                 self._catch_up()
@@ -102,7 +101,7 @@ class BoardClock:
         self._expected = count
 
     def enter(self) -> None:
-        """From now on, time stands still while this thread works. Counts each time, also when it is inside already."""
+        """Stop time while this thread works, from now on. Counts each call, also of a thread inside."""
         with self.lock:
             self._join()
             self._entered += 1
@@ -110,10 +109,10 @@ class BoardClock:
                 self._begin()
 
     def enter_as(self, number: int, stop: threading.Event) -> bool:
-        """:meth:`enter` for a source: waits until all have, and then for its turn among others; returns whether to go
-        on.
+        """Enter as a source: wait until all have, and then for its turn among others; return whether to continue.
 
         Args:
+            number: its place among the sources.
             stop: set when it need not begin, and later when others are to end.
         """
         with self.lock:
@@ -129,7 +128,7 @@ class BoardClock:
         return not stop.is_set()
 
     def leave(self) -> None:
-        """This thread comes from outside from now on."""
+        """Let time pass while this thread works, from now on."""
         with self.lock:
             ident = threading.get_ident()
             if ident in self._inside:
@@ -137,7 +136,7 @@ class BoardClock:
                 self._rest()
 
     def close(self) -> None:
-        """One of those that entered is done, in its thread; after the last of them no time goes by."""
+        """End one of the threads that entered, called in it; after the last of them time stops."""
         with self.lock:
             self._entered -= 1
             self._ended_s = 0.0 if self._entered else time.monotonic()
@@ -146,10 +145,10 @@ class BoardClock:
 
     @contextmanager
     def takes(self, begin: Callable[[Then], object]) -> Iterator[None]:
-        """What is done within takes as long as what begins with it: however long it takes here, it ends with that.
+        """Let the block take as long as the work that ``begin`` starts, regardless of its time here.
 
         Args:
-            begin: begins it, at this moment of :attr:`timeline`; is given what to call at its end.
+            begin: starts it, at this moment of :attr:`timeline`; gets the function to call at its end.
         """
         with self.lock:
             self._catch_up()
@@ -163,7 +162,7 @@ class BoardClock:
                 self._go_on(waiter)
 
     def new_queue(self) -> queue.SimpleQueue[Any]:
-        """A queue whose readers wait by this clock."""
+        """Return a queue whose readers wait by this clock."""
         return _Queue(self)
 
     # Within the lock.
@@ -175,7 +174,7 @@ class BoardClock:
             self._working += 1
 
     def _begin(self) -> None:
-        """All are there: sources go on in their order, when those that entered last wait."""
+        """Start the sources in their order, after all threads entered and those that entered last wait."""
         self._began_s = time.monotonic()
         self._anchor = self._began_s, self.timeline.now_ms
         for _, waiter in sorted(self._gate, key=lambda one: one[0]):
@@ -188,7 +187,7 @@ class BoardClock:
         return _Waiter(self.lock)
 
     def _wake(self, waiter: _Waiter) -> None:
-        """Lets it go on when it is its turn; one from outside at once."""
+        """Let a thread continue when it is its turn; one outside at once."""
         if waiter.is_due:
             return
         waiter.is_due = True
@@ -203,7 +202,7 @@ class BoardClock:
         self.timeline.at(self.timeline.now_ms + 1e3 * max(seconds, 0.0), partial(self._wake, waiter))
 
     def _rest_of(self, waiter: _Waiter) -> None:
-        """Its thread waits from now on, or works on what need not be done before it goes on."""
+        """Mark its thread as waiting, or as working on what is not needed before it continues."""
         ident = threading.get_ident()
         if ident in self._inside:
             waiter.is_inside = True
@@ -214,7 +213,7 @@ class BoardClock:
             self._idle.notify()  # what is due next may be its own
 
     def _go_on(self, waiter: _Waiter, event: threading.Event | None = None) -> None:
-        """Waits until it is due, or the event is set, and then for its turn."""
+        """Wait until it is due, or the event is set, and then for its turn."""
         if not waiter.is_inside:
             self._rest_of(waiter)
         while not waiter.has_turn:
@@ -229,13 +228,13 @@ class BoardClock:
             self._inside.add(ident)
 
     def _rest(self) -> None:
-        """A thread inside works no more."""
+        """Count a thread inside as no longer working."""
         self._working -= 1
         if not self._working:
             self._turn()
 
     def _turn(self) -> None:
-        """Whoever is due goes on; where nobody is, time."""
+        """Continue the next due thread; without one, advance time."""
         if self._due:
             waiter = self._due.popleft()
             waiter.has_turn = True
@@ -245,7 +244,7 @@ class BoardClock:
             self._idle.notify()
 
     def _catch_up(self) -> None:
-        """Nobody works inside: it is as late as it really is, up to what is due next."""
+        """Set the time to the real one, at most the next due event, while no thread inside works."""
         next_ms = self.timeline.next_ms
         if self._working or not self._pace or not self._began_s or self._ended_s or next_ms is None:
             return
@@ -255,7 +254,7 @@ class BoardClock:
             self.timeline.run(until_ms)
 
     def _move(self) -> None:
-        """The body of the thread that moves time on."""
+        """Advance time; the body of a thread."""
         with self.lock:
             while self._entered:
                 if self._working:
@@ -274,7 +273,7 @@ class BoardClock:
                 self._idle.wait(0.0)  # threads from outside get the lock, too, however much there is to play
 
     def _left_s(self, next_ms: float) -> float:
-        """Until the board has that time."""
+        """Return real seconds until the board has that time."""
         if not self._pace:
             return 0.0
         real_s, board_ms = self._anchor
@@ -293,7 +292,7 @@ class _Queue(queue.SimpleQueue[T]):
         self._waiters: deque[_Waiter] = deque()
 
     def put(self, item: T, block: bool = True, timeout: float | None = None) -> None:
-        """Adds it."""
+        """Add an item."""
         clock = self._clock
         with clock.lock:
             super().put(item)
@@ -304,7 +303,7 @@ class _Queue(queue.SimpleQueue[T]):
                     clock._turn()
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
-        """The oldest; waits for one, or so many of the board's seconds. Raises queue.Empty: none came."""
+        """Return the oldest item; wait for one up to ``timeout`` of the board's seconds. Raises queue.Empty."""
         clock = self._clock
         with clock.lock:
             if self.empty() and block and (timeout is None or timeout > 0):

@@ -34,13 +34,13 @@ _RISE_C = 40.0
 
 
 def contention_of(board: Board, mode: Mode, costs: Coefficients) -> Contention:
-    """What the memory of a board in this mode gives to accelerators that ask at once."""
+    """Return the bandwidth that the memory of a board in this mode gives to concurrent accelerators."""
     bandwidth = (board.bandwidth_gb_s(mode) or 0.0) * 1e9
     return Contention(costs.contention.ceiling * bandwidth, floor_bytes_s=costs.contention.floor * bandwidth)
 
 
 def platform_of(board: Board, mode: Mode, costs: Coefficients, ambient_c: float = AMBIENT_C) -> Platform:
-    """Cores, memory, power and heat; no power and no heat where nobody has published what such a board draws."""
+    """Return cores, memory, power and heat; no power and heat where the board's draw is not published."""
     watts = power(board, mode)
     named = [one.watts for one in board.modes if one.watts is not None]
     most_w = max(named, default=watts.static_w + watts.busy_gpu_w)
@@ -54,8 +54,11 @@ def platform_of(board: Board, mode: Mode, costs: Coefficients, ambient_c: float 
 
 @dataclass(frozen=True, eq=False)
 class BoardSlots:
-    """Engines as a row of a plan places them. One that uses several accelerators is run by as many threads, each with
-    tensors of its own, so that the accelerators work at the same time."""
+    """Engines as a row of a plan places them.
+
+    An engine on several accelerators runs in as many threads, each with its own tensors, so that the accelerators work
+    in parallel.
+    """
 
     file: PipelineFile
     row: Row
@@ -84,8 +87,10 @@ class HostSlots:
     profiles: Mapping[str, Profile]
 
     def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
-        """See :data:`edgert.simulator.pipeline_design.Slots`. Raises PlacementError for a placement that this machine
-        has not."""
+        """Return the slots of a stage; see :data:`edgert.simulator.pipeline_design.Slots`.
+
+        Raises PlacementError for accelerators that this machine does not have.
+        """
         config, profile = self.file.config.models[stage.infer], self.profiles[stage.infer]
         rows = rows_of(config, stage)
         check_accelerators(accelerators_of(config.placement), core_accelerators())
@@ -115,7 +120,7 @@ class HostSlots:
 
 
 def rows_of(config: ModelConfig, stage: InferStage) -> int:
-    """Crops or frames that fit in one run: all where the model leaves its batch open, else as many as it has rows."""
+    """Return the crops or frames of one run: all where the model leaves its batch open, else its own rows."""
     rows = _rows(str(config.onnx), config.onnx.stat().st_mtime_ns if config.onnx.is_file() else 0)
     wanted = stage.parts or (stage.batch.max if stage.batch is not None else 1)
     return wanted if rows is None else rows
@@ -123,7 +128,7 @@ def rows_of(config: ModelConfig, stage: InferStage) -> int:
 
 @cache
 def _rows(file: str, changed_ns: int) -> int | None:
-    """First dimension of a model's first input; every row of a plan asks for that of a file that may have gigabytes."""
+    """Return the first dimension of a model's first input, cached: every row of a plan asks for large files."""
     first = inputs(load(file))[0].shape[:1]
     return first[0] if first and isinstance(first[0], int) else None
 
@@ -143,7 +148,7 @@ def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> I
 
 
 def static_graph(config: ModelConfig) -> Graph:
-    """The model as a profile knows it: of fixed shapes, with everything folded."""
+    """Return the model as a profile knows it: with fixed shapes, and everything folded."""
     model = load(config.onnx)
     shapes = next(iter((config.profiles or default_profile(model, config)).values()))
     return read(clean(with_shapes(model, shapes))[0])
@@ -159,11 +164,9 @@ _SLOWEST = 1e3  # times the time that these frames should take, after which it i
 
 
 def as_asked(file: PipelineFile, limit: bool = True) -> PipelineFile:
-    """The pipeline with its sources at their rates, as it will run on cameras, even where they are files now.
+    """Return the pipeline with its sources at their rates, as on cameras, even where they are files now.
 
-    Args:
-        limit: whether sources end where the file has them end, and are as fast as they are taken where it has
-            ``realtime: false``.
+    With ``limit``, sources end where the file says so, and run at full speed where it has ``realtime: false``.
     """
     stages = dict(file.config.stages)
     for name, stage in file.config.stages.items():
@@ -180,7 +183,7 @@ def as_asked(file: PipelineFile, limit: bool = True) -> PipelineFile:
 
 
 def saturated(design: Design, frames: Mapping[str, int]) -> Design:
-    """A design whose sources give so many frames each, as fast as they are taken; none is lost."""
+    """Return a design whose sources give so many frames each, at full speed; none is lost."""
     sources = tuple(
         replace(one, rate_hz=None, times_ms=(), is_ahead=True, is_live=False, limit=count)
         for one, count in ((source, frames[source.name]) for source in design.sources)
@@ -198,12 +201,14 @@ _NO_TRACES = Scene({})
 def played(
     file: PipelineFile, row: Row, platform: Platform, stages: BoardStages | None = None, scene: Scene = _NO_TRACES
 ) -> Row:
-    """The row with its figures: frames a second, latency, power, and how many times the asked rates it sustains.
+    """Return the row with its figures: frames a second, latency, power, and how many times the asked rates it sustains.
 
     Args:
-        row: ``error`` is that of its engines; of the whole pipeline it is theirs and that of the cores, each counting
-            as much as a frame takes there.
-        stages: what stages take besides models; None: nothing.
+        file: the pipeline.
+        row: ``error`` is that of its engines; of the pipeline it is theirs and that of the cores, weighted by time.
+        platform: the board's.
+        stages: costs of stages besides models; None: nothing.
+        scene: frame times and objects.
     """
     if stages is not None:
         scene = replace(scene, own=stages.own)

@@ -37,12 +37,12 @@ class BoardStages:
 
     Attributes:
         own: stage → what a frame takes in it, beside its model.
-        unknown: stages that nobody measured: they take no time.
+        unknown: stages without measurements: they take no time.
         error: relative, of times on a processor core.
         is_unmeasured: whether there are such behind the sources.
         streams: how sure the number of streams is that NVDEC and NVENC take.
-        kinds: stage that a core works on beside models → its kind in the costs of stages, and megapixels of its frames.
-        measured: kinds of which such a processor's times are known from a shared profile, and on which boards.
+        kinds: stage with work on a core besides models → its kind in the costs of stages, and megapixels of its frames.
+        measured: kinds with measured times for this processor in a shared profile, and the boards.
     """
 
     own: Mapping[str, Steps]
@@ -84,9 +84,12 @@ def board_stages(
     objects: float = OBJECTS,
     profiles: Sequence[SharedProfile] | None = None,
 ) -> BoardStages:
-    """What the stages of a pipeline take there.
+    """Return the costs of a pipeline's stages on a board.
 
     Args:
+        file: the pipeline.
+        board: whose costs.
+        mode: its power mode.
         objects: on a frame.
         profiles: of boards with the same processor; None: those in ``configs/costs``.
     """
@@ -102,8 +105,7 @@ def board_stages(
 
 
 def measured_kinds(profiles: Sequence[SharedProfile], at: Board) -> dict[str, tuple[float, str]]:
-    """Kind of stage → measured over predicted time on such a processor, the median, and the boards that it was
-    measured on."""
+    """Return kind of stage → median of measured over predicted time on such a processor, and the boards."""
     found: dict[str, list[tuple[float, str]]] = {}
     for profile in profiles:
         there = board_named(profile.board)
@@ -130,7 +132,7 @@ class _Stages:
         self._slowdown = self.costs.slowdown(board, mode)
 
     def steps(self, name: str, stage: StageConfig) -> Steps | None:
-        """None: nobody knows."""
+        """Return the steps of a stage; None when unknown."""
         self._name, megapixels = name, self._megapixels(name)
         if isinstance(stage, section.SourceStage):
             return self._source(stage, megapixels)
@@ -178,7 +180,7 @@ class _Stages:
         return (Step(ANY_CORE, time_ms / threads, threads=threads),) if time_ms > 0 else ()
 
     def _megapixels(self, name: str) -> float:
-        """Of the images that reach a stage: of the largest source, as wide as it is drawn."""
+        """Return megapixels of the images that reach a stage: of the largest source, as wide as it is drawn."""
         stages = self._file.config.stages
         above = [name, *upstream(stages, name)]
         found = [stages[one] for one in above]

@@ -19,7 +19,7 @@ ASSUMED_HZ = 30.0
 
 
 def source_rates(config: PipelineConfig) -> dict[str, float]:
-    """Source → frames a second."""
+    """Return source → frames a second."""
     stages = config.stages.items()
     return {name: stage.fps or ASSUMED_HZ for name, stage in stages if isinstance(stage, SourceStage)}
 
@@ -40,10 +40,11 @@ class Demand:
 
 
 def demands(config: PipelineConfig) -> tuple[Demand, ...]:
-    """Every model that some stage runs, in the order of the file.
+    """Return every model that a stage runs, in the order of the file.
 
-    A stage runs once per frame of each of its sources, or on every n-th; on crops of detections as often as its
-    ``limit`` allows, since a plan has to hold on a busy frame; on tiles once for each, and for the whole frame.
+    A stage runs once per frame of each of its sources, or on every n-th. On crops of detections it runs as often as its
+    ``limit`` allows, since a plan has to hold on a busy frame. On tiles it runs once for each, and for the complete
+    frame.
     """
     rates_hz, sources = source_rates(config), sources_of(config.stages)
     assumed = {name for name, stage in config.stages.items() if isinstance(stage, SourceStage) and stage.fps is None}
@@ -70,13 +71,13 @@ def demands(config: PipelineConfig) -> tuple[Demand, ...]:
 
 
 def check_demands(file: PipelineFile) -> None:
-    """Raises ConfigError where no stage of a pipeline runs a model."""
+    """Raise ConfigError where no stage of a pipeline runs a model."""
     if not demands(file.config):
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
 
 
 def _runs_per_frame(stages: Mapping[str, StageConfig], name: str, stage: InferStage) -> float:
-    """Crops multiply from stage to stage: a stage on crops, after a stage that crops, runs once for each."""
+    """Return runs per frame: a stage on crops, after a stage that crops, runs once for each."""
     before = (stages[other] for other in upstream(stages, name))
     crops = [one.crop.limit for one in before if isinstance(one, CropStage) and not isinstance(one.crop, tuple)]
     return (stage.parts or 1) * float(math.prod(crops)) / stage.every
@@ -88,7 +89,7 @@ _LOADED: tuple[Kind, ...] = ("weights", "activations", "bindings", "structure") 
 
 
 def levels_of(file: PipelineFile) -> tuple[PipelineFile, ...]:
-    """The pipeline as its file has it, then with every model's first fallback model, and so on to the last."""
+    """Return the pipeline as its file has it, then with every model's first fallback model, and so on."""
     config = file.config
     smaller = (
         config.model_copy(update={"stages": stages_at(config.stages, config.models, level)})
@@ -98,7 +99,7 @@ def levels_of(file: PipelineFile) -> tuple[PipelineFile, ...]:
 
 
 def with_fallbacks(file: PipelineFile, row: Row, others: Sequence[Row]) -> Row:
-    """A row together with those of further levels, all of whose engines are loaded from the start."""
+    """Return a row with the memory of further levels, all of whose engines are loaded from the start."""
     memory, loaded = list(row.memory), {model.name for model in row.models}
     for other in others:
         added = {model.name for model in other.models} - loaded
@@ -115,7 +116,7 @@ def with_fallbacks(file: PipelineFile, row: Row, others: Sequence[Row]) -> Row:
 
 
 def counterpart(row: Row, others: Sequence[Row]) -> Row:
-    """The row of a further level that a placement goes with: of the same name, else the one with most to spare."""
+    """Return the row of a further level for a placement: of the same name, else the one with most headroom."""
     return next((one for one in others if one.name == row.name), max(others, key=lambda one: one.headroom))
 
 
@@ -159,16 +160,16 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a node does with a result.
+    """Work of a node on a result.
 
     Attributes:
-        steps: of a result that it looks at, whatever is on it.
+        steps: of each result that it processes, with or without objects.
         run: of one run of a model on top of that; empty for other stages.
-        every: frames between two that the model looks at; the others cost nothing.
-        crops: most objects of a frame that the model is run on; None: it runs once, on the whole frame.
-        tiles: of every frame that the model is run on, whatever is on it; 0: as ``crops`` says.
+        every: frames between two that the model processes; the others cost nothing.
+        crops: most objects of a frame for the model; None: it runs once, on the complete frame.
+        tiles: runs of the model on every frame that it processes; 0: as ``crops`` says.
         rows: crops that fit in one run. A run of n rows takes n times as long as a run of one.
-        batch: frames that are run together, if as many have come when the first is ready; None: each by itself.
+        batch: frames that are run together, if as many have come when the first is ready; None: each alone.
         wait_ms: the longest that the first frame of a batch waits for others.
     """
 

@@ -40,7 +40,7 @@ class Cores:
         return name == ANY_CORE or name in self._names
 
     def run(self, step: Step, then: Then) -> None:
-        """Begins at once, as fast as the others leave room; ``then`` follows when the step is done."""
+        """Begin a step at once, at the speed that other steps leave; call ``then`` at its end."""
 
         def finish() -> None:
             self._catch_up(job)
@@ -53,7 +53,7 @@ class Cores:
         self._pace()
 
     def used(self) -> Used:
-        """What all cores together did up to now."""
+        """Return the work of all cores so far."""
         for job in self._jobs:
             self._catch_up(job)
         return self._used
@@ -65,7 +65,7 @@ class Cores:
         self._used.busy_ms += min(worked_ms, passed_ms) * job.step.threads
 
     def _pace(self) -> None:
-        """New speeds, and so new ends, for all that runs."""
+        """Set new speeds, and so new ends, for all running jobs."""
         places, loads = self._placed()
         busy = sum(load > 0 for load in loads)
         for job, cores in zip(self._jobs, places, strict=True):
@@ -80,7 +80,7 @@ class Cores:
                 job.progress.go_on(speed)
 
     def _placed(self) -> tuple[list[list[int]], list[int]]:
-        """The cores of every job, and how many share each core: pinned ones first, the others where least is."""
+        """Return the cores of every job, and the jobs per core: pinned jobs first, others on the least loaded."""
         loads = [0] * len(self._names)
         places: list[list[int]] = [[] for _ in self._jobs]
         for number, job in sorted(enumerate(self._jobs), key=lambda one: one[1].step.accelerator == ANY_CORE):
@@ -128,11 +128,11 @@ class ThermalModel:
     """A board's power and temperature, tick by tick.
 
     Args:
-        power: watts of idling, of busy cores and of the video decoder; what accelerators draw stands in their steps.
+        power: watts of idling, of busy cores and of the video decoder; steps contain the draw of accelerators.
         cooling: how heat leaves.
 
     Attributes:
-        clock: what the heat leaves of the accelerators' clocks, up to 1.
+        clock: the accelerators' clocks under the thermal limit, up to 1.
         seconds: that went by.
     """
 
@@ -156,10 +156,11 @@ class ThermalModel:
         return self.cooling.throttle_c - self.temperature_c
 
     def tick(self, used: Mapping[str, Used], seconds: float = TICK_MS / 1e3) -> None:
-        """Time went by.
+        """Advance time.
 
         Args:
-            used: what the accelerators did since the beginning.
+            used: work of the accelerators since the beginning.
+            seconds: to advance.
         """
         drawn_mj = 0.0
         for name, one in used.items():

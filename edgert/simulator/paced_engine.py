@@ -38,11 +38,11 @@ class Pacer:
         self._next_tick()
 
     def takes(self, steps: Steps) -> AbstractContextManager[None]:
-        """What is done within takes as long as these steps on the board, one after the other."""
+        """Let the block take as long as these steps on the board, one after the other."""
         return self.clock.takes(partial(self._machine.perform, steps))
 
     def used(self) -> Mapping[str, Used]:
-        """Accelerator → what it did so far."""
+        """Return accelerator → its work so far."""
         with self.clock.lock:
             used = self._machine.used().items()
             return {name: Used(one.busy_ms, one.worked_ms, one.traffic_bytes, one.energy_mj) for name, one in used}
@@ -72,7 +72,7 @@ class PacedStage:
         self._pacer.clock.enter()
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        """Does it while the board's time goes by."""
+        """Process the result while the board's time passes."""
         with self._pacer.takes(self._steps):
             return self._stage.process(result)
 
@@ -98,7 +98,7 @@ class PacedInference(PacedStage):
         self._run, self._every, self._is_on_crops = steps if is_on_crops else (), every, is_on_crops
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        """Its own work first, then what the engine takes."""
+        """Do the stage's own work, then the engine's."""
         is_wanted = result.frame.index % self._every == 0
         if not is_wanted or not self._is_on_crops:
             with self._pacer.takes(self._steps if is_wanted else ()):
@@ -134,10 +134,10 @@ class PacedSource:
     """A source whose frames take a board's time to be made, from when all stages are ready.
 
     Args:
-        steps: what a frame takes.
+        steps: of one frame.
         number: among the sources.
-        period_ns: between frames that come from outside, such as a camera's, of which this machine may be too slow to
-            see every one; None: those of files and drawn images, which come by the board's clock.
+        period_ns: between frames from outside, such as a camera's, some of which a slow machine misses. None: those of
+            files and drawn images, which come by the board's clock.
     """
 
     def __init__(self, source: Source, steps: Steps, pacer: Pacer, number: int, period_ns: float | None) -> None:
@@ -168,7 +168,7 @@ class PacedSource:
             self._pacer.clock.close()
 
     def _made(self, frames: Iterator[Frame]) -> Iterator[Frame]:
-        """Each is made before it is due."""
+        """Yield frames, each made before it is due."""
         while True:
             with self._pacer.takes(self._steps):
                 pass
@@ -179,7 +179,7 @@ class PacedSource:
             del frame
 
     def _taken(self, frames: Iterator[Frame], period_ns: float) -> Iterator[Frame]:
-        """Those that come in the board's time: where that goes slowly, not all of them."""
+        """Yield the frames of the board's time: where that passes slowly, not all of them."""
         due_ns = 0.0
         for frame in frames:
             now_ns = self._pacer.clock.now_ns()
@@ -196,8 +196,8 @@ class PacedEngine:
     """An engine whose runs take a board's time.
 
     Args:
-        slots: steps of a run, for each of the engines that the board would have; sessions take them in turn.
-        board: what stands in ``info``.
+        slots: steps of a run, for each of the board's engines; sessions use them in turn.
+        board: added to ``info``.
     """
 
     def __init__(self, engine: Engine, slots: Sequence[Steps], pacer: Pacer, board: str) -> None:
@@ -208,11 +208,11 @@ class PacedEngine:
         self.info: Mapping[str, Any] = {**engine.info, "simulated": board}
 
     def session(self, profile: str | None = None) -> Session:
-        """A new set of bound tensors. Raises ModelError for an unknown profile."""
+        """Return a new set of bound tensors. Raises ModelError for an unknown profile."""
         return PacedSession(self._engine.session(profile), next(self._slots), self._pacer)
 
     def close(self) -> None:
-        """Gives the engine's memory back."""
+        """Free the engine's memory."""
         self._engine.close()
 
 
@@ -224,7 +224,7 @@ class PacedSession:
         self.inputs = session.inputs
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
-        """Computes while the board's time goes by, where a stage works on a result."""
+        """Compute while the board's time passes, where a stage processes a result."""
         before = getattr(self._pacer.here, "run", None)
         if before is None:
             return self._session.run(rows)
@@ -240,13 +240,14 @@ def paced_nodes(
     rates_hz: Mapping[str, float],
     pacer: Pacer,
 ) -> None:
-    """Has the nodes of a pipeline work by a board's clock.
+    """Make the nodes of a pipeline work by a board's clock.
 
     Args:
         nodes: connected; none has started.
         stages: of its file.
-        own: stage → what a frame takes in it, beside its model.
+        own: stage → work of a frame in it, beside its model.
         rates_hz: of sources from outside, by their names.
+        pacer: with the clock.
     """
     paced = [node for node in nodes if not isinstance(node.work, ServedSource)]
     pacer.clock.expect(len(paced))

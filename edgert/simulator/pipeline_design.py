@@ -35,7 +35,7 @@ class InferenceSlot:
     rows: int = 1
 
     def core(self, number: int) -> str:
-        """Of a part."""
+        """Return the core of a part."""
         return self.cores[number] if self.cores else ANY_CORE
 
     @property
@@ -44,7 +44,7 @@ class InferenceSlot:
         return sum(self.part_ms(number) for number in range(len(self.parts)))
 
     def part_ms(self, number: int) -> float:
-        """What a thread does of it."""
+        """Return milliseconds of a thread's part."""
         return _sum_ms(self.parts[number])
 
 
@@ -77,10 +77,13 @@ class Scene:
 
 
 def design_of(file: PipelineFile, slots: Slots, scene: Scene, fallbacks: Sequence[Slots] = ()) -> Design:
-    """What ``edgert run`` would set up.
+    """Return the design of what ``edgert run`` would set up.
 
     Args:
-        fallbacks: of each further level of degraded models; none: they are never degraded.
+        file: the pipeline.
+        slots: gives the engines of a stage.
+        scene: frame times and objects.
+        fallbacks: slots of each further level of degraded models; none: they are never degraded.
 
     Raises:
         ConfigError: a trace is of no source of the pipeline.
@@ -92,7 +95,7 @@ def design_of(file: PipelineFile, slots: Slots, scene: Scene, fallbacks: Sequenc
 
 
 def is_live_source(stage: StageConfig, directory: Path) -> bool:
-    """Whether a stage gives frames that are lost when nobody takes them."""
+    """Return whether a stage gives frames that are lost unless they are taken."""
     return isinstance(stage, SourceStage) and is_live(stage, directory)
 
 
@@ -135,7 +138,7 @@ class _Designer:
         )
 
     def _nodes(self, name: str, stage: StageConfig) -> list[Node]:
-        """Those of a stage; none of a source."""
+        """Return the nodes of a stage; none of a source."""
         if isinstance(stage, SourceStage):
             return []
         inputs = tuple(
@@ -148,7 +151,7 @@ class _Designer:
         return [Node(name, inputs, Task(self.scene.beside(name)), spread=spread)]
 
     def _infers(self, name: str, stage: InferStage, inputs: tuple[Edge, ...]) -> list[Node]:
-        """One thread, a chain of them, or a dispatcher, chains and what puts their results in order again."""
+        """Return one thread, a chain of them, or a dispatcher with chains and a reorder buffer."""
         branches = self._branches(name, stage)
         is_cut = any(len(slots[0].parts) > 1 for _, slots in branches)
         capacity = SEGMENT_QUEUE if is_cut else STAGE_QUEUE
@@ -171,9 +174,11 @@ class _Designer:
         return [*nodes, Node(name, tuple(ends), reorders=dispatcher.name, joins=False)]
 
     def _branches(self, name: str, stage: InferStage) -> list[tuple[int, Sequence[InferenceSlot]]]:
-        """The threads, or chains of them, that a stage has, each with the level at which it gets frames and its slots
-        at that level and further ones. As in a run, models take turns in the same threads, or, where they are placed
-        or their engines differ in number, each in its own."""
+        """Return the threads, or chains of them, of a stage, each with the first level that uses it and its slots.
+
+        As in a run, models take turns in the same threads. Where they are placed or their engines differ in number,
+        each has its own.
+        """
         any_live = any(is_live_source(one, self.directory) for one in self.stages.values())
         chain = variants_of(self.models, stage.infer)[: len(self.slots)]
         as_stages = [stage.model_copy(update={"infer": one}) for one in chain]
@@ -193,8 +198,7 @@ class _Designer:
         inputs: tuple[Edge, ...],
         capacity: int,
     ) -> list[Node]:
-        """The threads of one slot, or of one at each level; what the stage does besides its model is done by the
-        first."""
+        """Return the threads of one slot, or of one at each level; the first also does the stage's other work."""
         nodes: list[Node] = []
         times = self.scene.times
         for number, label in enumerate(labels):
@@ -225,7 +229,7 @@ class _Designer:
         return Task(own if number == 0 else (), parts, stage.every, crops, tiles, slot.rows, batch, wait_ms)
 
     def _objects(self, most: int) -> float:
-        """The mean on a frame, as far as a stage looks at them."""
+        """Return the mean number of objects on a frame that a stage processes, at most ``most``."""
         counts = [min(count, most) for trace in self.scene.traces.values() for count in trace.objects]
         if counts:
             return sum(counts) / len(counts)
@@ -233,8 +237,10 @@ class _Designer:
 
 
 def _instead(task: Task, stage: InferStage, first: InferenceSlot, slot: InferenceSlot, number: int) -> Task:
-    """A task with the runs of another slot's model, as much slower than planned as those of the first slot are; the
-    rest of its work is taken to be the same."""
+    """Return a task with the runs of another slot's model, scaled by measured over planned time of the first slot.
+
+    The rest of its work is assumed to be the same.
+    """
     planned_ms = first.part_ms(number)
     slower = _sum_ms(task.run) / planned_ms if planned_ms else 1.0
     run = tuple(replace(step, time_ms=step.time_ms * slower) for step in slot.parts[number])

@@ -59,7 +59,7 @@ class Machine:
         self.thermal = ThermalModel(platform.power, platform.cooling) if platform.power and platform.cooling else None
 
     def perform(self, steps: Sequence[Step], then: Then) -> None:
-        """One after the other; never at once, so that nothing goes on forever at one moment."""
+        """Carry out steps one after the other; never at once, so that time always advances."""
         if not steps:
             self._time.at(self._time.now_ms + LEAST_MS, then)
             return
@@ -71,13 +71,13 @@ class Machine:
             self._accelerators.run(first, follow)
 
     def used(self) -> dict[str, Used]:
-        """Accelerator → what it did up to now; of all cores together."""
+        """Return accelerator → its work so far; of all cores together."""
         used = self._accelerators.used()
         cores = self._cores.used()
         return {**used, ANY_CORE: cores} if cores.busy_ms else used
 
     def tick(self, used: Mapping[str, Used]) -> None:
-        """It draws and gets warm for :data:`TICK_MS`, in which it did what is new in ``used``."""
+        """Advance heat by :data:`TICK_MS` with the new work in ``used``."""
         if self.thermal is not None:
             self.thermal.tick(used)
             self._accelerators.throttle(self.thermal.clock)
@@ -92,10 +92,15 @@ def simulate(
     governing: Governing | None = None,
     record: bool = False,
 ) -> Simulated:
-    """Plays a pipeline for so long. The same seed gives the same outcome.
+    """Simulate a pipeline for ``seconds``. The same seed gives the same outcome.
 
     Args:
-        record: whether one second is kept in full; nothing else changes by it.
+        design: the pipeline.
+        platform: the board.
+        seconds: of simulated time.
+        seed: of arrivals and objects.
+        governing: the budgets' rules; None: none.
+        record: whether one second is kept in full; it changes nothing else.
     """
     return _Simulation(design, platform, seconds, seed, governing, record).run()
 

@@ -37,7 +37,7 @@ class Trace:
 
 
 def read_trace(path: Path) -> Mapping[str, Trace]:
-    """Stream → trace; the empty name is for any source.
+    """Return stream → trace; the empty name is for any source.
 
     Raises:
         ConfigError: it cannot be read; a line is wrong, with its number; or a stream has fewer than two frames.
@@ -69,7 +69,7 @@ def read_trace(path: Path) -> Mapping[str, Trace]:
 
 
 def _frame(data: Any) -> tuple[str, float, int]:
-    """(stream, milliseconds, objects). Raises ValueError or TypeError."""
+    """Return (stream, milliseconds, objects). Raises ValueError or TypeError."""
     if not isinstance(data, dict):
         raise ValueError("it is no JSON object")
     if "time_s" not in data and "timestamp_ns" not in data:

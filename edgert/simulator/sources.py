@@ -42,14 +42,14 @@ class Camera(Sender):
         return self._is_paced and not self.source.is_ahead
 
     def start(self) -> None:
-        """Begins with the first frame."""
+        """Begin with the first frame."""
         if self._is_camera:
             self._await()
         else:
             self._make()
 
     def _await(self) -> None:
-        """A camera's next frame comes at its time, whatever became of the last."""
+        """Schedule a camera's next frame at its time, independent of the last."""
         if not self.has_ended:
             self._timeline.at(max(self._timeline.now_ms, self._due()), self._arrived)
 
@@ -66,7 +66,7 @@ class Camera(Sender):
         self._perform(self.source.steps, lambda: self._give(born_ms))
 
     def _make(self) -> None:
-        """What is made ahead is given out when it is due, and late where making it took longer."""
+        """Make a frame ahead; it is given out when it is due, or late where making it took longer."""
         if not self.has_ended:
             self._perform(self.source.steps, self._hold)
 
@@ -87,7 +87,7 @@ class Camera(Sender):
             self._given()
 
     def _pass_later(self, born_ms: float, passed_ms: float) -> None:
-        """A frame that loses nothing waits for its turn; one that has none looks now and then whether it has."""
+        """Hold a frame that must not be lost until its turn; check from time to time where it has none."""
         pause_ms = self.limiter.pause(passed_ms)
         if pause_ms == math.inf:
             self._timeline.at(self._timeline.now_ms + _CLOSED_MS, lambda: self._pass_later(born_ms, passed_ms))
@@ -116,7 +116,7 @@ class Camera(Sender):
         return self.source.limit is not None and self.passed + self.lost + self.throttled >= self.source.limit
 
     def _due(self) -> float:
-        """When the next frame is due. Frames of a trace come in its order, those of a rate in the order of time."""
+        """Return when the next frame is due. Frames of a trace keep its order, those of a rate come by time."""
         source, count, times_ms = self.source, self._count, self.source.times_ms
         self._count += 1
         if times_ms:
@@ -138,7 +138,7 @@ class Camera(Sender):
 
 
 def poisson(rng: Random, mean: float) -> int:
-    """A draw, for small means, by a product of uniform numbers (Knuth, The Art of Computer Programming 2, 3.4.1)."""
+    """Draw a number, for small means, by a product of uniform ones (Knuth, TAOCP 2, 3.4.1)."""
     least, product, count = math.exp(-mean), rng.random(), 0
     while product > least:
         product *= rng.random()
@@ -150,10 +150,11 @@ def poisson(rng: Random, mean: float) -> int:
 
 
 def connected(cameras: Sequence[Camera], threads: Sequence[Thread]) -> None:
-    """Gives every thread its channels, its join and its reorder buffer.
+    """Give every thread its channels, its join and its reorder buffer.
 
     Args:
-        threads: each after those it listens to.
+        cameras: the sources.
+        threads: each after its producers.
     """
     senders: dict[str, Camera | Thread] = {camera.source.name: camera for camera in cameras}
     streams = {name: frozenset({name}) for name in senders}

@@ -108,18 +108,18 @@ class Recorder:
         self._seconds = 0
 
     def performing(self, stage: str) -> Perform:
-        """Carries out steps of that stage, and writes them down."""
+        """Return a function that carries out a stage's steps and records them."""
         return partial(self._perform, stage)
 
     def watch(self, channels: Iterable[Channel]) -> None:
-        """Writes down how long these queues are from now on."""
+        """Record the lengths of these queues from now on."""
         for channel in channels:
             channel.noted = partial(self._length, len(self._channels), channel)
             self._channels.append(channel)
         self._begin(self._time.now_ms)
 
     def look(self, at_ms: float, p99_ms: float | None) -> None:
-        """A second is over, of which p99 is known."""
+        """Note the end of a second with this p99."""
         if at_ms <= self._start_ms:
             return
         is_worse = self._best is None or (p99_ms or 0.0) > (self._best.p99_ms or 0.0) * _LATER
@@ -129,7 +129,7 @@ class Recorder:
         self._begin(at_ms)
 
     def result(self, now_ms: float) -> Second:
-        """The second that was kept; everything, where none was over."""
+        """Return the kept second; everything, where none was over."""
         return self._best or self._second(now_ms, None)
 
     def _perform(self, stage: str, steps: Sequence[Step], then: Then) -> None:
@@ -156,7 +156,7 @@ class Recorder:
         then()
 
     def _started(self, step: Step, handed_in_ms: float) -> float:
-        """A core takes a step at once, an accelerator one after the other, first come first served."""
+        """Return when a step started: on a core at once, on an accelerator first come first served."""
         where = step.accelerator or ""
         waited = where == ANY_CORE or where in self._cores
         return handed_in_ms if waited else max(handed_in_ms, self._free_ms.get(where, 0.0))
@@ -194,7 +194,7 @@ class Recorder:
         return Second(start_ms, end_ms, p99_ms, tuple(spans), tuple(queues), self._cores, is_cut)
 
     def _unfinished(self, end_ms: float) -> Iterable[Span]:
-        """What runs at the end; of those that were handed in to an accelerator only the first does."""
+        """Yield what runs at the end; of the steps at an accelerator only the first."""
         busy: set[str] = set()
         for stage, step, handed_in_ms in self._running.values():
             where = step.accelerator or ""
@@ -210,7 +210,7 @@ _FIRST = ("gpu", "dla0", "dla1", "nvdec", "nvenc")
 
 
 def lanes(second: Second) -> tuple[Lane, ...]:
-    """Accelerators, then cores. What any core may run is shown on one that is free, as nothing tells which it was."""
+    """Return accelerators, then cores. Work for any core is shown on a free one, as its core is unknown."""
     found: dict[str, list[Span]] = {}
     free_ms = dict.fromkeys(second.cores, 0.0)
     for span in sorted(second.spans, key=lambda one: (one.start_ms, one.end_ms)):

@@ -95,7 +95,7 @@ class Simulated:
     second: Second | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, without the second in full: thousands of times that only a drawing makes sense of."""
+        """Return plain data, without the full second: thousands of times that only a drawing uses."""
         moments = [{**asdict(one), "energy_j_per_frame": one.energy_j_per_frame} for one in self.moments]
         plain = {**asdict(replace(self, second=None)), "moments": moments}
         del plain["second"]
@@ -130,12 +130,12 @@ class Meter:
         self._pressure = QueuePressure([one for thread in threads for one in thread.inlets if is_live or not one.waits])
 
     def note(self, now_ms: float, born_ms: float) -> None:
-        """A result that a last stage took."""
+        """Record a result that a last stage took."""
         self._times_ms.append(now_ms)
         self._latencies_ms.append(now_ms - born_ms)
 
     def recent_p99_ms(self, now_ms: float) -> float | None:
-        """Of latencies lately."""
+        """Return p99 of recent latencies."""
         first = int(np.searchsorted(self._times_ms, now_ms - _RECENT_MS))
         return _percentile(self._latencies_ms[first:], 99)
 
@@ -145,7 +145,7 @@ class Meter:
         return self._moments[-1] if self._moments else None
 
     def pressure(self) -> tuple[float | None, int]:
-        """How full the fullest queue of live frames is, 0 to 1, and what they lost since it was last asked."""
+        """Return the fill of the fullest queue of live frames, 0 to 1, and their losses since the last call."""
         return self._pressure.look()
 
     def tick(self, now_ms: float, used: Mapping[str, Used], setting: str) -> None:
@@ -159,7 +159,7 @@ class Meter:
             self._moments.append(self._moment(now_ms, now_ms - started_ms, used, setting))
 
     def result(self, now_ms: float, used: Mapping[str, Used], governed: GovernorReport | None) -> Simulated:
-        """Everything."""
+        """Return all statistics."""
         frames_in = sum(camera.passed for camera in self._cameras)
         frames_out = max((thread.taken for thread in self._ends), default=frames_in)
         seconds = now_ms / 1e3
@@ -219,5 +219,5 @@ class Meter:
 
 
 def _percentile(values: Sequence[float], percent: float) -> float | None:
-    """One of them, as in the summary of a run: nothing lies between the latencies of two sinks."""
+    """Return one of the values, as in the summary of a run, without interpolation."""
     return float(np.percentile(values, percent, method="inverted_cdf")) if values else None

@@ -41,7 +41,7 @@ class Channel(BoundedQueue[Token]):
         """Called whenever its length may have changed; None: nobody asks."""
 
     def put(self, token: Token) -> bool:
-        """Whether there was room, or made; if not, the producer waits."""
+        """Add an item; return False where the queue is full and the producer waits."""
         offered = self.offer(token)
         if offered == "added":
             if self.noted is not None:
@@ -51,7 +51,7 @@ class Channel(BoundedQueue[Token]):
         return offered != "full"
 
     def take(self) -> Token:
-        """The oldest; a producer that waits goes on."""
+        """Remove and return the oldest item; unblock a waiting producer."""
         token = self.items.popleft()
         if self.noted is not None:
             self.noted()
@@ -62,8 +62,10 @@ class Channel(BoundedQueue[Token]):
 
 
 class Sender:
-    """The end of a thread that passes results on: one after the other, each to all that listen or to the one whose turn
-    it is; where a channel is full and loses nothing, it waits."""
+    """The end of a thread that passes results on: one after the other, each to all consumers or to the next in turn.
+
+    It waits where a channel is full and loses nothing.
+    """
 
     def __init__(self) -> None:
         self.outlets: list[Channel] = []
@@ -71,7 +73,7 @@ class Sender:
         self._then: Then | None = None
 
     def send(self, puts: Iterable[tuple[Channel, Token]], then: Then) -> None:
-        """Does it, sooner or later, and then what follows."""
+        """Put items into channels, waiting where needed, then call ``then``."""
         self._pending.extend(puts)
         self._then = then
         self._go_on()
@@ -129,7 +131,7 @@ class Thread(Sender):
         return self.is_busy or bool(self.ready)
 
     def wake(self) -> None:
-        """Something came. Takes it, if it has nothing to do."""
+        """Take the next result, if idle."""
         while not self.is_busy and self.ready:
             self.is_busy = True
             edge = self.ready.popleft()
@@ -142,11 +144,11 @@ class Thread(Sender):
                 self.is_busy = False
 
     def work(self, token: Token) -> None:
-        """Does what there is to do, and passes the result on."""
+        """Process a result, and pass it on."""
         self.perform(self._steps(token), partial(self.done, (token,)))
 
     def done(self, tokens: Sequence[Token]) -> None:
-        """Passes results on; then the next may come."""
+        """Pass results on; then take the next."""
         for token in tokens:
             self.taken += 1
             self._finished(self, token)
@@ -160,7 +162,7 @@ class Thread(Sender):
         self.send(puts, self.free)
 
     def free(self) -> None:
-        """Takes the next result, if one waits."""
+        """Take the next result, if one waits."""
         self.is_busy = False
         self.wake()
 
@@ -186,7 +188,7 @@ class Thread(Sender):
 
 
 def times(steps: Sequence[Step], count: float) -> Iterator[Step]:
-    """So many times each; steps of a run of so many rows."""
+    """Yield steps, multiplied by ``count`` rows."""
     return (step.times(count) for step in steps)
 
 
@@ -204,7 +206,7 @@ class BatchThread(Thread):
         self._current = node.task
 
     def work(self, token: Token) -> None:
-        """Brings the frame into the input, and runs the batch if it is due."""
+        """Copy the frame into the input, and run the batch if it is due."""
         batch = self._batch
         if batch.passes(token.index):
             super().work(token)
