@@ -7,13 +7,21 @@ from functools import partial
 from pathlib import Path
 
 from edgert.assemble.graph import Assembly, Environment
-from edgert.assemble.run_settings import PowerStep, RunSetting, clocked, predicted_setting, run_settings, worthwhile
+from edgert.assemble.run_settings import (
+    PowerStep,
+    PowerSteps,
+    RunSetting,
+    clocked,
+    predicted_setting,
+    run_settings,
+    worthwhile,
+)
 from edgert.backend import Engine
 from edgert.board import detect
 from edgert.board.host import core_count
-from edgert.budget.feasible import check_meter, check_settings
+from edgert.budget.checks import check_meter, check_settings
 from edgert.budget.loop import Loop
-from edgert.budget.rules import Action, Budget, Patience, Rules, Setting
+from edgert.budget.rules import Action, Budget, Patience, Rules, Setting, Stop, Switch
 from edgert.budget.watch import ALLOWED_PATIENCE, CORES, CPU_PATIENCE, VARIANT_PATIENCE, Observer, Watch
 from edgert.clock import Clock
 from edgert.config import InferStage, PipelineFile, SourceStage
@@ -27,6 +35,7 @@ from edgert.placement.segment_engines import SegmentedEngine
 from edgert.runtime import Source, SourceRateLimiter
 from edgert.runtime.metrics import RecentLatency
 from edgert.runtime.throttle import CpuTokenBucket, QueuePressure
+from edgert.stages.infer import Choice
 
 _ASSUMED_HZ = 30.0  # of a camera whose rate the file leaves open
 _RUNS = 3
@@ -134,17 +143,7 @@ def watch(
     except BudgetError as error:
         error.where = file.where(*error.where.split("."))
         raise
-
-    def carry(action: Action) -> None:
-        run = found[action.setting]
-        assembly.choice.level = run.level
-        for stream, share in run.shares.items():
-            limiters[stream].share = share * action.share
-        if power is not None and run.step is not None:
-            power.take(run.step)
-        if action.kind == "stop":
-            fail(BudgetError("a budget was exceeded", why=action.reason, where=file.where("budgets")))
-
+    controls = Controls(found, assembly.choice, limiters, power, fail, file.where("budgets"))
     ends = [node.meter.latency for node in assembly.nodes if not node.outlets]
     recent = RecentLatency(ends, _LATENCY_LOOKS)
     bucket = None
@@ -162,7 +161,46 @@ def watch(
         own = f"the governor failed: {type(error).__name__}: {error}"
         fail(error if isinstance(error, EdgertError) else StageError(own, fix="edgert run --debug").caused_by(error))
 
-    return Watch(Loop(rules, carry, clock.now_ns()), observer, clock, failed, notes)
+    return Watch(Loop(rules, partial(carry_out, controls), clock.now_ns()), observer, clock, failed, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What a governor's actions change in a running pipeline.
+
+    Attributes:
+        settings: of the run, in the order of the rules.
+        choice: the level of fallback models in use.
+        limiters: stream → which of its frames go on.
+        power: clocks and power modes; None leaves them alone.
+        fail: ends the pipeline.
+        where: the budgets in the pipeline file.
+    """
+
+    settings: tuple[RunSetting, ...]
+    choice: Choice
+    limiters: Mapping[str, SourceRateLimiter]
+    power: PowerSteps | None
+    fail: Callable[[EdgertError], None]
+    where: str
+
+
+def carry_out(controls: Controls, action: Action) -> None:
+    """Do what a governor decided; a warning changes nothing.
+
+    Raises:
+        BudgetError: the power mode cannot be set.
+        DeviceError: the clocks cannot be set.
+    """
+    if isinstance(action, Switch):
+        run = controls.settings[action.setting]
+        controls.choice.level = run.level
+        for stream, share in run.shares.items():
+            controls.limiters[stream].share = share * action.share
+        if controls.power is not None and run.step is not None:
+            controls.power.take(run.step)
+    elif isinstance(action, Stop):
+        controls.fail(BudgetError("a budget was exceeded", why=action.reason, where=controls.where))
 
 
 def _check(rules: Rules, power: reading.Reading) -> tuple[str, ...]:

@@ -1,17 +1,18 @@
-"""The governor: it keeps budgets while a pipeline runs, by choosing among planned settings.
-
-It steps down at once, steps up only after headroom, and never oscillates. It is a pure function of rules, state and
-observation; its caller, every half second, keeps the state.
-"""
+"""The governor: it keeps budgets while a pipeline runs, by choosing among planned settings."""
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from edgert.budget.estimate import blame, estimate_w, look, recent_w
-from edgert.budget.feasible import Trouble, find_trouble, keeps, untried
-from edgert.budget.rules import Action, ActionKind, Decision, Observation, Record, Rules, State
+from edgert.budget.expected_power import estimate_w, recent_w, share_within, with_failure, with_observation
+from edgert.budget.rules import Action, Keep, Observation, Record, Rules, State, Stop, Switch, Warn
+from edgert.units import format_bytes
 
+_S = 1e9
+_LATE = 2  # looks in a row with a long latency before something is done
+_URGENT_C = 1.0
+_COOLER = 0.97  # of its power: less would not be felt
 _MORE = 1.01  # a better setting gives at least so much more
 _MORE_FRAMES = 1.03  # and one that is not run whole, as it would be corrected for every degree
 _PROBE_S = 30.0  # in one setting, before an equal one is tried for what it might give
@@ -20,173 +21,317 @@ _AS_MANY = 0.97  # frames meanwhile
 _BELOW = 0.97  # of a share that failed: less is no other
 _OVERLOADED = 4  # looks in a row, two seconds: more than a burst
 _SWITCHES = 4  # in as many times the patience between two: the rate of switches that is promised
-_S = 1e9
-_Aim = tuple[int, float]  # a setting, and the share of its throughput
+_Target: TypeAlias = "tuple[int, float]"  # index of a setting, and the share of its throughput
 
 
-def start(rules: Rules, at_ns: int = 0) -> State:
-    """Return the first state, in the best setting that the predictions allow; without one, the most frugal.
+@dataclass(frozen=True, slots=True)
+class _Exceeded:
+    """A budget that is exceeded.
+
+    Attributes:
+        why: for people.
+        share_that_helps: the largest share of a setting's throughput at which this budget would be kept; 0 for none.
+        power_w: what was drawn, if a sensor measured that it was too much.
+        lasts: the setting in use is at fault whatever the demand, and should be left alone for a while.
+        eases: whether drawing less power makes it less, even where no setting keeps the budget.
+    """
+
+    why: str
+    share_that_helps: Callable[[int], float]
+    power_w: float | None = None
+    lasts: bool = False
+    eases: bool = True
+
+
+class Governor:
+    """Chooses a setting every half second: steps down at once, up only after headroom, and never oscillates.
+
+    It has no memory of its own: the caller keeps the state.
+
+    Args:
+        rules: budget, settings and patience.
 
     Raises:
-        ValueError: there are no settings; see :func:`edgert.budget.feasible.check_settings`.
+        ValueError: there are no settings; see :func:`edgert.budget.checks.check_settings`.
     """
-    if not rules.settings:
-        raise ValueError("the governor has no settings")
-    state = State(0, tuple(Record() for _ in rules.settings), switched_ns=at_ns, steady_ns=at_ns)
-    seen = Observation(at_ns)
-    fits = _usable(rules, state, seen, lambda index: keeps(rules, state, index, seen, 0.0))
-    index, share = _best(rules, fits, None) if fits else _frugal(rules, state, seen)
-    return replace(state, index=index, share=share)
 
+    def __init__(self, rules: Rules) -> None:
+        if not rules.settings:
+            raise ValueError("the governor has no settings")
+        self.rules = rules
 
-def decide(rules: Rules, state: State, seen: Observation) -> Decision:
-    """Decide what to do now; observations must come in the order of time.
+    def start(self, at_ns: int = 0) -> State:
+        """Return the first state, in the best setting that the predictions allow; without one, the most frugal."""
+        state = State(0, tuple(Record() for _ in self.rules.settings), switched_ns=at_ns, steady_ns=at_ns)
+        seen = Observation(at_ns)
+        fits = self._usable(state, seen, lambda index: self._share_that_fits(state, seen, index, 0.0))
+        index, share = self._best(fits, None) if fits else self._most_frugal(state, seen)
+        return replace(state, index=index, share=share)
 
-    Returns:
-        ``keep``; ``switch`` to a more frugal or a better setting; ``warn``, once each time a budget is exceeded that no
-            switch can or may keep; ``stop``.
-    """
-    state = look(rules, state, seen)
-    trouble = find_trouble(rules, state, seen)
-    state = replace(state, margin_c=seen.margin_c)
-    if trouble is not None and (trouble.eases or not state.was_reported or rules.budget.when_exceeded == "stop"):
-        return _exceeded(rules, replace(state, wanted_ns=None), seen, trouble)
-    unknown = rules.budget.power_w is not None and seen.power_w is not None and recent_w(state) is None
-    if trouble is None and not unknown:  # else the setting in use may still turn out to be too much
-        state = replace(state, exceeded_ns=None, was_reported=False)
-    if rules.budget.when_exceeded != "degrade":
-        return Decision(_stay(state), state)
-    return _improve(rules, state, seen)
+    def step(self, state: State, seen: Observation) -> tuple[State, Action]:
+        """Return the state after an observation, and what to do now; observations must come in the order of time.
 
+        A budget that no switch can or may keep gives a warning once each time it is exceeded.
+        """
+        budget = self.rules.budget
+        state = with_observation(self.rules, state, seen)
+        exceeded = self._exceeded(state, seen)
+        state = replace(state, margin_c=seen.margin_c)
+        if exceeded is not None and (exceeded.eases or not state.was_reported or budget.when_exceeded == "stop"):
+            return self._answer(replace(state, wanted_ns=None), seen, exceeded)
+        is_unknown = budget.power_w is not None and seen.power_w is not None and recent_w(state) is None
+        if exceeded is None and not is_unknown:  # else the setting in use may still turn out to be too much
+            state = replace(state, exceeded_ns=None, was_reported=False)
+        if budget.when_exceeded != "degrade":
+            return state, Keep()
+        return self._improve(state, seen)
 
-def _exceeded(rules: Rules, state: State, seen: Observation, trouble: Trouble) -> Decision:
-    since_ns = seen.at_ns if state.exceeded_ns is None else state.exceeded_ns
-    state = replace(state, exceeded_ns=since_ns)
-    if rules.budget.when_exceeded == "stop" and seen.at_ns - since_ns >= rules.patience.stop_s * _S:
-        return Decision(_stay(state, "stop", f"{trouble.why}, for {rules.patience.stop_s:g} s"), state)
-    here = state.index, state.share
-    target = here
-    if rules.budget.when_exceeded == "degrade":  # to the best setting that helps; if none does, that which draws least
-        fits = _usable(rules, state, seen, lambda i: min(trouble.helps(i), keeps(rules, state, i, seen, 0.0)))
-        others = [aim for aim in fits if aim[0] != state.index or aim[1] < state.share]
-        if others:
-            target = _best(rules, others, seen.demand)
-        elif trouble.eases:
-            target = _frugal(rules, state, seen)
-    if target != here:
-        return _switch(rules, blame(rules, state, seen, trouble.power_w, trouble.lasts), seen, target, trouble.why)
-    if state.was_reported or rules.budget.when_exceeded == "stop":
-        return Decision(_stay(state), state)
-    hint = "; no setting keeps it" if rules.budget.when_exceeded == "degrade" else ""
-    return Decision(_stay(state, "warn", trouble.why + hint), replace(state, was_reported=True))
+    # Where a budget is exceeded: down at once.
 
+    def _answer(self, state: State, seen: Observation, exceeded: _Exceeded) -> tuple[State, Action]:
+        """Switch to the best setting that helps, or to the most frugal if none does; else warn or stop."""
+        rules, why = self.rules, exceeded.why
+        since_ns = seen.at_ns if state.exceeded_ns is None else state.exceeded_ns
+        state = replace(state, exceeded_ns=since_ns)
+        if rules.budget.when_exceeded == "stop" and seen.at_ns - since_ns >= rules.patience.stop_s * _S:
+            return state, Stop(f"{why}, for {rules.patience.stop_s:g} s")
+        here: _Target = (state.index, state.share)
+        target = here
+        if rules.budget.when_exceeded == "degrade":
 
-def _stay(state: State, kind: ActionKind = "keep", why: str = "") -> Action:
-    return Action(kind, state.index, why, state.share)
+            def share_of(index: int) -> float:
+                return min(exceeded.share_that_helps(index), self._share_that_fits(state, seen, index, 0.0))
 
+            fits = self._usable(state, seen, share_of)
+            others = [other for other in fits if other[0] != state.index or other[1] < state.share]
+            if others:
+                target = self._best(others, seen.demand)
+            elif exceeded.eases:
+                target = self._most_frugal(state, seen)
+        if target != here:
+            failed = with_failure(rules, state, seen, exceeded.power_w, exceeded.lasts)
+            return self._switch(failed, seen, target, why)
+        if state.was_reported or rules.budget.when_exceeded == "stop":
+            return state, Keep()
+        hint = "; no setting keeps it" if rules.budget.when_exceeded == "degrade" else ""
+        return replace(state, was_reported=True), Warn(why + hint)
 
-def _improve(rules: Rules, state: State, seen: Observation) -> Decision:
-    """Step up once a better setting has fitted for long enough, enough is known and it is cool enough."""
-    patience, was_measured = rules.patience, state.common is not None
-    knows = rules.budget.power_w is None or not was_measured or (state.is_learnt and recent_w(state) is not None)
-    is_cool = seen.margin_c is None or seen.margin_c >= rules.budget.margin_c + patience.cool_margin_c
-    better = _better(rules, state, seen) if knows and is_cool else []
-    if not better:
-        return Decision(_stay(state), replace(state, wanted_ns=None))
-    since_ns = seen.at_ns if state.wanted_ns is None else state.wanted_ns
-    between_ns = patience.between_s * _S
-    recent = [at_ns for at_ns in state.lately_ns if seen.at_ns - at_ns < _SWITCHES * between_ns]
-    is_time = seen.at_ns - since_ns >= patience.headroom_s * _S and seen.at_ns - state.switched_ns >= between_ns
-    if not is_time or len(recent) > _SWITCHES - 2:  # room for two switches: a rise may have to be taken back
-        return Decision(_stay(state), replace(state, wanted_ns=since_ns))
-    target = _best(rules, better, seen.demand)
-    return _switch(rules, state, seen, target, f"headroom for {(seen.at_ns - since_ns) / _S:.0f} s", rose=True)
+    def _exceeded(self, state: State, seen: Observation) -> _Exceeded | None:
+        """Return the first of power, heat, latency and memory that is exceeded; None while all are kept."""
+        found = self._too_much_power(state, seen) or self._too_hot(state, seen) or self._too_late(state, seen)
+        most, held = self.rules.budget.memory_bytes, seen.memory_bytes
+        if found or most is None or held is None or held <= most:
+            return found
+        return _Exceeded(f"memory {format_bytes(held)} of {format_bytes(most)}", lambda index: 0.0, eases=False)
 
+    def _too_much_power(self, state: State, seen: Observation) -> _Exceeded | None:
+        rules, patience, cap = self.rules, self.rules.patience, self.rules.budget.power_w
+        if cap is None:
+            return None
+        growth = self._growth_unseen(state, seen)
+        expected = growth * estimate_w(rules, state, state.index, seen.demand, state.share)
+        if seen.power_w is None:
+            expected *= 1.0 + self._spare_of_untried(state, seen, state.index)
+        measured = self._measured_over(state, seen, cap)
+        factor = growth * max(1.0, (measured or 0.0) / max(expected, 1e-9))  # a reading above what was learnt so far
+        later = self._growth_unseen(state, seen, patience.most_doubt) / growth  # so that one step is enough
+        most = cap * (1 - patience.spare_down) / later
 
-def _better(rules: Rules, state: State, seen: Observation) -> list[_Aim]:
-    here = rules.settings[state.index]
-    served = here.served(seen.demand, state.share)
+        def share_that_helps(index: int) -> float:
+            is_measured = index == state.index and measured is not None
+            spare = 0.0 if is_measured else self._spare_of_untried(state, seen, index)
+            return share_within(rules, state, index, seen.demand, most * (1 - spare) / factor)
 
-    def gains(aim: _Aim) -> bool:
-        setting, gain = rules.settings[aim[0]], rules.settings[aim[0]].served(seen.demand, aim[1])
-        if state.overloaded >= _OVERLOADED and setting.latency_ms >= here.latency_ms:
-            return False  # of what it gives already, some is lost
-        more = _MORE if aim[0] != state.index and aim[1] == 1.0 else _MORE_FRAMES
-        more = _AS_MANY if _is_probe(rules, state, seen, aim[0], served) else more
-        return gain > served * more or (gain >= served and setting.accuracy_rank < here.accuracy_rank)
+        if measured is not None:
+            return _Exceeded(self._beside_budget(measured), share_that_helps, measured, state.rose)
+        # No reading covers the present demand: the sensor is gone, or the demand is younger than readings.
+        is_new = seen.at_ns - state.steady_ns < patience.sensor_s * _S and state.steady_ns > state.switched_ns
+        if expected > cap and (seen.power_w is None or (is_new and state.is_learnt)):
+            sensor = "no sensor" if seen.power_w is None else "the sensor lags"
+            return _Exceeded(f"{self._beside_budget(expected)}, modeled: {sensor}", share_that_helps)
+        return None
 
-    def fits(index: int) -> float:
-        if rules.settings[index].served(seen.demand) < served * _AS_MANY:
-            return 0.0  # cannot gain: most settings, at every look
-        share = keeps(rules, state, index, seen, _spare(rules, state, seen, index, served))
-        if not _is_probe(rules, state, seen, index, served):
-            return share
-        equal = keeps(rules, state, index, seen, rules.patience.spare_down)
-        return max(share, min(equal, math.floor(100 * served / rules.settings[index].throughput) / 100))
+    def _beside_budget(self, power_w: float) -> str:
+        """Return power beside its budget, or the CPU time that replaces it, for people."""
+        budget = self.rules.budget
+        return f"{'power' if budget.unit == 'W' else 'CPU time'} {power_w:.4g} of {budget.power_w:.4g} {budget.unit}"
 
-    return list(filter(gains, _usable(rules, state, seen, fits)))
+    def _measured_over(self, state: State, seen: Observation, cap: float) -> float | None:
+        """Return the measured power if it is too much: over two readings, or in one that no noise explains.
 
+        After a rise any reading above the budget counts, however old: the setting before kept it.
+        """
+        recent, patience = recent_w(state), self.rules.patience
+        most = cap * (1 - min(patience.over, 0.0))
+        if seen.power_w is not None and seen.power_w > most and state.rose and not state.is_learnt:
+            return seen.power_w
+        if recent is None:
+            return None
+        if state.powers[-1] > cap * (1 + patience.surge):
+            return state.powers[-1]
+        return recent if len(state.powers) > 1 and recent > cap * (1 - patience.over) else None
 
-def _is_probe(rules: Rules, state: State, seen: Observation, index: int, served: float) -> bool:
-    """Return whether to try a setting of which only a prediction is known, though it promises no more.
+    def _growth_unseen(self, state: State, seen: Observation, least: float = 0.0) -> float:
+        """Return by how much power may have grown while there is no reading, as the board may have warmed up.
 
-    That is done once, after a long time without a change, at the present frame rate, which takes about as much power.
-    """
-    setting, record = rules.settings[index], state.records[index]
-    is_calm = seen.at_ns - state.switched_ns >= _PROBE_S * _S and not state.failures
-    is_new = setting.least_share < 1 and record.own is None and rules.budget.power_w is not None
-    return is_calm and is_new and setting.served(seen.demand) > served * _PROBED
+        It counts only where there was a reading before.
+        """
+        if state.blind_ns is None or state.common is None:
+            return 1.0
+        patience, blind_s = self.rules.patience, (seen.at_ns - state.blind_ns) / _S
+        return 1.0 + max(least, min(patience.most_doubt, patience.doubt_per_s * blind_s))
 
+    def _too_hot(self, state: State, seen: Observation) -> _Exceeded | None:
+        rules, margin_c, least_c = self.rules, seen.margin_c, self.rules.budget.margin_c
+        if margin_c is None or margin_c >= least_c or state.margin_c is None or margin_c >= state.margin_c:
+            return None  # cool enough, or getting cooler
+        wait_s = rules.patience.sensor_s if margin_c < _URGENT_C else rules.patience.cool_s
+        if seen.at_ns - state.switched_ns < wait_s * _S:
+            return None
+        most_w = _COOLER * estimate_w(rules, state, state.index, seen.demand, state.share)
 
-def _spare(rules: Rules, state: State, seen: Observation, index: int, served: float) -> float:
-    """Return the part of the power budget that a setting has to leave free to be worth a try."""
-    patience = rules.patience
-    if state.records[index].own is not None:
-        return patience.spare_known
-    eager = patience.eager * max(0.0, rules.settings[index].served(seen.demand) / max(served, 1e-9) - 1)
-    if rules.settings[index].least_share < 1:
-        return untried(rules, state, index, seen)
-    wary = patience.wary * state.failures
-    return max(min(0.0, patience.spare_new), patience.spare_new + wary - eager)
+        def share_that_helps(index: int) -> float:
+            return float(estimate_w(rules, state, index, seen.demand) <= most_w)
 
+        why = f"{margin_c:.1f} C to throttling, of {least_c:.1f} C to be kept"
+        return _Exceeded(why, share_that_helps, lasts=True)
 
-def _switch(rules: Rules, state: State, seen: Observation, target: _Aim, why: str, rose: bool = False) -> Decision:
-    before = rules.settings[state.index].called(state.share)
-    index, share = target
-    state = replace(
-        state,
-        index=index,
-        share=share,
-        switched_ns=seen.at_ns,
-        lately_ns=(*state.lately_ns, seen.at_ns)[1 - _SWITCHES :],
-        powers=(),
-        is_learnt=False,
-        rose=rose,
-        late=0,
-        overloaded=0,
-        wanted_ns=None,
-    )
-    return Decision(Action("switch", index, f"{before} -> {rules.settings[index].called(share)}: {why}", share), state)
+    def _too_late(self, state: State, seen: Observation) -> _Exceeded | None:
+        settings, limit_ms = self.rules.settings, self.rules.budget.latency_ms
+        if limit_ms is None or state.late < _LATE:
+            return None
+        here_ms = settings[state.index].latency_ms
+        endless = "endless, as queues are full and nothing comes out,"
+        measured = endless if seen.latency_ms is None else f"{seen.latency_ms:.4g}"
+        why = f"latency p99 {measured} of {limit_ms:.4g} ms"
+        return _Exceeded(why, lambda index: float(settings[index].latency_ms < here_ms), lasts=True)
 
+    # Where all budgets are kept: up, once there is room.
 
-def _usable(rules: Rules, state: State, seen: Observation, fits: Callable[[int], float]) -> list[_Aim]:
-    """Return settings with the share that fits; a blocked one is limited to less than the share that failed."""
+    def _improve(self, state: State, seen: Observation) -> tuple[State, Action]:
+        """Step up once a better setting has fitted for long enough, enough is known and it is cool enough."""
+        budget, patience, was_measured = self.rules.budget, self.rules.patience, state.common is not None
+        is_known = budget.power_w is None or not was_measured or (state.is_learnt and recent_w(state) is not None)
+        is_cool = seen.margin_c is None or seen.margin_c >= budget.margin_c + patience.cool_margin_c
+        better = self._better(state, seen) if is_known and is_cool else []
+        if not better:
+            return replace(state, wanted_ns=None), Keep()
+        since_ns = seen.at_ns if state.wanted_ns is None else state.wanted_ns
+        between_ns = patience.between_s * _S
+        recent = [at_ns for at_ns in state.lately_ns if seen.at_ns - at_ns < _SWITCHES * between_ns]
+        is_time = seen.at_ns - since_ns >= patience.headroom_s * _S and seen.at_ns - state.switched_ns >= between_ns
+        if not is_time or len(recent) > _SWITCHES - 2:  # room for two switches: a rise may have to be taken back
+            return replace(state, wanted_ns=since_ns), Keep()
+        why = f"headroom for {(seen.at_ns - since_ns) / _S:.0f} s"
+        return self._switch(state, seen, self._best(better, seen.demand), why, rose=True)
 
-    def aim(index: int) -> _Aim:
-        record = state.records[index]
-        most = 1.0 if record.blocked_until_ns <= seen.at_ns else math.floor(100 * record.refused * _BELOW) / 100
-        share = min(fits(index), most)
-        return index, share if share >= rules.settings[index].least_share else 0.0
+    def _better(self, state: State, seen: Observation) -> list[_Target]:
+        """Return settings that give more results, or as many of a more accurate model, and fit with room to spare."""
+        settings = self.rules.settings
+        here = settings[state.index]
+        served = here.served(seen.demand, state.share)
 
-    return [(index, share) for index, share in map(aim, range(len(rules.settings))) if share]
+        def gains(target: _Target) -> bool:
+            setting, gain = settings[target[0]], settings[target[0]].served(seen.demand, target[1])
+            if state.overloaded >= _OVERLOADED and setting.latency_ms >= here.latency_ms:
+                return False  # of what it gives already, some is lost
+            more = _MORE if target[0] != state.index and target[1] == 1.0 else _MORE_FRAMES
+            more = _AS_MANY if self._is_probe(state, seen, target[0], served) else more
+            return gain > served * more or (gain >= served and setting.accuracy_rank < here.accuracy_rank)
 
+        def share_of(index: int) -> float:
+            if settings[index].served(seen.demand) < served * _AS_MANY:
+                return 0.0  # cannot gain: most settings, at every look
+            share = self._share_that_fits(state, seen, index, self._spare_to_rise(state, seen, index, served))
+            if not self._is_probe(state, seen, index, served):
+                return share
+            equal = self._share_that_fits(state, seen, index, self.rules.patience.spare_down)
+            return max(share, min(equal, math.floor(100 * served / settings[index].throughput) / 100))
 
-def _best(rules: Rules, aims: Iterable[_Aim], demand: float | None) -> _Aim:
-    """Return the setting with most results; of equal ones the most accurate, then the first in the list."""
-    settings = rules.settings
-    return min(aims, key=lambda aim: (-settings[aim[0]].served(demand, aim[1]), settings[aim[0]].accuracy_rank, aim))
+        return list(filter(gains, self._usable(state, seen, share_of)))
 
+    def _is_probe(self, state: State, seen: Observation, index: int, served: float) -> bool:
+        """Return whether to try a setting of which only a prediction is known, though it promises no more.
 
-def _frugal(rules: Rules, state: State, seen: Observation) -> _Aim:
-    aims = [(index, setting.least_share) for index, setting in enumerate(rules.settings)]
-    return min(aims, key=lambda aim: (estimate_w(rules, state, aim[0], seen.demand, aim[1]), aim))
+        That is done once, after a long time without a change, at the present frame rate, which takes about as much
+        power.
+        """
+        setting, record = self.rules.settings[index], state.records[index]
+        is_calm = seen.at_ns - state.switched_ns >= _PROBE_S * _S and not state.failures
+        is_new = setting.least_share < 1 and record.own is None and self.rules.budget.power_w is not None
+        return is_calm and is_new and setting.served(seen.demand) > served * _PROBED
+
+    def _spare_to_rise(self, state: State, seen: Observation, index: int, served: float) -> float:
+        """Return the part of the power budget that a setting has to leave free to be worth a try."""
+        patience, setting = self.rules.patience, self.rules.settings[index]
+        if state.records[index].own is not None:
+            return patience.spare_known
+        if setting.least_share < 1:
+            return self._spare_of_untried(state, seen, index)
+        eager = patience.eager * max(0.0, setting.served(seen.demand) / max(served, 1e-9) - 1)
+        wary = patience.wary * state.failures
+        return max(min(0.0, patience.spare_new), patience.spare_new + wary - eager)
+
+    def _spare_of_untried(self, state: State, seen: Observation, index: int) -> float:
+        """Return the part of the power budget that an untried setting must leave free, where fewer frames will do.
+
+        It is more while another setting is blocked because it failed.
+        """
+        if state.records[index].own is not None or self.rules.settings[index].least_share == 1:
+            return 0.0
+        is_warned = any(record.blocked_until_ns > seen.at_ns for record in state.records)
+        return self.rules.patience.spare_part + self.rules.patience.wary * is_warned
+
+    # Settings to choose from.
+
+    def _switch(
+        self, state: State, seen: Observation, target: _Target, why: str, rose: bool = False
+    ) -> tuple[State, Action]:
+        settings, (index, share) = self.rules.settings, target
+        before, after = settings[state.index].name_at(state.share), settings[index].name_at(share)
+        state = replace(
+            state,
+            index=index,
+            share=share,
+            switched_ns=seen.at_ns,
+            lately_ns=(*state.lately_ns, seen.at_ns)[1 - _SWITCHES :],
+            powers=(),
+            is_learnt=False,
+            rose=rose,
+            late=0,
+            overloaded=0,
+            wanted_ns=None,
+        )
+        return state, Switch(index, share, f"{before} -> {after}: {why}")
+
+    def _share_that_fits(self, state: State, seen: Observation, index: int, spare: float) -> float:
+        """Return the largest share at which a setting is expected to keep power and latency; 0 where none does.
+
+        A part of the power is kept to spare.
+        """
+        cap, limit_ms = self.rules.budget.power_w, self.rules.budget.latency_ms
+        if limit_ms is not None and self.rules.settings[index].latency_ms > limit_ms:
+            return 0.0
+        return 1.0 if cap is None else share_within(self.rules, state, index, seen.demand, cap * (1 - spare))
+
+    def _usable(self, state: State, seen: Observation, share_of: Callable[[int], float]) -> list[_Target]:
+        """Return settings with the share that fits; a blocked one is limited to less than the share that failed."""
+
+        def target(index: int) -> _Target:
+            record = state.records[index]
+            most = 1.0 if record.blocked_until_ns <= seen.at_ns else math.floor(100 * record.refused * _BELOW) / 100
+            share = min(share_of(index), most)
+            return index, share if share >= self.rules.settings[index].least_share else 0.0
+
+        return [(index, share) for index, share in map(target, range(len(self.rules.settings))) if share]
+
+    def _best(self, targets: Iterable[_Target], demand: float | None) -> _Target:
+        """Return the setting with most results; of equal ones the most accurate, then the first in the list."""
+        settings = self.rules.settings
+        return min(
+            targets, key=lambda one: (-settings[one[0]].served(demand, one[1]), settings[one[0]].accuracy_rank, one)
+        )
+
+    def _most_frugal(self, state: State, seen: Observation) -> _Target:
+        targets = [(index, setting.least_share) for index, setting in enumerate(self.rules.settings)]
+        return min(targets, key=lambda one: (estimate_w(self.rules, state, one[0], seen.demand, one[1]), one))

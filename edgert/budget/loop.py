@@ -8,15 +8,15 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgert.budget.governor import decide, start
-from edgert.budget.rules import Action, ActionKind, Observation, Rules, Setting
+from edgert.budget.governor import Governor
+from edgert.budget.rules import Action, ActionKind, Observation, Rules, Setting, Switch
 
 PERIOD_S = 0.5
 """Between two looks: Jetson's sensors average over 0.43 s, so that looking more often sees nothing new."""
 _KEPT_EVENTS = 1000
 
-Carry = Callable[[Action], None]
-"""Carries out a ``switch`` (to the setting whose index is in the action) or a ``stop``; called for a ``warn``, too."""
+CarryOut = Callable[[Action], None]
+"""Carries out an action that is not ``Keep``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +71,17 @@ class Loop:
 
     Args:
         rules: budget, settings and patience.
-        carry: carries out what was decided; not called for ``keep``.
+        carry_out: carries out what was decided; not called for ``Keep``.
         at_ns: when the run begins, on the clock of the observations.
 
     Raises:
         ValueError: there are no settings.
     """
 
-    def __init__(self, rules: Rules, carry: Carry, at_ns: int) -> None:
-        self.rules, self._carry, self._began_ns = rules, carry, at_ns
-        self.state = start(rules, at_ns)
+    def __init__(self, rules: Rules, carry_out: CarryOut, at_ns: int) -> None:
+        self.rules, self._carry_out, self._began_ns = rules, carry_out, at_ns
+        self._governor = Governor(rules)
+        self.state = self._governor.start(at_ns)
         self._last_ns = at_ns
         self._seconds: dict[str, float] = {}
         self._counts: Counter[ActionKind] = Counter()
@@ -88,7 +89,7 @@ class Loop:
         self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
         if self.state.index or self.state.share < 1:
             why = "the best that is predicted to keep the budgets"
-            carry(Action("switch", self.state.index, why, self.state.share))
+            carry_out(Switch(self.state.index, self.state.share, why))
 
     @property
     def setting(self) -> Setting:
@@ -106,13 +107,12 @@ class Loop:
         self._lost += seen.lost
         if seen.queued is not None:
             self._looks, self._queued = self._looks + 1, self._queued + seen.queued
-        decision = decide(self.rules, self.state, seen)
-        self.state, action = decision.state, decision.action
+        self.state, action = self._governor.step(self.state, seen)
         if action.kind != "keep":
             self._counts[action.kind] += 1
-            at_s, setting = (seen.at_ns - self._began_ns) / 1e9, self.setting.called(action.share)
+            at_s, setting = (seen.at_ns - self._began_ns) / 1e9, self.setting.name_at(self.state.share)
             self._events.append(Event(at_s, action.kind, setting, action.reason))
-            self._carry(action)
+            self._carry_out(action)
         return action
 
     def report(self, notes: tuple[str, ...] = ()) -> GovernorReport:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 WhenExceeded = Literal["warn", "degrade", "stop"]
 
@@ -62,7 +62,7 @@ class Setting:
         share = math.floor(100 * (power_w - self._least_w) / (self.power_w - self._least_w)) / 100
         return share if share >= self.least_share else 0.0
 
-    def called(self, share: float) -> str:
+    def name_at(self, share: float) -> str:
         """Return its name at a share of its throughput, for people."""
         return self.name if share == 1 else f"{self.name}, {share:.0%} of that"
 
@@ -259,26 +259,47 @@ class State:
         object.__setattr__(self, "failures", sum(record.failures for record in self.records))
 
 
+# What a governor decides.
+
+
 @dataclass(frozen=True, slots=True)
-class Action:
-    """The action to take now.
+class Keep:
+    """Change nothing."""
+
+    kind: ClassVar[ActionKind] = "keep"
+    reason: ClassVar[str] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Use another setting from now on, or another share of its frames.
 
     Attributes:
-        kind: ``keep`` as it is, ``switch`` to another setting, ``warn`` the user, or ``stop`` the pipeline.
-        setting: index of the setting to use from now on.
-        reason: for people; empty for ``keep``.
-        share: part of that setting's frames that go on, evenly.
+        setting: its index.
+        share: part of its frames that go on, evenly.
+        reason: for people.
     """
 
-    kind: ActionKind
+    kind: ClassVar[ActionKind] = "switch"
     setting: int
-    reason: str = ""
-    share: float = 1.0
+    share: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """An action, and the state for the next call."""
+class Warn:
+    """Report a budget that is exceeded."""
 
-    action: Action
-    state: State = field(repr=False)
+    kind: ClassVar[ActionKind] = "warn"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the pipeline."""
+
+    kind: ClassVar[ActionKind] = "stop"
+    reason: str
+
+
+Action = Keep | Switch | Warn | Stop

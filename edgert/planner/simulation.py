@@ -12,8 +12,8 @@ from edgert.board import HOST, detect
 from edgert.board.host import core_accelerators
 from edgert.board.record import Board, find_board
 from edgert.board.sections import Mode
+from edgert.budget.checks import check_settings
 from edgert.budget.control import PowerControl
-from edgert.budget.feasible import check_settings
 from edgert.budget.rules import Budget, Rules, Setting
 from edgert.config import InferStage, PipelineFile, load_pipeline
 from edgert.config.flow import fallbacks, streams_of

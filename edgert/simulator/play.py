@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 
 from edgert.budget.loop import PERIOD_S, Loop
-from edgert.budget.rules import Action, Observation, Rules
+from edgert.budget.rules import Action, Observation, Rules, Stop, Switch
 from edgert.placement.contention import Contention
 from edgert.placement.cost.power import Power
 from edgert.placement.schedule import Accelerators, Then, Timeline, Used
@@ -134,7 +134,7 @@ class _Simulation:
         self._meter = Meter(self._cameras, self._threads, self._thermal, self._end_ms)
         self._governing = governing
         self._is_stopped = False
-        self._loop = Loop(governing.rules, self._carry, 0) if governing else None
+        self._loop = Loop(governing.rules, self._carry_out, 0) if governing else None
 
     def run(self) -> Simulated:
         for thread in self._threads:
@@ -185,11 +185,11 @@ class _Simulation:
         )
         self._time.at(self._time.now_ms + 1e3 * PERIOD_S, self._look)
 
-    def _carry(self, action: Action) -> None:
+    def _carry_out(self, action: Action) -> None:
         assert self._governing is not None
-        if action.kind == "switch":
+        if isinstance(action, Switch):
             for camera in self._cameras:
                 camera.limiter.share = self._governing.shares[action.setting][camera.source.name] * action.share
             for thread in self._threads:
                 thread.level = self._governing.levels[action.setting] if self._governing.levels else 0
-        self._is_stopped = self._is_stopped or action.kind == "stop"
+        self._is_stopped = self._is_stopped or isinstance(action, Stop)

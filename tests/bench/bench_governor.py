@@ -23,7 +23,7 @@ import report
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.benchmark.measure import Figure
-from edgert.budget.governor import decide, start
+from edgert.budget.governor import Governor
 from edgert.budget.rules import Budget, Observation, Rules, Setting
 from edgert.meters.all import Meters
 from tests.helpers.plant import Outcome, play, scenario
@@ -75,12 +75,13 @@ def _looking(count: int) -> Callable[[], object]:
     seven cameras whose models have stand-ins."""
     settings = tuple(Setting(f"s{n}", 40 - 30 * n / count, 100 - 75 * n / count, idle_w=5.0) for n in range(count))
     rules = Rules(Budget(30.0, when_exceeded="degrade"), settings)
-    state, number = start(rules), 0
+    governor = Governor(rules)
+    state, number = governor.start(), 0
 
     def look() -> None:
         nonlocal state, number
         number += 1
-        state = decide(rules, state, Observation(number * 500_000_000, 28.0 + number % 3 / 10, 90.0)).state
+        state, _ = governor.step(state, Observation(number * 500_000_000, 28.0 + number % 3 / 10, 90.0))
 
     return look
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from edgert.budget.governor import decide, start
+from edgert.budget.governor import Governor
 from edgert.budget.rules import Budget, Observation, Patience, Rules, Setting
 
 STEP_S, PERIOD_S, PHASES, PHASE_S = 0.1, 0.5, 4, 45.0
@@ -125,7 +125,8 @@ def play(plan: Scenario, patience: Patience = Patience()) -> Outcome:  # noqa: B
     """Runs a governor over the whole scenario."""
     chance = random.Random(plan.seed + 1)
     rules = Rules(Budget(plan.cap_w, when_exceeded="degrade"), plan.settings, patience)
-    state = start(rules)
+    governor = Governor(rules)
+    state = governor.start()
     warmth_c = plan.ambients_c[0] + plan.c_per_w * plan.truths[state.index].power(plan.demands[0], 50.0)
     history: list[float] = []
     switches: list[tuple[float, str]] = []
@@ -156,10 +157,9 @@ def play(plan: Scenario, patience: Patience = Patience()) -> Outcome:  # noqa: B
             demand * chance.gauss(1.0, 0.005),
             margin_c=THROTTLE_C - warmth_c,
         )
-        decision = decide(rules, state, seen)
-        if decision.action.kind == "switch":
-            switches.append((after_s, decision.action.reason))
-        state = decision.state
+        state, action = governor.step(state, seen)
+        if action.kind == "switch":
+            switches.append((after_s, action.reason))
     seconds = PHASES * PHASE_S
     log = tuple(f"{at:6.1f} s {text}" for at, text in switches)
     throughputs = done / seconds, best / seconds, finest / seconds

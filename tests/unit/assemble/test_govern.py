@@ -4,13 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgert.assemble.governing import Cost, rules_of
+from edgert.assemble.governing import Controls, Cost, carry_out, rules_of
 from edgert.assemble.run_settings import PowerStep, run_settings
-from edgert.budget.governor import start
+from edgert.budget.governor import Governor
+from edgert.budget.rules import Stop, Switch, Warn
 from edgert.budget.watch import ALLOWED_PATIENCE, CPU_PATIENCE, VARIANT_PATIENCE
 from edgert.config import SourceStage
 from edgert.config.flow import streams_of
 from edgert.config.pipeline_file import BudgetConfig
+from edgert.errors import EdgertError
+from edgert.runtime import SourceRateLimiter
+from edgert.stages.infer import Choice
+from tests.helpers.virtual_clock import VirtualClock
 
 DOOR = {"door": 30.0}
 
@@ -111,7 +116,7 @@ def test_a_smaller_model_gives_all_the_ways_once_more() -> None:
         (0.4, 5.0, 1),
         (0.1, 2.0, 2),
     ]
-    assert rules.settings[start(rules).index].name == "all frames, with small"
+    assert rules.settings[Governor(rules).start().index].name == "all frames, with small"
     assert rules.patience == VARIANT_PATIENCE
 
 
@@ -141,4 +146,18 @@ def test_only_a_budget_that_degrades_throttles_frames(when_exceeded: str, is_who
     budgets = BudgetConfig.model_validate({"power": "4.9W", "when_exceeded": when_exceeded})
     predicted = [PowerStep("", 5.0, 3.0, 2.0, 5.0)]
     rules = rules_of(budgets, run_settings(("door",))[:1], [Cost(DOOR, None, 12.0)], predicted)
-    assert (start(rules).share == 1.0) == is_whole
+    assert (Governor(rules).start().share == 1.0) == is_whole
+
+
+def test_one_function_carries_out_what_a_governor_decides() -> None:
+    settings, failed = run_settings(("door", "yard"), [("small",)]), list[EdgertError]()
+    limiters = {name: SourceRateLimiter(True, VirtualClock()) for name in ("door", "yard")}
+    controls = Controls(settings, Choice(), limiters, None, failed.append, "pipeline.yaml:3")
+    smaller = next(index for index, one in enumerate(settings) if one.level == 1)
+    carry_out(controls, Switch(smaller, 0.5, "power 17 of 15 W"))
+    assert controls.choice.level == 1
+    assert [one.share for one in limiters.values()] == [0.5 * one for one in settings[smaller].shares.values()]
+    carry_out(controls, Warn("memory 2 of 1 GiB"))
+    assert not failed and controls.choice.level == 1
+    carry_out(controls, Stop("power 17 of 15 W, for 2 s"))
+    assert [(error.why, error.where) for error in failed] == [("power 17 of 15 W, for 2 s", "pipeline.yaml:3")]

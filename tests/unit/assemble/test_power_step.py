@@ -8,7 +8,7 @@ import pytest
 from edgert.assemble.governing import Cost, rules_of
 from edgert.assemble.run_settings import PowerStep, PowerSteps, clocked, run_settings, worthwhile
 from edgert.budget.control import PowerControl
-from edgert.budget.governor import start
+from edgert.budget.governor import Governor
 from edgert.budget.rules import Setting
 from edgert.config.pipeline_file import BudgetConfig
 from tests.helpers.sysfs import plant, write
@@ -61,7 +61,7 @@ def test_clocks_come_before_fewer_frames(cap_w: float, name: str) -> None:
     rules = rules_of(budgets, found, COSTS)
     kept = tuple(found[index] for index in worthwhile(rules.settings))
     rules = rules_of(budgets, kept, COSTS)
-    assert rules.settings[start(rules).index].name == name
+    assert rules.settings[Governor(rules).start().index].name == name
 
 
 def test_only_what_nothing_beats_is_worth_a_look_and_the_first_in_any_case() -> None:

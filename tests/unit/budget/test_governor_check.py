@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.budget.feasible import check_meter, check_settings
-from edgert.budget.governor import start
+from edgert.budget.checks import check_meter, check_settings
+from edgert.budget.governor import Governor
 from edgert.budget.rules import Budget, Rules, Setting
 from edgert.errors import BudgetError
 from edgert.meters import measured, modeled, unavailable
@@ -26,7 +26,7 @@ def test_no_settings_at_all() -> None:
     with pytest.raises(BudgetError, match="has no settings"):
         check_settings(Rules(Budget(8.0), ()))
     with pytest.raises(ValueError, match="has no settings"):
-        start(Rules(Budget(8.0), ()))
+        Governor(Rules(Budget(8.0), ()))
 
 
 @pytest.mark.parametrize("numbers", [(5.0, 0.0), (-1.0, 30.0), (float("nan"), 30.0), (5.0, float("inf"))])

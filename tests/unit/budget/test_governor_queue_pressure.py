@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgert.budget.governor import decide, start
+from edgert.budget.governor import Governor
 from edgert.budget.loop import Loop
 from edgert.budget.rules import Budget, Observation, Rules, Setting, State
 
@@ -20,13 +20,17 @@ def rules(*found: Setting, latency_ms: float | None = None) -> Rules:
     return Rules(Budget(20.0, latency_ms, when_exceeded="degrade"), found)
 
 
+def start(law: Rules) -> State:
+    return Governor(law).start()
+
+
 def at(look: int, queued: float | None = None, lost: int = 0, latency_ms: float | None = 5.0) -> Observation:
     return Observation(round(look * 5e8), 7.5, latency_ms=latency_ms, queued=queued, lost=lost)
 
 
 def after(law: Rules, state: State, seconds: float, queued: float | None, lost: int) -> State:
     for look in range(1, round(2 * seconds)):
-        state = decide(law, state, at(look, queued, lost)).state
+        state, _ = Governor(law).step(state, at(look, queued, lost))
     return state
 
 
@@ -49,23 +53,21 @@ def test_no_rise_to_more_of_the_same_follows_two_overloaded_seconds(seen: list[t
     law = rules(ALL, HALF)
     state, overloaded = replace(start(law), index=1), 0
     for look, (lost, queued) in enumerate(seen, 1):
-        decision = decide(law, state, at(look, queued, lost))
+        state, action = Governor(law).step(state, at(look, queued, lost))
         overloaded = overloaded + 1 if lost or queued == 1.0 else 0
-        assert decision.action.kind != "switch" or overloaded < 4
-        state = decision.state
+        assert action.kind != "switch" or overloaded < 4
 
 
 def test_a_pipeline_that_stands_still_breaks_its_latency() -> None:
     law = rules(replace(ALL, latency_ms=20.0), replace(HALF, latency_ms=15.0), latency_ms=50.0)
     state, reasons = start(law), []
     for look in range(1, 14):
-        decision = decide(law, state, at(look, 1.0, 7, latency_ms=None))
-        reasons += [decision.action.reason] if decision.action.kind == "switch" else []
-        state = decision.state
+        state, action = Governor(law).step(state, at(look, 1.0, 7, latency_ms=None))
+        reasons += [action.reason] if action.kind == "switch" else []
     assert reasons and "queues are full and nothing comes out" in reasons[0] and state.index == 1
     quiet = start(law)
     for look in range(1, 20):
-        quiet = decide(law, quiet, at(look, 0.0, 0, latency_ms=None)).state
+        quiet, _ = Governor(law).step(quiet, at(look, 0.0, 0, latency_ms=None))
     assert quiet.index == 0  # a camera that sends nothing is no trouble
 
 

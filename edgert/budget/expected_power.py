@@ -53,7 +53,7 @@ def recent_w(state: State) -> float | None:
     return sum(state.powers) / len(state.powers) if state.powers else None
 
 
-def look(rules: Rules, state: State, seen: Observation) -> State:
+def with_observation(rules: Rules, state: State, seen: Observation) -> State:
     """Return the state with a new observation."""
     setting = rules.settings[state.index]
     change = setting.load(seen.demand, state.share) - setting.load(state.demand, state.share)
@@ -69,13 +69,13 @@ def look(rules: Rules, state: State, seen: Observation) -> State:
         demand=demand,
         powers=powers,
         blind_ns=blind_ns,
-        late=_late(rules, state, seen),
+        late=_late_looks(rules, state, seen),
         overloaded=state.overloaded + 1 if seen.is_overloaded else 0,
     )
     return _learn(rules, state, seen)
 
 
-def blame(rules: Rules, state: State, seen: Observation, power_w: float | None, lasts: bool) -> State:
+def with_failure(rules: Rules, state: State, seen: Observation, power_w: float | None, lasts: bool) -> State:
     """Return the state after the setting in use failed.
 
     Args:
@@ -88,7 +88,7 @@ def blame(rules: Rules, state: State, seen: Observation, power_w: float | None, 
     patience, record = rules.patience, state.records[state.index]
     if power_w is not None and not state.is_learnt:
         ratio = power_w / max(rules.settings[state.index].predicted_w(seen.demand, state.share), 1e-9)
-        own = max(record.own or 0.0, _own(rules, ratio, state.common))
+        own = max(record.own or 0.0, _own_error(rules, ratio, state.common))
         is_common = math.isfinite(patience.own_error) or state.common is None
         state = replace(state, common=ratio / own if is_common else state.common)
         record = replace(record, own=own)
@@ -99,7 +99,7 @@ def blame(rules: Rules, state: State, seen: Observation, power_w: float | None, 
     return replace(state, records=_replaced(state.records, state.index, record))
 
 
-def _late(rules: Rules, state: State, seen: Observation) -> int:
+def _late_looks(rules: Rules, state: State, seen: Observation) -> int:
     """Return how many times in a row latency was too long, and no longer that of the setting before.
 
     Where nothing came out while queues are full, the latency of waiting frames counts.
@@ -123,14 +123,14 @@ def _learn(rules: Rules, state: State, seen: Observation) -> State:
     ratio = power_w / max(rules.settings[state.index].predicted_w(state.demand, state.share), 1e-9)
     own = state.records[state.index].own
     if not state.is_learnt or own is None:
-        own = _own(rules, ratio, state.common)
+        own = _own_error(rules, ratio, state.common)
         records = _replaced(state.records, state.index, replace(state.records[state.index], own=own))
         return replace(state, records=records, common=ratio / own, is_learnt=True)
     common = state.common or ratio
     return replace(state, common=common + _SLOWNESS * (ratio / own - common))
 
 
-def _own(rules: Rules, ratio: float, common: float | None) -> float:
+def _own_error(rules: Rules, ratio: float, common: float | None) -> float:
     """Return a setting's own error, limited to what can be its own."""
     most = 1 + rules.patience.own_error
     return 1.0 if common is None else min(max(ratio / common, 1 / most), most)
