@@ -127,11 +127,7 @@ __all__ = ["__version__", *_HOME]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'edgert' has no attribute {name!r}")
-    from edgert.gc_control import gc_paused  # with what it needs, two milliseconds
-
-    with gc_paused():  # objects by the ten thousand and no garbage: a seventh of the time went to passes
-        found = getattr(import_module(_HOME[name]), name)
-    return globals().setdefault(name, found)
+    return globals().setdefault(name, getattr(import_module(_HOME[name]), name))
 
 
 def __dir__() -> list[str]:

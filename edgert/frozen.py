@@ -2,7 +2,8 @@
 
 A frozen dataclass may not set its own fields, so the ``__init__`` that Python writes for it calls
 ``object.__setattr__`` for each. What is made here is open while it is filled, of a class with the same slots, and
-frozen from then on (``tests/bench/bench_frozen.py``; the more fields, the more is saved).
+frozen from then on. ``tests/bench/bench_frozen.py`` measures what that saves: microseconds, where all that a frame
+takes of the processor beside a fast GPU is tens of them.
 """
 
 from __future__ import annotations

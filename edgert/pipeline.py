@@ -28,7 +28,6 @@ from edgert.board.gpu_start import gpu_started
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import TENSORRT
 from edgert.errors import BudgetError, EdgertError, StageError, nearest, printable_record
-from edgert.gc_control import gc_paused
 from edgert.meters import peak_rss_bytes
 from edgert.meters.over_current import OverCurrent
 from edgert.policy import Drop
@@ -107,8 +106,7 @@ class Pipeline:
         rtx = loaded.config.engines[:1] in ((), (TENSORRT,))
         with ExitStack() as gpu:
             gpu.enter_context(gpu_started(loaded.config.likely_on_gpu, rtx=rtx))
-            with gc_paused():  # as whatever imports this module
-                from edgert.assemble import HERE, with_default_engines
+            from edgert.assemble import HERE, with_default_engines
 
             found, chosen = with_default_engines(loaded)
             if chosen:

@@ -4,7 +4,6 @@ Nothing heavy is imported here: a verb imports what it needs when it runs, so ``
 """
 
 import errno
-import gc
 import os
 import sys
 import threading
@@ -41,10 +40,6 @@ from edgert.errors import (
     cause,
     printable,
 )
-
-_OBJECTS = 50_000
-"""New ones between two passes of the collector. A verb's imports make ten times that and no garbage; with Python's 700
-(2,000 from 3.13 on), passes over them take a tenth of the start."""
 
 _NO_CODE = "--no-code"
 _NO_THREAD = "can't start new thread"
@@ -120,7 +115,6 @@ def main() -> None:
 
     Exit codes: 0 fine, 1 an EdgertError, 2 usage, 70 a bug in edgert, 130 interrupted.
     """
-    gc.set_threshold(_OBJECTS)
     os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")  # edgert's own errors and warnings report a bad image
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # names of files, and signs that a terminal may not have

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from edgert import gc_control
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import U8, Counter
 from edgert.memory.cuda.driver import (
@@ -361,11 +361,23 @@ def capture(device: Context, stream: Stream, enqueue: Callable[[], None], librar
             raise
 
 
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Keep Python's garbage collector from running within the block, in any thread."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _recorded(library: Any, stream: Stream, enqueue: Callable[[], None]) -> int:
     """Return the graph of what was put on the stream; an error leaves no recording behind."""
     handle, graph = ctypes.c_void_p(stream.handle), ctypes.c_void_p()
     # It would free memory of the GPU that somebody left in a circle of references, which ends a recording.
-    with gc_control.gc_held():
+    with _no_garbage_collection():
         call(library, "cuStreamBeginCapture_v2", handle, ctypes.c_int(_THREAD_LOCAL))
         try:
             enqueue()

@@ -117,7 +117,6 @@ def _work(name: str, seed: int, first: int, files: Sequence[Path], folder: Path)
     outside = Outside(folder)
     number = first
     gc.freeze()  # what was made so far stays
-    gc.set_threshold(50_000)  # as the command line sets it
     report(ready=name)
     while not files or number < len(files):
         content = files[number].read_bytes() if files else case(name, data, seed, number)
