@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,27 +53,49 @@ SHARED: tuple[type[BaseModel], ...] = (FileSink, Streams, Sends, ByteTrackStage)
 
 
 def cli_page() -> str:
-    """Every verb with its options."""
+    """Return the page of every verb with its options."""
     group: Any = typer.main.get_command(app)
-    parts = ["# The command line", "", "Written by `scripts/write_docs.py`; change the docstrings instead.", ""]
-    for name, command in group.commands.items():
-        if command.hidden:
-            continue
-        parts += [f"## edgert {name}", "", inspect.cleandoc(command.help or ""), ""]
-        rows = [row for parameter in command.params if (row := option_row(parameter))]
-        parts += ["| argument | meaning |", "|---|---|", *rows, ""] if rows else []
-    parts += [
-        "## Completion",
-        "",
-        "`edgert --install-completion` teaches bash, zsh, fish or PowerShell the verbs, options, boards and shipped",
-        "pipelines; `edgert --show-completion` only prints how.",
-        "",
-        "## Exit codes",
-        "",
-        "0 fine · 1 an error edgert explains · 2 wrong usage · 70 a bug in edgert · 130 interrupted",
-        "",
-    ]
-    return "\n".join(parts)
+    shown = {name: command for name, command in group.commands.items() if not command.hidden}
+    rows = {name: [row for one in command.params if (row := option_row(one))] for name, command in shown.items()}
+    counts = Counter(row for own in rows.values() for row in own)
+    common = [row for row, count in counts.items() if count >= _COMMON and row.startswith("| `-")]
+    parts = ["# The command line", "", "Written by `scripts/write_docs.py` from `edgert --help`.", ""]
+    parts += ["```sh", "edgert --help", "```", "", "## Options of many verbs", ""]
+    parts += ["| option | meaning |", "|---|---|", *common, "", "## Exit codes", ""]
+    parts += ["| code | meaning |", "|---|---|", *(f"| {code} | {what} |" for code, what in EXIT_CODES.items()), ""]
+    for name, command in shown.items():
+        own = [row for row in rows[name] if row not in common]
+        also = [f"`{options[0]}`" for row in rows[name] if row in common and (options := re.findall(r"--[\w-]+", row))]
+        parts += [f"## edgert {name}", "", *help_text(command), ""]
+        parts += ["| argument | meaning |", "|---|---|", *own, ""] if own else []
+        parts += [f"Also: {', '.join(also)}.", ""] if also else []
+    return "\n".join([*parts, "## Completion", "", *COMPLETION])
+
+
+_COMMON = 3  # verbs that have an option with the same meaning, so that the page has it once
+EXIT_CODES = {
+    0: "success",
+    1: "an error, which edgert explains",
+    2: "wrong usage",
+    70: "a bug in edgert",
+    130: "interrupted",
+}
+COMPLETION = (
+    "```sh",
+    "edgert --install-completion    # verbs, options, boards and pipelines, in bash, zsh, fish or PowerShell",
+    "edgert --show-completion       # only prints how",
+    "```",
+    "",
+)
+
+
+def help_text(command: Any) -> list[str]:
+    """Return the lines of a verb's help, its examples as one block."""
+    text, _, examples = inspect.cleandoc(command.help or "").partition("\nExample")
+    lines = [line.strip() for line in examples.partition(":")[2].splitlines() if line.strip()]
+    code = [line for line in lines if line.startswith(("edgert ", "#"))]
+    rest = [line for line in lines if line not in code]
+    return [text.rstrip(), *(["", "```sh", *code, "```"] if code else []), *(["", *rest] if rest else [])]
 
 
 def option_row(parameter: Any) -> str:
@@ -310,45 +333,56 @@ def results_page() -> str:
 
 
 def boards_page() -> str:
-    """What boards there are, and their power modes."""
+    """Return the page of the boards and their power modes."""
     rows = [list_row(board) for board in boards()]
+    reasons: dict[str, list[str]] = {}
+    for one in boards():
+        if one.jetpack.no_edgert:
+            reasons.setdefault(one.jetpack.no_edgert, []).append(f"`{one.name}`")
     parts = [
         "# Boards",
         "",
-        "Written by `scripts/write_docs.py` from `configs/boards`, as `edgert boards` shows them.",
+        "Written by `scripts/write_docs.py` from `configs/boards`.",
+        "",
+        "Look up what is known of each Jetson and its power modes, or describe a board of your own.",
+        "",
+        "```sh",
+        "edgert boards                                        # this list",
+        "edgert boards orin-nx-16gb --sources                 # the source of every number, and how sure it is",
+        "edgert boards orin-nx-16gb --yaml > my-board.yaml    # a start for a board of your own",
+        "```",
+        "",
         LEGEND,
         "",
-        "`edgert boards NAME --sources` names the source of every number and how far it can be trusted: *high*,",
-        "in the maker's own file or data sheet, or several independent sources agree; *medium*, in one table, or in a",
-        "copy that could not be compared; *low*, derived from other numbers, or assumed.",
-        "",
         *table(LIST, rows),
+        "| confidence | means |",
+        "|---|---|",
+        "| high | in the maker's file or data sheet, or several independent sources agree |",
+        "| medium | in one table, or in a copy that could not be compared |",
+        "| low | derived from other numbers, or assumed |",
+        "",
         "## Boards that edgert does not run on",
         "",
-        "`edgert plan` and `edgert build` take them, for the prediction and for the models, which",
-        "`edgert export --format onnx` writes for the TensorRT of the board. There, `edgert run` and `edgert build` of",
-        "such a bundle are errors. A board file says so with `no_edgert: REASON` in its section `jetpack`.",
+        "`edgert plan` predicts them, and `edgert export --format onnx` writes models for their TensorRT. `edgert run`",
+        "is an error there.",
         "",
-        *(f"- {one.title}: {one.jetpack.no_edgert}" for one in boards() if one.jetpack.no_edgert),
+        *(f"- {', '.join(names)}: {reason}." for reason, names in reasons.items()),
         "",
         "## A board of your own",
         "",
-        "    edgert boards orin-nx-16gb --yaml > my-board.yaml",
-        "",
-        "Change its `name` to `my-board`, then its numbers; `source` may name who measured them; `null` is unknown.",
-        "`board: my-board.yaml` in a pipeline, relative to it, and `--board my-board.yaml` take it. All mistakes are",
-        "reported at once, with their lines: numbers that are missing, and numbers that cannot all be true.",
+        "Change `name` in `my-board.yaml`, then its numbers; `null` is unknown. Use it by `board: my-board.yaml` in a",
+        "pipeline, or `--board my-board.yaml`. All mistakes are reported at once, with their lines.",
         "",
         "## Power modes",
         "",
-        "By name, as `nvpmodel -p` lists them; their numbers differ from board to board.",
+        "By name, as `nvpmodel -p` lists them.",
         "",
     ]
     for board in boards():
         modes = [mode_row(board, mode) for mode in board.modes]
         notes = [line.replace("* ", "\\* ", 1) for line in remarks(board)]
-        parts += [f"### {board.name}", "", *table(mode_headings(board), modes)]
-        parts += [line for remark in notes for line in (remark, "")]
+        found = [*table(mode_headings(board), modes), *(line for remark in notes for line in (remark, ""))]
+        parts += [f"### {board.name}", "", *folded(found, f"{len(modes)} power modes")]
     return "\n".join(parts)
 
 

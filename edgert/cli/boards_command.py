@@ -49,7 +49,7 @@ LEGEND = (
 def boards(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[BOARD]", help="Name of a board, or a board file of your own. All when left out."),
+        typer.Argument(metavar="[BOARD]", help="Name of a board, or a board file of your own. Default: all."),
     ] = None,
     sources: Annotated[
         bool, typer.Option("--sources", help="Show every number with its source and its confidence.")

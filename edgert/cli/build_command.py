@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def build(
     pipeline: option.BundleArgument,
     board: option.Board = None,
-    mode: Annotated[str | None, option.mode("The one that the board boots into when left out.")] = None,
-    output: Annotated[Path | None, option.output("NAME.edgert when left out, with the pipeline's name.")] = None,
+    mode: Annotated[str | None, option.mode("Default: the one that the board boots into.")] = None,
+    output: Annotated[Path | None, option.output("Default: NAME.edgert, by the pipeline's name.")] = None,
     trt: option.Trt = None,
     folder: Annotated[
         bool, typer.Option("--folder", help="Write a folder of plain files, to look into, instead of one file.")
@@ -50,7 +50,7 @@ def build(
         typer.Option(
             "--remote-edgert",
             metavar="PATH",
-            help="Path of edgert on that board, from its home folder. Searched for when left out.",
+            help="Path of edgert on that board, from its home folder. Default: search for it.",
         ),
     ] = None,
     overrides: option.Set = None,

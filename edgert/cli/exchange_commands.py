@@ -23,7 +23,7 @@ def import_model(
             metavar="SOURCE", help="PyTorch program (.pt2), module:function, SavedModel folder or .tflite file."
         ),
     ],
-    output: Annotated[Path | None, option.output("SOURCE.onnx when left out.")] = None,
+    output: Annotated[Path | None, option.output("Default: SOURCE.onnx.")] = None,
     inputs: Annotated[
         Path | None,
         typer.Option("--inputs", metavar="FILE", help="Example inputs to compare on, by name, in an .npz file."),
@@ -125,7 +125,7 @@ def export(
     ],
     format: Annotated[str, typer.Option("--format", metavar="NAME", help="Format to write: triton, onnx or trtexec.")],
     output: Annotated[Path, option.output("With --format onnx and one model it may be FILE.onnx.")],
-    model: Annotated[str | None, option.model("All models when left out.")] = None,
+    model: Annotated[str | None, option.model("Default: all.")] = None,
     board: Annotated[str | None, option.board("A bundle names its own.")] = None,
     trt: option.Trt = None,
     form: Annotated[
@@ -133,8 +133,8 @@ def export(
         typer.Option(
             "--form",
             metavar="NAME",
-            help="Form of the model for --format onnx: float, fp16, int8-qdq or fit (operators that a DLA has). The "
-            "form that was built when left out.",
+            help="Form of the model for --format onnx: float, fp16, int8-qdq or fit (operators that a DLA has). "
+            "Default: the form that was built.",
         ),
     ] = None,
     target: Annotated[str | None, option.target("For --format onnx.")] = None,
@@ -143,7 +143,7 @@ def export(
         typer.Option(
             "--device",
             metavar="NAME",
-            help="Device that Triton runs models on: cpu or gpu. gpu for a board's models when left out.",
+            help="Device that Triton runs models on: cpu or gpu. Default for a board's models: gpu.",
         ),
     ] = None,
     max_batch: Annotated[

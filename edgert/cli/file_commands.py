@@ -20,21 +20,15 @@ _SHOWN = 8
 
 
 def schema(
-    event: Annotated[
-        bool, typer.Option("--event", help="Print that of the messages that sinks send, for those who receive them.")
-    ] = False,
+    event: Annotated[bool, typer.Option("--event", help="Print the schema of messages that sinks send.")] = False,
 ) -> None:
     """Print the JSON Schema of the pipeline file, or of the messages that sinks send.
 
-    Editors complete and check YAML with it.
+    Editors complete and check YAML with it: make ``# yaml-language-server: $schema=edgert.schema.json`` the first line.
 
     Example:
 
         edgert schema > edgert.schema.json
-
-    and as the first line of a pipeline:
-
-        # yaml-language-server: $schema=edgert.schema.json
     """
     import json
 
@@ -46,7 +40,7 @@ def schema(
 
 def validate(
     pipeline: option.PipelineArgument,
-    board: Annotated[str | None, option.board("Sources are to work there; this machine when left out.")] = None,
+    board: Annotated[str | None, option.board("Sources must work there. Default: this machine.")] = None,
     overrides: option.Set = None,
     debug: option.Debug = False,
 ) -> None:
@@ -76,18 +70,17 @@ def check(
     images: Annotated[list[str] | None, option.Photos] = None,
     data: Annotated[str | None, option.data("Instead of --images: settings are ranked by what they score.")] = None,
     model: option.Model = None,
-    output: Annotated[Path | None, option.output("It shows the first image with the best answer drawn on it.")] = None,
+    output: Annotated[Path | None, option.output("The first image, with the best answer drawn on it.")] = None,
     every: option.All = False,
     json: option.Json = None,
     overrides: option.Set = None,
     debug: option.Debug = False,
 ) -> None:
-    """Is my model wired right? Try the plausible settings on images and report which line looks wrong.
+    """Check whether a model is wired right: try plausible settings on images, and name the line that looks wrong.
 
-    Color order, scale, resize and decoder are all tried, and ranked by how consistent the answers are. Good answers are
-    confirmed by the mirrored image and absent from noise of the same colors. They also match the training statistics
-    that the model stores (the column fit). No labels are needed, but where there are some they decide. Exit code 0 also
-    when a line looks wrong; the verdict is in the JSON.
+    Color order, scale, resize and decoder are tried, and ranked by how consistent the answers are. Good answers are
+    confirmed by the mirrored image and absent from noise. They also match the training statistics that the model
+    stores (the column fit). Labels are optional; with --data they decide. Exit code 0 also when a line looks wrong.
 
     Examples:
 

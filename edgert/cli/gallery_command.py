@@ -30,7 +30,7 @@ def gallery(
         option.images("Those of --add; each shows one of what is named, as crop: would cut it out. Repeatable."),
     ] = None,
     remove: Annotated[
-        str | None, typer.Option("--remove", metavar="NAME", help="Take all vectors of this name away.")
+        str | None, typer.Option("--remove", metavar="NAME", help="Remove all vectors of this name.")
     ] = None,
     model: option.Model = None,
     json: option.Json = None,

@@ -54,9 +54,9 @@ def inspect(
         bool,
         typer.Option("--dla", help="Check node by node what a board's DLA can run, why not, and what helps."),
     ] = False,
-    board: Annotated[str | None, option.board("For --dla; this machine when left out.")] = None,
-    trt: Annotated[str | None, option.trt("For --dla; 10.3 for Orin and 8.5 for Xavier when left out.")] = None,
-    precision: Annotated[str | None, option.precision("For --dla; int8 when left out.")] = None,
+    board: Annotated[str | None, option.board("For --dla. Default: this machine.")] = None,
+    trt: Annotated[str | None, option.trt("For --dla. Default: 10.3 for Orin, 8.5 for Xavier.")] = None,
+    precision: Annotated[str | None, option.precision("For --dla. Default: int8.")] = None,
     every: option.All = False,
     report: option.Report = None,
     explain: Annotated[

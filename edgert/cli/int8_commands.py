@@ -26,7 +26,7 @@ def calibrate(
     input: option.Input = None,
     output: Annotated[Path, option.output("The range file.")] = Path("ranges.json"),
     method: option.Method = None,
-    limit: Annotated[int | None, option.limit("256 when left out.")] = None,
+    limit: Annotated[int | None, option.limit("Default: 256.")] = None,
     workers: Annotated[
         int,
         typer.Option(
@@ -88,13 +88,13 @@ def calibrate(
 def quantize(
     source: option.SourceArgument,
     model: option.Model = None,
-    output: Annotated[Path | None, option.output("MODEL.int8.onnx when left out.")] = None,
+    output: Annotated[Path | None, option.output("Default: MODEL.int8.onnx.")] = None,
     ranges: option.Ranges = None,
     images: option.CalibrationImages = None,
     input: option.Input = None,
     task: option.Task = None,
     method: option.Method = None,
-    limit: Annotated[int | None, option.limit("256 when left out.")] = None,
+    limit: Annotated[int | None, option.limit("Default: 256.")] = None,
     target: Annotated[
         str,
         option.target("With cache, a calibration cache for TensorRT <= 10; gpu and dla are for TensorRT >= 11."),
@@ -190,7 +190,7 @@ def evaluate(
         ),
     ] = None,
     max_drop: option.MaxDrop = None,
-    limit: Annotated[int | None, option.limit("All when left out.")] = None,
+    limit: Annotated[int | None, option.limit("Default: all.")] = None,
     precision: Annotated[list[str] | None, option.precision("It is made that too, and compared. Repeatable.")] = None,
     emulate: Annotated[
         list[str] | None,
@@ -209,17 +209,16 @@ def evaluate(
     overrides: option.Set = None,
     debug: option.Debug = False,
 ) -> None:
-    """How good is the model on my images, and what does another version of it lose?
+    """Measure how good a model is on your images, and what another version of it loses.
 
-    Average precision is measured by COCO's evaluator, with boxes from a score of 0.01 on. Images without labels show
-    how far two versions agree. The interval of a loss is a 95 % paired bootstrap over the images. Exit code 1 when
+    Average precision is that of COCO's evaluator, with boxes from a score of 0.01 on. Without labels, versions are
+    compared with each other. The interval of a loss is a 95 % paired bootstrap over the images. Exit code 1 when
     --max-drop, or the pipeline's accuracy: max_drop, is missed.
 
-    With --precision int8 every layer that can becomes INT8, whatever it costs, so that the full loss is measured.
-    --emulate uses the arithmetic that is publicly known; it is not a measurement of such a device, and its times mean
-    nothing.
+    --precision int8 makes every possible layer INT8, so that the full loss is measured. --emulate uses publicly known
+    arithmetic: it is no measurement of a device, and its times mean nothing.
 
-    Ctrl-C ends it and shows the versions that were evaluated by then; exit code 130.
+    Ctrl-C shows the versions that are done; exit code 130.
 
     Examples:
 

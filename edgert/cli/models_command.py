@@ -21,7 +21,7 @@ LEGEND = (
 def models(
     family: Annotated[
         str | None,
-        typer.Argument(metavar="[FAMILY]", help="Part of a family's name, or a decoder: yolov8. All when left out."),
+        typer.Argument(metavar="[FAMILY]", help="Part of a family's name, or a decoder such as yolov8. Default: all."),
     ] = None,
     json: option.Json = None,
     debug: option.Debug = False,

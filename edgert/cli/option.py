@@ -108,8 +108,8 @@ Profiles = Annotated[
     typer.Option(
         "--profile",
         metavar="FILE",
-        help="Use measured times: of a model on this machine (edgert bench --units), of a bundle that was finished on "
-        "its board, or what was shared of one (edgert bench --share). Repeatable.",
+        help="Use measured times: of edgert bench --units, of a bundle finished on its board, or of edgert bench "
+        "--share. Repeatable.",
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -143,7 +143,7 @@ Method = Annotated[
     typer.Option(
         "--method",
         metavar="NAME",
-        help="Calibration method: mse, minmax, percentile, entropy or auto. mse when left out.",
+        help="Calibration method: mse, minmax, percentile, entropy or auto. Default: mse.",
     ),
 ]
 Ranges = Annotated[
@@ -157,9 +157,8 @@ Metric = Annotated[
     typer.Option(
         "--metric",
         metavar="NAME",
-        help="Accuracy metric to compare by: map, map50 (with mask_, obb_ or oks_ before it, too), top1, top5, miou, "
-        "cer, exact, abs_rel, rmse, delta1, psnr, ssim, hota, idf1, retrieval, cosine or agreement. The pipeline's "
-        "accuracy: metric when left out.",
+        help="Accuracy metric: map, map50, mask_map, obb_map, oks_map, top1, top5, miou, cer, exact, abs_rel, rmse, "
+        "delta1, psnr, ssim, hota, idf1, retrieval, cosine or agreement. Default: the pipeline's accuracy: metric.",
     ),
 ]
 MaxDrop = Annotated[
@@ -169,8 +168,7 @@ MaxDrop = Annotated[
         metavar="0-1",
         min=0,
         max=1,
-        help="Largest loss of the metric that is accepted; 0.01 is one point. The pipeline's accuracy: max_drop when "
-        "left out.",
+        help="Largest accepted loss of the metric; 0.01 is one point. Default: the pipeline's accuracy: max_drop.",
     ),
 ]
 Shape = Annotated[
@@ -203,15 +201,15 @@ data = _shared(
 limit = _shared("Use at most this many images.", "N", "--limit", min=1)
 target = _shared("Engine to make the INT8 model for: ort, gpu or dla.", "NAME", "--target")
 precision = _shared("Precision of the model: int8 or fp16.", "NAME", "--precision")
-Data = Annotated[str | None, data("Images without labels do, too. The pipeline's accuracy: dataset when left out.")]
+Data = Annotated[str | None, data("Images without labels work too. Default: the pipeline's accuracy: dataset.")]
 Model = Annotated[str | None, model("Needed where the pipeline has several.")]
-Board = Annotated[str | None, board("The pipeline's own when left out.")]
-Trt = Annotated[str | None, trt("The one of the board's JetPack when left out.")]
+Board = Annotated[str | None, board("Default: the pipeline's.")]
+Trt = Annotated[str | None, trt("Default: that of the board's JetPack.")]
 CalibrationImages = Annotated[
     str | None,
-    images("For INT8 calibration; a glob, a .txt of paths or a video works, too, and 100 to 500 images are good."),
+    images("For INT8 calibration: also a glob, a .txt of paths or a video; 100 to 500 images are good."),
 ]
-Photos = images("Settings are tried on them, and several show more. Repeatable.")
+Photos = images("Settings are tried on them; several images decide more. Repeatable.")
 
 
 def bundle_of(file: PipelineFile) -> Path:

@@ -24,7 +24,7 @@ _RANKS = {"memory": 1, "DLA": 2, "mJ/frame": 3}  # columns that a narrow termina
 
 def plan(
     pipeline: option.PipelineArgument,
-    board: Annotated[str | None, option.board("With all, every board; the pipeline's own when left out.")] = None,
+    board: Annotated[str | None, option.board("With all, every board. Default: the pipeline's.")] = None,
     mode: Annotated[str, option.mode("With all, every mode is compared.")] = "all",
     objective: Annotated[
         str, typer.Option("--objective", metavar="NAME", help="Optimize for energy, throughput or latency.")

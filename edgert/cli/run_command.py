@@ -20,8 +20,7 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Only show how much memory it will take, part by part, and what power control may change. Exit code 1 "
-        "when the memory does not fit.",
+        help="Only print the memory plan and what power control may change. Exit code 1 when memory does not suffice.",
     ),
 ]
 AsBoard = Annotated[
@@ -32,7 +31,7 @@ PowerControl = Annotated[
     bool,
     typer.Option(
         "--allow-power-control",
-        help="Keep a power budget by lower clocks and power modes of this Jetson, too; they are restored at the end.",
+        help="Also lower clocks and power modes of this Jetson to keep a power budget; restore them at the end.",
     ),
 ]
 Log = Annotated[
@@ -41,7 +40,7 @@ Log = Annotated[
 ]
 Jobs = Annotated[
     int,
-    typer.Option("--jobs", metavar="N", min=1, help="Play so many of the videos of a videos: source at a time."),
+    typer.Option("--jobs", metavar="N", min=1, help="Videos of a videos: source to play at a time."),
 ]
 
 
@@ -55,7 +54,7 @@ def run(
     strict: option.Strict = False,
     dry_run: DryRun = False,
     as_board: AsBoard = None,
-    mode: Annotated[str | None, option.mode("For --as; the one that edgert plan chooses when left out.")] = None,
+    mode: Annotated[str | None, option.mode("For --as. Default: the one that edgert plan chooses.")] = None,
     profiles: option.Profiles = None,
     allow_power_control: PowerControl = False,
     log: Log = None,

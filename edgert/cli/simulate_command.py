@@ -31,7 +31,7 @@ _COLUMNS = (
 def simulate(
     pipeline: option.PipelineArgument,
     board: option.Board = None,
-    mode: Annotated[str | None, option.mode("The one that edgert plan chooses when left out.")] = None,
+    mode: Annotated[str | None, option.mode("Default: the one that edgert plan chooses.")] = None,
     duration: Annotated[float, option.Duration] = 60.0,
     trace: Annotated[
         Path | None,
@@ -45,7 +45,7 @@ def simulate(
             "--objects",
             metavar="N",
             min=0,
-            help="Mean number of objects on a frame. As many as crops take at most when left out.",
+            help="Mean number of objects on a frame. Default: as many as crops take.",
         ),
     ] = None,
     stages: Annotated[
