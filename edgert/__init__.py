@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from edgert.inspect_model import inspect as inspect
     from edgert.inspect_model import inspect_bundle as inspect_bundle
     from edgert.pipeline import Pipeline as Pipeline
-    from edgert.pipeline import Results as Results
-    from edgert.pipeline import ResultTimeout as ResultTimeout
     from edgert.planner import BoardPlan as BoardPlan
     from edgert.planner import Plan as Plan
     from edgert.planner import plan as plan
@@ -57,12 +55,18 @@ if TYPE_CHECKING:
     from edgert.planner.simulation import Simulation as Simulation
     from edgert.planner.simulation import simulate as simulate
     from edgert.quantization.calibration.ranges import RangeTable as RangeTable
+    from edgert.quantization.evaluate import EvaluateOptions as EvaluateOptions
     from edgert.quantization.evaluate import Evaluation as Evaluation
     from edgert.quantization.evaluate import evaluate as evaluate
     from edgert.quantization.int8_model import QuantizationResult as QuantizationResult
+    from edgert.quantization.to_files import CalibrateOptions as CalibrateOptions
     from edgert.quantization.to_files import QuantizedModel as QuantizedModel
+    from edgert.quantization.to_files import QuantizeOptions as QuantizeOptions
     from edgert.quantization.to_files import calibrate as calibrate
     from edgert.quantization.to_files import quantize as quantize
+    from edgert.reporter import Progress as Progress
+    from edgert.result_reader import Results as Results
+    from edgert.result_reader import ResultTimeout as ResultTimeout
     from edgert.runtime import AnomalyMap as AnomalyMap
     from edgert.runtime import Attributes as Attributes
     from edgert.runtime import Classification as Classification
@@ -88,6 +92,8 @@ if TYPE_CHECKING:
     from edgert.wiring.check_report import CheckReport as CheckReport
     from edgert.wiring.known import KnownFamily as KnownFamily
     from edgert.wiring.known import families as families
+    from edgert.wiring.starter import Starter as Starter
+    from edgert.wiring.starter import new as new
 
 _NAMES = {  # module → what is public of it; a test holds the imports above against it
     "edgert.board.record": "Board boards find_board",
@@ -102,13 +108,15 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.exporter.export": "Exported export",
     "edgert.importer.conversion": "from_torch",
     "edgert.inspect_model": "BundleInspection DlaInspection Inspection inspect inspect_bundle",
-    "edgert.pipeline": "Pipeline ResultTimeout Results",
+    "edgert.pipeline": "Pipeline",
     "edgert.planner": "BoardPlan Plan plan",
     "edgert.planner.simulation": "Scenario Simulation simulate",
+    "edgert.reporter": "Progress",
     "edgert.quantization.calibration.ranges": "RangeTable",
-    "edgert.quantization.evaluate": "Evaluation evaluate",
+    "edgert.quantization.evaluate": "EvaluateOptions Evaluation evaluate",
     "edgert.quantization.int8_model": "QuantizationResult",
-    "edgert.quantization.to_files": "QuantizedModel calibrate quantize",
+    "edgert.quantization.to_files": "CalibrateOptions QuantizeOptions QuantizedModel calibrate quantize",
+    "edgert.result_reader": "ResultTimeout Results",
     "edgert.runtime": "AnomalyMap Attributes Classification Crops DepthMap Detection Detections Embedding Frame "
     "Keypoints OutputImage Result Segmentation Summary Text",
     "edgert.stages.gallery": "Gallery",
@@ -118,6 +126,7 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.wiring.check_report": "CheckReport",
     "edgert.wiring.check": "check",
     "edgert.wiring.known": "KnownFamily families",
+    "edgert.wiring.starter": "Starter new",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -24,9 +24,10 @@ from edgert.meters.reading import modeled, unavailable
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.plan_record import Row
 from edgert.planner.plan_text import figures, row_text
-from edgert.planner.planning import ALL, Progress, plan, shared_of
+from edgert.planner.planning import ALL, plan, shared_of
 from edgert.planner.selection import as_seen
 from edgert.planner.simulation import CPU_BUDGET, NOT_KNOWN, about_row, step_of
+from edgert.reporter import OnProgress
 from edgert.runtime import Node, Summary
 from edgert.simulator.board_clock import BoardClock
 from edgert.simulator.board_platform import BoardSlots, as_asked, platform_of
@@ -138,7 +139,7 @@ def emulate(
     *,
     profiles: Sequence[str | Path] = (),
     pace: float = 1.0,
-    progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Emulation:
     """Prepare this machine to emulate a board, and compile the models.
 
@@ -149,14 +150,14 @@ def emulate(
         profiles: measured times, as a plan takes them.
         pace: real seconds for one of the board's, at least; 0: as fast as this machine can, where nothing comes from
             cameras.
-        progress: called before each power mode that is planned.
+        on_progress: called before each power mode that is planned.
 
     Raises:
         ConfigError: no such board or mode, or no model.
         EdgertError: a model cannot be planned for the board, or not be run here.
     """
     given, file = file, as_asked(file)
-    made = plan(given, board=board, mode=mode or ALL, profiles=profiles, progress=progress).boards
+    made = plan(given, board=board, mode=mode or ALL, profiles=profiles, on_progress=on_progress).boards
     if len(made) != 1:
         raise ConfigError("one board at a time", where="--as", fix="edgert plan --board all compares them")
     row = made[0].rows[made[0].chosen or 0]

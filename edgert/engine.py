@@ -113,7 +113,7 @@ def load_engine(
     *,
     shapes: backends.Shapes | None = None,
     threads: int | None = None,
-    backend_name: str = "auto",
+    backend: str = "auto",
     cache: bool = True,
 ) -> LoadedEngine:
     """Compiles an ONNX model for this machine.
@@ -122,7 +122,7 @@ def load_engine(
         path: the ONNX file, or a model that is in memory already.
         shapes: input name → shape, for a model with dynamic dimensions.
         threads: CPU threads; all available cores by default.
-        backend_name: ``auto`` or one of :data:`edgert.kinds.BACKENDS`.
+        backend: ``auto`` or one of :data:`edgert.kinds.BACKENDS`.
         cache: keep the compiled engine on disk for the next time.
 
     Raises:
@@ -133,7 +133,7 @@ def load_engine(
     store = FileStore(cache_folder() / "ort") if cache else None
     profiles = {"default": dict(shapes)} if shapes else {}
     options = backends.EngineOptions(threads or core_count(), profiles, store=store)
-    return LoadedEngine(backends.backend(backend_name).compile(model, options), model.path)
+    return LoadedEngine(backends.backend(backend).compile(model, options), model.path)
 
 
 # With its section of a pipeline file: engine, shapes, input.

@@ -12,62 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 from edgert._version import __version__
 from edgert.errors import ArtifactError, BuildError, EdgertError
 from edgert.files import FileStore
 from edgert.installation import checkout
+from edgert.reporter import OnProgress, Progress, State
 from edgert.zip_archive import ZipContainer, pack
-
-# What a build reports while it runs.
-
-State = Literal["started", "progress", "done", "cached", "damaged", "skipped", "note", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An event of a build.
-
-    Attributes:
-        step: ``load``, ``calibrate``, …
-        model: the model it is about; empty for the complete pipeline.
-        state: ``started`` is followed by ``done``, ``cached`` or ``failed``, with ``progress`` and ``note`` between.
-            ``damaged`` is a discarded cache entry; ``skipped`` is a step that is not done here.
-        seconds: it took, where it ended.
-        detail: one line of text.
-        done, total: how far it is, for ``progress``.
-    """
-
-    step: str
-    model: str
-    state: State
-    seconds: float = 0.0
-    detail: str = ""
-    done: int = 0
-    total: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data, without fields that do not apply."""
-        plain: dict[str, Any] = {"step": self.step, "model": self.model, "state": self.state}
-        if self.state in ("done", "cached", "failed"):
-            plain["seconds"] = round(self.seconds, 4)
-        if self.state == "progress":
-            plain |= {"done": self.done, "total": self.total}
-        return plain | {"detail": self.detail} if self.detail else plain
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Event | None:
-        """Return the event of another process's :meth:`to_json`; None for other data."""
-        if not isinstance(plain.get("step"), str) or plain.get("state") not in get_args(State):
-            return None
-        known = {name: plain[name] for name in ("state", "seconds", "detail", "done", "total") if name in plain}
-        return cls(plain["step"], str(plain.get("model", "")), **known)
-
-
-OnEvent = Callable[[Event], object]
-"""Called with every event, from the thread it happened in."""
-
 
 # One step of a build, and what comes of it.
 
@@ -104,7 +56,7 @@ class Report:
     """What a running step reports, as events; progress not too often."""
 
     step: Step
-    on_event: OnEvent
+    on_progress: OnProgress
     _last_s: float = 0.0
 
     def progress(self, done: int, total: int, detail: str = "") -> None:
@@ -112,11 +64,13 @@ class Report:
         now = time.monotonic()
         if done >= total or now - self._last_s >= _EVERY_S:
             self._last_s = now
-            self.on_event(Event(self.step.name, self.step.model, "progress", detail=detail, done=done, total=total))
+            self.on_progress(
+                Progress(self.step.name, self.step.model, "progress", detail=detail, done=done, total=total)
+            )
 
     def note(self, text: str) -> None:
         """Report a line of text."""
-        self.on_event(Event(self.step.name, self.step.model, "note", detail=text))
+        self.on_progress(Progress(self.step.name, self.step.model, "note", detail=text))
 
 
 @dataclass(frozen=True)
@@ -185,18 +139,18 @@ class StepCache:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def get(self, key: str, warn: Callable[[str], object]) -> Product | None:
         """Return the product of a key; None if there is none, or it is damaged, which is passed to ``warn``."""
-        packed = FileStore(self._folder, LIMIT_BYTES, warn).get(key)
+        packed = FileStore(self.folder, LIMIT_BYTES, warn).get(key)
         if packed is None:
             return None
         try:
             with ZipContainer(Path(key), io.BytesIO(packed)) as archive:
                 content = {name: archive.read(name) for name in archive.sizes}
         except ArtifactError as error:  # written by another edgert
-            warn(f"cache entry {key} of {self._folder} cannot be used ({error.why}); it is made afresh")
+            warn(f"cache entry {key} of {self.folder} cannot be used ({error.why}); it is made afresh")
             return None
         summary = content.pop(_SUMMARY, b"").decode("utf-8", "replace")
         return Product({name.removeprefix(_FILES): data for name, data in content.items()}, summary)
@@ -206,7 +160,7 @@ class StepCache:
         content = {f"{_FILES}{name}": data for name, data in product.files.items()}
         archive = io.BytesIO()
         pack({**content, _SUMMARY: product.summary.encode()}, archive)
-        FileStore(self._folder, LIMIT_BYTES).put(key, archive.getvalue())
+        FileStore(self.folder, LIMIT_BYTES).put(key, archive.getvalue())
 
 
 Result = TypeVar("Result")
@@ -222,12 +176,12 @@ class Runner:
 
     Args:
         cache: of products.
-        on_event: called for everything that happens; may be called from several threads at once.
+        on_progress: called for everything that happens; may be called from several threads at once.
         stop: ends the build before its next step, or where a step looks at it.
     """
 
-    def __init__(self, cache: StepCache, on_event: OnEvent, stop: threading.Event | None = None) -> None:
-        self.cache, self.on_event, self.stop = cache, on_event, stop or threading.Event()
+    def __init__(self, cache: StepCache, on_progress: OnProgress, stop: threading.Event | None = None) -> None:
+        self.cache, self.on_progress, self.stop = cache, on_progress, stop or threading.Event()
 
     def do(self, step: Step) -> Product:
         """Return the step's product.
@@ -244,7 +198,7 @@ class Runner:
             self._emit(step, "cached", time.perf_counter() - started, cached.summary)
             return cached
         try:
-            files = step.make(Report(step, self.on_event))
+            files = step.make(Report(step, self.on_progress))
             product = Product(files, step.promise(files))
             self.cache.put(step.key, product)
         except EdgertError as error:
@@ -254,7 +208,7 @@ class Runner:
         return product
 
     def _emit(self, step: Step, state: State, seconds: float = 0.0, detail: str = "") -> None:
-        self.on_event(Event(step.name, step.model, state, seconds, detail))
+        self.on_progress(Progress(step.name, step.model, state, seconds, detail))
 
 
 def side_by_side(

@@ -9,9 +9,9 @@ from edgert.assemble import assemble
 from edgert.board import detect
 from edgert.board.devices import CSI_INSTEAD, why_no_csi, why_no_mjpeg
 from edgert.board.record import board as board_of
-from edgert.config import PipelineFile, SourceStage, load_pipeline
+from edgert.config import PipelineFile, SourceStage
 from edgert.config.engine_choice import ORT, ORT_CUDA
-from edgert.config.pipeline_file import CODE
+from edgert.config.pipeline_file import CODE, read_pipeline
 from edgert.errors import ConfigError, ModelError
 from edgert.graph import load
 from edgert.graph.inspection import unsupported_nodes
@@ -58,7 +58,7 @@ def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | No
     Raises:
         EdgertError: the first error; further mistakes of the file itself in ``others``.
     """
-    file = for_checks(load_pipeline(path, overrides, run_ops=False))
+    file = for_checks(read_pipeline(path, overrides, run_ops=False))
     for loc, spec in file.config.code.items():
         check_object(spec, file.where(*loc), file.document.path.parent)
     _check_operators(file)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, EdgertError, StageError
-from edgert.pipeline import Pipeline
+from edgert.pipeline import Pipeline, pipeline_in
+from edgert.reporter import OnProgress
 from edgert.videos import Journal, Video, videos_of
 
 if TYPE_CHECKING:
-    from edgert.assemble import Bar, Callback, Environment
+    from edgert.assemble import Callback, Environment
     from edgert.runtime import Summary
 
 
@@ -65,7 +66,9 @@ class VideoRuns:
         file: its only source names videos.
         environment: of each pipeline, whose engines are kept from one video to the next.
         jobs: how many videos are played at a time; each has engines of its own.
-        callbacks, bar, strict: see :class:`edgert.Pipeline`.
+        callbacks: see :class:`edgert.Pipeline`.
+        on_progress: see there.
+        strict: see there.
 
     Raises:
         ConfigError, StageError: see :func:`edgert.videos.videos_of`.
@@ -78,11 +81,11 @@ class VideoRuns:
         *,
         jobs: int = 1,
         callbacks: Mapping[str, Callback] | None = None,
-        bar: Bar | None = None,
+        on_progress: OnProgress | None = None,
         strict: bool = False,
     ) -> None:
         self.videos, self._environment = videos_of(_for_jobs(file, jobs)), environment
-        self._jobs, self._callbacks, self._bar, self._strict = jobs, callbacks, bar, strict
+        self._jobs, self._callbacks, self._on_progress, self._strict = jobs, callbacks, on_progress, strict
         self.journal = Journal(file, self.videos)
         self._results: dict[Path, VideoResult] = {}
         self._error: BaseException | None = None
@@ -188,7 +191,9 @@ class VideoRuns:
         return result
 
     def _summary(self, video: Video, environment: Environment) -> Summary:
-        made = Pipeline.within(environment, video.file, callbacks=self._callbacks, bar=self._bar, strict=self._strict)
+        made = pipeline_in(
+            environment, video.file, callbacks=self._callbacks, on_progress=self._on_progress, strict=self._strict
+        )
         with made as pipeline:
             with self._turn:
                 self._running.add(pipeline)
@@ -208,7 +213,7 @@ def run_videos(
     jobs: int = 1,
     callbacks: Mapping[str, Callback] | None = None,
     on_result: OnResult = lambda *_: None,
-    bar: Bar | None = None,
+    on_progress: OnProgress | None = None,
     strict: bool = False,
 ) -> list[VideoResult]:
     """Run a pipeline once for each video of its ``videos:`` source, as ``edgert run`` does.
@@ -220,7 +225,7 @@ def run_videos(
         callbacks: stage name → function called with each of that stage's results, whose frames have the video's name as
             ``frame.file``; from as many threads as there are jobs.
         on_result: called when a video is done: with its :class:`VideoResult`, how many are done, how many there are.
-        bar: see :class:`edgert.Pipeline`.
+        on_progress: see :class:`edgert.Pipeline`.
         strict: see :class:`edgert.Pipeline`.
 
     Returns:
@@ -232,7 +237,7 @@ def run_videos(
     from edgert.assemble import HERE, with_default_engines
 
     found, _ = with_default_engines(load_pipeline(file, overrides))
-    runs = VideoRuns(found, HERE, jobs=jobs, callbacks=callbacks, bar=bar, strict=strict)
+    runs = VideoRuns(found, HERE, jobs=jobs, callbacks=callbacks, on_progress=on_progress, strict=strict)
     return runs.run(on_result)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -16,13 +15,14 @@ import typer
 from edgert.cli import option, terminal
 from edgert.cli.progress import build_progress, stop_on_signal
 from edgert.installation import pipeline_path
+from edgert.reporter import Reporter
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from edgert.compiler.build_pipeline import Built
     from edgert.compiler.finish import Finished, Waiting
     from edgert.remote.remote_build import RemoteBuilt
-    from edgert.steps import Event, OnEvent
+    from edgert.reporter import Progress
     from edgert.tuner.trials import Tuned
 
 
@@ -81,7 +81,7 @@ def build(
     from edgert.bundle.bundle import is_bundle
     from edgert.config import load_pipeline
 
-    source, stop, file = pipeline_path(pipeline), threading.Event(), None
+    source, file = pipeline_path(pipeline), None
     if remote is None:
         option.refuse({"--remote-edgert": remote_edgert}, "it names where edgert is on the board of --remote")
     else:
@@ -95,7 +95,7 @@ def build(
     else:
         file = load_pipeline(source, overrides or ())
     show: Callable[[terminal.Console], None]
-    with _events(json) as (on_event, write), stop_on_signal(stop.set):
+    with _events(json) as (on_progress, write), stop_on_signal(on_progress.stop.set):
         if remote is not None:
             from edgert.remote.remote_build import build_remote
 
@@ -109,15 +109,14 @@ def build(
                 mode=mode,
                 tensorrt=trt,
                 strict=strict,
-                on_event=on_event,
-                stop=stop,
+                on_progress=on_progress,
             )
             write({**_outcome(there), "board": there.remote_board.name, **_engines(there)})
             show = partial(_show_compiled, there, f"on {remote}")
         elif file is None:
             from edgert.compiler.finish import finish
 
-            here = finish(source, output, strict=strict, folder=folder, on_event=on_event, stop=stop)
+            here = finish(source, output, strict=strict, folder=folder, on_progress=on_progress)
             skipped = [{"engine": one.engine, "model": one.model, "why": one.why} for one in here.skipped]
             write({**_outcome(here), "target": here.target, **_engines(here), "skipped": skipped})
             show = partial(_show_compiled, here, "here")
@@ -126,7 +125,14 @@ def build(
 
             path = output or option.bundle_of(file)
             built = build_pipeline(
-                file, path, board=board, mode=mode, tensorrt=trt, folder=folder, tune=tune, on_event=on_event, stop=stop
+                file,
+                path,
+                board=board,
+                mode=mode,
+                tensorrt=trt,
+                folder=folder,
+                tune=tune,
+                on_progress=on_progress,
             )
             tuned = _tuned(built.path) if tune else {}
             sizes = {"models_bytes": built.manifest.onnx_bytes, "engines": built.manifest.engines}
@@ -138,19 +144,19 @@ def build(
 
 
 @contextmanager
-def _events(json: Path | None) -> Iterator[tuple[OnEvent, Callable[[object], None]]]:
+def _events(json: Path | None) -> Iterator[tuple[Reporter, Callable[[object], None]]]:
     """Yield a function for events, and one for the last line of JSON.
 
     Events are shown, unless JSON goes to standard output. Each is also a line of the JSON.
     """
     with terminal.json_lines(json) as write, nullcontext() if terminal.is_stdout(json) else build_progress() as show:
 
-        def on_event(event: Event) -> None:
+        def on_progress(event: Progress) -> None:
             write(event.to_json())
             if show is not None:
                 show(event)
 
-        yield on_event, write
+        yield Reporter(on_progress), write
 
 
 def _tuned(path: Path) -> Mapping[str, Tuned]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -176,8 +175,7 @@ def export(
     from edgert.exporter.export import export as run
 
     options: dict[str, Any] = {"format": format, "form": form, "target": target, "device": device}
-    stop = threading.Event()
-    with build_progress() as on_event, stop_on_signal(stop.set):
+    with build_progress() as on_progress, stop_on_signal(on_progress.stop.set):
         made = run(
             source,
             output,
@@ -186,8 +184,7 @@ def export(
             board=board,
             tensorrt=trt,
             overrides=overrides or (),
-            on_event=on_event,
-            stop=stop,
+            on_progress=on_progress,
             **options,
         )
     terminal.write_json({"files": [str(path) for path in made.files], "limitations": list(made.limitations)}, json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,9 +94,8 @@ def check(
 
     screen = terminal.console(json)
     with counting_bar(screen, rate_of="") as bar:
-        progress = partial(bar, "trying settings")
         report = check_wiring(
-            pipeline, images or (), data=data, model=model, overrides=overrides or (), progress=progress
+            pipeline, images or (), data=data, model=model, overrides=overrides or (), on_progress=bar
         )
     print_report(screen, report, None if every else _SHOWN)
     if output is not None:
@@ -181,14 +179,12 @@ def new(
 
         edgert new parts.onnx --images photo.jpg --source clip.mp4 --output parts.yaml
     """
-    from edgert.wiring.starter import refuse_existing, starter
+    from edgert.wiring.starter import new as write_starter
 
     console = terminal.console(tables=False)
-    refuse_existing(output, force)
     with counting_bar(console, rate_of="") as bar:
-        progress = partial(bar, "trying settings")
-        made = starter(model, images or (), source, directory=output.parent, is_own=own, progress=progress)
-    written = made.write(output, force)
+        made = write_starter(model, output, images=images or (), source=source, own=own, force=force, on_progress=bar)
+    written = made.files
     for note in made.notes:
         console.print(f"• {note}", markup=False)
     for path in written:

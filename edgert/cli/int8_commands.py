@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,25 +58,21 @@ def calibrate(
 
         edgert calibrate pipeline.yaml --model parts
     """
+    from edgert.quantization.to_files import CalibrateOptions
     from edgert.quantization.to_files import calibrate as measure
 
-    console, stop = terminal.console(stderr=True, tables=False), threading.Event()
-    with counting_bar(console) as bar, stop_on_signal(stop.set):
+    console = terminal.console(stderr=True, tables=False)
+    options = CalibrateOptions(method, limit, workers, dask, early_stop)
+    with counting_bar(console) as bar, stop_on_signal(bar.stop.set):
         ranges = measure(
             source,
+            images,
             model=model,
-            images=images,
             input=input,
             output=output,
-            method=method,
-            limit=limit,
-            workers=workers,
-            dask=dask,
-            early_stop=early_stop,
+            options=options,
             overrides=overrides or (),
-            log=lambda text: console.print(text, style="dim", markup=False),
-            bar=bar,
-            stop=stop,
+            on_progress=bar,
         )
     console.print(f"{len(ranges.histograms)} tensors, {ranges.images} images, method {ranges.method}")
     for warning in ranges.warnings:
@@ -141,34 +136,36 @@ def quantize(
 
         edgert quantize model.qdq.onnx --target cache -o model.cache
     """
+    from edgert.quantization.to_files import QuantizeOptions
     from edgert.quantization.to_files import quantize as quantize_model
 
-    console, stop = terminal.console(stderr=True, tables=False), threading.Event()
-    with counting_bar(console) as bar, stop_on_signal(stop.set):
+    console = terminal.console(stderr=True, tables=False)
+    options = QuantizeOptions(
+        ranges=ranges,
+        task=task,
+        method=method,
+        limit=limit,
+        target=target,
+        tensorrt=trt,
+        keep=keep or (),
+        data=data,
+        metric=metric,
+        max_drop=max_drop,
+        timeout=minutes * _MINUTE_S,
+    )
+    with counting_bar(console) as bar, stop_on_signal(bar.stop.set):
         made = quantize_model(
             source,
+            images,
             model=model,
-            output=output or Path(),
-            ranges=ranges,
-            images=images,
             input=input,
-            task=task,
-            method=method,
-            limit=limit,
-            target=target,
-            trt=trt,
-            keep=keep or (),
-            data=data,
-            metric=metric,
-            max_drop=max_drop,
-            budget_s=minutes * _MINUTE_S,
-            report=report,
-            command=terminal.as_typed(),
+            output=output or Path(),
+            options=options,
             overrides=overrides or (),
-            log=lambda text: console.print(text, style="dim", markup=False),
-            bar=bar,
-            stop=stop,
+            on_progress=bar,
         )
+        if report is not None:
+            made.save_report(report, terminal.as_typed())
     for text in made.problems:
         console.print(f"warning: {text}", style="yellow", markup=False)
     for line in made.lines:
@@ -228,28 +225,21 @@ def evaluate(
 
         edgert eval pipeline.yaml --precision int8 --emulate dla --report out/int8.html
     """
+    from edgert.quantization.evaluate import EvaluateOptions
     from edgert.quantization.evaluate import evaluate as evaluate_model
 
-    console, stop = terminal.console(json), threading.Event()
-    with counting_bar(console) as bar, stop_on_signal(stop.set):
+    console = terminal.console(json)
+    options = EvaluateOptions(metric, max_drop, limit, precision or (), emulate or (), images, ranges, task)
+    with counting_bar(console) as bar, stop_on_signal(bar.stop.set):
         found = evaluate_model(
             source,
-            model=model,
             data=data,
-            metric=metric,
+            model=model,
             against=against or (),
-            max_drop=max_drop,
-            limit=limit,
-            precision=precision or (),
-            emulate=emulate or (),
-            images=images,
-            ranges=ranges,
-            task=task,
             input=input,
+            options=options,
             overrides=overrides or (),
-            log=lambda text: console.print(f"{text} …", style="dim", markup=False),
-            bar=bar,
-            stop=stop,
+            on_progress=bar,
         )
     if found is None:
         console.print("stopped; nothing was measured to the end")

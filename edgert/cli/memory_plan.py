@@ -50,9 +50,9 @@ def plan_memory(
     from edgert.assemble.memory import planned
     from edgert.bundle.bundle import is_bundle
 
-    with ExitStack() as stack, on_first_call(build_progress, quiet) as on_event:
+    with ExitStack() as stack, on_first_call(build_progress, quiet) as on_progress:
         if is_bundle(path):
-            file, bundle = opened(stack, path, overrides, on_event, strict=strict, quiet=quiet)
+            file, bundle = opened(stack, path, overrides, on_progress, strict=strict, quiet=quiet)
         else:
             file, bundle = loaded(path, overrides, quiet=quiet), None
         plan = planned(file, has_engines=bundle is not None and bundle.engines is not None)

@@ -61,8 +61,8 @@ def plan(
 
         edgert plan pipeline.yaml --board orin-nx-16gb --profile from-the-board.edgert
     """
-    from edgert import planner
-    from edgert.planner import plan_page, plan_text
+    from edgert.config import load_pipeline
+    from edgert.planner import plan_page, plan_text, planning
 
     screen, log = terminal.console(json), terminal.console(stderr=True, tables=False)
     done: list[BoardPlan] = []
@@ -74,16 +74,15 @@ def plan(
 
     try:
         with on_first_call(planning_bar) as bar:
-            made = planner.plan(
-                pipeline,
-                board=board,
-                mode=mode,
-                objective=cast("Objective", objective),
-                tensorrt=trt,
-                profiles=profiles or (),
-                overrides=overrides or (),
-                launch=launch,
-                progress=bar,
+            made = planning.plan_boards(
+                load_pipeline(pipeline, overrides or ()),
+                board,
+                mode,
+                cast("Objective", objective),
+                trt,
+                profiles or (),
+                launch,
+                on_progress=bar,
                 on_board=on_board,
             )
     except KeyboardInterrupt:

@@ -11,13 +11,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from edgert.cli.terminal import console as screen
+from edgert.reporter import Reporter
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from rich.console import Console
 
-    from edgert.steps import Event, OnEvent
+    from edgert.reporter import OnProgress, Progress
 
 _IMPATIENT = 3
 _MARKS = {
@@ -28,8 +29,6 @@ _MARKS = {
     "failed": "[red]✗[/]",
     "note": "[dim]·[/]",
 }
-Bar = Callable[[str, int, int], None]
-"""Takes the name of the work, how much of it is done, and how much there is."""
 
 
 class Interrupted:
@@ -95,20 +94,25 @@ def stop_on_signal(stop: Callable[[], None], *, is_last: bool = False) -> Iterat
 
 
 @contextmanager
-def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Bar]:
-    """Yield a function that moves a bar with the time left; work of another name starts the bar again.
+def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Reporter]:
+    """Yield a function that moves a bar with the time left, and prints notes; another step starts the bar again.
 
     Args:
         console: where the bar is shown, if it is a terminal.
         rate_of: what is counted, to show its rate per second; empty shows none.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     rate = TextColumn("{task.fields[rate]}", style="dim")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 
-        def move(name: str, done: int, total: int) -> None:
+        def show(progress: Progress) -> None:
+            name, done, total = progress.step, progress.done, progress.total
+            if progress.state == "note":
+                console.print(progress.detail, style="dim", markup=False)
+                return
             if [task.description for task in bar.tasks] != [name]:
                 for number in bar.task_ids:
                     bar.remove_task(number)
@@ -117,32 +121,34 @@ def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Bar]:
             speed = None if name.startswith("compiling") or not rate_of else task.speed
             bar.update(task.id, completed=done, total=total, rate=f"{speed:.1f} {rate_of}/s" if speed else "")
 
-        yield move
+        yield Reporter(show)
 
 
 @contextmanager
-def planning_bar() -> Iterator[Bar]:
+def planning_bar() -> Iterator[OnProgress]:
     """Yield a function that moves a bar on standard error: the board being planned, time so far and time left.
 
     Where standard error is no terminal, the first board is named in a line.
     """
     from rich.markup import escape
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     console = screen(stderr=True, tables=False)
     text = TextColumn("planning {task.description}")
     times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
     columns = (SpinnerColumn(), text, BarColumn(bar_width=20), *times)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 
-        def move(name: str, done: int, total: int) -> None:
+        def show(progress: Progress) -> None:
+            name = escape(progress.step)
             if not bar.task_ids:
                 bar.add_task("")
                 if not console.is_terminal:
-                    console.print(f"planning {escape(name)} ...", soft_wrap=True)
-            bar.update(bar.task_ids[0], description=escape(name), completed=done, total=total)
+                    console.print(f"planning {name} ...", soft_wrap=True)
+            bar.update(bar.task_ids[0], description=name, completed=progress.done, total=progress.total)
 
-        yield move
+        yield show
 
 
 _SILENT_S = 1.0
@@ -177,38 +183,39 @@ def waiting(text: str) -> Iterator[None]:
 
 
 @contextmanager
-def first_time_bar() -> Iterator[Bar]:
+def first_time_bar() -> Iterator[OnProgress]:
     """Yield a function that moves a bar on standard error; it first explains why the start takes so long."""
     console = screen(stderr=True, tables=False)
     explained = False
     with counting_bar(console) as bar:
 
-        def move(name: str, done: int, total: int) -> None:
+        def show(progress: Progress) -> None:
             nonlocal explained
             if not explained:
                 first = "engines are compiled once; the next start finds them in the cache"
                 other = "INT8 is made once, from the calibration images; the next start finds it in the cache"
-                console.print(first if name.startswith("compiling") else other)
+                console.print(first if progress.step.startswith("compiling") else other)
                 explained = True
-            bar(name, done, total)
+            bar(progress)
 
-        yield move
+        yield show
 
 
 @contextmanager
-def build_progress() -> Iterator[OnEvent]:
+def build_progress() -> Iterator[Reporter]:
     """Yield a function that takes the events of a build, from any thread.
 
     It prints a line for each step that ended, and shows a bar for one that counts.
     """
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn
+    from rich.progress import Progress as Bars
 
     console, lock, tasks = screen(stderr=True, tables=False), threading.Lock(), dict[tuple[str, str], TaskID]()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 
-        def show(event: Event) -> None:
+        def show(event: Progress) -> None:
             key = (event.model, event.step)
             if event.state == "started":
                 tasks[key] = bar.add_task(" ".join(key).strip(), total=None)
@@ -222,11 +229,11 @@ def build_progress() -> Iterator[OnEvent]:
             text = f"{took}  {event.step:<9} {escape(event.model)}  [dim]{escape(event.detail)}[/]"
             console.print(f"{_MARKS[event.state]} {text}", soft_wrap=True)
 
-        def on_event(event: Event) -> None:
+        def locked(event: Progress) -> None:
             with lock:
                 show(event)
 
-        yield on_event
+        yield Reporter(locked)
 
 
 @contextmanager

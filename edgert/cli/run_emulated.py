@@ -40,18 +40,18 @@ def run_emulated(
     from edgert.cli.videos_view import has_videos
     from edgert.config import load_pipeline
     from edgert.emulation import emulate
-    from edgert.pipeline import Pipeline
+    from edgert.pipeline import pipeline_in
 
     option.refuse({"--as": is_bundle(path)}, "it works with pipeline files only; a bundle already targets one board")
     file = load_pipeline(path, overrides)
     option.refuse({"--as": has_videos(file)}, "a board is emulated with one video: --set stages.NAME.source=FILE")
     with on_first_call(planning_bar, view.quiet) as bar:
-        place = emulate(file, board, mode, profiles=profiles, progress=bar)
+        place = emulate(file, board, mode, profiles=profiles, on_progress=bar)
     typer.secho(place.label, fg="yellow", err=True)
     for note in place.notes:
         typer.secho(f"note: {note}", err=True)
     with on_first_call(first_time_bar, view.quiet) as bar:
-        pipe = Pipeline.within(place.environment, place.file, bar=bar)
+        pipe = pipeline_in(place.environment, place.file, on_progress=bar)
     ended = run_shown(pipe, view, report=place.report, label=place.label, clock=place.clock)
     print_emulated(place.report(ended.summary))
     ended.check()

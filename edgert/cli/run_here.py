@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgert.assemble import Environment
     from edgert.compiler.unpack import Unpacked
     from edgert.config import PipelineFile
-    from edgert.steps import OnEvent
+    from edgert.reporter import OnProgress
 
 
 def run_here(path: Path, overrides: Sequence[str], view: View, *, strict: bool, power: bool, jobs: int) -> None:
@@ -38,11 +38,11 @@ def run_here(path: Path, overrides: Sequence[str], view: View, *, strict: bool, 
         Exit: with code 1, a stage was down at the end, or a video is damaged.
     """
     from edgert.cli.videos_view import has_videos, play_videos
-    from edgert.pipeline import Pipeline
+    from edgert.pipeline import pipeline_in
 
     with ExitStack() as stack:
-        with on_first_call(first_time_bar, view.quiet) as bar, on_first_call(build_progress, view.quiet) as on_event:
-            file, bundle = opened(stack, path, overrides, on_event, strict=strict, quiet=view.quiet)
+        with on_first_call(first_time_bar, view.quiet) as bar, on_first_call(build_progress, view.quiet) as on_progress:
+            file, bundle = opened(stack, path, overrides, on_progress, strict=strict, quiet=view.quiet)
             videos = has_videos(file)
             option.refuse({"--jobs": jobs > 1 and not videos}, "it is for a videos: source")
             if not power:
@@ -52,9 +52,9 @@ def run_here(path: Path, overrides: Sequence[str], view: View, *, strict: bool, 
                 option.refuse({"--duration": view.duration_s}, why)
             environment = _environment(stack, file, bundle, power)
             if videos:
-                play_videos(file, environment, view, jobs=jobs, bar=bar, strict=strict)
+                play_videos(file, environment, view, jobs=jobs, on_progress=bar, strict=strict)
                 return
-            pipe = Pipeline.within(environment, file, bar=bar, strict=strict)
+            pipe = pipeline_in(environment, file, on_progress=bar, strict=strict)
         ended = run_shown(pipe, view, report=lambda _: _about(bundle))
         if bundle is not None:
             _show_engines(bundle)
@@ -62,7 +62,7 @@ def run_here(path: Path, overrides: Sequence[str], view: View, *, strict: bool, 
 
 
 def opened(
-    stack: ExitStack, path: Path, overrides: Sequence[str], on_event: OnEvent, *, strict: bool, quiet: bool
+    stack: ExitStack, path: Path, overrides: Sequence[str], on_progress: OnProgress, *, strict: bool, quiet: bool
 ) -> tuple[PipelineFile, Unpacked | None]:
     """Open a pipeline file or a bundle; the files of a bundle exist until the stack is left.
 
@@ -72,7 +72,7 @@ def opened(
         stack: closes what is opened.
         path: of the pipeline file or bundle.
         overrides: ``KEY=VALUE`` of ``--set``.
-        on_event: called for what happens while engines are compiled.
+        on_progress: called for what happens while engines are compiled.
         strict: refuses to fall back to another engine.
         quiet: whether the chosen engines are not printed.
     """
@@ -83,14 +83,14 @@ def opened(
     if is_bundle(path):
         from edgert.compiler.unpack import unpacked
 
-        bundle = stack.enter_context(unpacked(path, overrides, strict=strict, on_event=on_event))
+        bundle = stack.enter_context(unpacked(path, overrides, strict=strict, on_progress=on_progress))
     else:
         file = loaded(path, overrides, quiet=quiet)
         if TENSORRT_DLA not in file.config.engines:
             return file, None
         from edgert.compiler.unpack import built_here
 
-        bundle = stack.enter_context(built_here(file, strict=strict, on_event=on_event))
+        bundle = stack.enter_context(built_here(file, strict=strict, on_progress=on_progress))
         if bundle is None:
             return file, None
     for one in bundle.skipped:

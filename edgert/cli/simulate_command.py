@@ -97,7 +97,7 @@ def simulate(
             profiles=profiles or (),
             overrides=overrides or (),
             scenario=Scenario(duration, seed, trace, objects, jitter, stages, ambient),
-            progress=bar,
+            on_progress=bar,
         )
     screen = terminal.console(json)
     show_simulation(screen, made)

@@ -13,9 +13,10 @@ import typer
 from edgert.cli.progress import counting_bar, stop_on_signal
 from edgert.cli.terminal import console, is_stdout, write_json
 from edgert.errors import EXIT_INTERRUPTED, EdgertError, printable
+from edgert.reporter import OnProgress, Progress
 
 if TYPE_CHECKING:
-    from edgert.assemble import Bar, Environment
+    from edgert.assemble import Environment
     from edgert.cli.run_view import View
     from edgert.config import PipelineFile
     from edgert.video_runs import VideoResult
@@ -30,7 +31,9 @@ def has_videos(file: PipelineFile) -> bool:
     return any(isinstance(stage, SourceStage) and kind_of(stage.source, folder) == "videos" for stage in stages)
 
 
-def play_videos(file: PipelineFile, environment: Environment, view: View, *, jobs: int, bar: Bar, strict: bool) -> None:
+def play_videos(
+    file: PipelineFile, environment: Environment, view: View, *, jobs: int, on_progress: OnProgress, strict: bool
+) -> None:
     """Play every video, and show the result of each.
 
     Raises:
@@ -43,7 +46,7 @@ def play_videos(file: PipelineFile, environment: Environment, view: View, *, job
 
     screen, stages = console(stderr=True, tables=False), file.config.stages
     sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
-    runs = VideoRuns(file, environment, jobs=jobs, bar=bar, strict=strict)
+    runs = VideoRuns(file, environment, jobs=jobs, on_progress=on_progress, strict=strict)
     log.begin(view.how, screen, quiet=view.quiet, sources=sources, stages=stages)
     for handler in logging.getLogger("edgert").handlers:
         handler.addFilter(_once())
@@ -63,7 +66,7 @@ def play_videos(file: PipelineFile, environment: Environment, view: View, *, job
             elif not view.quiet:
                 log.RUN.info("%s", _line(result, done, total))
             if move is not None:
-                move("videos", len(results), left)
+                move(Progress("videos", done=len(results), total=left))
 
         def begin(before: int, total: int) -> None:
             nonlocal left
@@ -72,7 +75,7 @@ def play_videos(file: PipelineFile, environment: Environment, view: View, *, job
                 where = f"; remove {runs.journal.path} to have all played again"
                 typer.echo(printable(f"{before} of {total} videos were done before{where}"), err=True)
             if move is not None and left:
-                move("videos", 0, left)
+                move(Progress("videos", total=left))
 
         try:
             everything = runs.run(show, begin)

@@ -22,7 +22,7 @@ from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.engine import build_engine
 from edgert.errors import EdgertError
 from edgert.graph import load
-from edgert.steps import Event, OnEvent, State
+from edgert.reporter import OnProgress, Progress, State
 from edgert.units import format_bytes
 
 COMPILE, CHECK = "compile", "check"
@@ -40,33 +40,33 @@ class BuildEvents:
     """Events of compiling the engines of a bundle, one model after the other.
 
     Args:
-        on_event: called for every event.
+        on_progress: called for every event.
     """
 
-    def __init__(self, on_event: OnEvent | None = None) -> None:
-        self._emit = on_event or (lambda event: None)
+    def __init__(self, on_progress: OnProgress | None = None) -> None:
+        self._emit = on_progress or (lambda event: None)
         self._model = ""
 
     @contextmanager
     def step(self, name: str, model: str) -> Iterator[Ended]:
         """Report a step from its beginning to its end; an error ends it as failed and is raised again."""
         self._model, started, ended = model, time.perf_counter(), Ended()
-        self._emit(Event(name, model, "started"))
+        self._emit(Progress(name, model, "started"))
         try:
             yield ended
         except EdgertError as error:
-            self._emit(Event(name, model, "failed", time.perf_counter() - started, error.what))
+            self._emit(Progress(name, model, "failed", time.perf_counter() - started, error.what))
             raise
         state: State = "cached" if ended.cached else "done"
-        self._emit(Event(name, model, state, time.perf_counter() - started, ended.detail))
+        self._emit(Progress(name, model, state, time.perf_counter() - started, ended.detail))
 
     def note(self, text: str) -> None:
         """Report a line about the model that is being compiled."""
-        self._emit(Event(COMPILE, self._model, "note", detail=text))
+        self._emit(Progress(COMPILE, self._model, "note", detail=text))
 
     def skipped(self, one: Skipped) -> None:
         """Report an engine that does not run a model, or any."""
-        self._emit(Event(COMPILE, one.model, "skipped", detail=f"{one.engine}: {one.why}"))
+        self._emit(Progress(COMPILE, one.model, "skipped", detail=f"{one.engine}: {one.why}"))
 
     def refused(self, one: Skipped) -> None:
         """Report an engine that does not run one model; those that run none are reported as the pipeline starts."""
@@ -77,7 +77,7 @@ class BuildEvents:
         """Return the listener for the backend that compiles."""
 
         def progress(title: str, done: int, total: int) -> None:
-            self._emit(Event(COMPILE, self._model, "progress", detail=title, done=done, total=total))
+            self._emit(Progress(COMPILE, self._model, "progress", detail=title, done=done, total=total))
 
         return Listener(self.note, progress, stop)
 

@@ -8,7 +8,6 @@ import copy
 import json
 import re
 import shutil
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,8 +24,9 @@ from edgert.config.pipeline_file import CODE
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause, shown
 from edgert.files import cache_folder, total_bytes
 from edgert.quantization.precision import check_precision
+from edgert.reporter import OnProgress, Progress, reporter_of
 from edgert.stages.kinds import tracking_of
-from edgert.steps import Event, OnEvent, Product, Runner, StepCache, side_by_side
+from edgert.steps import Product, Runner, StepCache, side_by_side
 from edgert.user_code import code_name
 from edgert.zip_archive import member_of
 
@@ -179,8 +179,7 @@ def build(
     tune: bool = False,
     cache: Path | None = None,
     overrides: Iterable[str] = (),
-    on_event: OnEvent | None = None,
-    stop: threading.Event | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Built:
     """Build a bundle.
 
@@ -196,8 +195,8 @@ def build(
         tune: searches for the fastest settings of each model on this machine; the bundle then has this machine's times.
         cache: folder of finished steps; the user's own by default.
         overrides: ``key.path=value``, as given to ``--set``.
-        on_event: called for everything that happens, from several threads.
-        stop: ends the build when set.
+        on_progress: called for everything that happens, from several threads; what it raises ends the build before its
+            next step.
 
     Raises:
         ConfigError: no such board, mode or release; or the pipeline has no model.
@@ -215,14 +214,27 @@ def build(
         except EdgertError as error:
             raise file.located(error)  # noqa: B904 - the same error, with its line
     if tune:
-        from edgert.compiler.tuning_step import check_tune, tuned
+        from edgert.compiler.tuning_step import check_tune
 
         check_tune(target)
     cache = cache or cache_folder() / "build"
     _check_space(output)
-    stop = stop or threading.Event()
-    on_event = on_event or (lambda event: None)
-    runner = Runner(StepCache(cache), on_event, stop)
+    report = reporter_of(on_progress)
+    with report.ends():
+        return _built(file, output, target, folder, tune, Runner(StepCache(cache), report, report.stop), started)
+
+
+def _built(
+    file: PipelineFile,
+    output: Path,
+    target: BuildTarget,
+    folder: bool,
+    tune: bool,
+    runner: Runner,
+    started: float,
+) -> Built:
+    """Do the steps of a build, and write the bundle."""
+    cache, stop = runner.cache.folder, runner.stop
     directory, jobs = file.document.path.parent, dict[str, ModelJob]()
     for name, config in file.config.models.items():
         where, batched = file.where("models", name), bool(batching(file.config, name))
@@ -235,15 +247,17 @@ def build(
             planned = runner.do(plan_step(file, target, {name: one.digest for name, one in ready.items()}))
         there = without or f"the board compiles the bundle once, with its TensorRT {target.tensorrt}"
         left = f"not here: no x86 machine can build an engine for {target.name}; {there}"
-        on_event(Event("compile", "", "skipped", detail=left))
+        runner.on_progress(Progress("compile", "", "skipped", detail=left))
     if tune:
+        from edgert.compiler.tuning_step import tuned
+
         ready = tuned(file, ready, runner)
     manifest, members = _bundle(file, target, ready, planned, runner)
     began = time.perf_counter()
     written = save_bundle(output, manifest, members, folder=folder)
     size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
     detail = f"{len(members)} members" if written else "nothing has changed"
-    on_event(Event("bundle", "", "done" if written else "cached", time.perf_counter() - began, detail))
+    runner.on_progress(Progress("bundle", "", "done" if written else "cached", time.perf_counter() - began, detail))
     return Built(output, manifest, written, size_bytes, time.perf_counter() - started, without_edgert=without)
 
 

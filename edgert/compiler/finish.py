@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,8 @@ from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
 from edgert.engine import engine_store
 from edgert.errors import ArtifactError, DeviceError
 from edgert.files import FileStore
-from edgert.steps import OnEvent, to_json
+from edgert.reporter import OnProgress, reporter_of
+from edgert.steps import to_json
 from edgert.zip_archive import member_of
 
 FOLDER = "engines"
@@ -85,8 +85,7 @@ def finish(
     strict: bool = False,
     policy: engine_checks.Policy | None = None,
     folder: bool = False,
-    on_event: OnEvent | None = None,
-    stop: threading.Event | None = None,
+    on_progress: OnProgress | None = None,
     machine: Machine | None = None,
     trt: TrtBackend | None = None,
     store: FileStore | None = None,
@@ -103,8 +102,7 @@ def finish(
         policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` logs it; by default as
             ``strict`` is.
         folder: writes a folder of plain files instead of one file.
-        on_event: called for everything that happens.
-        stop: ends the compilation when set.
+        on_progress: called for everything that happens; what it raises ends the compilation.
         machine: this machine by default.
         trt: the TensorRT of this machine by default.
         store: the cache of engines; the user's by default.
@@ -115,9 +113,10 @@ def finish(
         PlacementError: ``strict``, and an engine runs nodes elsewhere than planned.
     """
     started, skipped = time.perf_counter(), list[Skipped]()
-    events, trt, store, here = BuildEvents(on_event), trt or TrtBackend(), store or engine_store(), machine or detect()
-    trt.listener = events.listener(stop or threading.Event())
-    with open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as name:
+    report, here = reporter_of(on_progress), machine or detect()
+    trt, store, events = trt or TrtBackend(), store or engine_store(), BuildEvents(report)
+    trt.listener = events.listener(report.stop)
+    with report.ends(), open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as name:
         manifest = opened.manifest
         if difference := check_board(manifest, here, str(bundle)):
             events.note(difference)
@@ -128,7 +127,7 @@ def finish(
             events.skipped(one)
 
         reasons = partial(why_not, machine=here, trt=trt, runs=False)  # TensorRT-RTX compiles without a GPU, too
-        chain = Chain(manifest.engines, reasons, strict=strict, report=skip, where=str(bundle), stop=stop)
+        chain = Chain(manifest.engines, reasons, strict=strict, report=skip, where=str(bundle), stop=report.stop)
         uses_tensorrt = not trt.why_no_library() and not {TENSORRT, TENSORRT_DLA}.isdisjoint(chain.engines)
         if uses_tensorrt and (unused := take(opened, trt.timed_facts, store)):
             events.note(unused)

@@ -50,11 +50,11 @@ def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str
     }
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.planner import plan
         from edgert.planner.plan_text import to_json as plain
+        from edgert.planner.planning import plan_boards
 
         try:
-            made = plan(file, board=target.asked, mode=target.mode, tensorrt=target.tensorrt, look=False)
+            made = plan_boards(file, target.asked, target.mode, tensorrt=target.tensorrt, look=False)
         except (ConfigError, PlacementError) as error:
             if error.what != "clocks unknown":  # the clocks of the board are missing, not a part of the file
                 raise

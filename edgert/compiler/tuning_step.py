@@ -18,7 +18,8 @@ from edgert.config import InferStage, PipelineConfig, PipelineFile
 from edgert.errors import ConfigError
 from edgert.graph import inputs
 from edgert.quantization.throughput import MOST_ROUNDS
-from edgert.steps import Event, Product, Report, Runner, Step, code_version, digest_of, to_json
+from edgert.reporter import Progress
+from edgert.steps import Product, Report, Runner, Step, code_version, digest_of, to_json
 from edgert.tuner import candidates, memory_use
 from edgert.tuner.candidates import ORT, SearchSpace, Tactic, backends_of, batches, combinations, forms_of
 from edgert.tuner.rounds import RoundSetup
@@ -132,7 +133,7 @@ def tuned(file: PipelineFile, ready: Mapping[str, ModelForms], runner: Runner) -
     for name, one in ready.items():
         why = why_not(file.config, name)
         if why:
-            runner.on_event(Event("tune", name, "skipped", detail=why))
+            runner.on_progress(Progress("tune", name, "skipped", detail=why))
             found[name] = one
             continue
         product = runner.do(tune_step(file, ready, name))

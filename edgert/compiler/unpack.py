@@ -27,7 +27,7 @@ from edgert.config.engine_choice import ORT, TENSORRT, TENSORRT_DLA
 from edgert.engine import engine_store
 from edgert.errors import ArtifactError
 from edgert.files import cache_folder
-from edgert.steps import OnEvent
+from edgert.reporter import OnProgress
 from edgert.tuner.candidates import overrides
 from edgert.tuner.trials import Tuned, difference, identity, tuned_of
 
@@ -63,7 +63,7 @@ def unpacked(
     strict: bool = False,
     machine: Machine | None = None,
     trt: TrtBackend | None = None,
-    on_event: OnEvent | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Iterator[Unpacked]:
     """Open a bundle, check all of it, and unpack what is needed into a folder that is deleted after the block.
 
@@ -73,7 +73,7 @@ def unpacked(
         strict: refuses to run on any engine but the first of the chain, and one that runs nodes elsewhere than placed.
         machine: this machine by default.
         trt: the TensorRT of this machine by default.
-        on_event: called for what happens while missing engines are compiled.
+        on_progress: called for what happens while missing engines are compiled.
 
     Yields:
         The bundle, ready to run.
@@ -83,7 +83,7 @@ def unpacked(
         BuildError: ``strict``, and an engine would be skipped; or none is left.
         ConfigError: an override is invalid.
     """
-    here, trt, events = machine or detect(), trt or TrtBackend(), BuildEvents(on_event)
+    here, trt, events = machine or detect(), trt or TrtBackend(), BuildEvents(on_progress)
     with open_bundle(path) as bundle, tempfile.TemporaryDirectory(prefix="edgert-") as name:
         manifest, folder, given = bundle.manifest, Path(name), tuple(overrides)
         if difference := check_board(manifest, here, str(path)):
@@ -135,7 +135,7 @@ def built_here(
     strict: bool = False,
     machine: Machine | None = None,
     trt: TrtBackend | None = None,
-    on_event: OnEvent | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Iterator[Unpacked | None]:
     """Build what a pipeline's models need on this board's DLA; the files exist inside the block.
 
@@ -155,8 +155,8 @@ def built_here(
     path = cache_folder() / "here" / f"{pipeline.stem}-{digest}{SUFFIX}"
     known = here.board is not None and here.mode in {mode.name for mode in here.board.modes}
     mode = here.mode if known else None  # the usual one
-    build(file, path, board=here.name, mode=mode, tensorrt=trt.library.version, on_event=on_event)
-    with unpacked(path, strict=strict, machine=here, trt=trt, on_event=on_event) as found:
+    build(file, path, board=here.name, mode=mode, tensorrt=trt.library.version, on_progress=on_progress)
+    with unpacked(path, strict=strict, machine=here, trt=trt, on_progress=on_progress) as found:
         config = file.config.model_copy(update={"models": found.file.config.models})
         yield replace(found, file=replace(file, config=config))
 

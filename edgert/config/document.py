@@ -25,6 +25,7 @@ _SCALARS = frozenset(f"{_TAG}{name}" for name in ("null", "bool", "int", "float"
 _ASIDE = {0xDC80 + byte: 0x10FE80 + byte for byte in range(128)}
 """Bytes of a command line that are no UTF-8 text, as Python has them (PEP 383), to characters that YAML takes."""
 _BACK = {character: byte for byte, character in _ASIDE.items()}
+_MAPPING = "<mapping>"
 _STARTER = "edgert new MODEL.onnx writes a starter"
 
 
@@ -103,6 +104,26 @@ def read(path: str | Path, overrides: Iterable[str] = (), env: Mapping[str, str]
     for text in overrides:
         builder.override(data, text)
     return Document(path, data, builder.places, builder.written)
+
+
+def of_mapping(
+    mapping: Mapping[str, Any], overrides: Iterable[str] = (), env: Mapping[str, str] | None = None
+) -> Document:
+    """Return a pipeline that a program wrote as a mapping, in place of a file.
+
+    Args:
+        mapping: the keys of a pipeline file; tuples are lists, and paths are texts. It is not changed.
+        overrides: as in :func:`read`, as ``env``.
+        env: see there.
+
+    Raises:
+        ConfigError: a key that is no text, a value of a type that YAML has not, or as in :func:`read`.
+    """
+    builder = _Builder(_MAPPING, os.environ if env is None else env)
+    data = builder.copy(mapping, ())
+    for text in overrides:
+        builder.override(data, text)
+    return Document(Path(_MAPPING), data, builder.places, builder.written)
 
 
 def _read_text(path: Path) -> str:
@@ -207,6 +228,28 @@ class _Builder:
             return [self.build(child, (*loc, n)) for n, child in enumerate(node.value)]
         return self._scalar(node, loc, place)
 
+    def copy(self, value: Any, loc: Loc) -> Any:
+        """Return plain data of a program as :meth:`build` returns that of a file."""
+        self._values += 1
+        if len(loc) > limits.YAML_LEVELS or self._values > limits.YAML_VALUES:
+            raise _too_deep(self.name)
+        self.places[loc] = self.name
+        if isinstance(value, Mapping):
+            for key in value:
+                if not isinstance(key, str):
+                    raise ConfigError(f"{key!r} is no key", why="a key is a text", where=_at(self.name, loc))
+            return {key: self.copy(one, (*loc, key)) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.copy(one, (*loc, number)) for number, one in enumerate(value)]
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if isinstance(value, str):
+            return self._filled(value, loc, self.name)
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        why = "a pipeline holds texts, numbers, booleans, lists and mappings"
+        raise ConfigError(f"cannot use a {type(value).__name__}", why=why, where=_at(self.name, loc))
+
     def _place(self, node: yaml.Node) -> str:
         return self._override or f"{self.name}:{node.start_mark.line + 1}"
 
@@ -257,7 +300,9 @@ class _Builder:
             raise ConfigError(expected, why=str(error), where=_at(place, loc)) from error
         if not isinstance(value, str):
             return value
-        value = value.translate(self._back)
+        return self._filled(value.translate(self._back), loc, place)
+
+    def _filled(self, value: str, loc: Loc, place: str) -> str:
         filled = fill_in(value, self._env, _at(place, loc))
         if filled != value:
             self.written[loc] = value

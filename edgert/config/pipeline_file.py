@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from edgert.config import fields
-from edgert.config.document import Document, read
+from edgert.config.document import Document, of_mapping, read
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, EngineChain
 from edgert.config.fields import EXPLAINED, Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected, flattened
 from edgert.config.flow import check_flow, check_outputs, check_variants
@@ -254,24 +254,42 @@ class PipelineFile:
         return error
 
 
-def load_pipeline(
-    path: str | Path | PipelineFile,
-    overrides: Iterable[str] = (),
-    env: Mapping[str, str] | None = None,
-    *,
-    run_ops: bool = True,
-) -> PipelineFile:
+PipelineSource = str | Path | Mapping[str, Any] | PipelineFile
+"""A pipeline: the path of its YAML file, a mapping with the same keys, or one that is loaded."""
+
+
+def load_pipeline(path: PipelineSource, overrides: Iterable[str] = ()) -> PipelineFile:
     """Read and check a pipeline file; open no model, touch no hardware, run no code but that under ``ops:``.
 
     Args:
-        path: the YAML file, to which paths in it are relative; or the name of a shipped pipeline, such as ``hello``. A
-            pipeline that is loaded already is returned as it is.
+        path: the YAML file, to which paths in it are relative; or the name of a shipped pipeline, such as ``hello``; or
+            a mapping with the same keys, in which paths are relative to the current folder. A pipeline that is loaded
+            already is returned as it is.
         overrides: ``key.path=value``, as given to ``--set``; not for a pipeline that is loaded already.
+
+    Raises:
+        ConfigError: with the key, and the line of a file, of the first mistake; all further ones are in ``others``.
+    """
+    return read_pipeline(path, overrides)
+
+
+def read_pipeline(
+    path: PipelineSource,
+    overrides: Iterable[str] = (),
+    *,
+    env: Mapping[str, str] | None = None,
+    run_ops: bool = True,
+) -> PipelineFile:
+    """Read and check a pipeline file as :func:`load_pipeline` does.
+
+    Args:
+        path: see there.
+        overrides: see there.
         env: variables for ``${NAME}``; the process environment when None.
         run_ops: whether the files under ``ops:`` are run, without which their operators are not known.
 
     Raises:
-        ConfigError: with the file and line of the first mistake, and all further ones in ``others``.
+        ConfigError: see there.
     """
     if isinstance(path, PipelineFile):
         if given := tuple(overrides):
@@ -279,9 +297,13 @@ def load_pipeline(
             what, why = f"{given[0]!r} comes too late", "the pipeline is loaded already"
             raise ConfigError(what, why=why, where=where, fix=fix)
         return path
-    document = read(pipeline_path(str(path)), overrides, env)
+    if isinstance(path, Mapping):
+        document, name = of_mapping(path, overrides, env), "pipeline"
+    else:
+        document = read(pipeline_path(str(path)), overrides, env)
+        name = _name_of(document.path)
     try:
-        data = {"name": _name_of(document.path), **document.data}
+        data = {"name": name, **document.data}
         config = PipelineConfig.model_validate(data, context={"directory": document.path.parent})
         check_flow(config.stages, config.models, document.where)
         check_outputs(config.stages, _read_by(config, document.path), document.where)

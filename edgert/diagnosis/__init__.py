@@ -9,7 +9,7 @@ from edgert.diagnosis.probe import Answer, Evidence, Finding, State, ask_all, fa
 from edgert.errors import ConfigError, EdgertError
 from edgert.kinds import DECODERS, foreign, strays
 
-__all__ = ["Finding", "State", "doctor", "facts"]
+__all__ = ["Finding", "State", "diagnose", "doctor", "facts"]
 Probe = Callable[[Evidence], Finding]
 Ask = Callable[[Iterable[str]], Mapping[str, Answer]]
 _PACKAGES = ("onnxruntime", "cv2", "av", "gi", "cuda", "tensorrt", "pycuda", "nvdec", "display")
@@ -63,17 +63,24 @@ PROBES: dict[str, Probe] = {
 }
 
 
-def doctor(*, root: str | Path = "/", ask: Ask = ask_all) -> tuple[Finding, ...]:
-    """Examine the machine under ``root`` and the packages of this Python. Uses no network and opens no camera.
+def doctor() -> tuple[Finding, ...]:
+    """Return what is on this machine, what is missing, and how to get it.
 
-    The display is opened for a moment, and shows nothing.
+    It uses no network and opens no camera. The display is opened for a moment, and shows nothing.
+
+    Returns:
+        A finding for each part that edgert can use. edgert cannot run where the state of one is ``no``.
+    """
+    return diagnose()
+
+
+def diagnose(*, root: str | Path = "/", ask: Ask = ask_all) -> tuple[Finding, ...]:
+    """Return the findings about the machine under a folder and the packages of this Python; see :func:`doctor`.
 
     Args:
         root: where the files of a running Linux are.
         ask: returns the answers of vendor packages by name; the default asks each in a separate process.
 
-    Returns:
-        A finding for each part that edgert can use. edgert cannot run where the state of one is ``no``.
     """
     root = Path(root)
     here = detect(root)

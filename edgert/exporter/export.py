@@ -3,7 +3,6 @@
 What a format cannot express is named, in the files and in what is returned.
 """
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from edgert.graph.load import check_standard
 from edgert.installation import pipeline_path
 from edgert.quantization.conversion import fp16_model
 from edgert.quantization.precision import is_quantized
-from edgert.steps import OnEvent
+from edgert.reporter import OnProgress
 from edgert.zip_archive import check_paths
 
 # A model as plain ONNX, in the form that is asked for, and the proof that the written file is that model.
@@ -169,8 +168,7 @@ def export(
     board: str | None = None,
     tensorrt: str | None = None,
     overrides: Iterable[str] = (),
-    on_event: OnEvent | None = None,
-    stop: threading.Event | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Exported:
     """Write models for a Triton server, any ONNX runtime, or trtexec. Blocks until done.
 
@@ -189,8 +187,7 @@ def export(
         board: name or file; of a pipeline its own by default. A bundle already has one.
         tensorrt: release; that of the board's usual JetPack by default.
         overrides: ``key.path=value`` for a pipeline, as given to ``--set``.
-        on_event: called for everything that happens during a build, from several threads.
-        stop: ends a build when set.
+        on_progress: called for everything that happens during a build, from several threads; what it raises ends it.
 
     Raises:
         ConfigError: an option without a meaning for the format or source, no such model or board, or an unknown
@@ -209,8 +206,7 @@ def export(
         board=board,
         tensorrt=tensorrt,
         check=lambda names, release: _check(options, path, names, release),
-        on_event=on_event,
-        stop=stop,
+        on_progress=on_progress,
     ) as opened:
         return write_export(opened, options)
 

@@ -3,7 +3,6 @@
 import json
 import re
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load
 from edgert.config.pipeline_file import input_words, setting, task_words
 from edgert.errors import ConfigError, nearest
 from edgert.graph import load, to_bytes
-from edgert.steps import OnEvent
+from edgert.reporter import OnProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +123,7 @@ def open_source(
     board: str | None = None,
     tensorrt: str | None = None,
     check: Callable[[tuple[str, ...], str], object] | None = None,
-    on_event: OnEvent | None = None,
-    stop: threading.Event | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Iterator[Source]:
     """Open what is to be exported, in files that exist inside the block; a pipeline is built first.
 
@@ -137,8 +135,7 @@ def open_source(
         tensorrt: release; that of the board's usual JetPack by default.
         check: called with the models' names and the board's TensorRT before a pipeline is built, which takes minutes;
             its errors propagate.
-        on_event: as :func:`~edgert.compiler.build` takes it.
-        stop: as :func:`~edgert.compiler.build` takes it.
+        on_progress: as :func:`~edgert.compiler.build` takes it.
 
     Raises:
         ConfigError: options without a meaning for the source, or no such model or board.
@@ -168,7 +165,7 @@ def open_source(
             file = load_pipeline(path, overrides)
             if check is not None:
                 check(wanted(file.config.models), build_target(file, board, None, tensorrt).tensorrt)
-            build(file, packed, board=board, tensorrt=tensorrt, on_event=on_event, stop=stop)
+            build(file, packed, board=board, tensorrt=tensorrt, on_progress=on_progress)
         with open_bundle(packed) as bundle:
             members, manifest = folder / "members", bundle.manifest
             bundle.extract(members)

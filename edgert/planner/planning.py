@@ -36,6 +36,7 @@ from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts,
 from edgert.planner.plan_text import check_mode, check_objective, releases
 from edgert.planner.planned_model import PlannedModel, bound_to, planned_models
 from edgert.planner.selection import Machine, judged
+from edgert.reporter import Bar, OnProgress, counting
 from edgert.simulator.board_platform import contention_of, platform_of, rows_of
 from edgert.simulator.board_stages import board_stages
 from edgert.simulator.design import check_demands, counterpart, demands, levels_of, with_fallbacks
@@ -46,8 +47,6 @@ _SOLVE_S = 0.5  # for one placement that has to be searched for; the best by the
 
 MODELS_ALONE = "models alone: decoding, drawing, encoding and your own stages take no time in a plan of this machine"
 
-Progress = Callable[[str, int, int], object]
-"""Called with the board, how many power modes are done, of all boards together, and how many there are."""
 OnBoard = Callable[[BoardPlan, int], object]
 """Called with the rows of a board as soon as they are known, and how many boards there are."""
 
@@ -62,9 +61,7 @@ def plan(
     profiles: Sequence[str | Path] = (),
     overrides: Iterable[str] = (),
     launch: str = "graph",
-    progress: Progress | None = None,
-    on_board: OnBoard | None = None,
-    look: bool = True,
+    on_progress: OnProgress | None = None,
 ) -> Plan:
     """Predict what a pipeline does on a board, without running anything.
 
@@ -83,10 +80,7 @@ def plan(
         overrides: ``key.path=value``, as given to ``--set``.
         launch: ``"graph"``: engines on a GPU run as CUDA graphs, as edgert runs them; ``"kernels"``: a CPU starts every
             kernel, as in most published times.
-        progress: called before each power mode.
-        on_board: called after each board; the boards come in order of their size.
-        look: whether files, images and cameras of this machine are opened, where the pipeline leaves size or rate out;
-            else both are assumed.
+        on_progress: called before each power mode; what it raises ends the plan.
 
     Raises:
         ConfigError: no such board, mode, objective or release of TensorRT, nothing to plan for, or a profile of another
@@ -94,7 +88,39 @@ def plan(
         ModelError: a model cannot be read, or its size is open.
         PlacementError: ``placement:`` asks for what a rule forbids on the only board of the plan.
     """
-    file, seen = load_pipeline(pipeline, overrides), tuple[str, ...]()
+    file, how = load_pipeline(pipeline, overrides), (board, mode, objective, tensorrt, profiles, launch)
+    return plan_boards(file, *how, on_progress=on_progress)
+
+
+def plan_boards(
+    file: PipelineFile,
+    board: str | None = None,
+    mode: str = ALL,
+    objective: Objective = "energy",
+    tensorrt: str | None = None,
+    profiles: Sequence[str | Path] = (),
+    launch: str = "graph",
+    *,
+    on_progress: OnProgress | None = None,
+    on_board: OnBoard | None = None,
+    look: bool = True,
+) -> Plan:
+    """Predict as :func:`plan` does, whose arguments come first.
+
+    Args:
+        file: the pipeline.
+        board: see there.
+        mode: see there.
+        objective: see there.
+        tensorrt: see there.
+        profiles: see there.
+        launch: see there.
+        on_progress: see there.
+        on_board: called after each board; the boards come in order of their size.
+        look: whether files, images and cameras of this machine are opened, where the pipeline leaves size or rate out;
+            else both are assumed.
+    """
+    seen, count = tuple[str, ...](), counting(on_progress) or (lambda *_: None)
     if look:
         file, seen = as_delivered(file)
     check_objective(objective)
@@ -119,7 +145,7 @@ def plan(
     total = sum(len(one.modes) for one in asked)
     for number, one in enumerate(asked):
         title = one.title if len(asked) == 1 else f"{one.title}, board {number + 1} of {len(asked)}"
-        step = partial(_stepped, progress or (lambda *_: None), title, at_mode, total)
+        step = partial(_stepped, count, title, at_mode, total)
         planners = [
             _BoardPlanner(at, subjects, one, objective, tensorrt, start, measured, shared) for at, subjects in levels
         ]
@@ -150,8 +176,8 @@ def plan(
     return Plan(file.config.name, objective, tuple(made), smallest, tuple(notes))
 
 
-def _stepped(progress: Progress, title: str, before: int, total: int, done: int) -> None:
-    progress(title, before + done, total)
+def _stepped(count: Bar, title: str, before: int, total: int, done: int) -> None:
+    count(title, before + done, total)
 
 
 def _sparse(planned: Sequence[PlannedModel]) -> Iterator[str]:

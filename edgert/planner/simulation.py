@@ -24,8 +24,9 @@ from edgert.placement.plan_record import VERDICTS, BoardPlan, Check, Objective, 
 from edgert.placement.profile import read_profile
 from edgert.planner.plan_rows import PROFILED_ERROR, profile_of
 from edgert.planner.plan_text import ESTIMATED, figures, row_text
-from edgert.planner.planning import ALL, Progress, plan, shared_of
+from edgert.planner.planning import ALL, plan, plan_boards, shared_of
 from edgert.planner.selection import as_seen
+from edgert.reporter import OnProgress
 from edgert.simulator import Design, Governing, Platform, Simulated
 from edgert.simulator import simulate as play
 from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, as_asked, platform_of, played
@@ -274,7 +275,7 @@ def simulate(
     profiles: Sequence[str | Path] = (),
     overrides: Iterable[str] = (),
     scenario: Scenario = Scenario(),
-    progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Simulation:
     """Simulate a pipeline event by event, without running a model or opening a camera.
 
@@ -289,7 +290,7 @@ def simulate(
         profiles: measured times, as a plan takes them: for this machine one of each model.
         overrides: ``key.path=value``, as given to ``--set``.
         scenario: how long, what the cameras deliver and how warm it is.
-        progress: called before each power mode that is planned.
+        on_progress: called before each power mode that is planned; what it raises ends the simulation.
 
     Raises:
         ConfigError: no such board or mode, no model, no profile of one, a trace or summary that cannot be used, or no
@@ -311,8 +312,7 @@ def simulate(
         return _played(
             file, here, on_host, Platform(tuple(core_accelerators())), scene, scenario, (*on_host[0].notes, *seen)
         )
-    how: dict[str, Any] = {"objective": objective, "tensorrt": tensorrt, "profiles": profiles, "progress": progress}
-    made = plan(file, board=asked, mode=mode or ALL, **how).boards
+    made = plan_boards(file, asked, mode or ALL, objective, tensorrt, profiles, on_progress=on_progress).boards
     if len(made) != 1:
         raise ConfigError(
             "a simulation takes one board at a time", where="--board", fix="edgert plan --board all compares them"

@@ -1,6 +1,5 @@
 """Accuracy of a model, and what other versions of it lose: the work of ``edgert eval``."""
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +14,12 @@ from edgert.evaluation.score import says_little
 from edgert.graph import Model, load
 from edgert.quantization.describe import accuracy_rows, describe, engine_text, provenance, settings, sizes_bytes
 from edgert.quantization.quantization_error import drowned, is_clear, output_noise
-from edgert.quantization.run import ALONE, Bar, Log, Run
+from edgert.quantization.run import Run
 from edgert.quantization.section import ModelSection, model_section
 from edgert.quantization.variants import Version, Wanted, versions
 from edgert.report.quantization_page import save
 from edgert.report.quantization_record import REFERENCE, Note, Part, QuantizationReport, SpeedRow
+from edgert.reporter import OnProgress, Reporter, reporter_of
 from edgert.stages.decode.kinds import labels_of
 
 # The report of an evaluation: several versions of one model, and one of them in detail.
@@ -125,36 +125,12 @@ class Evaluation:
         return tuple(SpeedRow(name, one.run_ms, one.images, engine, machine) for name, one in rows)
 
 
-def evaluate(
-    source: str | Path,
-    *,
-    model: str | None = None,
-    data: str | None = None,
-    metric: str | None = None,
-    against: Sequence[Path] = (),
-    max_drop: float | None = None,
-    limit: int | None = None,
-    precision: Sequence[str] = (),
-    emulate: Sequence[str] = (),
-    images: str | None = None,
-    ranges: Path | None = None,
-    task: str | None = None,
-    input: str | None = None,
-    overrides: Sequence[str] = (),
-    log: Log | None = None,
-    bar: Bar | None = None,
-    stop: threading.Event | None = None,
-) -> Evaluation | None:
-    """Evaluate a model and other versions of it on the same images.
+@dataclass(frozen=True, slots=True)
+class EvaluateOptions:
+    """What a model is compared with, and how.
 
-    Blocks until done.
-
-    Args:
-        source: an ONNX file, a pipeline file, or the name of a shipped pipeline.
-        model: which model of the pipeline, where there are several.
-        data: labeled images, or images alone; the pipeline's ``accuracy: dataset`` by default.
+    Attributes:
         metric: compares versions; the pipeline's by default.
-        against: ONNX files of other versions.
         max_drop: largest loss that is accepted, 0 to 1; the pipeline's by default.
         limit: at most this many images.
         precision: int8, fp16: versions to make of the model.
@@ -162,11 +138,42 @@ def evaluate(
         images: what INT8 is calibrated on; the pipeline's ``calibrate: images`` by default.
         ranges: a range file instead of that.
         task: of an ONNX file, as written in YAML: ``detect yolox labels=names.txt``.
+    """
+
+    metric: str | None = None
+    max_drop: float | None = None
+    limit: int | None = None
+    precision: Sequence[str] = ()
+    emulate: Sequence[str] = ()
+    images: str | None = None
+    ranges: Path | None = None
+    task: str | None = None
+
+
+def evaluate(
+    source: str | Path,
+    *,
+    data: str | None = None,
+    model: str | None = None,
+    against: Sequence[Path] = (),
+    input: str | None = None,
+    options: EvaluateOptions = EvaluateOptions(),
+    overrides: Sequence[str] = (),
+    on_progress: OnProgress | None = None,
+) -> Evaluation | None:
+    """Evaluate a model and other versions of it on the same images.
+
+    Blocks until done.
+
+    Args:
+        source: an ONNX file, a pipeline file, or the name of a shipped pipeline.
+        data: labeled images, or images alone; the pipeline's ``accuracy: dataset`` by default.
+        model: which model of the pipeline, where there are several.
+        against: ONNX files of other versions.
         input: preprocessing of an ONNX file, as written in YAML: ``letterbox rgb std=255``.
+        options: versions to make, metric, budget and everything else.
         overrides: ``KEY=VALUE`` of a pipeline.
-        log: called with each step.
-        bar: moved while images are counted.
-        stop: ends it when set; what was evaluated by then is returned.
+        on_progress: called with each step and for each image; what it raises ends the work within an image's time.
 
     Returns:
         The results; None if it was stopped before there were any.
@@ -175,12 +182,26 @@ def evaluate(
         ConfigError: no such model, images, metric, precision or part.
         EdgertError: labels or a model cannot be used.
     """
-    section = model_section(
-        source, model=model, task=task, input=input, overrides=overrides, images=data or images, log=log
-    )
+    report = reporter_of(on_progress)
+    with report.ends():
+        section = model_section(
+            source,
+            model=model,
+            task=options.task,
+            input=input,
+            overrides=overrides,
+            images=data or options.images,
+            log=report.note,
+        )
+        return _evaluated(section, data, against, options, report)
+
+
+def _evaluated(
+    section: ModelSection, data: str | None, against: Sequence[Path], options: EvaluateOptions, report: Reporter
+) -> Evaluation | None:
+    """Make the versions of a model and evaluate all of them."""
     config, where, budget = section.config, section.where, section.config.accuracy
-    stop = stop or threading.Event()
-    run = Run(where, section.directory, log or ALONE.log, bar, stop)
+    run = Run(where, section.directory, report.note, report.count, report.stop)
     labels = labels_of(config, where)
     reference = load(config.onnx)
     names = [path.name for path in against]  # where several have that name, their paths
@@ -192,15 +213,20 @@ def evaluate(
             where=where,
             fix="--data PATH, or accuracy: {dataset: PATH, metric: map, max_drop: 0.01} in the pipeline",
         )
-    dataset = open_dataset(path, config.task, labels, limit=limit)
+    dataset = open_dataset(path, config.task, labels, limit=options.limit)
     setup = open_evaluation(
         reference, config, dataset, labels=labels, directory=section.directory, where=where, tracking=section.tracking
     )
-    wanted = Wanted(precisions=tuple(precision), emulated=tuple(emulate), images=images or "", ranges=ranges)
+    wanted = Wanted(
+        precisions=tuple(options.precision),
+        emulated=tuple(options.emulate),
+        images=options.images or "",
+        ranges=options.ranges,
+    )
     try:
         made = versions(config, wanted, dataset.images, run)
     except CalibrationError:
-        if stop.is_set():
+        if report.stop.is_set():
             return None
         raise
     runs = {name: version.run for name, version in made.items()}
@@ -209,10 +235,10 @@ def evaluate(
     found = evaluate_versions(
         candidates,
         setup,
-        metric or (budget.metric if budget else None),
-        max_drop=max_drop if max_drop is not None or budget is None else budget.max_drop,
-        progress=bar,
-        stop=stop,
+        options.metric or (budget.metric if budget else None),
+        max_drop=options.max_drop if options.max_drop is not None or budget is None else budget.max_drop,
+        progress=report.count,
+        stop=report.stop,
     )
     if found is None:
         return None

@@ -12,12 +12,11 @@ from typing import Literal
 
 from edgert.config import ModelConfig
 from edgert.errors import CalibrationError
+from edgert.reporter import Bar
 from edgert.stages.kinds import ByteTrackStage
 
 Log = Callable[[str], object]
 """Called with one line about what is being done."""
-Bar = Callable[[str, int, int], object]
-"""Called with what is being counted, how many are done and how many there are."""
 
 CALIBRATE_FIX = "add calibrate: {images: FOLDER}, with 100 to 500 typical images"
 

@@ -1,7 +1,6 @@
 """A pipeline or bundle, built here as far as any machine can, and compiled on its board."""
 
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Collection, Mapping
@@ -18,7 +17,8 @@ from edgert.remote.board_job import STRICT
 from edgert.remote.link import Link
 from edgert.remote.probe import RemoteBoard, check_space, check_target, probe_board, remote_target, without_pycuda
 from edgert.remote.remote_job import Retry, Transfer, Watch, add, is_abandoned, result_of
-from edgert.steps import Event, OnEvent, Stopped
+from edgert.reporter import OnProgress, Progress, reporter_of
+from edgert.steps import Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,7 @@ def build_remote(
     mode: str | None = None,
     tensorrt: str | None = None,
     strict: bool = False,
-    on_event: OnEvent | None = None,
-    stop: threading.Event | None = None,
+    on_progress: OnProgress | None = None,
 ) -> RemoteBuilt:
     """Build a bundle with the engines of a board that ssh reaches.
 
@@ -63,8 +62,7 @@ def build_remote(
         mode: of the target; by default that of the connected board.
         tensorrt: likewise.
         strict: as for :func:`edgert.compiler.finish.finish`, there.
-        on_event: called for everything that happens here and there.
-        stop: ends the build here and there when set.
+        on_progress: called for everything that happens here and there; what it raises ends the build here and there.
 
     Raises:
         LinkError: the board cannot be reached, refuses the login, or does not come back.
@@ -74,16 +72,17 @@ def build_remote(
         EdgertError: as :func:`edgert.compiler.build`, here or there.
     """
     began = time.perf_counter()
-    remote = _Remote(address, Retry(on_event or (lambda event: None), stop or threading.Event()), strict)
-    link, found = remote.poll(program)
-    with tempfile.TemporaryDirectory(prefix="edgert-") as name:
+    report = reporter_of(on_progress)
+    remote = _Remote(address, Retry(report, report.stop), strict)
+    with report.ends(), tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        link, found = remote.poll(program)
         bundle = source if isinstance(source, Path) else Path(name) / "bundle.edgert"
         if isinstance(source, PipelineFile):
             target = remote_target(source, found, board, mode, tensorrt)
             engines = engines_of(target, list(source.config.models.values()), source.config.engines)
             remote.check(found, target.name, engines, target.tensorrt)
             mode, tensorrt = target.mode or None, target.tensorrt or None
-            build(source, bundle, board=target.asked, mode=mode, tensorrt=tensorrt, on_event=on_event, stop=stop)
+            build(source, bundle, board=target.asked, mode=mode, tensorrt=tensorrt, on_progress=report)
         with open_bundle(bundle) as made:
             known = made.manifest
             if not isinstance(source, PipelineFile):
@@ -108,9 +107,9 @@ class _Remote:
     def poll(self, program: str | None) -> tuple[Link, RemoteBoard]:
         """Probe the board once: a board that cannot be reached at the start is an error at once."""
         began = time.perf_counter()
-        self.retry.on_event(Event("board", "", "started"))
+        self.retry.on_progress(Progress("board", "", "started"))
         link, found = probe_board(self.address, program, self._poll)
-        self.retry.on_event(Event("board", "", "done", time.perf_counter() - began, str(found)))
+        self.retry.on_progress(Progress("board", "", "done", time.perf_counter() - began, str(found)))
         return link, found
 
     def check(self, found: RemoteBoard, board: str, engines: Collection[str], tensorrt: str) -> None:
@@ -120,7 +119,7 @@ class _Remote:
         """
         check_target(found, self.address, board, engines, tensorrt)
         if lacking := without_pycuda(found, self.address, engines):
-            self.retry.on_event(Event("check", "", "skipped", detail=lacking))
+            self.retry.on_progress(Progress("check", "", "skipped", detail=lacking))
 
     def compile(self, link: Link, bundle: Path, addition: Path) -> Mapping[str, Any]:
         """Send a bundle, compile it there, and fetch the additions into a new file; return the compiler's last line."""
@@ -142,7 +141,7 @@ class _Remote:
         if started["joined"]:
             then = "its result is taken" if alike else f"ours, {'' if self.strict else 'not '}{STRICT}, comes after it"
             detail = f"a build of the same bundle is running there: {then}"
-            self.retry.on_event(Event("link", "", "note", detail=detail))
+            self.retry.on_progress(Progress("link", "", "note", detail=detail))
         return Watch(link, started["run"], started["joined"], self.retry), alike
 
     def _poll(self) -> None:

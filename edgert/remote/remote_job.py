@@ -15,7 +15,8 @@ from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
 from edgert.bundle.manifest import NAME, Manifest, parse_manifest
 from edgert.errors import ArtifactError, BuildError, cause
 from edgert.remote.link import CHUNK_BYTES, Link, LinkError, Poll, link_error, read_line, remote_error, sha256_of
-from edgert.steps import Event, OnEvent, Stopped
+from edgert.reporter import OnProgress, Progress
+from edgert.steps import Stopped
 from edgert.units import format_bytes
 from edgert.zip_archive import Member, ZipContainer, check_content, member_of, pack
 
@@ -29,13 +30,13 @@ class Retry:
     """The limits for retrying a lost connection.
 
     Attributes:
-        on_event: called for every loss.
+        on_progress: called for every loss.
         stop: ends the waiting when set.
         first_s, most_s: the pause before the first retry, and the longest; each is twice the one before.
         limit_s: total of pauses in a row after which it is given up.
     """
 
-    on_event: OnEvent
+    on_progress: OnProgress
     stop: threading.Event
     first_s: float = 0.5
     most_s: float = 30.0
@@ -60,7 +61,9 @@ class Retry:
                     raise
                 if state() != seen:
                     seen, pause_s, waited_s = state(), self.first_s, 0.0
-                self.on_event(Event("link", "", "note", detail=f"{error.what} ({error.why}); again in {pause_s:g} s"))
+                self.on_progress(
+                    Progress("link", "", "note", detail=f"{error.what} ({error.why}); again in {pause_s:g} s")
+                )
             self.stop.wait(pause_s)
             waited_s += pause_s
             pause_s = min(2 * pause_s, self.most_s)
@@ -146,10 +149,10 @@ class Transfer:
         self.at += count
         if time.monotonic() - self._reported_s >= _EVERY_S:
             self._reported_s = time.monotonic()
-            self.retry.on_event(Event(step, "", "progress", done=self.at, total=total))
+            self.retry.on_progress(Progress(step, "", "progress", done=self.at, total=total))
 
     def _event(self, step: str, state: str, seconds: float = 0.0, detail: str = "") -> None:
-        self.retry.on_event(Event(step, "", state, seconds, detail))  # type: ignore[arg-type]  # one of State's words
+        self.retry.on_progress(Progress(step, "", state, seconds, detail))  # type: ignore[arg-type]  # one of State's words
 
 
 # What a board added to a bundle: its manifest and the members that are new, as an archive.
@@ -291,9 +294,9 @@ class Watch:
                 line = read_line(content.get("text", "").encode()) or {}  # lines that are not JSON are ignored
                 self.error = line.get("error", self.error)
                 self.summary = line if "bundle" in line else self.summary
-                event = Event.from_json(line)
+                event = Progress.from_json(line)
                 if event is not None:
-                    self.retry.on_event(event)
+                    self.retry.on_progress(event)
         raise link_error(self.link.address, "the board stopped sending events")
 
     def _poll(self) -> None:

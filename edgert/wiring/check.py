@@ -13,6 +13,7 @@ from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.engine import one_image
 from edgert.errors import ConfigError, EdgertError, ModelError, nearest
 from edgert.graph import load
+from edgert.reporter import OnProgress
 from edgert.stages.decode.kinds import fitting_decoder, labels_of
 from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, described, yaml_value
 from edgert.wiring.contradictions import contradictions
@@ -20,7 +21,7 @@ from edgert.wiring.exporter_metadata import DeclaredSettings, declared_settings
 from edgert.wiring.judge import Judgment, judge, kind_of_photo, lead_of, same_answers
 from edgert.wiring.photos import read_photos
 from edgert.wiring.prior import Prior, prior_of
-from edgert.wiring.search import CLEAR, SAME, Progress, Ranking, Search, Subject, Tally, subject
+from edgert.wiring.search import CLEAR, SAME, Progress, Ranking, Search, Subject, Tally, subject, trying
 from edgert.wiring.settings import GROUPS, Setting, differs, named
 from edgert.wiring.trial import in_their_unit, readings
 
@@ -34,7 +35,7 @@ def check(
     data: str | Path | None = None,
     model: str | None = None,
     overrides: Iterable[str] = (),
-    progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> CheckReport:
     """Run a model with all plausible settings on photos, and compare the results with what its file declares.
 
@@ -50,7 +51,7 @@ def check(
         data: labeled images instead, as :func:`edgert.evaluate` takes them; at most 64 are used.
         model: its name in the file; may be left out when there is only one.
         overrides: ``key.path=value``, as given to ``--set``.
-        progress: called with runs made and most runs to come.
+        on_progress: called with runs made and most runs to come; what it raises ends the check.
 
     Raises:
         ConfigError: no such model, neither images nor data, a photo that cannot be read, or labels that are missing or
@@ -82,7 +83,7 @@ def check(
     prior = prior_for(found, base, declared, tasks)
     against = contradictions(declared, model_file, found)
     favored = Setting(prior.applied(base.input), base.task)
-    verb = verb_of(tasks[0])
+    verb, progress = verb_of(tasks[0]), trying(on_progress)
     search = Search(found, photos, verb, progress) if data is None else labeled(found, data, config, labels, progress)
     with np.errstate(over="ignore", invalid="ignore"):  # boxes of a wrong setting may be too large for float32
         search.explore(favored, tasks, base)

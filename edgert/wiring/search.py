@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from edgert.config import ModelConfig, TaskConfig
 from edgert.config.model_section import verb_of
 from edgert.engine import build_engine, default_profile, image_input
 from edgert.graph import load
+from edgert.reporter import OnProgress, counting
 from edgert.runtime import Record
 from edgert.runtime.frame import U8
 from edgert.stages.decode.decoder import Decoder
@@ -161,10 +163,16 @@ def _pseudo_values(memory: Memory, looks: Sequence[F64]) -> F64:
     return count * whole - (count - 1) * np.array(left_out)
 
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 """Called with the runs made and the most runs there will be."""
 _MOST_SETTINGS = 96
 """Colors and scales, times readings: a head with many options is not searched through for minutes."""
+
+
+def trying(on_progress: OnProgress | None) -> Progress | None:
+    """Return a function that reports the runs of a search."""
+    count = counting(on_progress)
+    return None if count is None else partial(count, "trying settings")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

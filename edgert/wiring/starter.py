@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgert.config import load_pipeline
 from edgert.config.model_section import PythonTask, value_of, verb_of
+from edgert.config.pipeline_file import read_pipeline
 from edgert.errors import ConfigError, cause, shown
 from edgert.files import replace_text
 from edgert.installation import labels_named
+from edgert.reporter import OnProgress
 from edgert.stages.decode.kinds import read_labels
 from edgert.wiring.check_report import Row, described, yaml_value
 from edgert.wiring.inferred import Inferred, infer
-from edgert.wiring.search import Progress, Subject
+from edgert.wiring.search import Progress, Subject, trying
 from edgert.wiring.stub import Stub, stub
 from edgert.wiring.trial import checked, guesses
 
@@ -40,7 +41,7 @@ def write_pipeline(text: str, path: Path, force: bool) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, encoding="utf-8")
-        load_pipeline(part, env=_AnyValue())
+        read_pipeline(part, env=_AnyValue())
         replace_text(path, text)
     except OSError as error:
         raise ConfigError(f"cannot write {str(path)!r}", why=cause(error)) from error
@@ -73,6 +74,7 @@ class Starter:
         stub: a decoder to be filled in, that the text names; None where one of edgert's reads the outputs.
         labels: names of classes, for the file of :attr:`labels_file` that the text names; empty where it names none.
         labels_file: without a folder.
+        files: what was written, the pipeline file first; empty where nothing was.
     """
 
     text: str
@@ -81,6 +83,7 @@ class Starter:
     stub: Stub | None = None
     labels: tuple[str, ...] = ()
     labels_file: str = ""
+    files: tuple[Path, ...] = ()
 
     def write(self, path: Path, force: bool) -> tuple[Path, ...]:
         """Write the pipeline file, labels, and a decoder template with its test; return the written files.
@@ -99,6 +102,41 @@ class Starter:
         for name, text in (stub | named).items():
             replace_text(folder / name, text)
         return (path, *(folder / name for name in stub | named))
+
+
+def new(
+    model: str | Path,
+    output: str | Path | None = None,
+    *,
+    images: Sequence[str | Path] = (),
+    source: str = "v4l2:///dev/video0",
+    own: bool = False,
+    force: bool = False,
+    on_progress: OnProgress | None = None,
+) -> Starter:
+    """Write a commented pipeline file for a model, guessed from its shapes and names, or tried out on photos.
+
+    Where no decoder reads its outputs, one that is to be filled in is written beside the file.
+
+    Args:
+        model: the ONNX file.
+        output: the pipeline file; None writes nothing.
+        images: photos or folders of them, on which every plausible setting is tried.
+        source: where frames come from, as in ``source:``.
+        own: writes a decoder to be filled in, whatever edgert can read.
+        force: replaces an existing pipeline file.
+        on_progress: called with runs made and most runs to come; what it raises ends it.
+
+    Raises:
+        ModelError: not an ONNX model, or not one image as its input.
+        ConfigError: a photo that cannot be read; or the file exists, or cannot be written.
+    """
+    path = None if output is None else Path(output)
+    if path is not None:
+        refuse_existing(path, force)
+    directory = None if path is None else path.parent
+    made = starter(model, images, source, directory=directory, is_own=own, progress=trying(on_progress))
+    return made if path is None else replace(made, files=made.write(path, force))
 
 
 def starter(

@@ -299,7 +299,7 @@ class Called(OneThread, InFlight):
 
     def submit(self, index: int) -> list[Any]:
         """See :class:`~tests.bench.gpu_race.InFlight`: its results are there when it returns."""
-        return self._pipeline([self._filled.any()])
+        return self._pipeline.call_batch([self._filled.any()])
 
     def wait(self, ticket: Any) -> list[Answer]:
         """See :class:`~tests.bench.gpu_race.InFlight`."""
@@ -310,7 +310,7 @@ class Called(OneThread, InFlight):
         return [
             one
             for index in range(0, count, self.rows)
-            for one in self.wait(self._pipeline([self._filled.frames(index)]))
+            for one in self.wait(self._pipeline.call_batch([self._filled.frames(index)]))
         ]
 
 

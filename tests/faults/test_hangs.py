@@ -284,8 +284,8 @@ def test_close_while_it_starts_leaves_nothing_behind(tmp_path: Path, monkeypatch
         begin()
 
     pipeline = Pipeline(plain(tmp_path), callbacks={"cam": close})
-    begin = pipeline._history.start
-    monkeypatch.setattr(pipeline._history, "start", late)
+    begin = pipeline._running.history.start
+    monkeypatch.setattr(pipeline._running.history, "start", late)
     pipeline.start()
     wait_until(lambda: {*threading.enumerate()} <= {*before}, 20)
 

@@ -22,7 +22,7 @@ from edgert.config import stages as section
 from edgert.graph import load
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Loans
-from edgert.pipeline import Pipeline
+from edgert.pipeline import Pipeline, pipeline_in
 from edgert.runtime import Frame, SourceStats
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.source import kinds
@@ -163,7 +163,7 @@ class CalledRig:
         self.path = small_pipeline(folder, TEXT.format(model=MODEL, stages=stages), photos=0)
 
     def pipeline(self, **options: Any) -> Pipeline:
-        return Pipeline.within(Environment(engines=Engines(self.device)), self.path, **options)
+        return pipeline_in(Environment(engines=Engines(self.device)), self.path, **options)
 
     def tensor(self, pixels: Any = 3) -> foreign_gpu.Tensor:
         """One of those pixels, or (48, 64, 3) of one value."""
@@ -185,7 +185,7 @@ class VideoRig:
         self.path = small_pipeline(folder, text, photos=0)
 
     def pipeline(self, **options: Any) -> Pipeline:
-        return Pipeline.within(Environment(engines=Engines(self.device)), self.path, **options)
+        return pipeline_in(Environment(engines=Engines(self.device)), self.path, **options)
 
 
 def patch_kernels(patch: pytest.MonkeyPatch) -> None:
@@ -219,4 +219,4 @@ class Rig:
         self.path = small_pipeline(folder, TEXT.format(model=MODEL, stages=stages), photos=0)
 
     def pipeline(self, **options: Any) -> Pipeline:
-        return Pipeline.within(Environment(engines=Engines(self.device)), self.path, **options)
+        return pipeline_in(Environment(engines=Engines(self.device)), self.path, **options)

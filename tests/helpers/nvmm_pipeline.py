@@ -24,7 +24,7 @@ import numpy as np
 from edgert.assemble import Environment, gpu_models, pixels
 from edgert.memory import Counter
 from edgert.memory.cuda import Block, CudaDevice
-from edgert.pipeline import Pipeline
+from edgert.pipeline import pipeline_in
 from edgert.runtime import Frame, Result
 from edgert.runtime.passing import parts
 from edgert.stages.gpu.kernels import Kernels
@@ -81,7 +81,7 @@ def run(
         last = "own" if looks else "find"
         text = TEXT.format(model=MODEL, source=nvmm_camera.SOURCE, drop=drop, batch=batch, own=own, last=last)
         path = small_pipeline(Path(folder), text, ("n", 3, 16, 16), photos=0)
-        pipeline = Pipeline.within(Environment(engines=Engines(device)), path)
+        pipeline = pipeline_in(Environment(engines=Engines(device)), path)
     source: Any = pipeline._assembly.node("cam").work
     engine = cast("GpuEngine", pipeline._assembly.engines["parts"])
     nvmm_camera.watched(engine.sessions, waits_for_engine)

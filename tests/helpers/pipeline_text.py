@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edgert.config import PipelineFile, load_pipeline
+from edgert.config import PipelineFile
+from edgert.config.pipeline_file import read_pipeline
 from edgert.errors import ConfigError
 
 MINIMAL = """\
@@ -56,7 +57,7 @@ def pipeline(
     """Loads a pipeline written to ``folder/p.yaml``."""
     file = folder / "p.yaml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return load_pipeline(file, overrides, env or {})
+    return read_pipeline(file, overrides, env=env or {})
 
 
 def refused(

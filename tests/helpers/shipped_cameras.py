@@ -9,7 +9,7 @@ import pytest
 
 from edgert.config import PipelineFile, SourceStage, load_pipeline
 from edgert.emulation import emulate
-from edgert.pipeline import Pipeline
+from edgert.pipeline import pipeline_in
 from edgert.planner import plan
 from edgert.planner.simulation import Scenario, simulate
 
@@ -73,7 +73,7 @@ def simulated(file: PipelineFile, board: str, seconds: float) -> Figures:
 def emulated(file: PipelineFile, board: str, pace: float = 0.0) -> tuple[Figures, float]:
     """Of ``edgert run --as``, and how many times slower than the board this machine was."""
     place = emulate(file, board, BOARDS[board], pace=pace)
-    with Pipeline.within(place.environment, place.file) as running:
+    with pipeline_in(place.environment, place.file) as running:
         run = running.run()
     report = place.report(run)
     figures = report["figures"]

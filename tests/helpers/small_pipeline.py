@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from edgert.compiler.build_pipeline import Built, build
 from edgert.config import load_pipeline
 from edgert.graph import Model, to_bytes
-from edgert.steps import Event
+from edgert.reporter import Progress, Reporter
 from tests.helpers.models import Dims, make
 
 TEXT = """\
@@ -78,15 +78,14 @@ class Build:
         tensorrt: str | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        self.events: list[Event] = []
+        self.events: list[Progress] = []
         self.built: Built = build(
             load_pipeline(pipeline, overrides),
             output,
             board=board,
             tensorrt=tensorrt,
             cache=cache,
-            on_event=self.events.append,
-            stop=stop,
+            on_progress=Reporter(self.events.append, stop),
         )
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 from edgert.bundle.bundle import save_bundle
 from edgert.errors import EdgertError
 from edgert.remote.remote_build import RemoteBuilt, build_remote
-from edgert.steps import Event
+from edgert.reporter import Progress, Reporter
 from tests.helpers.bundles import MEMBERS, manifest_of
 from tests.helpers.sshd import Board
 from tests.helpers.waiting import wait_until
@@ -35,14 +35,14 @@ class RemoteBuild:
         bundle: Path,
         output: Path,
         program: str = "",
-        on_event: Callable[[Event], object] = bool,
+        on_progress: Callable[[Progress], object] = bool,
         strict: bool = False,
     ) -> None:
-        self.events: list[Event] = []
+        self.events: list[Progress] = []
         self._stop = threading.Event()
         self._built: RemoteBuilt | None = None
         self._error: EdgertError | None = None
-        self._on_event = on_event
+        self._on_event = on_progress
         self._words, self._strict = (bundle, output, program or there.program), strict
         self._thread = threading.Thread(target=self._build)
         self._thread.start()
@@ -51,12 +51,17 @@ class RemoteBuild:
         bundle, output, program = self._words
         try:
             self._built = build_remote(
-                bundle, output, "board", program=program, strict=self._strict, on_event=self._tell, stop=self._stop
+                bundle,
+                output,
+                "board",
+                program=program,
+                strict=self._strict,
+                on_progress=Reporter(self._tell, self._stop),
             )
         except EdgertError as error:
             self._error = error
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: Progress) -> None:
         self.events.append(event)
         self._on_event(event)
 

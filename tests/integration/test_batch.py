@@ -25,7 +25,7 @@ from edgert.quantization.batched import opened
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.int8_model import rounded
 from edgert.quantization.throughput import Choice
-from edgert.steps import Event
+from edgert.reporter import Progress
 from tests.helpers import models
 from tests.helpers.evaluation_data import data
 
@@ -242,13 +242,13 @@ def test_int8_is_batched_where_nothing_is_computed(tmp_path: Path) -> None:
 
 def bundled(path: Path, board: str) -> list[str]:
     """What the build of ``net.edgert`` logs."""
-    events: list[Event] = []
+    events: list[Progress] = []
     build(
         load_pipeline(path),
         path.parent / "net.edgert",
         board=board,
         cache=path.parent / "cache",
-        on_event=events.append,
+        on_progress=events.append,
     )
     return [event.detail for event in events]
 

@@ -23,6 +23,7 @@ from edgert.meters import measured
 from edgert.meters.all import Meters, Sample
 from edgert.meters.rails import POWER
 from edgert.meters.usage import PROCESS
+from edgert.pipeline import pipeline_in
 from tests.helpers.command import ROOT
 from tests.helpers.small_pipeline import network
 from tests.helpers.sysfs import plant
@@ -56,7 +57,7 @@ class Scripted(Meters):
 def test_stop_ends_the_run_with_what_was_exceeded(tmp_path: Path) -> None:
     meters = Scripted()
     path = write(tmp_path, "{cpu: 0.6, when_exceeded: stop}", "fps: 5")
-    with pytest.raises(BudgetError) as caught, edgert.Pipeline.within(Environment(meters=meters), path) as pipeline:
+    with pytest.raises(BudgetError) as caught, pipeline_in(Environment(meters=meters), path) as pipeline:
         meters.cores = 0.9
         pipeline.run()
     assert caught.value.what == "a budget was exceeded"
@@ -69,7 +70,7 @@ def test_stop_ends_the_run_with_what_was_exceeded(tmp_path: Path) -> None:
 def test_frames_are_throttled_while_the_budget_is_exceeded_and_come_back_after(tmp_path: Path) -> None:
     meters = Scripted()
     path = write(tmp_path, "{cpu: 0.6, when_exceeded: degrade}", "fps: 20")
-    with edgert.Pipeline.within(Environment(meters=meters), path) as pipeline:
+    with pipeline_in(Environment(meters=meters), path) as pipeline:
         pipeline.start()
         meters.cores = 1.2
         _budgets_once(pipeline, lambda told: told["throttled"] > 0)
@@ -97,7 +98,7 @@ def test_a_stream_of_low_priority_stops_first_wherever_it_stands(tmp_path: Path)
     text = path.read_text().replace("from: belt", "from: [gate, belt]")
     gate = '  gate: {source: "synthetic:noise", size: 320x240, realtime: true, fps: 20, priority: low}\n'
     path.write_text(text.replace("stages:\n", f"stages:\n{gate}"))
-    with edgert.Pipeline.within(Environment(meters=meters), path) as pipeline:
+    with pipeline_in(Environment(meters=meters), path) as pipeline:
         pipeline.start()
         meters.cores = 6.0
         pipeline.wait(4)
@@ -161,11 +162,11 @@ def test_a_warning_says_at_the_start_what_is_predicted_and_runs(tmp_path: Path) 
 def test_power_that_nothing_here_measures_stops_no_run_and_is_told(tmp_path: Path) -> None:
     nothing = Meters(tmp_path, nvml=lambda _: "")
     with pytest.raises(BudgetError, match="a power budget cannot be enforced here") as caught:
-        edgert.Pipeline.within(Environment(meters=nothing), write(tmp_path, "{power: 15W, when_exceeded: stop}"))
+        pipeline_in(Environment(meters=nothing), write(tmp_path, "{power: 15W, when_exceeded: stop}"))
     assert "this machine has no power sensor" in caught.value.why
     assert caught.value.where.endswith("p.yaml:1 budgets.power") and "warn or degrade" in caught.value.fix
     path = write(tmp_path, "{power: 15W, when_exceeded: degrade}", "fps: 40, limit: 5")
-    with edgert.Pipeline.within(Environment(meters=nothing), path) as pipeline:
+    with pipeline_in(Environment(meters=nothing), path) as pipeline:
         budgets = pipeline.run().budgets
     assert "budgets.power is not watched" in budgets["governor"]["notes"][0]
     assert budgets["used"]["mean"] is None and budgets["used"]["total"] == 0.0
@@ -192,7 +193,7 @@ def test_power_is_kept_by_a_lower_clock_which_is_restored_at_the_end(tmp_path: P
     path, meters = write(tmp_path, "{power: 10W, when_exceeded: degrade}", "fps: 5"), Clocked(clock)
     with PowerControl(allow=True, root=tmp_path) as control:
         power = PowerSteps((found, capped), control)
-        with edgert.Pipeline.within(Environment(meters=meters, power=power), path) as pipeline:
+        with pipeline_in(Environment(meters=meters, power=power), path) as pipeline:
             pipeline.start()
             _budgets_once(pipeline, lambda told: told["governor"]["events"])
             pipeline.wait(0.5)
@@ -222,7 +223,7 @@ def test_a_smaller_model_takes_over_between_two_frames(tmp_path: Path) -> None:
         (tmp_path / f"{name}.onnx").write_bytes(to_bytes(network((1, 3, size, size))))
     (tmp_path / "p.yaml").write_text(VARIANTS)
     meters, seen = Scripted(), list[object]()
-    with edgert.Pipeline.within(
+    with pipeline_in(
         Environment(meters=meters),
         tmp_path / "p.yaml",
         callbacks={"out": lambda result: seen.append(result.outputs["find"])},

@@ -16,7 +16,7 @@ import yaml
 from edgert.config import PipelineFile, load_pipeline
 from edgert.emulation import Emulation, emulate
 from edgert.errors import ConfigError
-from edgert.pipeline import Pipeline
+from edgert.pipeline import Pipeline, pipeline_in
 from edgert.planner import plan
 from edgert.planner.simulation import Scenario, simulate
 from edgert.runtime import Summary
@@ -58,7 +58,7 @@ def pipeline(
 
 def paced(file: PipelineFile, pace: float = 0.0) -> tuple[Summary, Emulation]:
     place = emulate(file, ORIN, MODE, pace=pace)
-    with Pipeline.within(place.environment, place.file) as running:
+    with pipeline_in(place.environment, place.file) as running:
         return running.run(), place
 
 
@@ -175,12 +175,12 @@ stages:
     file, image = load_pipeline(tmp_path / "p.yaml"), np.zeros((480, 640, 3), np.uint8)
     planned = plan(file, board=ORIN, mode=MODE).boards[0].rows[0]
     place = emulate(file, ORIN, MODE)
-    with Pipeline.within(place.environment, place.file) as called:
+    with pipeline_in(place.environment, place.file) as called:
         for _ in range(10):
             called(image)
         assert called.summary().latency_ms.p50 == pytest.approx(planned.p50_ms, rel=NEAR)
     place = emulate(file, ORIN, MODE)
-    with Pipeline.within(place.environment, place.file) as running:
+    with pipeline_in(place.environment, place.file) as running:
         results = running.results("find", timeout=10)
         for _ in range(10):
             running.submit(image)
@@ -245,7 +245,7 @@ def test_the_governor_moves_the_work_to_the_boards_dla(tmp_path: Path) -> None:
     budgets = {"power": f"{0.9 * gpu_w + 0.1 * dla_w:.3f}W", "when_exceeded": "degrade"}
     file = pipeline(tmp_path, 60.0, {**FIND, "end": END}, {"models": models, "budgets": budgets})
     place = emulate(file, XAVIER, XAVIER_MODE, pace=0)
-    with Pipeline.within(place.environment, place.file) as running:
+    with pipeline_in(place.environment, place.file) as running:
         summary = running.run()
     assert summary.frames_out >= 0.9 * 60.0 * SECONDS
     assert list(summary.to_json()["budgets"]["governor"]["seconds"]) == ["all frames, with parts-dla"]

@@ -58,7 +58,7 @@ def constant(path: Path, **outputs: np.ndarray) -> Path:
 
 
 def values(source: Path, task: str, data: Path, input: str = PIXELS) -> dict[str, float]:
-    found = edgert.evaluate(source, data=str(data), task=task, input=input)
+    found = edgert.evaluate(source, data=str(data), input=input, options=edgert.EvaluateOptions(task=task))
     assert found is not None
     return dict(found.result.results[0].values)
 

@@ -117,7 +117,7 @@ def test_without_a_form_it_is_the_one_that_was_built(opened: Any, home: Path, tm
 def test_a_pipeline_is_built_on_the_way(home: Path, tmp_path: Path) -> None:
     events: list[Any] = []
     with open_source(
-        home / "small" / "small.yaml", overrides=("models.parts.precision=fp16",), on_event=events.append
+        home / "small" / "small.yaml", overrides=("models.parts.precision=fp16",), on_progress=events.append
     ) as source:
         left = export(source, "onnx", tmp_path)
     assert {event.step for event in events} >= {"load", "quantize", "bundle"}

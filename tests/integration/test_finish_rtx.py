@@ -15,7 +15,7 @@ from edgert.errors import DeviceError
 from edgert.files import FileStore
 from edgert.graph import to_bytes
 from edgert.memory.cuda import CudaDevice
-from edgert.steps import Event
+from edgert.reporter import Progress
 from tests.helpers import models
 from tests.helpers.trt_bench import HERE
 from tests.helpers.trt_bundle import trt_bundle
@@ -30,12 +30,12 @@ class Workstation:
     """A machine with TensorRT-RTX and no GPU."""
 
     def __init__(self, folder: Path) -> None:
-        self.store, self.events = FileStore(folder / "store"), list[Event]()
+        self.store, self.events = FileStore(folder / "store"), list[Progress]()
 
     def finish(self, bundle: Path, output: Path | None = None) -> Finished:
         self.events.clear()
         trt = TrtBackend(machine=HERE, library=load("tensorrt_rtx"), device=_no_gpu)
-        return finish(bundle, output, machine=HERE, trt=trt, store=self.store, on_event=self.events.append)
+        return finish(bundle, output, machine=HERE, trt=trt, store=self.store, on_progress=self.events.append)
 
     def states(self) -> list[str]:
         return [one.state for one in self.events if one.step == "compile" and one.state not in ("progress", "skipped")]

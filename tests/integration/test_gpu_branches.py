@@ -417,5 +417,5 @@ def test_siblings_that_drop_frames_otherwise_run_by_themselves(tmp_path: Path, m
 def test_a_call_has_the_records_of_all_siblings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = CalledRig(tmp_path, monkeypatch, SIBLINGS)
     with rig.pipeline() as pipeline:
-        results = pipeline([np.full((HEIGHT, WIDTH, 3), level, np.uint8) for level in range(3)])
+        results = pipeline.call_batch([np.full((HEIGHT, WIDTH, 3), level, np.uint8) for level in range(3)])
     assert [list(result.outputs) for result in results] == [["find", "one", "three", "two"]] * 3

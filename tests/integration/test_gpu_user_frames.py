@@ -17,7 +17,7 @@ from edgert.backend.ort import cuda, runtime
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.graph import to_bytes
 from edgert.memory.cuda import CudaDevice
-from edgert.pipeline import Pipeline
+from edgert.pipeline import Pipeline, pipeline_in
 from tests.helpers import models
 from tests.helpers.gpu import gpu_or_skip, room_bytes, rounds
 from tests.helpers.gpu_pipeline import MODEL, TEXT, Engines
@@ -219,7 +219,7 @@ def test_a_call_says_what_a_started_pipeline_says(pipeline: Pipeline, tmp_path: 
     random = np.random.default_rng(0)
     images = [random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8) for _ in range(7)]
     called = [pipeline(image).outputs["find"].vector for image in images]
-    together = [result.outputs["find"].vector for result in pipeline(images)]
+    together = [result.outputs["find"].vector for result in pipeline.call_batch(images)]
     np.testing.assert_array_equal(called, together)
     with Pipeline(written(tmp_path, "onnxruntime-cuda")) as other:
         results = other.results("find", timeout=20)
@@ -294,7 +294,7 @@ def test_a_thousand_pipelines_leave_nothing_behind(tmp_path: Path) -> None:
     text = TEXT.format(model=MODEL, stages="") + "  out: {sink: 'null', from: find}\n"
     path = small_pipeline(tmp_path, text, photos=0)
     environment = Environment(engines=cast("Any", Engines(device)))
-    found = grown(device, "pipelines", pipelines(device, lambda: Pipeline.within(environment, path)), 40, PIPELINES)
+    found = grown(device, "pipelines", pipelines(device, lambda: pipeline_in(environment, path)), 40, PIPELINES)
     assert found.whole < 8 * 2**20 and found.last < 2 * 2**20
     assert found.gpu <= 2**20
 

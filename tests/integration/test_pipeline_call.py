@@ -70,11 +70,19 @@ def test_a_call_with_a_batch_returns_a_result_for_each_of_its_frames(tmp_path: P
     wanted = records(started(write(tmp_path), images, "track"))
     with edgert.Pipeline(write(tmp_path)) as pipeline, pipeline.buffer((320, 240), batch=3) as buffer:
         buffer.array[:] = images[5:8]
-        found = [*pipeline(np.stack(images[:5])), *pipeline(buffer), *pipeline([np.stack(images[8:])])]
+        found = [
+            one
+            for frames in (np.stack(images[:5]), buffer, [np.stack(images[8:])])
+            for one in pipeline.call_batch(frames)
+        ]
         assert records(found) == wanted
         with pytest.raises(StageError, match="without images"):
-            pipeline(np.stack(images)[:0])
-        assert len(pipeline(images[0][None])) == 1 and not isinstance(pipeline(images[0]), list)
+            pipeline.call_batch(np.stack(images)[:0])
+        assert len(pipeline.call_batch(images[0][None])) == 1
+        for batch in (images, images[0][None], buffer):
+            with pytest.raises(StageError, match=r"a call takes one frame") as caught:
+                pipeline(batch)
+            assert "pipeline.call_batch(frames)" in caught.value.fix
 
 
 def test_a_call_says_what_submit_and_results_say(tmp_path: Path, images: list[Any]) -> None:
@@ -83,8 +91,10 @@ def test_a_call_says_what_submit_and_results_say(tmp_path: Path, images: list[An
     with edgert.Pipeline(write(tmp_path)) as pipeline:
         assert records([pipeline(image) for image in images]) == wanted
     with edgert.Pipeline(write(tmp_path)) as pipeline:
-        assert records([*pipeline(images[:5]), pipeline(images[5]), *pipeline(images[6:])]) == wanted
-        assert pipeline([]) == []
+        assert (
+            records([*pipeline.call_batch(images[:5]), pipeline(images[5]), *pipeline.call_batch(images[6:])]) == wanted
+        )
+        assert pipeline.call_batch([]) == []
 
 
 def test_frames_of_one_call_are_one_batch(tmp_path: Path, images: list[Any]) -> None:
@@ -95,7 +105,7 @@ def test_frames_of_one_call_are_one_batch(tmp_path: Path, images: list[Any]) -> 
         inference = pipeline._assembly.node("find").work._inference  # type: ignore[union-attr]
         run = inference.run
         inference.run = lambda *rows: runs.append(len(rows)) or run(*rows)
-        together = pipeline(images[:6])
+        together = pipeline.call_batch(images[:6])
         alone = [pipeline(image) for image in images[:6]]
     assert runs == [4, 2, 1, 1, 1, 1, 1, 1]
     for one, other in zip(together, alone, strict=True):
@@ -170,7 +180,7 @@ def test_the_summary_and_edgert_top_count_it(tmp_path: Path, images: list[Any]) 
     path = write(tmp_path, TRACKED + '  out: {sink: "null", from: track, drop: oldest, queue: 1}\n')
     with edgert.Pipeline(path) as pipeline:
         assert not pipeline.running and pipeline.summary().frames_in == 0
-        pipeline(images)
+        pipeline.call_batch(images)
         pipeline(images[0])
         (state,) = [one.state for one in running_pipelines() if str(path) == one.state.get("file")]  # type: ignore[union-attr]
         assert pipeline.running and state["stats"]["frames_in"] == len(images) + 1  # type: ignore[index]
@@ -225,7 +235,7 @@ def test_what_is_no_image_changes_nothing(tmp_path: Path, images: list[Any]) -> 
             with pytest.raises(StageError):
                 pipeline(bad)
         assert pipeline.summary().frames_in == 0
-        assert [result.frame.index for result in pipeline([buffer, images[0]])] == [0, 1]
+        assert [result.frame.index for result in pipeline.call_batch([buffer, images[0]])] == [0, 1]
         with pytest.raises(StageError, match="not its holder's any more"):
             pipeline(buffer)
         assert pipeline(images[1], format="rgb", timestamp_ns=5).timestamp_ns == 5
@@ -366,7 +376,7 @@ def test_tensors_go_through_as_they_lie(tmp_path: Path, monkeypatch: pytest.Monk
         if way == "call":
             results = [pipeline(tensor) for tensor in tensors]
         elif way == "list":
-            results = pipeline(list(tensors))
+            results = pipeline.call_batch(list(tensors))
         else:
             results = []
             with pipeline.results("count" if stages else "find", timeout=20) as taken:
@@ -391,7 +401,7 @@ def test_a_batch_goes_through_the_gpu_as_one(tmp_path: Path, monkeypatch: pytest
         sessions = pipeline._assembly.engines["parts"].sessions  # type: ignore[union-attr]
         before = [len(session.sizes) for session in sessions]
         tensors = [rig.tensor(value) for value in range(6)]
-        results = pipeline([*tensors, np.zeros((48, 64, 3), np.uint8)])
+        results = pipeline.call_batch([*tensors, np.zeros((48, 64, 3), np.uint8)])
         sizes = [session.sizes[count:] for session, count in zip(sessions, before, strict=True)]
     assert [result.frame.index for result in results] == list(range(1, 8))
     assert sorted(size for each in sizes for size in each) == [4, 4]  # of seven, the second is filled up to a size
@@ -442,7 +452,7 @@ def test_a_called_pipeline_is_gone_at_once(tmp_path: Path, images: list[Any]) ->
         del works
         with pipeline:
             result = pipeline(images[0])
-            result = pipeline([images[0], pipeline.buffer((320, 240))])[1]
+            result = pipeline.call_batch([images[0], pipeline.buffer((320, 240))])[1]
         del pipeline, result
         assert [name for name, part in parts.items() if part() is not None] == []
 
@@ -454,7 +464,7 @@ def use(pipeline: edgert.Pipeline, index: int, image: Any) -> None:
             pipeline(image)
             with pipeline.buffer((64, 48)) as buffer:
                 buffer.array[:] = 0
-                pipeline([image, buffer])
+                pipeline.call_batch([image, buffer])
         else:
             with pipeline.results("find", timeout=20) as results:
                 pipeline.submit(image)
@@ -534,7 +544,7 @@ def test_map_fills_batches_and_runs_the_last_one_as_it_is(tmp_path: Path, images
 
 def _lent(pipeline: edgert.Pipeline, image: Any, count: int, times: int) -> Any:
     for _ in range(times):
-        buffer = pipeline.buffer((320, 240), batch=count, timeout_s=5.0)
+        buffer = pipeline.buffer((320, 240), batch=count, timeout=5.0)
         buffer.array[:] = image
         yield buffer
 

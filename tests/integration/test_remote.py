@@ -17,7 +17,8 @@ from edgert.bundle.bundle import open_bundle
 from edgert.errors import ArtifactError, BuildError, DeviceError
 from edgert.remote.link import LinkError
 from edgert.remote.remote_build import build_remote
-from edgert.steps import Event, Stopped
+from edgert.reporter import Progress
+from edgert.steps import Stopped
 from tests.helpers.board_program import ENGINE
 from tests.helpers.bundles import MEMBERS
 from tests.helpers.command import edgert
@@ -140,11 +141,11 @@ def test_a_transfer_that_is_cut_goes_on(there: Board, tmp_path: Path, step: str)
     bundle = bundle_for_any(tmp_path / "large.edgert", {"large.bin": os.urandom(8 << 20)})
     cuts: list[int] = []
 
-    def cut(event: Event) -> None:
+    def cut(event: Progress) -> None:
         if (event.step, event.state) == (step, "progress") and not cuts:
             cuts.append(there.cut())
 
-    work = RemoteBuild(there, bundle, tmp_path / "out.edgert", on_event=cut)
+    work = RemoteBuild(there, bundle, tmp_path / "out.edgert", on_progress=cut)
     work.result()
     assert cuts == [1] and len(work.details("link")) == 1
     (arrived,) = there.cache.glob("remote/*/bundle.edgert")

@@ -8,7 +8,7 @@ import pytest
 
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.emulation import emulate
-from edgert.pipeline import Pipeline
+from edgert.pipeline import pipeline_in
 from edgert.planner import plan
 from edgert.planner.plan_text import row_text, to_json
 from edgert.planner.simulation import Scenario, simulate
@@ -72,7 +72,7 @@ def test_one_name_and_one_verdict_for_each_figure(
     row = next(one for one in to_json(made)["boards"][0]["rows"] if one["placement"] == made.boards[0].rows[0].name)
     played = simulate(file, board=board, mode="15W", scenario=Scenario(seconds=SECONDS))
     place = emulate(file, board, "15W", pace=0)
-    with Pipeline.within(place.environment, place.file) as running:
+    with pipeline_in(place.environment, place.file) as running:
         report = place.report(running.run())
     assert list(played.figures) == list(report["figures"]) and played.figures["fps"] == pytest.approx(30.0)
     for name, value in played.figures.items():

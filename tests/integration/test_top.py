@@ -17,6 +17,7 @@ import pytest
 import edgert
 from edgert.assemble import Environment
 from edgert.errors import DeviceError
+from edgert.pipeline import pipeline_in
 from edgert.runtime.announce import RunningPipeline, running_pipelines
 from tests.helpers.command import edgert as run
 from tests.helpers.command import start
@@ -123,9 +124,7 @@ def test_no_password_is_told(tmp_path: Path) -> None:
 
 
 def test_what_runs_in_the_place_of_a_board_says_so(tmp_path: Path) -> None:
-    with edgert.Pipeline.within(
-        Environment(label="simulated orin-nx-16gb"), tmp_path / write(tmp_path, "as")
-    ) as pipeline:
+    with pipeline_in(Environment(label="simulated orin-nx-16gb"), tmp_path / write(tmp_path, "as")) as pipeline:
         pipeline.start()
         told = [row["label"] for row in rows(cwd=tmp_path) if row["at"] == f"process {os.getpid()}"]
     assert told == ["simulated orin-nx-16gb"]

@@ -18,7 +18,8 @@ from edgert.compiler.unpack import tuned_model, tuned_models, unpacked
 from edgert.config import InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.errors import ArtifactError, BudgetError, BuildError, ConfigError
 from edgert.pipeline import Pipeline
-from edgert.steps import Event, to_json
+from edgert.reporter import Progress
+from edgert.steps import to_json
 from edgert.tuner import candidates, memory_use, rounds, tactic_search
 from edgert.tuner.candidates import Tactic
 from edgert.tuner.memory_use import Footprint, footprint
@@ -38,12 +39,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_use, "footprint", lambda *given: Footprint(2**27, 2**20))
 
 
-def tune(folder: Path, text: str = AUTO, **options: object) -> tuple[Path, list[Event]]:
-    events: list[Event] = []
+def tune(folder: Path, text: str = AUTO, **options: object) -> tuple[Path, list[Progress]]:
+    events: list[Progress] = []
     path = small_pipeline(folder, text)
     output = folder / "small.edgert"
     given = {"board": "host", "tune": True, "cache": folder / "cache", **options}
-    build(load_pipeline(path), output, on_event=events.append, **given)  # type: ignore[arg-type]
+    build(load_pipeline(path), output, on_progress=events.append, **given)  # type: ignore[arg-type]
     return output, events
 
 

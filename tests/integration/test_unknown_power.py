@@ -9,7 +9,7 @@ import pytest
 from edgert.emulation import emulate
 from edgert.errors import BudgetError
 from edgert.meters.rails import POWER, TEMPERATURE
-from edgert.pipeline import Pipeline
+from edgert.pipeline import pipeline_in
 from edgert.planner.simulation import NOT_KNOWN, Scenario, simulate
 from tests.integration.test_emulation import FIND, pipeline
 
@@ -18,7 +18,7 @@ BOARD, MODE, FPS = "jetson-nano-4gb", "MAXN", 20
 
 def test_an_emulated_board_of_unknown_power_runs_without_watts(tmp_path: Path) -> None:
     place = emulate(pipeline(tmp_path, FPS, FIND), BOARD, MODE, pace=0)
-    with Pipeline.within(place.environment, place.file) as running:
+    with pipeline_in(place.environment, place.file) as running:
         summary = running.run()
     report, readings = place.report(summary), place.meters.sample().readings
     assert summary.frames_out > 0 and not {POWER, TEMPERATURE} & {
@@ -32,7 +32,7 @@ def test_an_emulated_board_of_unknown_power_runs_without_watts(tmp_path: Path) -
 def test_a_budget_of_unknown_power_cannot_stop_an_emulated_board(tmp_path: Path) -> None:
     budget = {"budgets": {"power": "10W", "when_exceeded": "stop"}}
     place = emulate(pipeline(tmp_path, FPS, FIND, budget), BOARD, MODE, pace=0)
-    with pytest.raises(BudgetError), Pipeline.within(place.environment, place.file) as running:
+    with pytest.raises(BudgetError), pipeline_in(place.environment, place.file) as running:
         running.run()
 
 

@@ -183,7 +183,11 @@ def test_a_starter_of_any_classifier_loads_and_can_be_checked_and_painted(tmp_pa
     write_pipeline(made.text, tmp_path / "p.yaml", force=False)
     assert "classify: auto" in made.text and any("10 numbers" in note for note in made.notes)
     steps: list[tuple[int, int]] = []
-    report = check(load_pipeline(tmp_path / "p.yaml"), [scene(tmp_path / "a.png")], progress=lambda *s: steps.append(s))
+    report = check(
+        load_pipeline(tmp_path / "p.yaml"),
+        [scene(tmp_path / "a.png")],
+        on_progress=lambda one: steps.append((one.done, one.total)),
+    )
     assert report.runs == len(steps) and all(done <= planned for done, planned in steps)
     assert sum(row.written for row in report.rows) == 1
     save_image(report, tmp_path / "out" / "best.png")

@@ -14,13 +14,13 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
     (
         "foundation",
         "_version errors frozen units clock kinds policy quantiles limits yaml_nodes installation files "
-        "text_files array_file zip_archive user_code steps",
+        "text_files array_file zip_archive user_code reporter steps",
     ),
     ("descriptions", "custom_op board config bundle meters"),
     ("models and memory", "graph memory budget"),
     ("engines", "backend runtime placement"),
     ("stages and data", "stages report engine dataset evaluation wiring"),
-    ("pipelines", "quantization assemble videos pipeline validation video_runs testing"),
+    ("pipelines", "quantization assemble videos result_reader running pipeline validation video_runs testing"),
     ("tools", "tuner simulator planner compiler emulation exporter importer remote benchmark diagnosis inspect_model"),
     ("face", "cli __main__ __init__"),
 )

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from edgert.errors import ArtifactError, BuildError
-from edgert.steps import Event, Product, Report, Runner, Step, StepCache, Stopped, side_by_side
+from edgert.reporter import Progress
+from edgert.steps import Product, Report, Runner, Step, StepCache, Stopped, side_by_side
 
 
 class Shop:
@@ -18,7 +19,7 @@ class Shop:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.events: list[Event] = []
+        self.events: list[Progress] = []
         self.made: list[str] = []
         self.runner = Runner(StepCache(folder), self.events.append)
 
@@ -123,16 +124,16 @@ def test_products_without_the_file_asked_for(tmp_path: Path) -> None:
 
 
 def test_events_as_lines_leave_out_what_does_not_apply() -> None:
-    assert Event("load", "parts", "started").to_json() == {"step": "load", "model": "parts", "state": "started"}
-    assert Event("load", "parts", "done", 0.12345, "fine").to_json()["seconds"] == 0.1235
-    assert Event("calibrate", "parts", "progress", done=3, total=9).to_json()["total"] == 9
+    assert Progress("load", "parts", "started").to_json() == {"step": "load", "model": "parts", "state": "started"}
+    assert Progress("load", "parts", "done", 0.12345, "fine").to_json()["seconds"] == 0.1235
+    assert Progress("calibrate", "parts", "progress", done=3, total=9).to_json()["total"] == 9
 
 
 def test_events_are_read_from_what_another_process_told() -> None:
-    told = [Event("load", "parts", "done", 0.25, "fine"), Event("calibrate", "", "progress", done=3, total=9)]
-    assert [Event.from_json(json.loads(json.dumps(event.to_json()))) for event in told] == told
-    assert Event.from_json({"bundle": "a.edgert"}) is None
-    assert Event.from_json({"step": "load", "state": "unheard of"}) is None
+    told = [Progress("load", "parts", "done", 0.25, "fine"), Progress("calibrate", "", "progress", done=3, total=9)]
+    assert [Progress.from_json(json.loads(json.dumps(event.to_json()))) for event in told] == told
+    assert Progress.from_json({"bundle": "a.edgert"}) is None
+    assert Progress.from_json({"step": "load", "state": "unheard of"}) is None
 
 
 def test_models_go_side_by_side_and_the_first_error_wins() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from edgert import planner
 from edgert.board.record import boards
 from edgert.cli import progress
 from edgert.planner import planning
@@ -36,7 +35,7 @@ def test_each_board_is_shown_as_soon_as_it_is_planned(file: str, tmp_path: Path)
 
 
 def test_after_ctrl_c_what_is_planned_is_shown(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole: Callable[..., Any] = planner.plan
+    whole: Callable[..., Any] = planning.plan_boards
 
     def interrupted(*words: Any, on_board: Callable[..., None], **options: Any) -> Any:
         def then(found: Any, total: int) -> None:
@@ -45,7 +44,7 @@ def test_after_ctrl_c_what_is_planned_is_shown(file: str, tmp_path: Path, monkey
 
         return whole(*words, on_board=then, **options)
 
-    monkeypatch.setattr(planner, "plan", interrupted)
+    monkeypatch.setattr(planning, "plan_boards", interrupted)
     done = in_process("plan", file, "--board", "all", cwd=tmp_path)
     assert done.returncode == 130 and "interrupted: 1 boards are planned" in done.stderr
     assert TWO[0] in done.stdout and TWO[1] not in done.stdout

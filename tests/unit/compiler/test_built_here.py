@@ -13,9 +13,9 @@ from edgert.backend.ort import Function
 from edgert.bundle.bundle import open_bundle
 from edgert.compiler.unpack import Unpacked, built_here
 from edgert.config import load_pipeline
-from edgert.pipeline import Pipeline
+from edgert.pipeline import pipeline_in
+from edgert.reporter import Progress
 from edgert.runtime import Summary
-from edgert.steps import Event
 from tests.helpers.small_pipeline import TEXT, network, small_pipeline
 from tests.helpers.trt_bench import HERE, ORIN, Bench
 
@@ -44,13 +44,13 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
 
 
-def run(path: Path, on: Bench) -> tuple[Unpacked, Summary, list[Event]]:
+def run(path: Path, on: Bench) -> tuple[Unpacked, Summary, list[Progress]]:
     """Runs a pipeline file as ``edgert run`` does on an Orin."""
-    events: list[Event] = []
-    with built_here(load_pipeline(path), machine=ORIN, trt=on.backend, on_event=events.append) as found:
+    events: list[Progress] = []
+    with built_here(load_pipeline(path), machine=ORIN, trt=on.backend, on_progress=events.append) as found:
         assert found is not None and found.file.document.path == path
         assert found.file.config.models["parts"].onnx.name == "ort.onnx"
-        with Pipeline.within(Environment(engines=found.engines), found.file) as pipeline:
+        with pipeline_in(Environment(engines=found.engines), found.file) as pipeline:
             return found, pipeline.run(), events
 
 

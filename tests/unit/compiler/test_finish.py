@@ -15,7 +15,7 @@ from edgert.compiler.finish import Finished, Waiting, finish
 from edgert.errors import ArtifactError, BuildError, DeviceError, PlacementError
 from edgert.files import FileStore
 from edgert.graph import from_bytes, inputs, to_bytes
-from edgert.steps import Event
+from edgert.reporter import Progress
 from tests.helpers import models
 from tests.helpers import trt_bundle as trt_bundle_module
 from tests.helpers.trt_bench import HERE, ORIN, Bench
@@ -40,11 +40,11 @@ class Board:
 
     def __init__(self, folder: Path) -> None:
         self.store = FileStore(folder / "store")
-        self.events: list[Event] = []
+        self.events: list[Progress] = []
 
     def finish(self, bundle: Path, output: Path | None = None, *, on: Bench, **options: Any) -> Finished:
         self.events.clear()
-        given = {"machine": ORIN, "trt": on.backend, "store": self.store, "on_event": self.events.append}
+        given = {"machine": ORIN, "trt": on.backend, "store": self.store, "on_progress": self.events.append}
         return finish(bundle, output, **{**given, **options})
 
     def told(self, *states: str) -> list[str]:
@@ -97,11 +97,11 @@ def test_engines_logs_and_profiles_are_packed_and_found_on_that_machine_alone(bo
     fresh, same, other = Board(tmp_path / "other"), bench(**AS_PLANNED), bench(machine=replace(ORIN, mode="25W"))
     fresh.finish(packed, on=same)
     assert same.requests == [] and fresh.told("cached")
-    Board(tmp_path / "third").finish(packed, on=other, on_event=(told := list[Event]()).append)
+    Board(tmp_path / "third").finish(packed, on=other, on_progress=(told := list[Progress]()).append)
     assert other.requests == [] and "was compiled in power mode 15W and runs in 25W" in told[1].detail
     assert told[-1].state == "done"  # and timed again, at the clocks of now
     newer = bench(machine=replace(ORIN, l4t="36.5.0"), **AS_PLANNED)
-    Board(tmp_path / "fourth").finish(packed, on=newer, on_event=(told := list[Event]()).append)
+    Board(tmp_path / "fourth").finish(packed, on=newer, on_progress=(told := list[Progress]()).append)
     assert len(newer.requests) == 1 and "are not used: L4T 36.4.3 → 36.5.0" in told[0].detail
 
 

@@ -20,7 +20,7 @@ from edgert.config import InputConfig, ModelConfig
 from edgert.exporter.trtexec import command, library_named
 from edgert.files import FileStore
 from edgert.graph import Graph, read
-from edgert.steps import Event
+from edgert.reporter import Progress
 from tests.helpers.models import make
 from tests.helpers.trt_bench import ORIN, Bench
 from tests.helpers.trt_bundle import SHAPE, bench, model, trt_bundle
@@ -105,14 +105,14 @@ class TestFinished:
     """Bundles compiled on the recording double."""
 
     def done(self, folder: Path, on: Bench, **bundle: Any) -> tuple[Finished, list[str]]:
-        told: list[Event] = []
+        told: list[Progress] = []
         made = finish(
             trt_bundle(folder / "dock.edgert", **bundle),
             folder / "out.edgert",
             machine=ORIN,
             trt=on.backend,
             store=FileStore(folder / "store"),
-            on_event=told.append,
+            on_progress=told.append,
         )
         return made, [one.detail for one in told if one.state == "note"]
 

@@ -11,6 +11,7 @@ from edgert.board.record import board
 from edgert.compiler.build_pipeline import code_files, pipeline_text
 from edgert.compiler.build_target import BuildTarget
 from edgert.config import PipelineFile, load_pipeline
+from edgert.config.pipeline_file import read_pipeline
 from edgert.errors import ConfigError
 
 HOST, JETSON = BuildTarget(None), BuildTarget(board("orin-nx-16gb"), "orin-nx-16gb")
@@ -37,12 +38,12 @@ stages:
 @pytest.fixture
 def file(tmp_path: Path) -> PipelineFile:
     (tmp_path / "dock.yaml").write_text(TEXT, encoding="utf-8")
-    return load_pipeline(tmp_path / "dock.yaml", env={"WHERE": "/models", "PASSWORD": "geheim42"})
+    return read_pipeline(tmp_path / "dock.yaml", env={"WHERE": "/models", "PASSWORD": "geheim42"})
 
 
 def again(text: str, folder: Path) -> PipelineFile:
     (folder / "again.yaml").write_text(text, encoding="utf-8")
-    return load_pipeline(folder / "again.yaml", env={"PASSWORD": "geheim42"})
+    return read_pipeline(folder / "again.yaml", env={"PASSWORD": "geheim42"})
 
 
 def test_models_are_those_of_the_bundle_and_everything_else_is_as_it_was(file: PipelineFile, tmp_path: Path) -> None:
@@ -114,6 +115,6 @@ def test_a_name_that_is_no_text_is_refused_by_name(file: PipelineFile) -> None:
     """YAML has no way to write such bytes, and a bundle that nobody can read is none."""
     path = file.document.path
     source = os.fsdecode(b"stages.cam.source=caf\xe9.mp4")
-    given = load_pipeline(path, [source], env={"WHERE": "/models", "PASSWORD": "geheim42"})
+    given = read_pipeline(path, [source], env={"WHERE": "/models", "PASSWORD": "geheim42"})
     with pytest.raises(ConfigError, match="a bundle cannot contain"):
         pipeline_text(given, {"parts": "models/parts/ort.onnx"}, {}, JETSON)

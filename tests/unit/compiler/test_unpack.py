@@ -20,9 +20,9 @@ from edgert.bundle.bundle import open_bundle
 from edgert.compiler.finish import check_board, finish
 from edgert.compiler.unpack import unpacked
 from edgert.errors import ArtifactError, BuildError, DeviceError, PlacementError
-from edgert.pipeline import Pipeline
+from edgert.pipeline import pipeline_in
+from edgert.reporter import Progress
 from edgert.stages.gpu.kernels import Kernels
-from edgert.steps import Event
 from tests.helpers.bundles import bundle, manifest_of
 from tests.helpers.trt_bench import HERE, ORIN, Bench
 from tests.helpers.trt_bundle import SPLIT, bench, engine, model, trt_bundle
@@ -130,16 +130,16 @@ def test_nothing_of_a_damaged_bundle_is_unpacked(tmp_path: Path) -> None:
 
 
 class TestOnABoard:
-    def run(self, path: Path, on: Bench, events: list[Event]) -> dict[str, Any]:
+    def run(self, path: Path, on: Bench, events: list[Progress]) -> dict[str, Any]:
         """Runs a bundle as ``edgert run`` does; what the summary says of its engine."""
-        with unpacked(path, machine=ORIN, trt=on.backend, on_event=events.append) as found:
-            with Pipeline.within(Environment(engines=found.engines), found.file) as pipeline:
+        with unpacked(path, machine=ORIN, trt=on.backend, on_progress=events.append) as found:
+            with pipeline_in(Environment(engines=found.engines), found.file) as pipeline:
                 summary = pipeline.run()
             assert (found.engine, summary.frames_out) == ("tensorrt-dla", 3)
             return dict(summary.engine["parts"])
 
     def test_the_first_run_compiles_and_the_second_does_not(self, tmp_path: Path) -> None:
-        path, events = trt_bundle(tmp_path / "dock.edgert"), list[Event]()
+        path, events = trt_bundle(tmp_path / "dock.edgert"), list[Progress]()
         first, second = bench(), bench()
         info = self.run(path, first, events)
         assert (info["engine"], info["skipped"], info["cached"]) == ("tensorrt-dla", [], False)
@@ -170,7 +170,7 @@ class TestOnABoard:
         assert "capture" in on.device.events and on.device.live_bytes == 0
 
     def test_a_model_that_tensorrt_refuses_runs_with_onnx_runtime(self, tmp_path: Path) -> None:
-        path, events = trt_bundle(tmp_path / "dock.edgert"), list[Event]()
+        path, events = trt_bundle(tmp_path / "dock.edgert"), list[Progress]()
         info = self.run(path, bench(errors=[(0, "conv", "Conv", "Plugin not found")]), events)
         assert info["engine"] == "onnxruntime" and len(info["skipped"]) == 2
         assert [one.detail.partition(":")[0] for one in events if one.state == "skipped"] == [
@@ -185,7 +185,7 @@ class TestOnABoard:
             unpacked(path, strict=True, machine=ORIN, trt=on.backend) as found,
             pytest.raises(PlacementError) as caught,
         ):
-            Pipeline.within(Environment(engines=found.engines), found.file, strict=True).run()
+            pipeline_in(Environment(engines=found.engines), found.file, strict=True).run()
         assert "'conv' runs on gpu, not dla0" in caught.value.why and "--strict" in caught.value.fix
 
     def test_engines_of_the_bundle_are_taken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from edgert.config import load_pipeline
 from edgert.config.document import read
+from edgert.config.pipeline_file import read_pipeline
 from edgert.errors import ConfigError
 from tests.helpers.pipeline_text import MINIMAL, pipeline, refused
 
@@ -252,5 +253,5 @@ def test_names_that_are_no_text_may_be_given_from_outside(tmp_path: Path) -> Non
     text = MINIMAL.replace("source: a.mp4", "source: '${NAME}'")
     assert text != MINIMAL
     (tmp_path / "p.yaml").write_text(text)
-    file = load_pipeline(tmp_path / "p.yaml", env={"NAME": NO_TEXT})
+    file = read_pipeline(tmp_path / "p.yaml", env={"NAME": NO_TEXT})
     assert NO_TEXT in [getattr(stage, "source", "") for stage in file.config.stages.values()]

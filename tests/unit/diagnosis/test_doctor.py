@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgert.board import detect
-from edgert.diagnosis import PROBES, child, doctor
+from edgert.diagnosis import PROBES, child, diagnose
 from edgert.diagnosis.probe import Answer, Evidence, ask
 from tests.unit.board.tree import jetson, write
 from tests.unit.diagnosis.evidence import ABSENT, WORKING
@@ -32,14 +32,14 @@ def _nothing(names: Iterable[str]) -> dict[str, Answer]:
 
 
 def test_a_jetson_with_everything(tmp_path: Path) -> None:
-    found = doctor(root=jetson(tmp_path), ask=_working)
+    found = diagnose(root=jetson(tmp_path), ask=_working)
     assert [finding.name for finding in found] == list(PROBES)
     assert not [finding for finding in found if finding.state == "no"]
     assert {finding.name: finding.state for finding in found}["DLA"] == "yes"
 
 
 def test_a_machine_with_nothing(tmp_path: Path) -> None:
-    found = doctor(root=tmp_path, ask=_nothing)
+    found = diagnose(root=tmp_path, ask=_nothing)
     broken = {finding.name for finding in found if finding.state == "no"}
     assert broken == {"ONNX Runtime", "PyAV", "OpenCV"}
     assert all(finding.fix for finding in found if finding.state == "no")
@@ -52,9 +52,9 @@ def test_dla_is_asked_for_only_where_there_is_one(tmp_path: Path) -> None:
         asked.extend(names)
         return _nothing(names)
 
-    doctor(root=tmp_path, ask=note)
+    diagnose(root=tmp_path, ask=note)
     assert "dla" not in asked
-    doctor(root=jetson(tmp_path), ask=note)
+    diagnose(root=jetson(tmp_path), ask=note)
     assert "dla" in asked
 
 
@@ -62,7 +62,7 @@ def test_a_probe_that_fails_is_a_finding(tmp_path: Path) -> None:
     def forgetful(names: Iterable[str]) -> dict[str, Answer]:
         return {**_working(names), "onnxruntime": Answer({"version": "1"})}
 
-    found = {finding.name: finding for finding in doctor(root=tmp_path, ask=forgetful)}
+    found = {finding.name: finding for finding in diagnose(root=tmp_path, ask=forgetful)}
     assert found["ONNX Runtime"].state == "no" and "KeyError: 'providers'" in found["ONNX Runtime"].detail
     assert found["OpenCV"].state == "yes"
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from edgert.board.record import board
+from edgert.config import load_pipeline
 from edgert.errors import ConfigError
 from edgert.placement.cost.coefficients import Accuracy, coefficients
 from edgert.placement.cost.formulas import recorded_share
-from edgert.planner import plan
+from edgert.planner.planning import plan_boards
 from tests.unit.planner.test_planning import network
 
 PIPELINE = """
@@ -29,7 +30,7 @@ def pipeline(tmp_path: Path) -> Path:
 
 
 def latency_ms(pipeline: Path, launch: str, name: str = "orin-nx-16gb") -> float:
-    made = plan(pipeline, board=name, mode="15W", launch=launch, look=False)
+    made = plan_boards(load_pipeline(pipeline), board=name, mode="15W", launch=launch, look=False)
     return made.boards[0].rows[0].models[0].latency_ms
 
 
@@ -39,14 +40,14 @@ def test_kernels_that_a_cpu_starts_take_longer(pipeline: Path) -> None:
 
 def test_a_plan_says_how_kernels_are_started_and_what_the_other_way_changes(pipeline: Path) -> None:
     for launch, other in (("graph", "--launch kernels"), ("kernels", "edgert runs CUDA graphs")):
-        notes = plan(pipeline, board="orin-nx-16gb", mode="15W", launch=launch, look=False).notes
+        notes = plan_boards(load_pipeline(pipeline), board="orin-nx-16gb", mode="15W", launch=launch, look=False).notes
         (note,) = [one for one in notes if one.startswith("GPU times are of")]
         assert other in note and "net 0." in note
 
 
 def test_an_unknown_way_to_start_kernels_is_named(pipeline: Path) -> None:
     with pytest.raises(ConfigError, match="'graf'; did you mean 'graph'"):
-        plan(pipeline, board="orin-nx-16gb", launch="graf", look=False)
+        plan_boards(load_pipeline(pipeline), board="orin-nx-16gb", launch="graf", look=False)
 
 
 def test_a_slower_processor_starts_kernels_more_slowly() -> None:
@@ -55,7 +56,7 @@ def test_a_slower_processor_starts_kernels_more_slowly() -> None:
 
 
 def test_a_chip_without_published_times_has_a_bar_that_is_not_known_well_enough(pipeline: Path) -> None:
-    notes = plan(pipeline, board="jetson-tx2-8gb", look=False).notes
+    notes = plan_boards(load_pipeline(pipeline), board="jetson-tx2-8gb", look=False).notes
     assert any("error bar not known well enough" in one and "tegra186" in one for one in notes)
 
 

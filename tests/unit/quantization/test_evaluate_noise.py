@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from edgert.cli import app
 from edgert.graph import to_bytes
-from edgert.quantization.evaluate import Evaluation, evaluate
+from edgert.quantization.evaluate import EvaluateOptions, Evaluation, evaluate
 from tests.helpers.models import constant
 
 
@@ -24,8 +24,8 @@ def evaluated(folder: Path, scores: list[float]) -> Evaluation:
         folder / "net.onnx",
         data=str(folder / "images"),
         against=[folder / "other.onnx"],
-        task="classify logits",
         input="stretch std=255",
+        options=EvaluateOptions(task="classify logits"),
     )
     assert found is not None and found.result.comparisons[0].other == 1.0
     return found

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, helper
 
-from edgert import quantize
+from edgert import QuantizeOptions, quantize
 from edgert.backend.ort import Function
 from edgert.graph import Model, load, to_bytes
 from edgert.stages.decode.decoder import grid_of
@@ -67,9 +67,8 @@ def test_scores_beside_boxes_survive(tmp_path: Path, target: str) -> None:
     (tmp_path / "net.onnx").write_bytes(to_bytes(yolov8_like()))
     random = np.random.default_rng(1)
     images = [random.integers(0, 256, (SIDE, SIDE, 3), np.uint8) for _ in range(20)]
-    made = quantize(
-        tmp_path / "net.onnx", images, task="detect yolov8", input="stretch rgb mean=0 std=255", target=target
-    )
+    options = QuantizeOptions(task="detect yolov8", target=target)
+    made = quantize(tmp_path / "net.onnx", images, input="stretch rgb mean=0 std=255", options=options)
     is_own = target == "ort"
     first, second = Function(load(tmp_path / "net.onnx")), Function(made.model, fused=is_own)
     feeds = [{"images": random.uniform(0, 1, (1, 3, SIDE, SIDE)).astype(np.float32)} for _ in range(4)]

@@ -12,7 +12,8 @@ from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.errors import ArtifactError, BuildError
 from edgert.remote.link import LinkError, link_error
 from edgert.remote.remote_job import Retry, add, is_abandoned, pack_addition, result_of
-from edgert.steps import Event, Stopped
+from edgert.reporter import Progress
+from edgert.steps import Stopped
 from edgert.zip_archive import Member, member_of
 from tests.helpers.bundles import MEMBERS, bundle, manifest_of
 
@@ -32,7 +33,7 @@ class Pauses(threading.Event):
 
 
 def test_pauses_double_up_to_a_limit_and_an_end() -> None:
-    events: list[Event] = []
+    events: list[Progress] = []
     stop = Pauses()
 
     def attempt() -> None:

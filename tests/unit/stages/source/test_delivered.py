@@ -13,6 +13,7 @@ import pytest
 
 from edgert.config import PipelineFile, SourceStage, load_pipeline
 from edgert.planner import plan
+from edgert.planner.planning import plan_boards
 from edgert.planner.simulation import Scenario, simulate
 from edgert.stages.source import v4l2_modes
 from edgert.stages.source.delivered import Delivered, as_delivered, delivered
@@ -94,4 +95,4 @@ def test_a_plan_and_a_simulation_are_of_the_video_they_are_given(tmp_path: Path)
     assert any("96x64" in part.note for part in row.memory)
     played = simulate(file, mode="15W", scenario=Scenario(2.0))
     assert "cam: 96x64, 12.5 fps, from cars.mp4" in played.notes and played.played.frames_out == 25
-    assert plan(file, mode="15W", look=False).boards[0].rows[0].asked_fps == 30
+    assert plan_boards(file, mode="15W", look=False).boards[0].rows[0].asked_fps == 30

@@ -1,0 +1,200 @@
+"""Results of a running pipeline for a program that asks for them: one after the other, the newest, or with asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from edgert.errors import StageError
+from edgert.runtime import Node, Result, Runner
+from edgert.runtime.frame import has_pixels
+from edgert.stages.gpu.download import Downloader
+
+_LOOK_S = 0.1
+
+
+class ResultTimeout(StageError, TimeoutError):  # noqa: N818 - reads as what it is
+    """No result came in the time that was given."""
+
+
+def timeout_of(stages: Sequence[str], timeout: float | None) -> ResultTimeout:
+    """Return the error of a result that did not come in time."""
+    named = " or ".join(map(repr, stages))
+    fix = "ask with a longer timeout, or look at pipeline.summary() for the stage that lags"
+    return ResultTimeout(f"no result from {named} within {timeout} s", fix=fix)
+
+
+class Tap:
+    """A reader outside the pipeline, connected to the stages whose results it takes.
+
+    Args:
+        node: whose inlet gets the results.
+        stages: their names, in the order in which they were connected.
+        runner: of the pipeline.
+        leave: undoes the connection.
+    """
+
+    def __init__(self, node: Node, stages: Sequence[str], runner: Runner, leave: Callable[[], None]) -> None:
+        self.stages, self._node, self._runner, self._leave = tuple(stages), node, runner, leave
+        self._downloader = Downloader()
+
+    def take(self, timeout: float | None) -> Result | None:
+        """Return the next result, which holds its frame, with a drawn image on the host; None after the last.
+
+        Raises:
+            queue.Empty: none came within ``timeout`` seconds.
+            EdgertError: the first error of any stage.
+        """
+        try:
+            item = self._node.inlet.get(timeout)
+            while item is not None and not has_pixels(item[1].frame):  # it was under way before somebody listened
+                item = self._node.inlet.get(timeout)
+        except queue.Empty:
+            self._runner.raise_error()
+            raise
+        if item is None:
+            self._runner.raise_error()
+            return None
+        edge, result = item
+        return replace(self._downloader.with_image(result), stage=self.stages[edge])
+
+    def close(self) -> None:
+        """Stop listening: the pipeline no longer waits for this reader. Twice is once."""
+        self._runner.forget(self._node.inlet)
+        self._leave()
+
+
+class Results(Iterator[Result]):
+    """An iterator over results; see :meth:`edgert.Pipeline.results`.
+
+    Close it, use it as a context manager, or drop it, to stop listening early. Several threads may read: each result
+    goes to one thread, whose it is until that thread asks again, and all of them end.
+    """
+
+    def __init__(self, tap: Tap, timeout: float | None) -> None:
+        self._tap, self._timeout = tap, timeout
+        self._held, self._turn = dict[int, Result](), threading.Lock()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __enter__(self) -> Results:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __next__(self) -> Result:
+        _release(self._held.pop(threading.get_ident(), None))
+        if not self._turn.acquire(timeout=-1 if self._timeout is None else self._timeout):
+            raise timeout_of(self._tap.stages, self._timeout)
+        try:
+            result = self._tap.take(self._timeout)
+            if result is None:
+                raise StopIteration
+            self._held[threading.get_ident()] = result
+            return result
+        except queue.Empty:
+            raise timeout_of(self._tap.stages, self._timeout) from None
+        finally:
+            self._turn.release()
+
+    def close(self) -> None:
+        """Stop listening: the pipeline no longer waits for this reader."""
+        while self._held:
+            _release(self._held.popitem()[1])
+        self._tap.close()
+
+
+class NewestResult:
+    """The newest result of one stage; see :meth:`edgert.Pipeline.latest`."""
+
+    def __init__(self, tap: Tap) -> None:
+        self._tap, self._turn = tap, threading.Lock()
+        self._newest: Result | None = None
+
+    def get(self, timeout: float | None) -> Result:
+        """Return the newest result; wait for the first.
+
+        Raises:
+            ResultTimeout: there was none within ``timeout`` seconds.
+            StageError: the pipeline ended before there was one.
+            EdgertError: the first error of any stage.
+        """
+        if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
+            raise timeout_of(self._tap.stages, timeout)
+        try:
+            while (newer := self._take(0.0 if self._newest is not None else timeout)) is not None:
+                _release(self._newest)
+                self._newest = newer
+            if self._newest is None:
+                why = "the pipeline ended before there was one"
+                raise StageError(f"there is no result from {self._tap.stages[0]!r}", why=why)
+            return self._newest
+        finally:
+            self._turn.release()
+
+    def _take(self, timeout: float | None) -> Result | None:
+        try:
+            return self._tap.take(timeout)
+        except queue.Empty:
+            if self._newest is None:
+                raise timeout_of(self._tap.stages, timeout) from None
+            return None
+
+    def close(self) -> None:
+        """Stop listening and release the frame of the newest result."""
+        self._tap.close()
+        with self._turn:
+            _release(self._newest)
+            self._newest = None
+
+
+async def stream(tap: Tap, timeout: float | None) -> AsyncIterator[Result]:
+    """Yield results to asyncio: a thread of its own waits for them, so that the event loop never does."""
+    closed, held = threading.Event(), None
+
+    def take() -> Result | None:
+        until = None if timeout is None else time.monotonic() + timeout
+        while not closed.is_set():
+            left = _LOOK_S if until is None else min(until - time.monotonic(), _LOOK_S)
+            try:
+                return tap.take(max(left, 0.0))
+            except queue.Empty:
+                if until is not None and time.monotonic() >= until:
+                    raise timeout_of(tap.stages, timeout) from None
+        return None
+
+    pool = ThreadPoolExecutor(1, "edgert:aresults")
+    future = None
+    try:
+        while True:
+            future = pool.submit(take)
+            held = await asyncio.wrap_future(future)
+            if held is None:
+                return
+            yield held
+            _release(held)
+            held = None
+    finally:
+        closed.set()
+        _release(held)
+        if held is None and future is not None:  # canceled while the thread waited: what it may still get goes back
+            future.add_done_callback(_release_of)
+        tap.close()
+        pool.shutdown(wait=False)
+
+
+def _release_of(future: Future[Result | None]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        _release(future.result())
+
+
+def _release(held: Result | None) -> None:
+    if held is not None:
+        held.frame.lease.release()

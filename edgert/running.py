@@ -1,0 +1,339 @@
+"""The live objects of one pipeline: assembled from its file, begun, ended, and summed up."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from edgert.config import PipelineFile
+from edgert.errors import BudgetError, EdgertError, StageError, nearest, printable_record
+from edgert.meters import peak_rss_bytes
+from edgert.meters.over_current import OverCurrent
+from edgert.policy import Drop
+from edgert.reporter import OnProgress, counting
+from edgert.result_reader import Tap
+from edgert.runtime import Node, Runner, Summary, summarize
+from edgert.runtime.announce import Beacon
+from edgert.runtime.branches import disconnect
+from edgert.runtime.recent import History, totals
+from edgert.runtime.worker import works_for
+from edgert.stages.sink.output_files import fixed_folder
+from edgert.stages.sink.results import CallbackSink
+from edgert.stages.source.api import ApiSource
+
+if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile; most pipelines have no budgets
+    from edgert.assemble import Callback, Environment
+    from edgert.assemble.calling import Calling
+    from edgert.budget.footprint import Footprint
+    from edgert.budget.watch import Watch
+
+_LOG = logging.getLogger(__name__)
+_TAP_QUEUE = 4
+_OPEN: WeakSet[Running] = WeakSet()
+"""Pipelines that have begun and were not closed."""
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close what the program left open, while Python can still wait for threads.
+
+    A thread that Python ends later, in a call of the CUDA driver, takes the process down: PyCUDA aborts where a thread
+    ends within a context (https://documen.tician.de/pycuda/driver.html).
+    """
+    for running in list(_OPEN):
+        try:
+            running.close()
+        except EdgertError as error:
+            _LOG.warning("%s, closed at the end of the program: %s", running.file.config.name, error)
+
+
+class Running:
+    """What :class:`edgert.Pipeline` works with.
+
+    Args:
+        environment: clock, engines, meters and what else differs between machines.
+        file: the pipeline.
+        callbacks: stage name → function called with its results.
+        on_progress: called while models are made ready.
+        strict: whether an engine that would be skipped is an error.
+        before_planning: called before free memory is looked at.
+
+    Attributes:
+        file: the pipeline as it runs: small enough for its memory budget and this machine.
+        assembly: its stages, connected, and their engines.
+        runner: its threads.
+        sources: the ``source: api`` stages.
+        calling: what calls its stages; None unless it is called instead of started.
+        started: whether its threads were started.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        file: PipelineFile,
+        callbacks: Mapping[str, Callback],
+        on_progress: OnProgress | None,
+        strict: bool,
+        before_planning: Callable[[], object] = bool,
+    ) -> None:
+        from edgert.assemble import assemble
+        from edgert.assemble.memory import fits_easily, fitted
+        from edgert.assemble.threads import share_threads
+        from edgert.videos import only_video
+
+        self.file = file = only_video(file)
+        self._footprint: Footprint | None = None
+        if file.config.budgets.memory is not None or not fits_easily(file):
+            before_planning()  # memory that is free is free for all that is planned, a GPU's context too
+            self.file, self._footprint = fitted(file, has_engines=environment.engines is not None)
+        bar = counting(on_progress)
+        self.assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
+        self.assembly.hooks.stats = self._detailed
+        self._log_precision()
+        self.sources = {node.name: node.work for node in self.assembly.nodes if isinstance(node.work, ApiSource)}
+        self._environment = environment
+        for stage, function in callbacks.items():
+            if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
+                self._call_back(stage, function)
+        self.assembly.settle()
+        share_threads(self.assembly.nodes)
+        environment.paced(self.assembly.nodes)
+        self._taps, self.turn = list[Node](), threading.RLock()
+        self.runner = Runner(self.assembly.nodes, environment.clock, self.file.located)
+        if not any(isinstance(node.work, CallbackSink) for node in self.assembly.nodes):
+            self.assembly.hooks.on_left = self.runner.stop_unless_read
+        began = partial(getattr, self.runner, "started_ns")
+        self.history = History(self.assembly.nodes, environment.clock, began)
+        self._watch = self._budget_watch()
+        # What `edgert top` shows: nothing of where frames come from, which may hold a password.
+        path, label = str(self.file.document.path.absolute()), environment.label
+        about = {"name": self.file.config.name, "file": path, "label": label}
+        self._beacon = Beacon(lambda: {**about, "stats": self.state()})
+        self.started = False
+        self._started_s: float | None = None
+        self._over_current: OverCurrent | None = None
+        self.calling: Calling | None = None
+        self._process, self._closing = os.getpid(), threading.RLock()
+
+    def _log_precision(self) -> None:
+        precision = {name: engine.info.get("precision") for name, engine in self.assembly.engines.items()}
+        left = [name for name, model in self.file.config.models.items() if model.precision == "auto"]
+        if chosen := [f"{name} {precision[name]}" for name in left if precision.get(name)]:
+            _LOG.info("precision: auto is %s", ", ".join(chosen))
+
+    def _call_back(self, stage: str, function: Callback) -> None:
+        listener = Node(f"callback of {stage}", CallbackSink(stage, function), reads="host")
+        listener.care = self.assembly.listener
+        drop: Drop = "oldest" if self.assembly.live else "never"
+        self.assembly.listen(self.known(stage), listener, _TAP_QUEUE, drop)
+        self.assembly.nodes.append(listener)
+
+    def _budget_watch(self) -> Watch | None:
+        budgets = self.file.config.budgets
+        if budgets == type(budgets)():  # most pipelines have none and start without it
+            return None
+        from edgert.assemble.governing import watch
+
+        try:
+            return watch(self.file, self.assembly, self._environment, self.runner.fail)
+        except BudgetError:
+            self.assembly.close()
+            raise
+
+    def start(self) -> None:
+        """Start all threads, once. Raises StageError for a pipeline that is called."""
+        with self.turn:
+            self.refuse_called("started")
+            if not self.started:
+                self.started = True
+                for name in filter(lambda name: name.startswith("edgert"), [*logging.root.manager.loggerDict]):
+                    logging.getLogger(name).addFilter(printable_record)
+                self.runner.start()
+                self._show()
+
+    def call(self) -> Calling:
+        """Return what calls the stages, made the first time instead of starting them.
+
+        Raises:
+            StageError: it was started, has ended, or cannot be called.
+        """
+        with self.turn:
+            if self.started or self._taps or self.assembly.closed:
+                how = "has ended" if self.assembly.closed else "was started"
+                fix = "submit frames and take results(…), or make another Pipeline of the file"
+                raise StageError(f"a pipeline that {how} cannot be called", fix=fix)
+            if self.calling is None:
+                from edgert.assemble.calling import Calling
+
+                self.calling = Calling(self.file, self.assembly, self.runner)
+                self.assembly.hooks.on_left = lambda: None  # whoever calls still looks at the results
+                self.runner.started_ns = self._environment.clock.now_ns()
+                self._show()
+            return self.calling
+
+    def tap(self, stages: Sequence[str], *, newest_only: bool = False) -> Tap:
+        """Connect a reader to stages, and start the threads.
+
+        Args:
+            stages: names of stages that pass something on.
+            newest_only: whether older results are dropped also where the sources are files.
+
+        Raises:
+            StageError: no such stage, or none; or the pipeline is called or has ended.
+        """
+        if not stages:
+            raise StageError("no stage is named", fix=f"stages: {', '.join(self.assembly.ends)}")
+        # The reader is outside the pipeline and takes results itself, but a node needs work.
+        node = Node(f"results of {', '.join(stages)}", CallbackSink(self.known(stages[0]), lambda result: None))
+        with self.turn:
+            self.refuse_called("listened to")
+            skips = newest_only or self.assembly.live
+            queue: tuple[int, Drop] = (1, "oldest") if skips else (_TAP_QUEUE, "never")
+            producers = [self.assembly.listen(self.known(one), node, *queue) for one in stages]
+            self._taps.append(node)
+            self.assembly.settle(self._taps)
+        self.runner.listen(node.inlet)
+        self.start()
+        for producer, channel in zip(producers, node.inlet.channels, strict=True):
+            if not self.runner.is_working(producer):
+                channel.close()
+        return Tap(node, stages, self.runner, partial(self._leave_tap, producers, node))
+
+    def _leave_tap(self, producers: Sequence[Node], tap: Node) -> None:
+        with self.turn:
+            for producer in producers:
+                disconnect(producer, tap)
+            self._taps = [other for other in self._taps if other is not tap]
+            self.assembly.settle(self._taps)
+
+    def known(self, stage: str) -> str:
+        """Return the name of a stage. Raises StageError where there is none of that name."""
+        names = list(self.assembly.ends)
+        if stage not in names:
+            raise StageError(f"no stage {stage!r}{nearest(stage, names)}", fix=f"stages: {', '.join(names)}")
+        return stage
+
+    def wait(self, timeout: float | None) -> bool:
+        """Return whether it has ended within ``timeout`` seconds. Raises the first error of any stage."""
+        self.refuse_called("waited for")
+        self.refuse_own("waited for")
+        try:
+            return self.runner.wait(timeout)
+        finally:
+            self._leave()
+
+    def close(self) -> None:
+        """Stop, wait for all threads, and free models and memory. Raises the first error of any stage."""
+        if os.getpid() != self._process:
+            return
+        if self.started and works_for(self.runner.stop_event):
+            self.runner.stop()
+            threading.Thread(target=self._close_later, name="edgert:close", daemon=True).start()
+            return
+        with self._closing:
+            self._close()
+
+    def _close_later(self) -> None:
+        try:
+            self.close()
+        except EdgertError as error:  # whoever waits for the pipeline gets it as well
+            _LOG.debug("%s", error)
+
+    def _close(self) -> None:
+        try:
+            if self.calling is not None:
+                self.calling.close()
+            with self.turn:  # a start under way in another thread is waited for
+                began = self.started or self.calling is not None
+            if began:
+                self.runner.shut_down()
+        finally:
+            self._leave()
+            called = self.calling is not None and self.calling.is_left
+            _OPEN.discard(self)
+            if not (self.runner.left or called):  # nobody frees memory under a call that goes on
+                self.assembly.close()
+            self.runner.let_go()
+            self._beacon = Beacon(dict)
+
+    def summary(self) -> Summary:
+        """Return the state of the run so far, or of the whole run once it ended."""
+        runner, assembly = self.runner, self.assembly
+        end_ns = runner.ended_ns or self._environment.clock.now_ns()
+        engines = {name: dict(engine.info) for name, engine in assembly.engines.items()}
+        wall_ns = end_ns - runner.started_ns if self.started or self.calling is not None else 0
+        counts, rss = assembly.counter.read(), peak_rss_bytes()
+        about, recent = (self._budgets(rss), assembly.frames, assembly.tracks), runner.ended_ns or None
+        events = self._over_current.since_start() if self._over_current is not None else {}
+        state = (assembly.nodes, wall_ns, counts, rss, engines, *about)
+        left_out = {name: check.left_out for name, check in assembly.checks.items() if check.left_out}
+        return summarize(*state, recent=self.history.recent(recent), over_current=events, left_out=left_out)
+
+    def _budgets(self, rss_bytes: int) -> dict[str, Any]:
+        """Return what was done to keep the budgets, and memory beside its plan."""
+        if self._watch is None:
+            return {}
+        throttled = sum(node.limiter.throttled for node in self.assembly.nodes if node.limiter is not None)
+        found: dict[str, Any] = {"governor": asdict(self._watch.report()), "throttled": throttled}
+        observer, footprint = self._watch.observer, self._footprint
+        if (used := observer.used) is not None:
+            found["used"] = asdict(used)
+        if footprint is not None:
+            measured = {"measured_bytes": rss_bytes, "more_bytes": rss_bytes - footprint.total_bytes}
+            found["memory"] = {**footprint.to_json(), **measured, "nvmap_bytes": observer.nvmap_bytes}
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Return the summary as plain data, with what the pipeline is and promises."""
+        config = self.file.config
+        required = [name for name, stage in config.stages.items() if getattr(stage, "required", False)]
+        promised = config.budgets.model_dump(exclude_none=True)
+        about = {"name": config.name, "started_s": self._started_s, "promised": promised, "required": required}
+        return {**about, **self.summary().to_json()}
+
+    def _detailed(self) -> dict[str, Any]:
+        """Return the state with what only metrics are made of: counts, and folders that are written to."""
+        paths = {name: getattr(stage, "path", None) for name, stage in self.file.config.stages.items()}
+        folders = {name: str(fixed_folder(path)) for name, path in paths.items() if isinstance(path, Path)}
+        return {**self.state(), "totals": totals(self.assembly.nodes), "folders": folders}
+
+    def refuse_own(self, done: str) -> None:
+        """Raise StageError where one of its own stages asks."""
+        if works_for(self.runner.stop_event):
+            why, fix = "it ends only after this call has returned", "call stop() or close(), and wait elsewhere"
+            raise StageError(f"a pipeline was {done} by one of its own stages", why=why, fix=fix)
+
+    def refuse_called(self, done: str) -> None:
+        """Raise StageError where the pipeline is called."""
+        if self.calling is not None:
+            why, fix = "its stages run in the thread of whoever calls it", "make another Pipeline of the file"
+            raise StageError(f"a pipeline that is called cannot be {done}", why=why, fix=fix)
+
+    def _show(self) -> None:
+        """Begin what runs beside the stages."""
+        _OPEN.add(self)
+        self._started_s, self._over_current = time.time(), OverCurrent()
+        if self._watch is not None:
+            self._watch.start()
+        if self.calling is None:
+            self.history.start()
+        self._beacon.open()
+
+    def _leave(self) -> None:
+        """End what runs beside the stages, once they have ended."""
+        with self.turn:  # whoever starts it has begun all of that by then
+            if self.runner.running:
+                return
+        if self._watch is not None:
+            self._watch.stop()
+        self.history.stop()
+        self._beacon.close()
