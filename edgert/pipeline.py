@@ -170,10 +170,6 @@ class Pipeline:
             format: as in a call, for all of them.
             timestamp_ns: one time for all, or, of an array, one for each.
             copy: as in a call.
-
-        Raises:
-            StageError: as in a call.
-            EdgertError: as in a call.
         """
         arrays = frames if isinstance(frames, list) else [frames]
         return self._running.call()(arrays, {"format": format, "timestamp_ns": timestamp_ns, "copy": copy})
@@ -190,12 +186,6 @@ class Pipeline:
 
         One thread of the pipeline makes these calls, in the order in which they were awaited. A canceled one goes on
         there, and its result is dropped. Arguments, result and errors are those of :meth:`__call__`.
-
-        Args:
-            frame: as in a call, as all that follow.
-            format: see there.
-            timestamp_ns: see there.
-            copy: see there.
         """
         import asyncio  # 40 ms that few programs need
 
@@ -279,10 +269,11 @@ class Pipeline:
 
         Args:
             array: uint8 pixels: bgr, rgb (height, width, 3), gray (height, width), yuyv (height, width, 2), nv12
-                (height * 3 / 2, width); or for i420 and nv12 the sequence of their planes. A :class:`Buffer`; anything
-                with ``__array_interface__`` or DLPack on the CPU; or, where a model reads frames on a GPU, anything on
-                that GPU with DLPack or ``__cuda_array_interface__``. With one dimension more before these, it is a
-                batch.
+                (height * 3 / 2, width); or for i420 and nv12 the sequence of their planes. Rows may be padded; pixels
+                of one row must be contiguous. Accepted are a :class:`Buffer`, and objects on the CPU with
+                ``__array_interface__`` or DLPack (NumPy, PyTorch …). Where a model reads frames on a GPU, so are
+                objects on that GPU with DLPack or ``__cuda_array_interface__``, read in place after the work on the
+                stream that they name. One more leading dimension makes it a batch.
             stage: which source, where there are several.
             format: bgr by default; of a buffer, its own.
             timestamp_ns: when it was captured, by the monotonic clock; now by default. Of a batch one for all, or a
@@ -333,14 +324,7 @@ class Pipeline:
         """Return the iterator of :meth:`results` for asyncio: ``async for result in pipeline.aresults("track")``.
 
         A thread waits for results, so the event loop never does. Leaving the loop early, or canceling its task, stops
-        listening.
-
-        Args:
-            stages: as in :meth:`results`.
-            timeout: as in :meth:`results`.
-
-        Raises:
-            StageError: as in :meth:`results`.
+        listening. Arguments and errors are those of :meth:`results`.
         """
         return stream(self._running.tap(stages), timeout)
 
@@ -462,13 +446,7 @@ def pipeline_in(
 ) -> Pipeline:
     """Return a pipeline that runs in an environment of edgert's own, such as a bundle or an emulated board.
 
-    Args:
-        environment: clock, engines, meters and what else differs from this machine.
-        file: see :class:`Pipeline`, as all that follow. Without ``engines:`` ONNX Runtime runs its models, unless the
-            environment has engines; see :func:`~edgert.assemble.default_engines.with_default_engines`.
-        callbacks: see the class.
-        on_progress: see the class.
-        strict: see the class.
+    Without ``engines:`` ONNX Runtime runs its models, unless the environment has engines.
     """
     made = Pipeline.__new__(Pipeline)
     made._hold(Running(environment, load_pipeline(file), callbacks or {}, on_progress, strict))

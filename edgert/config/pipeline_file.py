@@ -282,14 +282,8 @@ def read_pipeline(
 ) -> PipelineFile:
     """Read and check a pipeline file as :func:`load_pipeline` does.
 
-    Args:
-        path: see there.
-        overrides: see there.
-        env: variables for ``${NAME}``; the process environment when None.
-        run_ops: whether the files under ``ops:`` are run, without which their operators are not known.
-
-    Raises:
-        ConfigError: see there.
+    ``env`` has the variables for ``${NAME}``; those of the process by default. Without ``run_ops`` the files under
+    ``ops:`` are not run, and their operators are not known.
     """
     if isinstance(path, PipelineFile):
         if given := tuple(overrides):

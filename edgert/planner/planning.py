@@ -107,18 +107,8 @@ def plan_boards(
 ) -> Plan:
     """Predict as :func:`plan` does, whose arguments come first.
 
-    Args:
-        file: the pipeline.
-        board: see there.
-        mode: see there.
-        objective: see there.
-        tensorrt: see there.
-        profiles: see there.
-        launch: see there.
-        on_progress: see there.
-        on_board: called after each board; the boards come in order of their size.
-        look: whether files, images and cameras of this machine are opened, where the pipeline leaves size or rate out;
-            else both are assumed.
+    ``on_board`` is called after each board, in order of their size. Without ``look`` no file or camera of this machine
+    is opened where the pipeline leaves size or rate out; both are assumed.
     """
     seen, count = tuple[str, ...](), counting(on_progress) or (lambda *_: None)
     if look:

@@ -16,7 +16,7 @@ from edgert.stages.decode.guess import Fit, Look, check_labels
 #
 # Not ``cv2.dnn.NMSBoxesBatched``: it keeps classes apart by shifting their boxes by the greatest coordinate, which
 # mixes them up where boxes reach below zero, as they do at the edge of an image. It is quicker for a few dozen
-# boxes, slower for many; tests/bench/bench_decode.py has both.
+# boxes, slower for many.
 
 I32 = npt.NDArray[np.int32]
 Index = npt.NDArray[np.intp]

@@ -88,27 +88,7 @@ class ApiSource:
     ) -> int:
         """Submit one frame, or a batch of them; block while the queue is full. Callable from any thread.
 
-        Args:
-            array: uint8 pixels: bgr, rgb (height, width, 3), gray (height, width), yuyv (height, width, 2), nv12
-                (height * 3 / 2, width); or for i420 and nv12 the sequence of their planes. Rows may be padded; pixels
-                of one row must be contiguous. Accepted are a :class:`Buffer` of :meth:`buffer`, and objects on the CPU
-                with ``__array_interface__`` or DLPack (NumPy, PyTorch …). Where a model reads frames on a GPU, so are
-                objects on that GPU with DLPack or ``__cuda_array_interface__``. They are read in place, after the work
-                on the stream that they name. The array stays alive as long as the frame. One more leading dimension
-                makes it a batch, whose frames are released together.
-            format: bgr by default; a buffer has its own.
-            timestamp_ns: capture time on the monotonic clock; now by default. For a batch one time for all, or a
-                sequence.
-            timeout_s: longest wait for room, for a batch the room for its first frame; None waits without a limit.
-            copy: copy the array (counted), so that it may change at once; not for memory of a GPU.
-
-        Returns:
-            The number of frames submitted before this one, or before the first of the batch.
-
-        Raises:
-            StageError: wrong type, shape or memory layout; a buffer that was submitted or released; memory of a GPU
-                where no model reads frames on one; no room in time; or the pipeline has ended.
-            DeviceError: memory of another GPU, or that was released; or its stream cannot be waited for.
+        See :meth:`edgert.Pipeline.submit` for arguments, result and errors.
         """
         return self.put(array, self.images(array, format=format, timestamp_ns=timestamp_ns, copy=copy), timeout_s)
 
@@ -191,15 +171,7 @@ class ApiSource:
         At most 48 of a size are lent at a time, those under way among them, and of batches 8, or more where these are
         small; then this waits for one to come back. Memory of the four sizes used last is kept.
 
-        Args:
-            shape: (width, height) in pixels, or the array's: (height, width, channels).
-            format: bgr, rgb, nv12 (the array is (height * 3 / 2, width)), gray or yuyv.
-            batch: for so many images: the array's first dimension; None: for one.
-            timeout_s: longest wait; None waits until there is one.
-
-        Raises:
-            StageError: no such shape, format or batch, none came back in time, or the pipeline has ended.
-            DeviceError: too little memory.
+        See :meth:`edgert.Pipeline.buffer` for arguments and errors.
         """
         whole = buffer_shape(tuple(shape), format, self._where)
         if batch is not None and batch < 1:
