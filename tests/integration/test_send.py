@@ -298,6 +298,16 @@ def test_nats_without_a_stream_is_explained(tmp_path: Path, caplog: pytest.LogCa
         plain.close()
 
 
+def test_nats_has_the_subject_that_the_file_names(tmp_path: Path) -> None:
+    with brokers.nats(tmp_path / "store") as broker:
+        brokers.stream_of(broker.port, "yard.>")
+        sink = opened(tmp_path, "nats", server=f"nats://127.0.0.1:{broker.port}", subject="yard.{stream}")
+        run(sink, Scene("gate"), 2)
+        wait_until(lambda: not waiting(sink))
+        sink.close()
+        assert [one["frame"] for one in brokers.stored(broker.port)] == [0, 1]
+
+
 def test_kafka(tmp_path: Path) -> None:
     package = pytest.importorskip("confluent_kafka", reason="confluent-kafka (extra 'test') is not installed")
     keys = {"options": {"test.mock.num.brokers": "1"}}

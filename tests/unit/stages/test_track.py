@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from edgert.config import TrackStage
-from edgert.runtime import Detections, Keypoints, Segmentation
+from edgert.runtime import Crops, Detections, Embedding, Keypoints, Result, Segmentation
 from edgert.runtime.json_form import plain_result
 from edgert.stages.context import Context
 from edgert.stages.kinds import BotSortStage
@@ -113,6 +113,27 @@ def test_limits_follow_the_models_score(
     text = section.thresholds(score)
     assert f"{expected[1]:.2g}" in text
     assert ("by the model's score" in text) is ("high" not in keys and score is not None)
+
+
+def test_a_tracker_that_does_not_follow_the_camera_needs_no_images() -> None:
+    for follows in (True, False):
+        keys = {"track": "botsort", "from": "find", "camera_motion": follows}
+        assert BotSortStage.model_validate(keys).reads_images is follows
+
+
+def test_looks_that_are_too_far_apart_are_no_match() -> None:
+    """Something jumps to where no box was, and looks a little different there."""
+    ids = {}
+    for accepted in (0.0, 0.5):
+        keys = {"track": "botsort", "from": "find", "camera_motion": False, "proximity": 1.0}
+        stage = BotSortStage.model_validate({**keys, "appearance": accepted})
+        tracker = stage.make("track", Context(score=0.3))
+        for left, look in ((10, (1.0, 0.0)), (10, (1.0, 0.0)), (200, (0.9, 0.4)), (200, (0.9, 0.4))):
+            record = found((left, 50, left + 60, 200))
+            crops = Crops("find", np.array([0], np.int32), (Embedding(np.array(look, np.float32)),))
+            tracker.look(Result(frame_of(320, 240, "gray"), {"find": record, "recognize": crops}), record)
+            ids[accepted] = [int(one) for one in tracker.update(record.boxes, record.scores, record.classes)]
+    assert ids == {0.5: [1], 0.0: [2]}
 
 
 @pytest.mark.parametrize(

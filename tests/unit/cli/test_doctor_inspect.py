@@ -15,14 +15,9 @@ onnx = pytest.importorskip("onnx")
 helper = onnx.helper
 
 
-def edgert(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs the command in a process of its own, on a terminal of 80 columns."""
-    return command.edgert(*arguments, cwd=Path.cwd(), env={"COLUMNS": "80", **environment})
-
-
-def in_process(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The same by a call in this process."""
-    return command.in_process(*arguments, cwd=Path.cwd(), env={"COLUMNS": "80"})
+def in_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command on a terminal of 80 columns."""
+    return command.in_process(*arguments, cwd=Path.cwd(), env={"COLUMNS": "80", **environment})
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +39,7 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_doctor_fits_eighty_columns_and_says_what_is_missing(tmp_path: Path) -> None:
-    done = edgert("doctor", EDGERT_CACHE=str(tmp_path))
+    done = in_process("doctor", EDGERT_CACHE=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
     for name in ("Python", "board", "ONNX Runtime", "codecs", "GStreamer", "cameras"):
@@ -53,7 +48,7 @@ def test_doctor_fits_eighty_columns_and_says_what_is_missing(tmp_path: Path) -> 
 
 
 def test_doctor_as_json(tmp_path: Path) -> None:
-    done = edgert("doctor", "--json", "-", EDGERT_CACHE=str(tmp_path))
+    done = in_process("doctor", "--json", "-", EDGERT_CACHE=str(tmp_path))
     told = json.loads(done.stdout)
     assert told["ok"] is True and "edgert can run here" in done.stderr
     assert {"name", "state", "detail", "fix"} == set(told["findings"][0])
@@ -62,20 +57,20 @@ def test_doctor_as_json(tmp_path: Path) -> None:
 
 def test_doctor_fails_when_something_required_is_broken(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = edgert("doctor", "--json", str(tmp_path / "out.json"), EDGERT_CACHE=str(tmp_path / "file/cache"))
+    done = in_process("doctor", "--json", str(tmp_path / "out.json"), EDGERT_CACHE=str(tmp_path / "file/cache"))
     assert done.returncode == 1 and "edgert cannot run here: cache" in done.stdout
     assert json.loads((tmp_path / "out.json").read_text())["ok"] is False
 
 
 def test_inspect_a_dynamic_model(detector: Path) -> None:
-    done = edgert("inspect", str(detector))
+    done = in_process("inspect", str(detector))
     assert done.returncode == 0, done.stderr
     assert "images float32[1, 3, height, width]" in done.stdout
     assert "not counted" in done.stdout and "looks like" in done.stdout
 
 
 def test_inspect_counts_every_profile(detector: Path) -> None:
-    done = edgert(
+    done = in_process(
         "inspect", str(detector), "--shape", "images=1x3x32x32", "--shape", "images=1x3x64x64", "--ops", "--json", "-"
     )
     assert done.returncode == 0, done.stderr
@@ -108,7 +103,7 @@ def test_inspect_tells_errors_without_a_traceback(detector: Path, tmp_path: Path
 
 def test_inspect_a_real_detector() -> None:
     model = data("models", "yolox_nano_416.onnx")
-    done = edgert("inspect", str(model), "--json", "-")
+    done = in_process("inspect", str(model), "--json", "-")
     told = json.loads(done.stdout)
     assert (told["looks_like"][0]["task"], told["looks_like"][0]["decoder"]) == ("detect", "yolox")
     assert told["macs"] == sum(cost["macs"] for cost in told["costs"]) > 0

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgert.installation import demo_images
-from tests.helpers.command import ROOT, edgert, in_process, start
+from tests.helpers.command import ROOT, in_process, start
 
 INPUT = ("--input", "stretch bgr std=255")
 CLASSIFY = ("--task", "classify logits")
@@ -67,7 +67,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_one_model_on_labeled_images(place: Path) -> None:
-    done = edgert("eval", "right.onnx", *CLASSIFY, *INPUT, "--data", "photos", "--json", "-", cwd=place)
+    done = in_process("eval", "right.onnx", *CLASSIFY, *INPUT, "--data", "photos", "--json", "-", cwd=place)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["metric"] == "top1" and found["results"][0]["values"] == {"top1": 1.0, "top5": 1.0}
@@ -77,7 +77,7 @@ def test_one_model_on_labeled_images(place: Path) -> None:
 
 def test_a_budget_that_is_missed_is_exit_code_1(place: Path) -> None:
     versions = ("--against", "wrong.onnx", "--max-drop", "0.2")
-    done = edgert("eval", "right.onnx", *CLASSIFY, *INPUT, "--data", "photos", *versions, cwd=place)
+    done = in_process("eval", "right.onnx", *CLASSIFY, *INPUT, "--data", "photos", *versions, cwd=place)
     assert done.returncode == 1
     assert "+0.667" in done.stdout and "wrong.onnx: misses the budget of 0.2 top1" in done.stdout
     done = in_process(
@@ -88,7 +88,7 @@ def test_a_budget_that_is_missed_is_exit_code_1(place: Path) -> None:
 
 
 def test_a_pipeline_says_what_to_judge_by(place: Path) -> None:
-    done = edgert("eval", "p.yaml", "--against", "wrong.onnx", "--json", "out/eval.json", cwd=place)
+    done = in_process("eval", "p.yaml", "--against", "wrong.onnx", "--json", "out/eval.json", cwd=place)
     assert done.returncode == 1, done.stderr
     found = json.loads((place / "out" / "eval.json").read_text())
     assert found["model"] == "net" and found["comparisons"][0]["max_drop"] == 0.1
@@ -98,7 +98,7 @@ def test_a_pipeline_says_what_to_judge_by(place: Path) -> None:
 
 def test_images_without_labels_compare_two_models(place: Path) -> None:
     arguments = ("eval", "p.yaml", "--data", "photos/*/*.png", "--metric", "agreement")
-    done = edgert(*arguments, "--against", "wrong.onnx", "--json", "-", cwd=place)
+    done = in_process(*arguments, "--against", "wrong.onnx", "--json", "-", cwd=place)
     found = json.loads(done.stdout)
     assert found["results"][1]["values"]["agreement"] == pytest.approx(1 / 3)
     done = in_process(*arguments, cwd=place)
@@ -148,7 +148,7 @@ def belt(tmp_path: Path) -> Path:
 
 def test_int8_made_on_the_spot_and_simulated(belt: Path) -> None:
     versions = ("--precision", "int8", "--emulate", "dla", "--emulate", "gpu")
-    done = edgert(
+    done = in_process(
         "eval", "p.yaml", "--data", demo_images(), "--limit", "6", *versions, "--report", "out/eval.html",
         "--json", "-", cwd=belt,
     )  # fmt: skip
@@ -164,7 +164,7 @@ def test_int8_made_on_the_spot_and_simulated(belt: Path) -> None:
 
 def test_a_simulated_dla_alone_and_float16(belt: Path) -> None:
     arguments = ("--data", demo_images(), "--limit", "3", "--emulate", "dla", "--precision", "fp16")
-    done = edgert("eval", "p.yaml", *arguments, "--max-drop", "0.1", "--report", "dla.html", cwd=belt)
+    done = in_process("eval", "p.yaml", *arguments, "--max-drop", "0.1", "--report", "dla.html", cwd=belt)
     assert done.returncode == 0, done.stderr
     assert "fp16: within the budget of 0.1 agreement" in done.stdout
     assert "TensorRT on a DLA, emulated" in (belt / "dla.html").read_text()

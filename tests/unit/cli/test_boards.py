@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 from edgert.board.record import board_names, load_board
-from tests.helpers.command import edgert, in_process
+from tests.helpers.command import in_process
 
 
 def test_all_boards_and_what_they_can_do(tmp_path: Path) -> None:
-    done = edgert("boards", "--json", "boards.json", cwd=tmp_path)
+    done = in_process("boards", "--json", "boards.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = {line.split()[0]: line for line in done.stdout.splitlines() if line}
     assert set(board_names()) <= set(rows)
@@ -24,7 +24,7 @@ def test_all_boards_and_what_they_can_do(tmp_path: Path) -> None:
 
 
 def test_one_board_with_its_modes_and_sources(tmp_path: Path) -> None:
-    done = edgert("boards", "orin-nx-16gb-super", "--sources", cwd=tmp_path)
+    done = in_process("boards", "orin-nx-16gb-super", "--sources", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     modes = [line for line in done.stdout.splitlines() if line.startswith("15W ")]
     assert "4 @ 612" in modes[0] and "614.4 + 115" in modes[0] and "10.1 + 1.88" in modes[0]
@@ -36,7 +36,7 @@ def test_one_board_with_its_modes_and_sources(tmp_path: Path) -> None:
 
 
 def test_a_board_of_ones_own_begins_with_a_copy(tmp_path: Path) -> None:
-    copy = edgert("boards", "agx-orin-64gb", "--yaml", cwd=tmp_path)
+    copy = in_process("boards", "agx-orin-64gb", "--yaml", cwd=tmp_path)
     assert copy.returncode == 0
     own = tmp_path / "rover.yaml"
     own.write_text(copy.stdout, encoding="utf-8")
@@ -44,7 +44,7 @@ def test_a_board_of_ones_own_begins_with_a_copy(tmp_path: Path) -> None:
     assert done.returncode == 1 and "name: rover" in done.stderr
     own.write_text(copy.stdout.replace("name: agx-orin-64gb", "name: rover"), encoding="utf-8")
     assert load_board(own).name == "rover"
-    done = edgert("boards", "./rover.yaml", "--json", "-", cwd=tmp_path)
+    done = in_process("boards", "./rover.yaml", "--json", "-", cwd=tmp_path)
     assert json.loads(done.stdout)["name"] == "rover" and "MODE_50W" in done.stderr
 
 

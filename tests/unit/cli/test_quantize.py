@@ -38,7 +38,7 @@ def _cache(folder: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def ranges(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ranges") / "ranges.json"
-    done = edgert("calibrate", PARTS, *IMAGES, *INPUT, "-o", path, cwd=path.parent)
+    done = in_process("calibrate", PARTS, *IMAGES, *INPUT, "-o", path, cwd=path.parent)
     assert done.returncode == 0 and "16 images" in done.stderr
     return path
 
@@ -51,7 +51,7 @@ def test_ranges_are_for_people_and_machines(ranges: Path) -> None:
 
 def test_an_int8_model_and_its_report(ranges: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "small.onnx", tmp_path / "page.html"
-    done = edgert("quantize", "hello", *IMAGES, "--ranges", ranges, "-o", out, "--report", page, "--keep", "*head*",
+    done = in_process("quantize", "hello", *IMAGES, "--ranges", ranges, "-o", out, "--report", page, "--keep", "*head*",
                   cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "agreement" in done.stderr and "<html" in page.read_text()[:200].lower()
@@ -63,7 +63,7 @@ def test_an_int8_model_and_its_report(ranges: Path, tmp_path: Path) -> None:
 
 def test_a_calibration_cache(ranges: Path, tmp_path: Path) -> None:
     out = tmp_path / "parts.cache"
-    done = edgert("quantize", PARTS, *INPUT, "--ranges", ranges, "--target", "cache", "-o", out, cwd=tmp_path)
+    done = in_process("quantize", PARTS, *INPUT, "--ranges", ranges, "--target", "cache", "-o", out, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first, *lines = out.read_text().splitlines()
     assert first == "TRT-100300-EntropyCalibration2" and len(lines) > 50
@@ -74,8 +74,8 @@ def test_a_pipeline_runs_int8_and_finds_it_again(tmp_path: Path) -> None:
     assert written["models"]["parts"]["precision"] == "int8"
     few = ("--set", "models.parts.calibrate.limit=16", "--set", "stages.belt.limit=12")
     arguments = ("run", "hello", *few, "--json", "-")
-    first = edgert(*arguments, cwd=tmp_path)
-    second = edgert(*arguments, cwd=tmp_path)
+    first = in_process(*arguments, cwd=tmp_path)
+    second = in_process(*arguments, cwd=tmp_path)
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert "INT8 is made once" in first.stderr and "INT8 is made once" not in second.stderr
     assert json.loads(second.stdout)["frames_out"] == 12

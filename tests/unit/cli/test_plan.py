@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.helpers.command import edgert, in_process
+from tests.helpers.command import in_process
 
 
 def test_the_demo_on_one_board(tmp_path: Path) -> None:
     arguments = ("--board", "orin-nx-16gb", "--mode", "15w")
-    done = edgert("plan", "hello", *arguments, "--objective", "throughput", "--json", "plan.json", cwd=tmp_path)
+    done = in_process("plan", "hello", *arguments, "--objective", "throughput", "--json", "plan.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "keeps up with 30 frames a second" in done.stdout and "not measured" in done.stdout
     board = json.loads((tmp_path / "plan.json").read_text())["boards"][0]
@@ -21,7 +21,7 @@ def test_the_demo_on_one_board(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_nothing_keeps_is_exit_1_with_advice(tmp_path: Path) -> None:
-    done = edgert("plan", "hello", "--board", "orin-nano-4gb", "--set", "budgets.power=1W", cwd=tmp_path)
+    done = in_process("plan", "hello", "--board", "orin-nano-4gb", "--set", "budgets.power=1W", cwd=tmp_path)
     assert done.returncode == 1
     assert "closest" in done.stdout and "power:" in done.stdout
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command import edgert, in_process
+from tests.helpers.command import in_process
 
 FILE = ("run", "hello", "--set", "models.parts.precision=fp32")
 
 
 def test_a_dry_run_shows_the_memory_plan_and_makes_nothing(tmp_path: Path) -> None:
-    done = edgert(*FILE, "--dry-run", "--json", "plan.json", cwd=tmp_path)
+    done = in_process(*FILE, "--dry-run", "--json", "plan.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "predicted peak" in done.stdout and "fits" in done.stdout
     plan = json.loads((tmp_path / "plan.json").read_text())["memory"]
@@ -28,7 +28,7 @@ def test_too_little_memory_is_exit_1_dry_or_not(tmp_path: Path) -> None:
     dry = in_process(*FILE, "--set", "budgets.memory=20MiB", "--dry-run", cwd=tmp_path)
     assert dry.returncode == 1
     assert "does not fit" in dry.stdout and "made smaller: queues half as long" in dry.stdout
-    real = edgert(*FILE, "--set", "budgets.memory=20MiB", cwd=tmp_path)
+    real = in_process(*FILE, "--set", "budgets.memory=20MiB", cwd=tmp_path)
     assert real.returncode == 1
     assert "of memory, the budget has 20.0 MiB" in real.stderr and "budgets: {memory: " in real.stderr
     assert not (tmp_path / "out").exists()
@@ -36,7 +36,7 @@ def test_too_little_memory_is_exit_1_dry_or_not(tmp_path: Path) -> None:
 
 def test_the_summary_tells_of_budgets_that_nothing_here_can_watch(tmp_path: Path) -> None:
     sets = ("--set", "budgets.power=15W", "--set", "stages.belt.limit=30")
-    done = edgert(*FILE, *sets, "-q", "--json", "run.json", cwd=tmp_path)
+    done = in_process(*FILE, *sets, "-q", "--json", "run.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads((tmp_path / "run.json").read_text())["budgets"]
     if told["governor"]["notes"]:  # a machine without a power sensor
@@ -69,7 +69,7 @@ def test_a_dry_run_knows_of_power_control_and_refuses_another_board(tmp_path: Pa
 @pytest.mark.timing
 def test_an_emulated_board_says_what_it_keeps_and_how_slow_this_machine_was(tmp_path: Path) -> None:
     sets = ("--set", "stages.belt.limit=40", "--set", "budgets.latency=40ms", "--mode", "15W")
-    done = edgert(*FILE, *sets, "--as", "orin-nx-16gb", "-q", "--json", "run.json", cwd=tmp_path)
+    done = in_process(*FILE, *sets, "--as", "orin-nx-16gb", "-q", "--json", "run.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "run.json").read_text())
     figures = found["figures"]
@@ -85,6 +85,6 @@ def test_an_emulated_board_says_what_it_keeps_and_how_slow_this_machine_was(tmp_
 
 @pytest.mark.timing
 def test_the_duration_of_an_emulation_is_the_boards(tmp_path: Path) -> None:
-    done = edgert(*FILE, "--as", "orin-nx-16gb", "--duration", "1", "-q", "--json", "run.json", cwd=tmp_path)
+    done = in_process(*FILE, "--as", "orin-nx-16gb", "--duration", "1", "-q", "--json", "run.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert 0.9 < json.loads((tmp_path / "run.json").read_text())["seconds"] < 2.5

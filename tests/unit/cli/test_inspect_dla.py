@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command import edgert, in_process
+from tests.helpers.command import in_process
 
 onnx = pytest.importorskip("onnx")
 helper = onnx.helper
@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_table_summary_page_and_json(model: Path, tmp_path: Path) -> None:
     arguments = ("--dla", "--board", "orin-nx-16gb", "--shape", "x=1x3x32x32")
-    done = edgert(
+    done = in_process(
         "inspect", str(model), *arguments, "--all", "--report", "dla.html", "--json", "dla.json", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ def test_no_board_named_on_a_machine_that_is_none(model: Path, tmp_path: Path) -
 
 def test_explain_rewrites_proves_and_writes(model: Path, tmp_path: Path) -> None:
     arguments = ("--dla", "--board", "orin-nx-16gb", "--shape", "x=1x3x32x32", "--explain")
-    done = edgert("inspect", str(model), *arguments, "--rewritten", "new.onnx", "--json", "r.json", cwd=tmp_path)
+    done = in_process("inspect", str(model), *arguments, "--rewritten", "new.onnx", "--json", "r.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "max-pool, 1 ×" in done.stdout and "both were run" in done.stdout
     told = json.loads((tmp_path / "r.json").read_text())["dla"]["rewritten"]

@@ -1,0 +1,104 @@
+"""``edgert simulate``: what each option does to the figures, and what is printed and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.command import in_process
+
+BOARD = ("--board", "orin-nx-16gb", "--mode", "15W")
+CROPS = "cascade"
+"""A shipped pipeline with a second model on crops."""
+
+
+def simulated(folder: Path, *options: str, pipeline: str = "hello", code: int = 0) -> dict[str, Any]:
+    """What was played, and the figures."""
+    done = in_process("simulate", pipeline, *BOARD, *options, "--json", "s.json", cwd=folder)
+    assert done.returncode == code, done.stderr
+    found: dict[str, Any] = json.loads((folder / "s.json").read_text())
+    return {**found["played"], "figures": found["figures"]}
+
+
+def test_the_verdict_comes_first_then_the_seconds(tmp_path: Path) -> None:
+    done = in_process("simulate", "hello", *BOARD, "--duration", "3", cwd=tmp_path)
+    lines = done.stdout.replace("\xa0", " ").splitlines()
+    assert done.returncode == 0 and lines[0].startswith("Jetson Orin NX 16GB in 15W, simulated for 3 s: 30 frames")
+    assert lines[1].startswith("✓ kept")
+    assert [line.split()[0] for line in lines[3:6]] == ["1", "2", "3"]
+    assert "nothing of this was measured on the board" in done.stdout
+
+
+@pytest.mark.parametrize("seconds", [2, 4])
+def test_the_duration_is_that_of_the_board(tmp_path: Path, seconds: int) -> None:
+    found = simulated(tmp_path, "--duration", str(seconds))
+    assert found["frames_in"] == pytest.approx(30 * seconds, abs=2) and found["seconds"] == seconds
+
+
+def test_json_to_standard_output_is_alone_there(tmp_path: Path) -> None:
+    done = in_process("simulate", "hello", *BOARD, "--duration", "1", "--json", "-", cwd=tmp_path)
+    assert json.loads(done.stdout)["figures"]["verdict"] == "kept"
+    assert "simulated for 1\xa0s" in done.stderr
+
+
+def test_a_report_is_one_page(tmp_path: Path) -> None:
+    done = in_process("simulate", "hello", *BOARD, "--duration", "1", "--report", "page.html", cwd=tmp_path)
+    assert done.returncode == 0 and "report written to page.html" in done.stdout
+    page = (tmp_path / "page.html").read_text()
+    assert "Jetson Orin NX 16GB" in page and "<svg" in page and "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_more_objects_are_more_crops_and_more_power(tmp_path: Path) -> None:
+    none, many = (simulated(tmp_path, "--duration", "2", "--objects", n, pipeline=CROPS) for n in ("0", "8"))
+    assert many["figures"]["power_w"] > none["figures"]["power_w"]
+    assert many["figures"]["p50_ms"] > none["figures"]["p50_ms"]
+
+
+def test_a_seed_draws_the_same_objects_again(tmp_path: Path) -> None:
+    options = ("--duration", "3", "--objects", "2.5")
+    one, again, other = (simulated(tmp_path, *options, "--seed", n, pipeline=CROPS) for n in ("1", "1", "2"))
+    assert one == again
+    assert one["latency_ms"] != other["latency_ms"]
+
+
+def test_jitter_of_a_camera_makes_its_latest_frames_later(tmp_path: Path) -> None:
+    even, uneven = (
+        simulated(tmp_path, "--duration", "2", "--jitter", share, pipeline="usb-camera")["latency_ms"]
+        for share in ("0", "1")
+    )
+    assert uneven["p99"] > 1.2 * even["p99"]
+
+
+def test_a_board_in_the_heat_is_hotter(tmp_path: Path) -> None:
+    cool, hot = (simulated(tmp_path, "--duration", "2", "--ambient", degrees)["temperature_c"] for degrees in "09")
+    assert hot == pytest.approx(cool + 9, abs=0.5)
+
+
+def test_a_budget_that_is_missed_is_exit_1(tmp_path: Path) -> None:
+    found = simulated(tmp_path, "--duration", "1", "--set", "budgets.latency=1ms", code=1)
+    assert found["figures"]["verdict"] == "missed"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (("--board", "orin-nx"), 1, "which one: orin-nx-16gb"),
+        (("--board", "orin-nx-16gb", "--mode", "16W"), 1, "15W"),
+        (("--board", "orin-nx-16gb", "--jitter", "2"), 2, "--jitter"),
+        (("--board", "orin-nx-16gb", "--objects=-1"), 2, "--objects"),
+        (("--board", "orin-nx-16gb", "--duration", "0"), 2, "--duration"),
+        (("--board", "orin-nx-16gb", "--trace", "gone.jsonl"), 1, "gone.jsonl"),
+        (("--board", "orin-nx-16gb", "--stages", "gone.json"), 1, "gone.json"),
+        (("--board", "orin-nx-16gb", "--profile", "gone.json"), 1, "gone.json"),
+        ((), 1, "no board"),
+    ],
+)
+def test_mistakes_name_the_option_and_what_is_near(
+    tmp_path: Path, options: tuple[str, ...], code: int, says: str
+) -> None:
+    done = in_process("simulate", "hello", *options, cwd=tmp_path)
+    assert done.returncode == code and says in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())

@@ -1,0 +1,67 @@
+"""Every option of the command line and every key of the pipeline file is used by a test.
+
+A test uses an option where a string of its file has the option and another, or the same, has the verb. It uses a key
+where a string has it before a colon or ``=``, a dictionary has it, or a call has it as a keyword argument.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from edgert.cli import app
+from edgert.config import json_schema
+
+TESTS = Path(__file__).parents[1]
+GROUP: Any = typer.main.get_command(app)
+WORD = re.compile(r"[\w./-]+")
+STRING = re.compile(r'"""(?s:.*?)"""|"[^"\n]*"(?:: )?')
+KEY = re.compile(r"""([A-Za-z_]\w*)["']?\s*[:=]""")
+KEYWORD = re.compile(r"[(, ]([a-z_]\w*)=[^= ]")
+ANY_VERB = {"--debug"}
+"""test_debug.py gives it to every verb."""
+
+
+class Used:
+    """What the tests of one file use: words of its strings, and keys."""
+
+    def __init__(self, text: str) -> None:
+        strings = "\n".join(STRING.findall(text))
+        self.words = set(WORD.findall(strings))
+        self.keys = set(KEY.findall(strings)) | set(KEYWORD.findall(text))
+
+
+@pytest.fixture(scope="module")
+def used() -> list[Used]:
+    """Of every file of tests but benches, which nobody runs to judge a change."""
+    paths = (path for path in sorted(TESTS.rglob("*.py")) if "bench" not in path.parts)
+    return [Used(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def test_every_option_is_used_with_its_verb(used: list[Used]) -> None:
+    missing = []
+    for verb, command in GROUP.commands.items():
+        for one in command.params:
+            names = {name for name in (*one.opts, *one.secondary_opts) if name.startswith("-")} - {"--help", "-h"}
+            if command.hidden or one.hidden or not names or names & ANY_VERB:
+                continue
+            if not any(verb in file.words and names & file.words for file in used):
+                missing.append(f"edgert {verb} {'/'.join(sorted(names))}")
+    assert not missing, f"no test uses {', '.join(missing)}: write one in tests/unit/cli"
+
+
+def test_every_key_is_used(used: list[Used]) -> None:
+    keys = set[str]().union(*(file.keys for file in used))
+    schema = json_schema()
+    sections = {"the file": schema, **schema.get("$defs", {})}
+    missing = [
+        f"{key} ({section})"
+        for section, about in sections.items()
+        for key in about.get("properties", {})
+        if key not in keys
+    ]
+    assert not missing, f"no test uses {', '.join(missing)}"
