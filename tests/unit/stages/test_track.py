@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from edgert.config import TrackStage
 from edgert.runtime import Crops, Detections, Embedding, Keypoints, Result, Segmentation
 from edgert.runtime.json_form import plain_result
+from edgert.stages.botsort import BotSort
 from edgert.stages.context import Context
 from edgert.stages.kinds import BotSortStage
 from edgert.stages.track import Track
@@ -128,6 +129,7 @@ def test_looks_that_are_too_far_apart_are_no_match() -> None:
         keys = {"track": "botsort", "from": "find", "camera_motion": False, "proximity": 1.0}
         stage = BotSortStage.model_validate({**keys, "appearance": accepted})
         tracker = stage.make("track", Context(score=0.3))
+        assert isinstance(tracker, BotSort)
         for left, look in ((10, (1.0, 0.0)), (10, (1.0, 0.0)), (200, (0.9, 0.4)), (200, (0.9, 0.4))):
             record = found((left, 50, left + 60, 200))
             crops = Crops("find", np.array([0], np.int32), (Embedding(np.array(look, np.float32)),))
