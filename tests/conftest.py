@@ -10,11 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers.flaky import pytest_addoption, pytest_configure, pytest_unconfigure  # noqa: F401 - hooks
-from tests.helpers.gpu_lock import (  # noqa: F401 - hooks
-    pytest_collection_modifyitems,
-    pytest_runtest_protocol,
-    pytest_sessionfinish,
-)
 
 os.environ.setdefault("EDGERT_CHECK_PASSES", "1")  # before edgert is imported: every pass is held to its promises
 

@@ -98,7 +98,7 @@ def test_blocks_of_both_kinds_and_pools(device: CudaDevice) -> None:
     assert device.live_bytes == before
 
 
-@pytest.mark.gpu_alone
+@pytest.mark.timing
 def test_memory_comes_back_over_ten_thousand_leases(device: CudaDevice) -> None:
     counter, stream = Counter(), device.stream()
     pool = DevicePool(device, 2**20, 3, counter)
@@ -127,7 +127,7 @@ def test_a_stream_goes_first_and_works_as_before(device: CudaDevice) -> None:
     block.release()
 
 
-@pytest.mark.gpu_alone
+@pytest.mark.timing
 def test_released_and_forgotten_memory_is_free_again(device: CudaDevice) -> None:
     size = 256 * 2**20
     free, _ = device.free_bytes()
@@ -150,7 +150,7 @@ def test_more_than_the_gpu_has(device: CudaDevice) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.gpu_alone
+@pytest.mark.timing
 def test_nothing_grows_over_a_hundred_thousand_frames(device: CudaDevice) -> None:
     kernels, counter, frame = Kernels(device), Counter(), frame_of(640, 360, "nv12")
     copying, working = device.stream(), device.stream()

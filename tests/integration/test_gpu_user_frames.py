@@ -288,7 +288,7 @@ def pipelines(device: CudaDevice, make: Callable[[], Pipeline]) -> Callable[[int
     return step
 
 
-@pytest.mark.gpu_alone
+@pytest.mark.timing
 def test_a_thousand_pipelines_leave_nothing_behind(tmp_path: Path) -> None:
     device = gpu_or_skip()
     text = TEXT.format(model=MODEL, stages="") + "  out: {sink: 'null', from: find}\n"
@@ -303,7 +303,7 @@ GRANULE = 2**21
 """In which the driver takes memory of a GPU, for itself too."""
 
 
-@pytest.mark.gpu_alone
+@pytest.mark.timing
 def test_a_hundred_pipelines_of_onnx_runtime_leave_nothing_behind(tmp_path: Path) -> None:
     """But what as many of ONNX Runtime's own sessions leave, each run once, in the same process."""
     if missing := cuda.why_not():

@@ -403,7 +403,7 @@ class TestOnAGpu:
         graphs.clear()
         engine.close()
 
-    @pytest.mark.gpu_alone
+    @pytest.mark.timing
     def test_sizes_share_the_weights(self, real: OrtCudaBackend) -> None:
         """Eight rows of a network with few activations take less than once more its weights."""
         model, taken, device = with_open_batch(clean(resnet50(size_px=32))[0]), list[int](), real._device
