@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +45,9 @@ def _nothing_is_left() -> Iterator[None]:
     Interrupted.by_signal = Interrupted.was_raised = False  # commands that tests run in this process
     log.handlers[:], log.propagate = before[0], before[1]
     log.setLevel(before[2])
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache for this test alone: that of the user may hold what the test is to make."""
+    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))

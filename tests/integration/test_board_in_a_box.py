@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -57,65 +56,6 @@ def test_an_identity_is_recognized_bare_and_with_its_device_tree_hidden(name: st
         assert machine.known_by == known_by
 
 
-def test_who_is_not_root_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(DeviceError, match="a box needs root") as caught:
-        system.check(tmp_path)
-    assert caught.value.fix == "sudo tools/board-in-a-box"
-
-
-def test_a_missing_program_is_told_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(shutil, "which", lambda name: None if name == "qemu-aarch64-static" else name)
-    monkeypatch.setattr(system, "_HEADERS", {str(tmp_path / "video.h"): "libgstreamer-plugins-base1.0-dev"})
-    with pytest.raises(DeviceError, match=r"base1\.0-dev, qemu-user-static not found") as caught:
-        system.check(tmp_path)
-    assert caught.value.fix == "apt install libgstreamer-plugins-base1.0-dev qemu-user-static"
-
-
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(shutil, "which", str)
-    monkeypatch.setattr(system, "_HEADERS", {})
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(2**40, 2**40, 2**30))
-    with pytest.raises(DeviceError, match=r"has 1\.0 GiB free") as caught:
-        system.check(tmp_path)
-    assert "EDGERT_BOX" in caught.value.fix
-
-
-def test_another_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    with pytest.raises(DeviceError, match="x86-64"):
-        system.check(tmp_path)
-
-
-def test_no_network_is_told_with_what_the_program_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "debootstrap"
-    program.write_text("#!/bin/sh\necho 'E: Failed getting release file'\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("MIRROR", "http://127.0.0.1:9/debian")
-    (tmp_path / "bookworm.part").mkdir()  # of a run that was interrupted
-    with pytest.raises(DeviceError, match="bookworm for aarch64 cannot be made") as caught:
-        system.base(tmp_path)
-    assert "Failed getting release file" in caught.value.why and not (tmp_path / "bookworm").exists()
-
-
-def test_a_kernel_without_binfmt_misc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "_BINFMT", tmp_path / "none")
-    with pytest.raises(DeviceError, match="does not start aarch64 programs"):
-        system.emulator()
-
-
-def test_a_box_that_is_not_emulated_needs_no_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(system, "_HEADERS", {str(tmp_path / "video.h"): "libgstreamer-plugins-base1.0-dev"})
-    monkeypatch.setattr(shutil, "which", lambda name: None if "aarch64" in name else name)
-    system.check(tmp_path, emulated=False)
-
-
 def test_another_package_of_keys_than_the_known_one_is_refused(tmp_path: Path) -> None:
     package = tmp_path / system._UBUNTU_KEYS[0]
     package.parent.mkdir(parents=True)
@@ -147,21 +87,6 @@ def test_an_ubuntu_goes_the_way_of_the_readme_and_of_the_page_on_services(one: u
     assert "systemctl daemon-reload && systemctl enable --now edgert@dock" in typed[4]
     denied = any("Operation not permitted" in pattern for pattern in way[-1].expects)
     assert denied == (one.systemd < 253)
-
-
-def test_without_control_groups_of_version_2_a_box_is_not_booted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "mounts").write_text("cgroup /sys/fs/cgroup/devices cgroup rw,devices 0 0\n")
-    monkeypatch.setattr(ubuntu, "_MOUNTS", tmp_path / "mounts")
-    with pytest.raises(DeviceError, match="no cgroup2 is mounted here"):
-        ubuntu.control_groups()
-
-
-def test_a_box_that_is_used_is_told(tmp_path: Path) -> None:
-    box = Box(tmp_path, tmp_path, tmp_path)
-    with box.alone(), pytest.raises(DeviceError, match="is in use"), box.alone():
-        pass
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="namespaces need root")

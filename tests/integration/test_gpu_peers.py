@@ -4,7 +4,6 @@ one."""
 from __future__ import annotations
 
 import argparse
-import threading
 import time
 from itertools import permutations
 from pathlib import Path
@@ -16,13 +15,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgert.memory import Counter
-from edgert.memory.cuda import CudaDevice
-from tests.bench import bench_gpu_api, bench_gpu_cameras, bench_gpu_peers, gpu_public
+from tests.bench import bench_gpu_cameras, bench_gpu_peers, gpu_public
 from tests.bench.gpu_public import Called, Cameras, File, Subject, Submitted, SubmittedBatches
-from tests.bench.gpu_race import IN_FLIGHT, InFlight, idle
+from tests.bench.gpu_race import InFlight
 from tests.bench.gpu_task import TASKS, Answer, Task, agreement, scenes, worst
-from tests.helpers.cuda_double import CudaDouble
 
 PIXELS = scenes(4)
 TASK = Task("tiny", 32, False, (0.0,) * 3, (255.0,) * 3)
@@ -90,23 +86,6 @@ def test_cameras_film_in_turns_and_every_frame_is_counted(kind: Path) -> None:
     assert 0 <= together.lost < together.given and 0 < together.p50_ms <= together.p99_ms and together.cpu_us > 0
     for cameras in (one, two):
         cameras.close()
-
-
-def test_what_the_machine_does_by_itself_is_measured_beside() -> None:
-    device = CudaDevice(CudaDouble(), 0, Counter())
-    found = bench_gpu_cameras.copies(device, 8, seconds=0.1)
-    assert found.n == 24 and 0 < found.detail["p50_ms"] <= found.value <= found.detail["most_ms"]
-    assert device.counter.read().copies == 24 and not device.live_bytes
-    found = bench_gpu_cameras.pieces(8, seconds=0.1)
-    assert found.n == 24 and 0 < found.detail["p50_ms"] <= found.value <= found.detail["most_ms"]
-
-
-def test_a_start_is_timed_in_a_process_of_its_own(tmp_path: Path) -> None:
-    found = bench_gpu_api.started(subject(tmp_path, 1), 1)
-    assert found.unit == "s" and 0 < found.detail["import_s"] + found.detail["open_s"] < found.value < 60
-    (tmp_path / "tiny.onnx").write_bytes(b"no model")
-    with pytest.raises(RuntimeError, match=r"tiny\.onnx"):
-        bench_gpu_api.once(next(tmp_path.glob("*.yaml")), tmp_path)
 
 
 def boxes(*corners: tuple[float, float, float, float], kind: int = 0) -> Answer:
@@ -191,28 +170,6 @@ class Fake(InFlight):
 
     def close(self) -> None:
         self.closed = True
-
-
-def test_measuring_begins_when_nothing_is_compiled_beside() -> None:
-    until = time.perf_counter() + 1.2
-
-    def compile_beside() -> None:
-        while time.perf_counter() < until:
-            pass
-
-    thread = threading.Thread(target=compile_beside)
-    thread.start()
-    assert not idle(0.4)
-    assert idle(30.0) and time.perf_counter() >= until
-    thread.join()
-
-
-def test_a_side_has_a_few_batches_in_flight() -> None:
-    side = Fake(8)
-    busy = side.saturated(0.1)
-    assert side.most == IN_FLIGHT and side.open == 0
-    assert busy.n % 8 == 0 and busy.p50_ms >= 1.0
-    assert [int(one.classes[0]) for one in side.answers(16)] == list(range(16))
 
 
 def test_a_side_that_fails_is_left_out_and_the_bars_are_those_of_the_others(

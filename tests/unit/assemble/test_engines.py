@@ -22,9 +22,7 @@ from tests.helpers.trt_bundle import PIPELINE, bench, model
 ALL = "[tensorrt-dla, tensorrt, onnxruntime]"
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def written(folder: Path, engines: str = ALL, **section: str) -> PipelineFile:

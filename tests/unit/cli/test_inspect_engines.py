@@ -34,9 +34,7 @@ MOVED: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def finished(folder: Path, *engines: dict[str, Any], **script: Any) -> Path:

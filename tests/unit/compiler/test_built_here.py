@@ -39,9 +39,7 @@ def board() -> Bench:
     return made
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def run(path: Path, on: Bench) -> tuple[Unpacked, Summary, list[Progress]]:

@@ -30,9 +30,7 @@ MOVED: dict[str, Any] = {"answer": {"inspector": json.dumps({"Layers": [
 ]})}}  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 class Board:

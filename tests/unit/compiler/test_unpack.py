@@ -32,9 +32,7 @@ ON_THE_GPU = json.dumps({"Layers": [
 ]})  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def no_gpu() -> TrtBackend:

@@ -16,11 +16,7 @@ from edgert.diagnosis.probe import Answer, Evidence, ask
 from tests.unit.board.tree import jetson, write
 from tests.unit.diagnosis.evidence import ABSENT, WORKING
 
-
-@pytest.fixture(autouse=True)
-def a_cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of whoever runs this may hold gigabytes, which are all looked through."""
-    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def _working(names: Iterable[str]) -> dict[str, Answer]:

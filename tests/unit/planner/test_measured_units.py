@@ -50,9 +50,7 @@ def layers(*each: tuple[str, float], moves: float = 0.0) -> tuple[MeasuredLayer,
     return (*timed, MeasuredLayer((), moves, is_reformat=True)) if moves else timed
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_a_finished_bundle_tells_what_it_measured(tmp_path: Path) -> None:

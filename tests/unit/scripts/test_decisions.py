@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
-from pathlib import Path
 
 import pytest
 
 from edgert.board.record import board
 from tests.helpers.command import ROOT
-from tools import measured_tables
 from tools.fitting.decisions import Choice, Decision, Option, clocked, decisions, publisher
 from tools.fitting.published import published, set_mode
 
@@ -97,11 +94,3 @@ def test_the_bench_counts_ties_apart_and_names_what_is_wrong(
     last = found["decisions: wrong, with bars that do not overlap"]
     assert last.value == 1 and not last.holds and len(last.detail["wrong"]) == 2
     assert capsys.readouterr().out.count("wrong: ") == 2
-
-
-def test_its_table_has_a_line_for_each_kind(tmp_path: Path) -> None:
-    detail = {"ties": 1, "told apart": 7, "networks": 4, "family left out": 0.9}
-    figure = {"name": "decisions: board, right", "value": 0.96, "n": 10, "detail": detail}
-    (tmp_path / "decisions.json").write_text(json.dumps({"figures": [figure, {"name": "else", "value": 1.0}]}))
-    lines = measured_tables.of_decisions(tmp_path)["decisions"]
-    assert lines[2] == "| board | 10 | 4 | 1 | 7 | 96.0 % | 90.0 % |" and len(lines) == 4
