@@ -21,7 +21,7 @@ from edgert.wiring.exporter_metadata import DeclaredSettings, declared_settings
 from edgert.wiring.judge import Judgment, judge, kind_of_photo, lead_of, same_answers
 from edgert.wiring.photos import read_photos
 from edgert.wiring.prior import Prior, prior_of
-from edgert.wiring.search import CLEAR, SAME, Progress, Ranking, Search, Subject, Tally, subject, trying
+from edgert.wiring.search import CLEAR, CPU_SECONDS, SAME, Progress, Ranking, Search, Subject, Tally, subject, trying
 from edgert.wiring.settings import GROUPS, Setting, differs, named
 from edgert.wiring.trial import in_their_unit, readings
 
@@ -88,7 +88,8 @@ def check(
     with np.errstate(over="ignore", invalid="ignore"):  # boxes of a wrong setting may be too large for float32
         search.explore(favored, tasks, base)
     report = report_of(file, name, written, search, prior, favored, labels)
-    report = replace(report, known="; ".join(filter(None, (report.known, *against))))
+    cut = f"only some settings were tried, for {CPU_SECONDS:.0f} s of processor time" if search.is_cut_short else ""
+    report = replace(report, known="; ".join(filter(None, (report.known, *against, cut))))
     return report if data is None else search.worded(report)
 
 
@@ -221,6 +222,9 @@ def _findings(
         mixed = better.with_part(group, written)
         search.plan(1)
         search.gather([mixed], keep_all=True)
+        if ranking.find(mixed) is None:  # its decoder refused the answers
+            costs[group] = float("inf")
+            continue
         costs[group] = lead_of(ranking, prior, ranking.add(better), ranking.add(mixed))
     blamed = [group for group, cost in costs.items() if cost >= CLEAR or (group != "placement" and cost > 0)]
     return tuple(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from edgert.engine import one_image
 from edgert.graph import Model, inputs
 from edgert.graph.operators import is_integer
 from edgert.wiring.exporter_metadata import DeclaredSettings
@@ -16,7 +17,8 @@ def contradictions(declared: DeclaredSettings, model: Model, found: Subject) -> 
 
 
 def _contradictions(declared: DeclaredSettings, model: Model, found: Subject) -> Iterator[str]:
-    if (meant := declared_task(declared)) and not reads(meant, found.engine, found.network, len(declared.labels)):
+    meant = declared_task(declared, tuple(one_image(found.engine)))
+    if meant and not reads(meant, found.engine, found.network, len(declared.labels)):
         yield f"its metadata mean {meant}, which contradicts its outputs and is left out"
     sizes = {size for spec in inputs(model) for size in spec.shape[1:]}
     if declared.size and not set(declared.size) <= sizes and all(isinstance(size, int) for size in sizes):

@@ -24,6 +24,7 @@ class Family:
         export: the command of its own tools that writes the ONNX file; empty where there is no one command.
         metadata: key of the file's metadata → text that its value has; all must.
         tasks: the exporter's word for a task → the decoder, where the metadata have ``task``.
+        final: options of ``detect: yolov10`` where its export ends in final boxes, [N, 6].
         producer: the exporter's name in the file, or how it begins.
         takes: names of inputs, of which the image's must be one.
         gives: parts of names of outputs, in lower case; each must be in one.
@@ -38,6 +39,7 @@ class Family:
     export: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
+    final: Mapping[str, object] = field(default_factory=dict)
     producer: str = ""
     takes: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
@@ -82,6 +84,16 @@ _ULTRALYTICS_TASKS = {
 }
 
 FAMILIES = (
+    Family(
+        "Ultralytics RT-DETR",
+        ("detect: detr", "detect: yolov10"),
+        {**_STRETCH, **_UNIT},
+        "https://github.com/ultralytics/ultralytics/blob/main/ultralytics/models/rtdetr/predict.py",
+        "yolo export model=rtdetr-l.pt format=onnx",
+        metadata={"author": "Ultralytics", "description": "rtdetr"},
+        tasks={"detect": "detect: detr"},
+        final={"boxes": "relative", "order": "cxcywh"},
+    ),
     Family(
         "Ultralytics YOLO (v8, 11, 12, 26)",
         ("detect: yolov8", "detect: yolov8-seg", "detect: yolov8-obb", "keypoints: yolo-pose", "detect: yolov10"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from edgert.config import InputConfig, ModelConfig, TaskConfig
 from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.engine import not_one_image, one_image
-from edgert.errors import ModelError
+from edgert.errors import EdgertError, ModelError
 from edgert.graph import TensorSpec, inputs, load
 from edgert.wiring.check import prior_for, rows_of, ties_of
 from edgert.wiring.check_report import Row
@@ -16,8 +16,8 @@ from edgert.wiring.exporter_metadata import DeclaredSettings, declared_settings
 from edgert.wiring.head_activation import with_activation
 from edgert.wiring.judge import judge, kind_of_photo
 from edgert.wiring.photos import read_photos
-from edgert.wiring.prior import FAMILY, Prior, declared_task, named_family
-from edgert.wiring.search import Progress, Search, Subject, subject
+from edgert.wiring.prior import FAMILY, Prior, declared_options, declared_task, named_family
+from edgert.wiring.search import CPU_SECONDS, Progress, Search, Subject, subject
 from edgert.wiring.settings import SCALES, Setting
 from edgert.wiring.trial import guesses, in_their_unit, readings, task_of
 
@@ -120,9 +120,13 @@ def infer(
 
 def _is_read(found: Subject, declared: DeclaredSettings) -> bool:
     try:
-        return bool(readings(None, found.engine, declared.labels, found.network, declared_task(declared)))
+        return bool(readings(None, found.engine, declared.labels, found.network, _declared(declared, found)))
     except ModelError:
         return False
+
+
+def _declared(declared: DeclaredSettings, found: Subject) -> str:
+    return declared_task(declared, tuple(one_image(found.engine)))
 
 
 def _guessed(
@@ -134,14 +138,16 @@ def _guessed(
     task: TaskConfig | None,
     warnings: tuple[str, ...],
 ) -> Inferred:
-    meant = declared_task(declared)
+    meant = _declared(declared, found)
     looks = guesses(found.engine, len(declared.labels) or None, meant)
     read = readings(task, found.engine, declared.labels, found.network, meant)[0]
     notes: tuple[str, ...] = (f"{verb_of(read)}: {value_of(read)}, as it was given",)
     if task is None:
         reason = next(look.reason for look in looks if task_of(look) == read)
+        if meant and (options := declared_options(declared, read)):
+            read = read.model_copy(update={"options": dict(options)})
         notes = (f"{verb_of(read)}: {value_of(read)}, because {reason}",)
-        others = [str(look) for look in looks if task_of(look) != read]
+        others = [str(look) for look in looks if (look.task, look.decoder) != (verb_of(read), value_of(read))]
         if others and not meant:
             notes += (f"it could also be {', '.join(others)}",)
     notes += warnings
@@ -156,7 +162,8 @@ def _guessed(
     prior = prior_for(found, base, declared, readings(task, found.engine, declared.labels, found.network, meant))
     sure = prior.margin >= FAMILY and {"color", "std"} <= prior.input.keys()
     weights = [look.weight for look in looks] + [0, 0]
-    task_sure = task is not None or (weights[0] >= _FITS and weights[0] > weights[1] and task_of(looks[0]) == read)
+    is_first = bool(looks) and str(looks[0]) == f"{verb_of(read)}: {value_of(read)}"
+    task_sure = task is not None or (is_first and weights[0] >= _FITS and weights[0] > weights[1])
     why = ("color and scale are what such models usually want", "no photo was given to try them on")
     if prior.source:
         why = (prior.source, "no photo was given to try it on")
@@ -169,7 +176,13 @@ def _tried(made: Inferred, images: Sequence[str | Path], progress: Progress | No
     tasks = readings(base.task, found.engine, labels, found.network)
     tasks, _ = in_their_unit(tasks, found.engine, found.session, found.network)
     search = Search(found, photos, verb_of(base.task), progress)
-    search.explore(base, tasks)
+    if (cost_s := search.photo_cpu_s) > CPU_SECONDS:
+        why = f"one setting on one photo takes {cost_s:.0f} s of processor time, and all may take {CPU_SECONDS:.0f} s"
+        return replace(made, input_notes=(*made.input_notes[:1], f"no photo was tried: {why}"))
+    try:
+        search.explore(base, tasks)
+    except EdgertError as error:  # of the one setting that is tried in any case
+        return replace(made, input_notes=(*made.input_notes[:1], f"no photo was tried: {error.what}"))
     judgment = judge(search.ranking, made.prior, search.ranking.add(base))
     chosen, count = judgment.chosen.setting, "1 photo" if len(photos) == 1 else f"{len(photos)} photos"
     rows = rows_of(search.ranking, None)
@@ -180,7 +193,8 @@ def _tried(made: Inferred, images: Sequence[str | Path], progress: Progress | No
         first += f"; take {'more' if more is None else f'about {more} more'} {kind_of_photo(judgment, labels)}".rstrip()
     source = made.prior.of(chosen.task).source
     known = (source,) if source else ()
-    notes = (f"{first}: the best of {len(rows)} settings", *known, *ties_of(judgment, len(photos)))
+    cut = (f"only some settings were tried, for {CPU_SECONDS:.0f} s of processor time",) if search.is_cut_short else ()
+    notes = (f"{first}: the best of {len(rows)} settings", *cut, *known, *ties_of(judgment, len(photos)))
     reasons = made.task_notes
     if "task" in base.differing(chosen):
         reasons = (f"{verb_of(chosen.task)}: {value_of(chosen.task)}, because it reads the outputs best on the photos",)

@@ -8,6 +8,8 @@ from pydantic import ValidationError
 from edgert.config import InputConfig, TaskConfig
 from edgert.config.model_section import value_of, verb_of
 from edgert.graph.metadata import literal
+from edgert.stages.decode.decoder import Shapes, is_rows_of_six
+from edgert.stages.decode.guess import MOST_QUERIES
 from edgert.wiring.exporter_metadata import DeclaredSettings
 from edgert.wiring.families import FAMILIES, PLACED, Family
 from edgert.wiring.settings import GROUPS, Setting, crossed, differs
@@ -67,12 +69,44 @@ class Prior:
         return self if known == self.input else replace(self, input=known)
 
 
-def declared_task(declared: DeclaredSettings) -> str:
-    """Return the decoder of the file's ``task`` for its exporter, like ``detect: yolov8``; empty without one."""
-    task, is_final = declared.metadata.get("task", ""), literal(declared.metadata.get("end2end", "False"))
-    tables = (family.tasks for family in FAMILIES if _by_metadata(family, declared))
-    decoder = next((table[task] for table in tables if task in table), "")
-    return "detect: yolov10" if decoder == "detect: yolov8" and is_final is True else decoder
+def declared_task(declared: DeclaredSettings, shapes: Shapes = ()) -> str:
+    """Return the decoder of the file's ``task`` for its exporter, like ``detect: yolov8``; empty without one.
+
+    Metadata name the task. Whether boxes are final shows in the outputs, too: exports with ``nms=True`` do not say so
+    in every release.
+
+    Args:
+        declared: by the model's file.
+        shapes: of its outputs, without the batch dimension; empty: the metadata alone decide.
+    """
+    family = _declaring(declared)
+    decoder = family.tasks[declared.metadata["task"]] if family else ""
+    return _FINAL if decoder in ("detect: yolov8", "detect: detr") and _is_final(declared, shapes) else decoder
+
+
+def _is_final(declared: DeclaredSettings, shapes: Shapes) -> bool:
+    """Return whether a detector's boxes come out final: its exporter says so, or [N, 6] can be nothing else."""
+    arguments = literal(declared.metadata.get("args", "{}"))
+    is_suppressed = isinstance(arguments, dict) and arguments.get("nms") is True
+    if literal(declared.metadata.get("end2end", "False")) is True or is_suppressed:
+        return True
+    # queries of two classes have six columns, too, and so has a row for every cell
+    return is_rows_of_six(shapes) and shapes[0][0] <= MOST_QUERIES and len(declared.labels) not in (0, 2)
+
+
+def declared_options(declared: DeclaredSettings, task: TaskConfig) -> Mapping[str, object]:
+    """Return the options of a task that the file's exporter fixes."""
+    family = _declaring(declared)
+    return family.final if family and _decoder(task) == _FINAL else {}
+
+
+_FINAL = "detect: yolov10"
+
+
+def _declaring(declared: DeclaredSettings) -> Family | None:
+    """Return the first family whose metadata these are, where it knows the file's ``task``."""
+    found = (family for family in FAMILIES if _by_metadata(family, declared))
+    return next((family for family in found if declared.metadata.get("task", "") in family.tasks), None)
 
 
 def named_family(inputs: Sequence[str], outputs: Sequence[str]) -> Family | None:
@@ -143,7 +177,8 @@ def _long(family: Family, length: int) -> bool:
 
 def _by_metadata(family: Family, declared: DeclaredSettings) -> bool:
     return bool(family.metadata) and all(
-        key in declared.metadata and text in declared.metadata[key] for key, text in family.metadata.items()
+        key in declared.metadata and text.lower() in declared.metadata[key].lower()
+        for key, text in family.metadata.items()
     )
 
 

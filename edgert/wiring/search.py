@@ -1,6 +1,7 @@
 """Trying settings of one model on photos, with few runs of the engine."""
 
 import math
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +15,7 @@ from edgert.board.host import core_count
 from edgert.config import ModelConfig, TaskConfig
 from edgert.config.model_section import verb_of
 from edgert.engine import build_engine, default_profile, image_input
+from edgert.errors import EdgertError
 from edgert.graph import load
 from edgert.reporter import OnProgress, counting
 from edgert.runtime import Record
@@ -88,6 +90,10 @@ class Ranking:
     def add(self, setting: Setting) -> Tally:
         """Return the tally of a setting, a new one where there is none."""
         return self._by_key.setdefault(setting.key, Tally(setting))
+
+    def drop(self, tally: Tally) -> None:
+        """Forget a setting that its decoder refused."""
+        self._by_key.pop(tally.setting.key, None)
 
     def best(self) -> Tally:
         """Return the setting with the highest mean, of those tried on most photos."""
@@ -167,6 +173,8 @@ Progress = Callable[[int, int], object]
 """Called with the runs made and the most runs there will be."""
 _MOST_SETTINGS = 96
 """Colors and scales, times readings: a head with many options is not searched through for minutes."""
+CPU_SECONDS = 30.0
+"""Processor time that trying settings on photos may take, of all threads together."""
 
 
 def trying(on_progress: OnProgress | None) -> Progress | None:
@@ -216,12 +224,31 @@ def subject(config: ModelConfig, labels: tuple[str, ...], where: str) -> Subject
 
 
 class Search:
-    """The evidence of one model's settings, gathered photo by photo."""
+    """The evidence of one model's settings, gathered photo by photo.
+
+    A setting whose decoder refuses the model's answers is given up, and the search goes on: a coordinate that is read
+    as a class has no label. The settings that are tried in any case raise their error.
+
+    Args:
+        subject: the model.
+        photos: path and image of each.
+        verb: of the task.
+        progress: called after each run.
+        cpu_seconds: processor time after which no further setting is tried. The settings that are tried in any case
+            then get the first photo only.
+    """
 
     def __init__(
-        self, subject: Subject, photos: Sequence[tuple[Path, U8]], verb: str, progress: Progress | None = None
+        self,
+        subject: Subject,
+        photos: Sequence[tuple[Path, U8]],
+        verb: str,
+        progress: Progress | None = None,
+        cpu_seconds: float = CPU_SECONDS,
     ) -> None:
         self.subject, self.photos = subject, photos
+        self.is_cut_short = False
+        self._ends_s = time.process_time() + cpu_seconds
         self.ranking: Ranking = Ranking(subject.memories)
         self.runs, self._planned = 0, 0
 
@@ -234,6 +261,15 @@ class Search:
         self._verb = verb
         self._controls: dict[int, U8] = {}
         self._decoders: dict[str, Decoder] = {}
+
+    @property
+    def photo_cpu_s(self) -> float:
+        """Processor time of one setting on one photo, by a run on an empty image."""
+        (image,) = self.subject.session.inputs.values()
+        image[...] = 0
+        began = time.process_time()
+        self.subject.session.run(1)
+        return (time.process_time() - began) * (len(cuts_of(self._verb)) + 2)
 
     def explore(self, base: Setting, tasks: Sequence[TaskConfig], *others: Setting) -> None:
         """Try every color and scale with every task, then every placement with the best of them.
@@ -273,15 +309,34 @@ class Search:
             if number not in self._controls:
                 self._controls[number] = scrambled(image)
             photo = with_views(path, image, self._controls[number], self._verb)
-            for tally in tallies:
-                if number not in tally.evidence:
-                    self._see(tally, number, photo)
+            tallies = [one for one in tallies if self._tried(one, number, photo, always, keep_all=keep_all)]
             self._trial.forget()
+            if not tallies:
+                return
             if not keep_all:
                 best = max(tallies, key=self.ranking.mean)
                 kept = {best.setting.key, *always}
                 gaps = {id(one): self.ranking.gap(best, one).errors for one in tallies if one.setting.key not in kept}
                 tallies = [one for one in tallies if gaps.get(id(one), 0.0) < HOPELESS]
+
+    def _tried(self, tally: Tally, number: int, photo: Photo, always: Collection[str], *, keep_all: bool) -> bool:
+        """Return whether a setting stays in the search after a photo."""
+        is_wanted = tally.setting.key in always
+        if number in tally.evidence:
+            return True
+        if time.process_time() > self._ends_s and (number or not (is_wanted or keep_all)):
+            self.is_cut_short = True
+            if not tally.evidence:
+                self.ranking.drop(tally)
+            return False
+        try:
+            self._see(tally, number, photo)
+        except EdgertError:
+            if is_wanted:
+                raise
+            self.ranking.drop(tally)
+            return False
+        return True
 
     def _see(self, tally: Tally, number: int, photo: Photo) -> None:
         config, task = tally.setting.input, tally.setting.task

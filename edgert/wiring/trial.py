@@ -14,6 +14,7 @@ from edgert.errors import ConfigError, EdgertError, ModelError
 from edgert.runtime import Frame
 from edgert.runtime.frame import as_own_image, origin_of
 from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.decoder import Array, CheckedDecoder, Size
 from edgert.stages.decode.guess import Guess, guess, network_size, own_decoder
 from edgert.stages.decode.instances import YoloV8Seg
@@ -128,10 +129,16 @@ _LEAST_PART, _MOST_PART = 0.05, 1.5
 """What the greatest number of boxes that are parts of the input lies between: a box may reach beyond it a little."""
 
 
+_WRONG_CORNERS = 0.1
+"""Part of the boxes whose corners may be swapped by a network that found nothing."""
+
+
 def in_their_unit(
     tasks: Sequence[TaskConfig], engine: Engine, session: Session, network: Size
 ) -> tuple[list[TaskConfig], bool]:
     """Return the tasks with ``boxes: relative`` where boxes are fractions of the input, and whether any changed.
+
+    Final boxes that are fractions, and no two corners, get ``order: cxcywh``, too.
 
     Runs the engine once on an empty image: heads with a row for every cell have boxes anyway.
     """
@@ -143,22 +150,32 @@ def in_their_unit(
     outputs = [array[0] if batched else array for array, batched in zip(session.run(1), engine.batched, strict=True)]
     found, is_changed = list[TaskConfig](), False
     for task, rows in read:
-        options, greatest = getattr(task, "options", {}), 0.0
+        options, seen = getattr(task, "options", {}), dict[str, object]()
         if rows is not None:
             with np.errstate(all="ignore"):  # a decoder that is wrong gives numbers beyond all bounds
                 boxes = rows(outputs)
-            greatest = float(np.abs(boxes).max(initial=0.0))
-        if _LEAST_PART < greatest <= _MOST_PART and options.get("boxes") != "relative":
-            task, is_changed = task.model_copy(update={"options": {**options, "boxes": "relative"}}), True
+            if _LEAST_PART < float(np.abs(boxes).max(initial=0.0)) <= _MOST_PART:
+                seen["boxes"] = "relative"
+                if value_of(task) == "yolov10" and "order" not in options and _are_centers(boxes):
+                    seen["order"] = "cxcywh"
+        if {**options, **seen} != dict(options):
+            task, is_changed = task.model_copy(update={"options": {**options, **seen}}), True
         found.append(task)
     return found, is_changed
+
+
+def _are_centers(boxes: Array) -> bool:
+    """Return whether boxes cannot be two corners: the second is before the first in many of them."""
+    return len(boxes) > 0 and float(np.mean((boxes[:, 2:] < boxes[:, :2]).any(axis=1))) > _WRONG_CORNERS
 
 
 def _rows_of(task: TaskConfig, engine: Engine, network: Size) -> Callable[[Sequence[Array]], Array] | None:
     """Return what reads the boxes of all cells, as they are in the outputs; None for heads of other kinds."""
     plain = task
     if options := getattr(task, "options", {}):
-        plain = task.model_copy(update={"options": {key: one for key, one in options.items() if key != "boxes"}})
+        plain = task.model_copy(
+            update={"options": {key: one for key, one in options.items() if key not in ("boxes", "order")}}
+        )
     try:
         decoder = checked(plain, (), engine, network)
     except EdgertError:  # it reads other outputs
@@ -166,7 +183,7 @@ def _rows_of(task: TaskConfig, engine: Engine, network: Size) -> Callable[[Seque
     places = decoder.places if isinstance(decoder, Beside) else tuple(range(len(engine.outputs)))
     reads = decoder.decoder if isinstance(decoder, Beside) else decoder
     head = YoloV8() if isinstance(reads, YoloPose) else getattr(reads, "head", None)
-    if not isinstance(head, YoloV8 | YoloV5 | YoloV8Obb | YoloV8Seg):
+    if not isinstance(head, YoloV8 | YoloV5 | YoloV8Obb | YoloV8Seg | Decoded):
         return None
     return lambda outputs: head.read([outputs[place] for place in places], network, -np.inf).boxes
 

@@ -18,7 +18,7 @@ from edgert.stages.decode.kinds import labels_of
 from edgert.wiring.exporter_metadata import DeclaredSettings as Declared
 from edgert.wiring.exporter_metadata import declared_settings
 from edgert.wiring.families import FAMILIES, IMAGENET_MEAN, IMAGENET_STD
-from edgert.wiring.prior import FAMILY, FILE, USUAL, declared_task, named_family, prior_of
+from edgert.wiring.prior import FAMILY, FILE, USUAL, declared_options, declared_task, named_family, prior_of
 from edgert.wiring.settings import Setting, differs
 from edgert.wiring.starter import starter
 
@@ -321,6 +321,34 @@ def test_the_task_of_the_metadata() -> None:
     assert declared_task(Declared({"author": "Ultralytics", "task": "pose"})) == "keypoints: yolo-pose"
     assert declared_task(Declared({"author": "Ultralytics", "task": "detect", "end2end": "True"})) == "detect: yolov10"
     assert declared_task(Declared({"task": "detect"})) == ""
+
+
+RT_DETR = {"author": "Ultralytics", "task": "detect", "description": "Ultralytics rtdetr-l model trained on coco.yaml"}
+EIGHTY = tuple(f"class {number}" for number in range(80))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "labels", "shape", "decoder"),
+    [
+        (RT_DETR, EIGHTY, (300, 84), "detect: detr"),
+        (RT_DETR, EIGHTY, (300, 6), "detect: yolov10"),
+        (RT_DETR, ("cat", "dog"), (300, 6), "detect: detr"),
+        ({**RT_DETR, "args": "{'nms': True}"}, ("cat", "dog"), (300, 6), "detect: yolov10"),
+        ({**RT_DETR, "description": "Ultralytics YOLO11n model"}, EIGHTY, (300, 6), "detect: yolov10"),
+        ({**RT_DETR, "description": "Ultralytics YOLO11n model"}, EIGHTY, (84, 8400), "detect: yolov8"),
+        ({**RT_DETR, "description": "Ultralytics YOLO11n model"}, ("cat", "dog"), (8400, 6), "detect: yolov8"),
+    ],
+)
+def test_metadata_name_the_task_and_outputs_show_how_boxes_come(
+    metadata: dict[str, str], labels: tuple[str, ...], shape: tuple[int, int], decoder: str
+) -> None:
+    assert declared_task(Declared(metadata, labels=labels), (shape,)) == decoder
+
+
+def test_final_boxes_of_ultralytics_rt_detr_are_relative_centers_and_sizes() -> None:
+    final = task(detect="yolov10")
+    assert declared_options(Declared(RT_DETR), final) == {"boxes": "relative", "order": "cxcywh"}
+    assert declared_options(Declared({**RT_DETR, "description": "Ultralytics YOLO26n model"}), final) == {}
 
 
 def test_poses_of_several_classes_are_told_by_the_names_in_the_file(tmp_path: Path) -> None:
