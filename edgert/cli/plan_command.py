@@ -169,7 +169,7 @@ def _show_table(
     """Print every row, with the letters of a chart of these points before it, and the chart below."""
     from edgert.planner.pareto import letters
     from edgert.planner.plan_text import ESTIMATED, NUMBERS, numbers, row_text
-    from edgert.report.html import VERDICTS
+    from edgert.report.page import VERDICTS
 
     columns = (
         terminal.Column(""),

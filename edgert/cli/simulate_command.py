@@ -112,7 +112,7 @@ def simulate(
 def show_simulation(console: terminal.Console, simulation: Simulation) -> None:
     """Print the verdict, what happened over time, losses by stage, the governor's actions, and the assumptions."""
     from edgert.planner.simulation_page import simulation_headline, verdict_text
-    from edgert.report.html import VERDICTS
+    from edgert.report.page import VERDICTS
 
     style = terminal.VERDICTS[simulation.verdict]
     console.print(simulation_headline(simulation), style=f"bold {style}", markup=False)

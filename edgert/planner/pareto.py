@@ -10,6 +10,7 @@ from string import ascii_letters
 from edgert.placement.plan_record import BoardPlan, Plan, Row, Verdict
 from edgert.report import scatter
 from edgert.report.numbers import fixed, significant
+from edgert.report.svg import Scale
 
 Interval = tuple[float, float]
 
@@ -197,11 +198,11 @@ def _shown(points: Sequence[Point]) -> list[Point]:
     return [point for point in points if point.label and point.row.power_w is not None]
 
 
-def _axes(shown: Sequence[Point]) -> tuple[scatter.Axis, scatter.Axis]:
+def _axes(shown: Sequence[Point]) -> tuple[Scale, Scale]:
     fps = [value for one in shown for value in (one.row.most_fps, *(one.fps_bar or ()))]
     watts = [value for one in shown for value in (one.row.power_w or 0.0, *(one.watts_bar or ()))]
-    return scatter.axis_of(fps), scatter.axis_of(watts)
+    return scatter.log_scale(fps), scatter.log_scale(watts)
 
 
-def _cell(axis: scatter.Axis, value: float, count: int) -> int:
+def _cell(axis: Scale, value: float, count: int) -> int:
     return min(max(round(axis.part(value) * (count - 1)), 0), count - 1)

@@ -1,118 +1,159 @@
-"""A plan as one HTML file: verdict first, then the table of modes and placements, then the chosen one drawn."""
+"""A plan as one HTML file: the verdict, then modes and placements in a chart and a table, then the chosen one drawn."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from edgert.files import replace_text
 from edgert.placement.plan_record import BoardPlan, Plan, Row, Verdict
 from edgert.planner import pareto, plan_text
-from edgert.planner.unit_section import model_section
-from edgert.report import html, scatter
+from edgert.planner.unit_section import ModelView, model_view
+from edgert.report import page, scatter
 from edgert.report.numbers import counted, significant, size
+from edgert.report.page import Cell, Chart, Column, Figure, Part, Table
 
-_STYLES, _SCRIPTS = ("page.css", "series.css", "network.css"), ("page.js", "network.js")
+
+@dataclass(frozen=True, slots=True)
+class BoardView:
+    """What a page shows of one board.
+
+    Attributes:
+        name, title: of the board.
+        rows: chart and table of its modes and placements.
+        advice: sentences below them.
+        memory: every part of the memory of the row that is shown in full; None where there is no such row.
+        models: of that row.
+        summary: the words that unfold the board; empty where it is open.
+    """
+
+    name: str
+    title: str
+    rows: Part
+    advice: tuple[str, ...]
+    memory: Table | None
+    models: tuple[ModelView, ...]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPage:
+    """What the page shows.
+
+    Attributes:
+        contents: id → title of every section that is listed.
+        overview: chart and table of the boards, where there are several.
+        boards: one after the other.
+        notes: what was assumed.
+    """
+
+    contents: Mapping[str, str]
+    overview: Part | None
+    boards: tuple[BoardView, ...]
+    notes: tuple[str, ...]
 
 
 def render(plan: Plan) -> str:
     """Return the plan as a whole HTML document; equal plans give equal text."""
-    names = None
-    if len(plan.boards) > 1:  # fifty links are too many: one for each board
-        names = {"boards": "Boards", **{board.board: board.title for board in plan.boards}}
-        names |= {"notes": "What was assumed"} if plan.notes else {}
-    body = [_header(plan), html.columns(_sections(plan), names)]
-    return html.document(f"{plan.pipeline}: plan", plan_text.headline(plan), body, styles=_STYLES, scripts=_SCRIPTS)
+    several = len(plan.boards) > 1  # eighteen boards, open, are forty screens
+    boards = tuple(_board(board, is_whole=not several) for board in plan.boards)
+    shown = PlanPage(dict(_contents(plan, boards)), _overview(plan) if several else None, boards, tuple(plan.notes))
+    return page.render("plan.html.j2", _head(plan), shown)
 
 
 def save(plan: Plan, path: Path) -> None:
-    """Write the page atomically. Raises ArtifactError: the page cannot be written."""
-    replace_text(path, render(plan))
+    """Write the page atomically.
+
+    Raises:
+        ArtifactError: the page cannot be written.
+    """
+    page.save(path, render(plan))
 
 
-def _sections(plan: Plan) -> Iterator[tuple[str, str, html.Markup]]:
-    """Yield the sections; of many boards one each, folded up: eighteen of them, open, are forty screens."""
-    if len(plan.boards) > 1:
-        yield "boards", "Boards", _boards(plan)
-        for board in plan.boards:
-            (_, _, rows), *others = _board(board, is_whole=False)
-            parts = [part for name, title, content in others for part in (html.tag("h3", title, id=name), content)]
-            summary = f"{counted(len(board.rows), 'row')} of modes and placements, memory, and where nodes run"
-            folded = html.tag("details", html.tag("summary", summary), rows, *parts, class_="whole")
-            yield board.board, board.title, folded
+def _contents(plan: Plan, boards: Sequence[BoardView]) -> Iterator[tuple[str, str]]:
+    if len(boards) > 1:  # fifty links are too many: one for each board
+        yield "boards", "Boards"
+        yield from ((board.name, board.title) for board in boards)
     else:
-        yield from _board(plan.boards[0], is_whole=True)
+        (board,) = boards
+        yield board.name, f"{board.title}: modes and placements"
+        if board.memory:
+            yield f"{board.name}-memory", f"Memory on {board.title}"
+        yield from ((model.id, model.title) for model in board.models)
     if plan.notes:
-        yield "notes", "What was assumed", html.bullets(plan.notes)
+        yield "notes", "What was assumed"
 
 
-def _board(board: BoardPlan, *, is_whole: bool) -> Iterator[tuple[str, str, html.Markup]]:
-    yield board.board, f"{board.title}: modes and placements", _rows(board)
-    if (row := board.best) is not None:
-        yield f"{board.board}-memory", f"Memory on {board.title}", _memory(row)
-        for model in row.models:
-            name, mode = f"{board.board}-{model.name}", f", {row.mode}" if row.mode else ""
-            yield name, f"{model.name} on {board.title}{mode}", model_section(model, name, is_whole=is_whole)
-
-
-def _header(plan: Plan) -> html.Markup:
+def _head(plan: Plan) -> page.Head:
     first = plan.boards[0]
-    row = first.rows[first.chosen] if len(plan.boards) == 1 and first.chosen is not None else None
-    return html.header(
+    is_one = len(plan.boards) == 1
+    row = first.rows[first.chosen] if is_one and first.chosen is not None else None
+    return page.Head(
+        f"{plan.pipeline}: plan",
         f"Plan for {plan.objective} · {plan_text.basis(first)}",
         plan.pipeline,
         plan_text.headline(plan),
-        html.figures(_figures(row)) if row else "",
-        *(html.paragraph(text) for text in first.advice if len(plan.boards) == 1),
+        figures=tuple(_figures(row)) if row else (),
+        advice=tuple(first.advice) if is_one else (),
     )
 
 
-def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
-    error = "error unknown" if row.error is None else f"± {row.error:.0%} of times"
+def _figures(row: Row) -> Iterator[Figure]:
+    error = "error unknown" if row.error is None else f"±\N{NO-BREAK SPACE}{row.error:.0%} of times"
     most = f"at most {significant(row.most_fps)}, {significant(row.headroom)} × what is asked; {error}"
-    yield "Frames per second", significant(row.fps), most
-    yield ("p99", f"{significant(row.p99_ms)} ms", f"capture to last stage; p50 {significant(row.p50_ms)} ms")
+    yield Figure("Frames per second", significant(row.fps), most)
+    p50 = f"capture to last stage; p50 {significant(row.p50_ms)} ms"
+    yield Figure("p99", f"{significant(row.p99_ms)} ms", p50)
     if row.power_w is not None and row.energy_mj is not None:
-        bar = "error unknown" if row.power_error is None else f"± {row.power_error:.0%}"
+        bar = "error unknown" if row.power_error is None else f"±\N{NO-BREAK SPACE}{row.power_error:.0%}"
         wall = "" if row.wall_w is None else f"; about {significant(row.wall_w, 2)} W at the plug of a developer kit"
-        yield (
-            "Power",
-            f"{significant(row.power_w)} W",
-            f"of the module, {significant(row.energy_mj)} mJ a frame; {bar}{wall}",
-        )
+        about = f"of the module, {significant(row.energy_mj)} mJ a frame; {bar}{wall}"
+        yield Figure("Power", f"{significant(row.power_w)} W", about)
     more = f"up to + {plan_text.more_memory(row)}; engines and frames"
-    yield "Memory", size(row.memory_bytes), "; ".join((more, *row.steps))
+    yield Figure("Memory", size(row.memory_bytes), "; ".join((more, *row.steps)))
 
 
-def _boards(plan: Plan) -> html.Markup:
+def _overview(plan: Plan) -> Part:
     picked = [board.best for board in plan.boards]
-    titles = [html.tag("b", one.title) if one.board == plan.smallest else one.title for one in plan.boards]
-    budgets = [_marked(board.verdict, plan_text.verdict_text(board)) for board in plan.boards]
-    numbers = [str(number) for number, _ in enumerate(plan.boards, 1)]
-    table = html.table(
-        "Boards",
-        [
-            html.Column("Nr.", numbers, "rank"),
-            html.Column("Board", [_estimated(title, row) for title, row in zip(titles, picked, strict=True)], "wrap"),
-            html.Column("Budgets", budgets, "prose"),
-            html.Column(
-                "Mode, placement",
-                [html.with_bar(_broken(row.mode), row.name) if row else "–" for row in picked],
-                "wrap",
-            ),
-            *_numbers(picked),
-        ],
-        head=1,
-        sortable=True,
-        stacked=True,
+    titles = [
+        Cell(board.title, below=_estimated(board.best), look="strong" if board.board == plan.smallest else "")
+        for board in plan.boards
+    ]
+    columns = (
+        Column("Nr.", list(range(1, len(plan.boards) + 1)), "rank"),
+        Column("Board", titles, "wrap"),
+        Column("Budgets", [_marked(board.verdict, plan_text.verdict_text(board)) for board in plan.boards], "prose"),
+        Column("Mode, placement", [Cell(row.mode, below=row.name) if row else "–" for row in picked], "wrap"),
+        *_numbers(picked),
     )
     about = "The best mode and placement of each board, numbered as in the table; small dots are all others."
-    return html.join([_chart(pareto.plan_points(plan), about), table])
+    table = Table("Boards", columns, head=1, sortable=True, stacked=True)
+    return Part(charts=tuple(_chart(pareto.plan_points(plan), about)), tables=(table,))
 
 
-def _chart(points: Sequence[pareto.Point], about: str) -> html.Markup:
-    """Return frames a second against watts, with error bars; nothing where there is no choice."""
+def _board(board: BoardPlan, *, is_whole: bool) -> BoardView:
+    row = board.best
+    models = row.models if row else ()
+    mode = f", {row.mode}" if row and row.mode else ""
+    return BoardView(
+        board.board,
+        board.title,
+        Part(
+            charts=tuple(_chart(pareto.board_points(board), "Modes and placements, numbered as in the table.")),
+            tables=(_rows(board),),
+        ),
+        (*board.advice, *(f"{text}: not planned" for text in board.skipped)),
+        _memory(row) if row else None,
+        tuple(
+            model_view(model, f"{board.board}-{model.name}", f"{model.name} on {board.title}{mode}", is_whole=is_whole)
+            for model in models
+        ),
+        "" if is_whole else f"{counted(len(board.rows), 'row')} of modes and placements, memory, and where nodes run",
+    )
+
+
+def _chart(points: Sequence[pareto.Point], about: str) -> Iterator[Chart]:
+    """Yield frames a second against watts, with error bars; nothing where there is no choice."""
     if len(points) < 2:
-        return html.Markup("")
-    heat = pareto.heat_of(points)
+        return
     rows = [point.row for point in points]
     asked = {row.asked_fps for row in rows}
     title = "Frames a second at most against watts at the asked rates"
@@ -124,82 +165,59 @@ def _chart(points: Sequence[pareto.Point], about: str) -> html.Markup:
         limits=(min(asked) if len(asked) == 1 else None, pareto.watts_limit(points)),
         strip="W not known",
     )
-    marks = dict.fromkeys(point.verdict for point in points)
-    shapes = " · ".join(words for verdict, words in scatter.SIGNS.items() if verdict in marks)
+    marks = {point.verdict for point in points}
+    signs = [words for verdict, words in scatter.SIGNS.items() if verdict in marks]
+    if any(row.estimated for row in rows):
+        signs.append("~ estimated")
     about += " Bars hold nine of ten; what has none is not known. Dotted steps join those that no other beats in both."
-    estimated = " · ~ estimated" if any(row.estimated for row in rows) else ""
-    caption = html.tag(
-        "figcaption",
-        f"{title}. {about}",
-        html.tag("span", f"{shapes}{estimated}", class_="legend"),
-        scatter.heat_legend(heat, "p99 in ms", significant),
-    )
-    return html.tag("figure", caption, drawn)
+    keys = scatter.heat_keys(pareto.heat_of(points), significant)
+    yield Chart(drawn, f"{title}. {about}", keys, "p99 in ms", " · ".join(signs))
 
 
-def _estimated(name: object, row: Row | None) -> html.Markup:
-    """Return a board or mode, marked where its clocks are not published."""
-    return html.with_bar(name, "~ estimated" if row is not None and row.estimated else "")
+def _estimated(row: Row | None) -> str:
+    """Return the remark on a board or mode whose clocks are not published."""
+    return "~ estimated" if row is not None and row.estimated else ""
 
 
-def _broken(name: str) -> html.Markup:
-    """Return the name of a mode, which may be broken where its parts meet."""
-    return html.join(name.split("_"), html.Markup("_<wbr>"))
-
-
-def _marked(verdict: Verdict, text: str) -> html.Markup:
+def _marked(verdict: Verdict, text: str) -> Cell:
     """Return a verdict's sign and color, and its text."""
-    mark, kind = html.VERDICTS[verdict]
-    return html.tag("span", f"{mark} {text}", class_=kind)
+    mark, kind = page.VERDICTS[verdict]
+    return Cell(f"{mark} {text}", look=kind)
 
 
-def _rows(board: BoardPlan) -> html.Markup:
+def _rows(board: BoardPlan) -> Table:
     heads, rows = [head for head, _ in plan_text.listed(board)], [row for _, row in plan_text.listed(board)]
     chosen = None if board.chosen is None else board.rows[board.chosen]
-    marks = [html.tag("b", "chosen") if row is chosen else "Pareto" if row.is_best else "" for row in rows]
+    marks = ["chosen" if row is chosen else "Pareto" if row.is_best else "" for row in rows]
     numbers = {id(row): str(number) for number, row in enumerate(board.rows, 1)}
-    whole = html.table(
-        f"{board.title}: modes and placements",
-        [
-            html.Column("Nr.", [numbers.get(id(row), "") for row in rows], "rank"),
-            html.Column(
-                "Mode", [_estimated(_broken(mode), row) for (mode, _), row in zip(heads, rows, strict=True)], "wrap"
-            ),
-            html.Column(
-                "Placement", [html.with_bar(name, mark) for (_, name), mark in zip(heads, marks, strict=True)], "wrap"
-            ),
-            html.Column("Budgets", [_marked(row.verdict, plan_text.row_text(row)) for row in rows], "prose"),
-            *_numbers(rows),
-        ],
-        head=1,
-        sortable=True,
-        stacked=True,
+    modes = [Cell(mode, below=_estimated(row)) for (mode, _), row in zip(heads, rows, strict=True)]
+    names = [Cell(name, below=mark) for (_, name), mark in zip(heads, marks, strict=True)]
+    columns = (
+        Column("Nr.", [numbers.get(id(row), "") for row in rows], "rank"),
+        Column("Mode", modes, "wrap"),
+        Column("Placement", names, "wrap"),
+        Column("Budgets", [_marked(row.verdict, plan_text.row_text(row)) for row in rows], "prose"),
+        *_numbers(rows),
     )
-    more = [*board.advice, *(f"{text}: not planned" for text in board.skipped)]
-    drawn = _chart(pareto.board_points(board), "Modes and placements, numbered as in the table.")
-    return html.join([drawn, whole, html.bullets(more) if more else ""])
+    return Table(f"{board.title}: modes and placements", columns, head=1, sortable=True, stacked=True)
 
 
-def _memory(row: Row) -> html.Markup:
+def _memory(row: Row) -> Table:
     """Return every part of the memory, the largest first."""
     parts = sorted(row.memory, key=lambda part: -part.size_bytes)
-    return html.table(
-        "Memory",
-        [
-            html.Column("Part", [part.name for part in parts]),
-            html.Column("On", [part.on for part in parts]),
-            html.Column("For", [part.kind for part in parts]),
-            html.Column("Memory", [html.Cell(size(part.size_bytes), part.size_bytes) for part in parts], "number"),
-            html.Column("What", [part.note for part in parts], "prose"),
-        ],
-        sortable=True,
-        stacked=True,
+    columns = (
+        Column("Part", [part.name for part in parts]),
+        Column("On", [part.on for part in parts]),
+        Column("For", [part.kind for part in parts]),
+        Column("Memory", [Cell(size(part.size_bytes), part.size_bytes) for part in parts], "number"),
+        Column("What", [part.note for part in parts], "prose"),
     )
+    return Table("Memory", columns, sortable=True, stacked=True)
 
 
-def _numbers(rows: Sequence[Row | None]) -> Iterator[html.Column]:
+def _numbers(rows: Sequence[Row | None]) -> Iterator[Column]:
     unknown = (plan_text.Number("–", 0.0),) * len(plan_text.NUMBERS)
     cells = [plan_text.numbers(row) if row else unknown for row in rows]
     for place, name in enumerate(plan_text.NUMBERS):
-        shown = [html.Cell(html.with_bar(one.text, one.bar), one.order) for one in (texts[place] for texts in cells)]
-        yield html.Column(name, shown, "number")
+        shown = [Cell(one.text, one.order, below=one.bar) for one in (texts[place] for texts in cells)]
+        yield Column(name, shown, "number")

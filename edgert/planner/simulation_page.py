@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.budget.loop import GovernorReport
-from edgert.files import replace_text
 from edgert.planner.simulation import Simulation
-from edgert.report import html
+from edgert.report import page
 from edgert.report.chart import HUES, LINES, Series, Steps, Track, series_chart, timeline_chart
 from edgert.report.numbers import counted, fixed, milliseconds, significant
+from edgert.report.page import Badge, Cell, Chart, Column, Figure, Part, Table
 from edgert.simulator import Moment
 from edgert.simulator.spans import SHARED, Lane, Second, lanes
 
@@ -17,7 +17,6 @@ from edgert.simulator.spans import SHARED, Lane, Second, lanes
 
 _SPACE = "\N{NO-BREAK SPACE}"
 _SAME = 0.005  # rates that differ by less print the same
-_STYLES, _SCRIPTS = ("page.css", "series.css"), ("page.js",)
 
 
 def simulation_headline(simulation: Simulation) -> str:
@@ -54,85 +53,98 @@ def verdict_text(simulation: Simulation) -> str:
     return simulation.words or doubts or ("budgets kept" if simulation.checks else "")
 
 
+@dataclass(frozen=True, slots=True)
+class SimulationPage:
+    """What the page shows, section by section; None where there is no such section.
+
+    Attributes:
+        second: one second in full.
+        moving: charts of what changed over time.
+        steady: charts of what hardly changed, which are folded.
+        summary: the words that unfold them.
+        stages: how many results went through each.
+        governor: what it did.
+        notes: what was assumed.
+    """
+
+    second: Part | None
+    moving: Part
+    steady: Part
+    summary: str
+    stages: Table
+    governor: Part | None
+    notes: tuple[str, ...]
+
+
 def render(simulation: Simulation) -> str:
     """Return the simulation as a whole HTML document; equal ones give equal text."""
-    body = [_header(simulation), html.columns(_sections(simulation))]
-    headline = simulation_headline(simulation)
-    return html.document(f"{simulation.pipeline}: simulated", headline, body, styles=_STYLES, scripts=_SCRIPTS)
+    played = simulation.played
+    charts = list(_charts(simulation)) if played.moments else []
+    moving = tuple(one.chart for one in charts if not one.steady)
+    shown = SimulationPage(
+        _second(played.second) if played.second is not None and played.second.spans else None,
+        Part(absent="" if charts else "The sources ended before a second was over.", charts=moving),
+        Part(charts=tuple(one.chart for one in charts if one.steady)),
+        "; ".join(f"{one.chart.caption.lower()} {one.steady}" for one in charts if one.steady),
+        _stages(simulation),
+        None if played.governed is None else _governor(played.governed),
+        tuple(simulation.notes),
+    )
+    return page.render("simulation.html.j2", _head(simulation), shown)
 
 
 def save(simulation: Simulation, path: Path) -> None:
-    """Write the page atomically. Raises ArtifactError: the page cannot be written."""
-    replace_text(path, render(simulation))
+    """Write the page atomically.
+
+    Raises:
+        ArtifactError: the page cannot be written.
+    """
+    page.save(path, render(simulation))
 
 
-def _header(simulation: Simulation) -> html.Markup:
-    budgets = verdict_text(simulation)
-    badges = [html.tag("span", "simulated", class_="badge open")]
-    if budgets:
-        mark, kind = html.VERDICTS[simulation.verdict]
-        badges.append(html.tag("span", f"{mark} {budgets}", class_=f"badge {kind}"))
-    return html.header(
+def _head(simulation: Simulation) -> page.Head:
+    badges = [Badge("simulated", "open")]
+    if budgets := verdict_text(simulation):
+        mark, kind = page.VERDICTS[simulation.verdict]
+        badges.append(Badge(f"{mark} {budgets}", kind))
+    return page.Head(
+        f"{simulation.pipeline}: simulated",
         f"Simulation · {simulation.basis}",
         simulation.pipeline,
         simulation_headline(simulation),
-        html.figures(_figures(simulation)),
-        badges=badges,
+        badges,
+        figures=tuple(_figures(simulation)),
     )
 
 
-def _figures(simulation: Simulation) -> Iterator[tuple[str, str, str]]:
+def _figures(simulation: Simulation) -> Iterator[Figure]:
     played = simulation.played
     lost = counted(played.dropped, "result")
     most = "" if simulation.most_fps is None else f"; at most {significant(simulation.most_fps)}"
     least = _least_fps(simulation)
     perhaps = f"; perhaps {significant(least)}, at the far end of its error bar" if least is not None else ""
     out = f"{played.frames_out} of {played.frames_in}; {lost} dropped{most}{_bar(simulation.error)}{perhaps}"
-    yield "Frames per second", significant(played.fps), out
+    yield Figure("Frames per second", significant(played.fps), out)
     latency = played.latency_ms
     p50 = f"p50 {significant(latency.p50)} ms, capture to last stage{_bar(simulation.error)}"
-    yield "Latency p99", f"{significant(latency.p99)} ms", p50
+    yield Figure("Latency p99", f"{significant(latency.p99)} ms", p50)
     if played.power_w is not None and played.energy_j_per_frame is not None:
         joules = f"{significant(played.energy_j_per_frame)} J a frame{_bar(simulation.power_error)}"
-        yield "Power", f"{fixed(played.power_w, 1)} W", joules
+        yield Figure("Power", f"{fixed(played.power_w, 1)} W", joules)
     if played.temperature_c is not None:
-        yield "Hottest", f"{fixed(played.temperature_c, 0)} °C", f"{significant(played.throttled_s)} s throttled"
+        throttled = f"{significant(played.throttled_s)} s throttled"
+        yield Figure("Hottest", f"{fixed(played.temperature_c, 0)} °C", throttled)
 
 
 def _bar(error: float | None) -> str:
-    return "; error unknown" if error is None else f"; ± {error:.0%}"
-
-
-def _sections(simulation: Simulation) -> Iterator[tuple[str, str, html.Markup]]:
-    if simulation.played.second is not None and simulation.played.second.spans:
-        yield "second", "One second in full", _second(simulation.played.second)
-    yield "time", "Over time", _charts(simulation)
-    yield "stages", "Stage by stage", _stages(simulation)
-    if (governed := simulation.played.governed) is not None:
-        yield "governor", "What the governor did", _governor(governed)
-    if simulation.notes:
-        yield "notes", "What was assumed", html.bullets(simulation.notes)
-
-
-def _charts(simulation: Simulation) -> html.Markup:
-    """Return charts of what changed over time; below, folded, those that hardly changed."""
-    if not simulation.played.moments:
-        return html.paragraph("The sources ended before a second was over.", "absent")
-    drawn = list(_drawn(simulation))
-    flat = [chart for chart in drawn if chart.steady]
-    if not flat:
-        return html.join([chart.figure for chart in drawn])
-    words = "; ".join(f"{chart.title.lower()} {chart.steady}" for chart in flat)
-    folded = html.tag("details", html.tag("summary", f"Hardly changed: {words}"), *(chart.figure for chart in flat))
-    return html.join([*(chart.figure for chart in drawn if not chart.steady), folded])
+    return "; error unknown" if error is None else f"; ±{_SPACE}{error:.0%}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Chart:
-    """A drawn chart, and the values of its lines where they are nearly straight; empty where they are not."""
+class _Drawn:
+    """A chart, and the values of its lines where they are nearly straight; empty where they are not."""
 
-    title: str
-    figure: html.Markup
+    chart: Chart
     steady: str
 
 
@@ -140,7 +152,8 @@ _STEADY = 0.02
 """Of its largest value, by which a line may change that is called straight."""
 
 
-def _drawn(simulation: Simulation) -> Iterator[_Chart]:
+def _charts(simulation: Simulation) -> Iterator[_Drawn]:
+    """Yield charts of what changed over time, and of what did not."""
     moments, budgets = simulation.played.moments, simulation.budgets
     yield _chart("Frames per second", moments, [("fps", lambda one: one.fps)], significant)
     latency: list[tuple[str, _Value]] = [("p99", lambda one: one.p99_ms), ("p50", lambda one: one.p50_ms)]
@@ -173,28 +186,29 @@ def _chart(
     lines: Iterable[tuple[str, _Value]],
     show: Callable[[float], str],
     limit: float | None = None,
-) -> _Chart:
+) -> _Drawn:
     series = [Series(label, [value(one) for one in moments]) for label, value in lines]
     drawn = series_chart([one.at_s for one in moments], series, title=title, show=show, limit=limit)
     known = [[value for value in one.values if value is not None] for one in series]
     is_flat = all(values and max(values) - min(values) <= _STEADY * abs(max(values)) for values in known)
     steady = ", ".join(show(values[-1]) for values in known) if is_flat else ""
-    return _Chart(title, html.tag("figure", html.tag("figcaption", title), drawn), steady)
+    keys = [(one.label, f"line{number}") for number, one in enumerate(series)] if len(series) > 1 else []
+    return _Drawn(Chart(drawn, title, keys), steady)
 
 
-def _stages(simulation: Simulation) -> html.Markup:
+def _stages(simulation: Simulation) -> Table:
     stages = simulation.played.stages
-    columns = [html.Column("Stage", list(stages))]
+    columns = [Column("Stage", list(stages), "wrap")]
     for head, name in (("In", "results_in"), ("Out", "results_out"), ("Dropped", "dropped")):
         counts = [getattr(one, name) for one in stages.values()]
-        columns.append(html.Column(head, [html.Cell(f"{count:,}", count) for count in counts], "number"))
-    return html.table("Stage by stage", columns)
+        columns.append(Column(head, [Cell(f"{count:,}", count) for count in counts], "number"))
+    return Table("Stage by stage", columns)
 
 
 _QUEUES = 16  # rows of queues that are drawn
 
 
-def _second(second: Second) -> html.Markup:
+def _second(second: Second) -> Part:
     """Return accelerators and cores, with the queues below, and a table of each stage's times."""
     found = lanes(second)
     stages = list(dict.fromkeys(span.stage for lane in found for span in lane.spans))
@@ -215,17 +229,16 @@ def _second(second: Second) -> html.Markup:
     cores = f" Cores that worked, of {len(second.cores)}." if second.cores else ""
     if any(lane.name == SHARED for lane in found):
         cores += " Shared: while more threads work than there are cores."
-    keys = [html.tag("span", stage, class_=f"key hue{hue}") for stage, hue in hues.items()]
-    caption = html.tag(
-        "figcaption",
-        f"What ran where from {shown}{late}{cut}.{cores} {queues}{others}",
-        html.tag("span", *keys, class_="legend"),
-    )
-    title = "Accelerators, processor cores and queues over time"
     drawn = timeline_chart(
-        (second.start_ms, second.end_ms), tracks, steps, title=title, show=lambda value: f"{value / 1e3:g} s"
+        (second.start_ms, second.end_ms),
+        tracks,
+        steps,
+        title="Accelerators, processor cores and queues over time",
+        show=lambda value: f"{value / 1e3:g} s",
     )
-    return html.join([html.tag("figure", caption, drawn), _took(found)])
+    caption = f"What ran where from {shown}{late}{cut}.{cores} {queues}{others}"
+    keys = tuple((stage, f"hue{hue}") for stage, hue in hues.items())
+    return Part(charts=(Chart(drawn, caption, keys),), tables=(_took(found),))
 
 
 def track_of(lane: Lane, hues: Mapping[str, int]) -> Track:
@@ -243,7 +256,7 @@ def track_of(lane: Lane, hues: Mapping[str, int]) -> Track:
     return Track(lane.name, spans, {hue: "\n".join(lines) for hue, lines in words.items()})
 
 
-def _took(found: Sequence[Lane]) -> html.Markup:
+def _took(found: Sequence[Lane]) -> Table:
     """Return the same in numbers; stages that may run on any core have one row."""
     rows: dict[tuple[str, str], dict[tuple[float, float], float]] = {}
     for lane in found:
@@ -254,30 +267,31 @@ def _took(found: Sequence[Lane]) -> html.Markup:
     took = [list(times.values()) for times in rows.values()]
     totals = [sum(times) for times in took]
     means = [total / len(times) for total, times in zip(totals, took, strict=True)]
-    return html.table(
+    return Table(
         "What each stage took",
         [
-            html.Column("Stage", [stage for stage, _ in rows], "wrap"),
-            html.Column("On", [where for _, where in rows], "minor"),
-            html.Column("Times", [html.Cell(f"{len(times):,}", len(times)) for times in took], "number"),
-            html.Column("ms each", [html.Cell(significant(mean), mean) for mean in means], "number"),
-            html.Column("longest", [html.Cell(significant(max(times)), max(times)) for times in took], "number"),
-            html.Column("in all", [html.Cell(significant(total), total) for total in totals], "number"),
+            Column("Stage", [stage for stage, _ in rows], "wrap"),
+            Column("On", [where for _, where in rows], "minor"),
+            Column("Times", [Cell(f"{len(times):,}", len(times)) for times in took], "number"),
+            Column("ms each", [Cell(significant(mean), mean) for mean in means], "number"),
+            Column("longest", [Cell(significant(max(times)), max(times)) for times in took], "number"),
+            Column("in all", [Cell(significant(total), total) for total in totals], "number"),
         ],
         sortable=True,
     )
 
 
-def _governor(governed: GovernorReport) -> html.Markup:
+def _governor(governed: GovernorReport) -> Part:
     if not governed.events:
-        return html.paragraph(f"Nothing: {governed.setting} kept the budgets all the time.")
+        return Part(f"Nothing: {governed.setting} kept the budgets all the time.")
     events = governed.events
-    return html.table(
+    table = Table(
         "What the governor did",
         [
-            html.Column("At", [html.Cell(f"{one.at_s:.1f} s", one.at_s) for one in events], "number"),
-            html.Column("What", [one.kind for one in events]),
-            html.Column("Then", [one.setting for one in events]),
-            html.Column("Why", [one.reason for one in events], "prose"),
+            Column("At", [Cell(f"{one.at_s:.1f} s", one.at_s) for one in events], "number"),
+            Column("What", [one.kind for one in events]),
+            Column("Then", [one.setting for one in events]),
+            Column("Why", [one.reason for one in events], "prose"),
         ],
     )
+    return Part(tables=(table,))

@@ -4,12 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from markupsafe import Markup
+
 from edgert.placement.plan_record import EngineRow, ModelRow
 from edgert.placement.problem import Edge, Network
 from edgert.planner import plan_text
-from edgert.report import diagram, html, scatter
-from edgert.report.chart import length_bar
+from edgert.report import diagram, scatter
 from edgert.report.numbers import counted, share, significant, size
+from edgert.report.page import Cell, Column, Table
 
 MOST_BOXES = 64
 """Units that one image shows; of more it shows blocks."""
@@ -65,61 +67,90 @@ def half_of(rows: Sequence[UnitRow]) -> int:
     return next((count for count, part in enumerate(parts, 1) if part >= 0.5 - 1e-9), 0)
 
 
-def model_section(model: ModelRow, name: str, *, is_whole: bool) -> html.Markup:
-    """Return every engine of a model, the one with the most frames first.
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Boxes and lines as SVG, with the legend of their colors.
 
-    Args:
-        model: the model's row of the plan.
-        name: of the section, for links inside it.
-        is_whole: whether every unit is drawn and listed; otherwise blocks, and the slowest units.
+    Attributes:
+        image: SVG of its natural size.
+        title: what is drawn.
+        unit: of the numbers that colors stand for.
+        keys: (words, class) of the colors.
     """
-    engines = sorted(model.engines, key=lambda engine: -engine.share)
-    times = html.paragraph(
-        f"{significant(model.rate_hz)} runs a second asked; one run alone takes {significant(model.latency_ms)} ms."
-    )
-    parts = (_engine(model, engine, f"{name}-{number}", is_whole) for number, engine in enumerate(engines))
-    return html.join([times, *parts])
 
-
-def _engine(model: ModelRow, engine: EngineRow, name: str, is_whole: bool) -> html.Markup:
-    rows, network = unit_rows(model.network, engine), model.network
-    keys = [html.tag("span", one, class_=f"key {one}") for one in engine.accelerators]
-    drawn = [html.tag("p", plan_text.share_text(engine), ": ", html.tag("span", *keys), class_="legend")]
-    half = half_of(rows)
-    if len(rows) > 1:
-        few = f"{half} of {counted(len(rows), 'unit')} {'takes' if half == 1 else 'take'} half of the time."
-        drawn.append(html.paragraph(few))
-    if len(rows) > MOST_BOXES:
-        drawn.append(_figure(_blocks(network, engine, rows), "milliseconds of a block", name))
-        if is_whole:
-            whole = _figure(_units(network, engine, rows), "milliseconds of a unit", f"{name}-all")
-            summary = html.tag("summary", f"All {counted(len(rows), 'unit')} drawn")
-            drawn.append(html.tag("details", summary, whole, id=f"{name}-all", class_="all"))
-    elif rows:
-        drawn.append(_figure(_units(network, engine, rows), "milliseconds of a unit", name))
-    listed = sorted(rows, key=lambda row: -row.time_ms)
-    if not is_whole and len(rows) > _SLOWEST:
-        drawn.append(html.paragraph(f"The {_SLOWEST} slowest; a plan of this board alone lists and draws all of them."))
-        listed = listed[:_SLOWEST]
-    return html.join([*drawn, _table(model.name, listed)])
+    image: Markup
+    title: str
+    unit: str
+    keys: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawing:
-    boxes: Sequence[diagram.Box]
-    lines: Sequence[diagram.Line]
-    heat: scatter.Heat
+class EngineView:
+    """What a page shows of one engine.
+
+    Attributes:
+        id: of the element with all units drawn.
+        share: what the engine runs.
+        accelerators: in the order of the legend.
+        few: how few units take half of the time.
+        main: units, or blocks of them where there are many.
+        whole: all units, where ``main`` has blocks; None: they are not drawn.
+        remark: what is left out of the table.
+        table: units, the slowest first; it can be sorted and searched.
+    """
+
+    id: str
+    share: str
+    accelerators: tuple[str, ...]
+    few: str
+    main: Drawing | None
+    whole: Drawing | None
+    remark: str
+    table: Table
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """A section on a model: its id and title, a sentence, and every engine, the one with the most frames first."""
+
+    id: str
     title: str
+    about: str
+    engines: tuple[EngineView, ...]
 
 
-def _figure(drawing: _Drawing, unit: str, name: str) -> html.Markup:
-    image = diagram.network_image(drawing.boxes, drawing.lines, title=drawing.title)
-    caption = html.tag("figcaption", scatter.heat_legend(drawing.heat, unit, significant))
-    viewport = html.tag("div", image, class_="viewport", tabindex=0, role="group", aria_label=drawing.title)
-    return html.tag("figure", caption, viewport, data_whole=f"{name}-all")
+def model_view(model: ModelRow, name: str, title: str, *, is_whole: bool) -> ModelView:
+    """Return what is shown of a model.
+
+    Args:
+        model: the model's row of the plan.
+        name: id of the section, for links inside it.
+        title: of the section.
+        is_whole: whether every unit is drawn and listed; otherwise blocks, and the slowest units.
+    """
+    engines = sorted(model.engines, key=lambda engine: -engine.share)
+    about = f"{significant(model.rate_hz)} runs a second asked; one run alone takes {significant(model.latency_ms)} ms."
+    views = (_engine(model, engine, f"{name}-{number}-all", is_whole) for number, engine in enumerate(engines))
+    return ModelView(name, title, about, tuple(views))
 
 
-def _units(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> _Drawing:
+def _engine(model: ModelRow, engine: EngineRow, name: str, is_whole: bool) -> EngineView:
+    rows, network = unit_rows(model.network, engine), model.network
+    is_large = len(rows) > MOST_BOXES
+    half = half_of(rows)
+    few = f"{half} of {counted(len(rows), 'unit')} {'takes' if half == 1 else 'take'} half of the time."
+    listed, remark = sorted(rows, key=lambda row: -row.time_ms), ""
+    if not is_whole and len(rows) > _SLOWEST:
+        remark = f"The {_SLOWEST} slowest; a plan of this board alone lists and draws all of them."
+        listed = listed[:_SLOWEST]
+    main = _blocks(network, engine, rows) if is_large else _units(network, engine, rows) if rows else None
+    whole = _units(network, engine, rows) if is_large and is_whole else None
+    few = few if len(rows) > 1 else ""
+    share_text = plan_text.share_text(engine)
+    return EngineView(name, share_text, engine.accelerators, few, main, whole, remark, _table(model.name, listed))
+
+
+def _units(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Drawing:
     heat = scatter.heat_of([row.time_ms for row in rows])
     groups = [n for n, block in enumerate(_grouped(rows)) for _ in range(block.first, block.end)]
     boxes = []
@@ -131,7 +162,13 @@ def _units(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> _Dra
             )
         )
     lines = [line for edge in network.edges for line in _lines(edge, engine, network.home)]
-    return _Drawing(boxes, lines, heat, "units, colored by time, striped by accelerator")
+    return _drawn(boxes, lines, heat, "unit")
+
+
+def _drawn(boxes: Sequence[diagram.Box], lines: Sequence[diagram.Line], heat: scatter.Heat, what: str) -> Drawing:
+    title = f"{what}s of the network, colored by time, striped by accelerator"
+    image = diagram.network_image(boxes, lines, title=title)
+    return Drawing(image, title, f"milliseconds of a {what}", scatter.heat_keys(heat, significant))
 
 
 def _about(row: UnitRow) -> Iterator[str]:
@@ -146,7 +183,7 @@ def _grouped(rows: Sequence[UnitRow]) -> tuple[diagram.Block, ...]:
     return diagram.blocks_of([row.name for row in rows], MOST_BOXES)
 
 
-def _blocks(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> _Drawing:
+def _blocks(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Drawing:
     """Return a readable number of boxes, each of the units of one block."""
     blocks = _grouped(rows)
     owner = [number for number, block in enumerate(blocks) for _ in range(block.first, block.end)]
@@ -172,7 +209,7 @@ def _blocks(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> _Dr
         diagram.Line(first, last, "\n".join(_first(found)), any(one.crosses for one in found))
         for (first, last), found in joined.items()
     ]
-    return _Drawing(boxes, lines, heat, "blocks of units, colored by time, striped by accelerator")
+    return _drawn(boxes, lines, heat, "block")
 
 
 def _first(lines: Sequence[diagram.Line], most: int = 4) -> Iterator[str]:
@@ -193,29 +230,20 @@ def _lines(edge: Edge, engine: EngineRow, home: str) -> Iterator[diagram.Line]:
         yield diagram.Line(edge.producer, consumer, detail, source != target)
 
 
-def _table(model: str, rows: Sequence[UnitRow]) -> html.Markup:
-    """Return the table of units, the slowest first; it can be sorted and searched."""
+def _table(model: str, rows: Sequence[UnitRow]) -> Table:
     most = max((row.part for row in rows), default=1.0) or 1.0
-    table = html.table(
-        f"Units of {model}",
-        [
-            html.Column("Nr.", [row.number for row in rows], "minor number"),
-            html.Column("Unit", [html.code(row.name) for row in rows], "name"),
-            html.Column("On", [row.on for row in rows]),
-            html.Column("ms", [html.Cell(significant(row.time_ms), row.time_ms) for row in rows], "number"),
-            html.Column("of the time", [html.Cell(share(row.part), row.part) for row in rows], "number"),
-            html.Column(
-                "of the longest",
-                [length_bar(row.part / most, strong=row.part > most / 2) for row in rows],
-                "minor length",
-            ),
-            html.Column("mJ", [html.Cell(significant(row.energy_mj), row.energy_mj) for row in rows], "minor number"),
-            html.Column("Elsewhere", [_elsewhere(row.others_ms.items()) for row in rows], "minor"),
-        ],
-        head=1,
-        sortable=True,
+    lengths = [Cell("", row.part / most, look="strong" if row.part > most / 2 else "") for row in rows]
+    columns = (
+        Column("Nr.", [row.number for row in rows], "minor number"),
+        Column("Unit", [row.name for row in rows], "name"),
+        Column("On", [row.on for row in rows]),
+        Column("ms", [Cell(significant(row.time_ms), row.time_ms) for row in rows], "number"),
+        Column("of the time", [Cell(share(row.part), row.part) for row in rows], "number"),
+        Column("of the longest", lengths, "minor length"),
+        Column("mJ", [Cell(significant(row.energy_mj), row.energy_mj) for row in rows], "minor number"),
+        Column("Elsewhere", [_elsewhere(row.others_ms.items()) for row in rows], "minor"),
     )
-    return html.tag("div", table, class_="searchable", data_what="units")
+    return Table(f"Units of {model}", columns, head=1, sortable=True)
 
 
 def _elsewhere(times_ms: Iterable[tuple[str, float]]) -> str:

@@ -16,7 +16,7 @@ from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.quantizer import Recipe
 from edgert.quantization.scheme.units import Target
-from edgert.report.quantization_record import AccuracyRow, Note, Part, Provenance, QuantizationReport
+from edgert.report.quantization_record import AccuracyRow, Missing, Note, Provenance, QuantizationReport
 
 # Where a report's numbers come from: settings, versions, machine.
 
@@ -174,7 +174,7 @@ def describe(
     if config.quantize.equalize and all(one.kind != describe_layers.EQUALIZATION for one in changes):
         text = f"{describe_layers.EQUALIZATION} was requested and found no channels that could be scaled."
         notes.append(Note(text, level="note"))
-    absent: dict[Part, str] = {}
+    absent: dict[Missing, str] = {}
     if outcome.evaluation is None:
         by_user = "Accuracy was not measured: the user's own code reads the outputs."
         absent["accuracy"] = by_user if isinstance(config.task, PythonTask) else "Accuracy was not measured."

@@ -18,7 +18,7 @@ from edgert.quantization.run import Run
 from edgert.quantization.section import ModelSection, model_section
 from edgert.quantization.variants import Version, Wanted, versions
 from edgert.report.quantization_page import save
-from edgert.report.quantization_record import REFERENCE, Note, Part, QuantizationReport, SpeedRow
+from edgert.report.quantization_record import REFERENCE, Missing, Note, QuantizationReport, SpeedRow
 from edgert.reporter import OnProgress, Reporter, reporter_of
 from edgert.stages.decode.kinds import labels_of
 
@@ -40,7 +40,7 @@ def _in_detail(main: Version, labeled: bool, command: str) -> QuantizationReport
     report = describe(made.outcome(labeled), made.config, command=command, source=made.source)
     if not main.emulated:
         return report
-    absent: dict[Part, str] = {"speed": _NO_SPEED, "corrections": "An emulation does not show what was changed."}
+    absent: dict[Missing, str] = {"speed": _NO_SPEED, "corrections": "An emulation does not show what was changed."}
     return replace(report, target=f"{report.target}, emulated", notes=(_EMULATION, *report.notes), absent=absent)
 
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import fmean, linear_regression
 
-from edgert.report.html import Markup, shape, tag, visible
+from markupsafe import Markup
+
+from edgert.report.svg import element, visible
 
 _SWEEPS = 8  # down and up in turns; more changed nothing in the networks tried
 _DUMMY = 0.4  # space that a passing line takes, in boxes
@@ -185,9 +187,9 @@ def network_image(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) ->
     width, height = (round(rooms) + 2 * _MARGIN for rooms in (layout.width * _ROOM_X, layout.height * _ROOM_Y))
     drawn = [_line(line, route) for line, route in zip(lines, layout.routes, strict=True)]
     drawn += [_box(box, place) for box, place in zip(boxes, layout.places, strict=True)]
-    return tag(
+    return element(
         "svg",
-        tag("title", title),
+        element("title", title),
         *drawn,
         class_="network",
         role="img",
@@ -225,15 +227,15 @@ def _box(box: Box, place: Point) -> Markup:
     middle = left + (_BOX_X + _STRIPE_X) / 2
     stripes, at = [], top
     for name, part in box.shares.items():
-        stripes.append(shape("rect", x=left, y=at, width=_STRIPE_X, height=_BOX_Y * part, class_=f"stripe {name}"))
+        stripes.append(element("rect", x=left, y=at, width=_STRIPE_X, height=_BOX_Y * part, class_=f"stripe {name}"))
         at += _BOX_Y * part
-    return tag(
+    return element(
         "g",
-        tag("title", f"{visible(box.name)}\n{box.detail}".strip()),
-        shape("rect", x=left, y=top, width=_BOX_X, height=_BOX_Y),
+        element("title", f"{visible(box.name)}\n{box.detail}".strip()),
+        element("rect", x=left, y=top, width=_BOX_X, height=_BOX_Y),
         *stripes,
-        tag("text", short, x=middle, y=top + 16),
-        tag("text", box.note[:_SMALL_LETTERS], x=middle, y=top + 31, class_="note") if box.note else "",
+        element("text", short, x=middle, y=top + 16),
+        element("text", box.note[:_SMALL_LETTERS], x=middle, y=top + 31, class_="note") if box.note else "",
         class_=f"{'block' if box.is_block else 'unit'} heat{box.heat}",
         data_name=None if box.is_block else box.name.lower(),
         data_group=box.group,
@@ -252,7 +254,7 @@ def _line(line: Line, route: Sequence[Point]) -> Markup:
         path.append(f"V{top + _BOX_Y:.1f}")
     path.pop()  # the line ends where its last box begins
     kind = "tensor crosses" if line.crosses else "tensor"
-    return tag("g", tag("title", line.detail), shape("path", d=" ".join(path)), class_=kind)
+    return element("g", element("title", line.detail), element("path", d=" ".join(path)), class_=kind)
 
 
 # Names of units in blocks, by what they have in common.

@@ -1,73 +1,105 @@
 """A quantization report as one HTML file that needs nothing else, with the verdict in one sentence."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from edgert.files import replace_text
-from edgert.report import html
+from edgert.report import page
 from edgert.report import quantization_sections as sections
 from edgert.report.numbers import counted, difference, is_same, milliseconds, score, size, times
-from edgert.report.quantization_record import REFERENCE, AccuracyRow, Figure, QuantizationReport, Verdict
+from edgert.report.page import Badge, Figure, Part
+from edgert.report.quantization_record import (
+    REFERENCE,
+    AccuracyRow,
+    Correction,
+    Note,
+    QuantizationReport,
+    Verdict,
+)
 
-# The sections on what was done and how: corrections, warnings, settings and provenance.
+_BADGES = {True: ("✓ Budget kept", "good"), False: ("✗ Budget missed", "bad"), None: ("No budget", "open")}
 
-_MANY = 12  # rows from which a list is folded away
-
-
-def correction_section(report: QuantizationReport) -> html.Markup:
-    """Return changes of weights, by kind."""
-    if not report.corrections:
-        return html.paragraph(report.absent.get("corrections", "None: weights were rounded as they are."), "absent")
-    parts = []
-    for kind in dict.fromkeys(one.kind for one in report.corrections):
-        made = [one for one in report.corrections if one.kind == kind]
-        names = [html.join(map(html.code, one.nodes), " → ") for one in made]
-        effects = html.Column("Effect", [one.effect or "–" for one in made], "prose")
-        columns = [html.Column("Layers", names, "name"), effects]
-        whole = html.table(f"{kind}: what was changed", columns)
-        title = f"{kind}, {counted(len(made), 'change')}"
-        if len(made) < _MANY:
-            parts += [html.tag("h3", title), whole]
-        else:
-            parts.append(html.tag("details", html.tag("summary", title), whole))
-    return html.join(parts)
+Fact = tuple[str, str, bool]
+"""A name, its value, and whether the value is code."""
 
 
-def note_section(report: QuantizationReport) -> html.Markup:
-    """Return warnings first, then notes."""
-    notes = sorted(report.notes, key=lambda note: note.level != "warning")
-    if not notes:
-        return html.paragraph("None.")
-    words = (html.tag("b", note.level.capitalize()) for note in notes)
-    texts = (html.join(note.text.strip().splitlines(), html.tag("br")) for note in notes)
-    items = zip(notes, words, texts, strict=True)
-    lines = (html.tag("li", word, " ", text, class_=note.level) for note, word, text in items)
-    return html.tag("ul", *lines, class_="notes")
+@dataclass(frozen=True, slots=True)
+class QuantizationPage:
+    """What the page shows: a field for each section, in order."""
+
+    accuracy: Part
+    speed: Part
+    layers: Part
+    kept: Part
+    activations: sections.Activations
+    corrections: tuple[Correction, ...]
+    no_corrections: str
+    notes: tuple[Note, ...]
+    facts: tuple[Fact, ...]
+    settings: tuple[Fact, ...]
 
 
-def origin_section(report: QuantizationReport) -> html.Markup:
-    """Return everything needed to make the result again."""
+def render(report: QuantizationReport) -> str:
+    """Return the report as a whole HTML document; equal reports give equal text."""
+    shown = QuantizationPage(
+        sections.accuracy(report),
+        sections.speed(report),
+        sections.layers(report),
+        sections.kept(report),
+        sections.activations(report),
+        report.corrections,
+        report.absent.get("corrections", "None: weights were rounded as they are."),
+        tuple(sorted(report.notes, key=lambda note: note.level != "warning")),
+        tuple(_facts(report)),
+        tuple((name, value, True) for name, value in report.settings.items()),
+    )
+    return page.render("quantization.html.j2", _head(report), shown)
+
+
+def save(report: QuantizationReport, path: Path) -> None:
+    """Write the report atomically; missing folders are made.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
+    page.save(path, render(report))
+
+
+def _head(report: QuantizationReport) -> page.Head:
+    verdict, model = judge(report), report.provenance.model
+    badges = [Badge(*_BADGES[verdict.kept])]
+    if warnings := sum(note.level == "warning" for note in report.notes):
+        badges.append(Badge(f"⚠ {counted(warnings, 'warning')}", "warned", "#notes"))
+    return page.Head(
+        f"{model}: {report.precision} report",
+        f"Quantization report{f' for {report.target}' if report.target else ''}",
+        model,
+        verdict.sentence,
+        badges,
+        verdict.cautions,
+        verdict.figures,
+    )
+
+
+def _facts(report: QuantizationReport) -> Iterator[Fact]:
+    """Yield everything needed to make the result again."""
     origin = report.provenance
     images = counted(origin.images, "image") if origin.images is not None else ""
-    facts = {
-        "Model": origin.model,
-        "SHA-256": html.tag("code", origin.digest) if origin.digest else "",
-        "Made for": report.target,
-        "Calibrated on": ", ".join(filter(None, [images, origin.source])),
-        "Thresholds": origin.method,
-        "Command": html.tag("code", origin.command) if origin.command else "",
-        "Machine": origin.machine,
-        "Made": origin.made,
-        "Versions": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
-    }
-    settings = {name: html.tag("code", value) for name, value in report.settings.items()}
-    heading = [html.tag("h3", "Settings"), _facts(settings)] if settings else []
-    return html.join([_facts(facts), *heading])
+    facts = (
+        ("Model", origin.model, False),
+        ("SHA-256", origin.digest, True),
+        ("Made for", report.target, False),
+        ("Calibrated on", ", ".join(filter(None, [images, origin.source])), False),
+        ("Thresholds", origin.method, False),
+        ("Command", origin.command, True),
+        ("Machine", origin.machine, False),
+        ("Made", origin.made, False),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in origin.versions.items()), False),
+    )
+    return (fact for fact in facts if fact[1])
 
 
-def _facts(values: Mapping[str, str]) -> html.Markup:
-    rows = ([html.tag("dt", name), html.tag("dd", value)] for name, value in values.items() if value)
-    return html.tag("dl", *map(html.join, rows))
+# The verdict.
 
 
 def judge(report: QuantizationReport) -> Verdict:
@@ -154,48 +186,3 @@ def _caution(row: AccuracyRow) -> str:
 def _number(value: float, unit: str) -> str:
     """Return a difference without its unit."""
     return difference(value, unit).split("\N{NO-BREAK SPACE}")[0]
-
-
-_SECTIONS = (
-    ("accuracy", "Accuracy", sections.accuracy_section),
-    ("speed", "Speed and size", sections.speed_section),
-    ("layers", "Noise, layer by layer", sections.layer_section),
-    ("kept", "Layers in higher precision", sections.kept_section),
-    ("activations", "Activations and thresholds", sections.tensor_section),
-    ("corrections", "Corrections", correction_section),
-    ("notes", "Warnings and notes", note_section),
-    ("origin", "Settings and provenance", origin_section),
-)
-_BADGES = {True: ("✓ Budget kept", "good"), False: ("✗ Budget missed", "bad"), None: ("No budget", "open")}
-
-
-def render(report: QuantizationReport) -> str:
-    """Return the report as a whole HTML document; equal reports give equal text."""
-    verdict, model = judge(report), report.provenance.model
-    word, kind = _BADGES[verdict.kept]
-    badges = [html.tag("span", word, class_=f"badge {kind}")]
-    if warnings := sum(note.level == "warning" for note in report.notes):
-        badges.append(html.tag("a", f"⚠ {counted(warnings, 'warning')}", href="#notes", class_="badge warned"))
-    # names of metrics have hyphens, where lines should not end
-    words = (
-        html.tag("span", one, class_="whole") if "-" in one else html.escape(one) for one in verdict.sentence.split(" ")
-    )
-    head = html.header(
-        f"Quantization report{f' for {report.target}' if report.target else ''}",
-        model,
-        html.join(words, " "),
-        *(html.paragraph(text, "caution") for text in verdict.cautions),
-        html.figures(verdict.figures),
-        badges=badges,
-    )
-    body = [head, html.columns((name, title, content(report)) for name, title, content in _SECTIONS)]
-    return html.document(f"{model}: {report.precision} report", verdict.sentence, body)
-
-
-def save(report: QuantizationReport, path: Path) -> None:
-    """Write the report atomically; missing folders are made.
-
-    Raises:
-        ArtifactError: the file cannot be written.
-    """
-    replace_text(path, render(report))

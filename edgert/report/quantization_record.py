@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy.typing as npt
 
-Part = Literal["accuracy", "speed", "layers", "tensors", "corrections"]
+from edgert.report.page import Figure
+
+Missing = Literal["accuracy", "speed", "layers", "tensors", "corrections"]
 """Parts of a report that may be missing, with a reason."""
 
 REFERENCE = "FP32"
@@ -212,15 +214,7 @@ class QuantizationReport:
     corrections: tuple[Correction, ...] = ()
     notes: tuple[Note, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-    absent: Mapping[Part, str] = field(default_factory=dict)
-
-
-class Figure(NamedTuple):
-    """A number to print large: its label, its value, and what it was computed from."""
-
-    label: str
-    value: str
-    detail: str
+    absent: Mapping[Missing, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,41 +3,43 @@
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from markupsafe import Markup
 
 from edgert.report import numbers
-from edgert.report.chart import Bar, Interval, Marker, bar_chart, histogram_chart, interval_chart, length_bar
-from edgert.report.html import Cell, Column, Markup, code, join, paragraph, table, tag, visible
+from edgert.report.chart import Bar, Interval, Marker, bar_chart, histogram_chart, interval_chart
 from edgert.report.numbers import counted, decibels, fixed, share, significant
+from edgert.report.page import Cell, Chart, Column, Kind, Part, Table
 from edgert.report.quantization_record import REFERENCE, AccuracyRow, LayerRow, QuantizationReport, SpeedRow, TensorRow
+from edgert.report.svg import visible
 
 # Accuracy, speed and size.
 
 _NO_LABELS = "Without labels, FP32's own answers served as ground truth: this is agreement with FP32, not accuracy."
-_STATES = {True: ("✓ kept", "good"), False: ("✗ missed", "bad"), None: ("–", None)}
+_STATES = {True: Cell("✓ kept", look="good"), False: Cell("✗ missed", look="bad"), None: Cell("–")}
 
 
-def accuracy_section(report: QuantizationReport) -> Markup:
+def accuracy(report: QuantizationReport) -> Part:
     """Return table and chart of every metric; a reason where nothing was scored."""
     rows = report.accuracy
     if not rows:
-        return paragraph(report.absent.get("accuracy", "Accuracy was not measured."), "absent")
+        return Part(absent=report.absent.get("accuracy", "Accuracy was not measured."))
     images = {row.images for row in rows if row.images}
-    parts = []
-    if len(images) == 1:
-        parts.append(paragraph(f"Scored on {counted(images.pop(), 'image')}.", "lead"))
-    if not all(row.labeled for row in rows):
-        parts.append(paragraph(_NO_LABELS, "caution"))
     several = any(row.precision != report.precision for row in rows)
     names = [f"{row.metric}, {row.precision}" if several else row.metric for row in rows]
-    return join([*parts, _table(report, names), *_charts(rows, names)])
+    return Part(
+        f"Scored on {counted(images.pop(), 'image')}." if len(images) == 1 else "",
+        caution="" if all(row.labeled for row in rows) else _NO_LABELS,
+        charts=tuple(_drops(rows, names)),
+        tables=(_scores(report, names),),
+    )
 
 
-def _table(report: QuantizationReport, names: Sequence[str]) -> Markup:
+def _scores(report: QuantizationReport, names: Sequence[str]) -> Table:
     rows = report.accuracy
     result = report.precision if all(row.precision == report.precision for row in rows) else "Result"
     part, unit = (", %", ", points") if all(row.unit == "percent" for row in rows) else ("", "")
@@ -47,18 +49,17 @@ def _table(report: QuantizationReport, names: Sequence[str]) -> Markup:
         Column("Metric", names),
         Column(f"{REFERENCE}{part}", [scored(row.fp32, row.unit) for row in rows], "number"),
         Column(f"{result}{part}", [scored(row.result, row.unit) for row in rows], "number"),
-        Column(f"Drop{unit}", [tag("b", lost(row.drop, row.unit)) for row in rows], "number"),
+        Column(f"Drop{unit}", [Cell(lost(row.drop, row.unit), look="strong") for row in rows], "number"),
     ]
     if any(row.interval for row in rows):
         ends = [[_bare(end, row.unit) for end in row.interval or ()] for row in rows]
         columns.append(Column("95 % interval", [" to ".join(both) or "–" for both in ends], "minor number"))
     if any(row.max_drop is not None for row in rows):
         budgets = ["–" if row.max_drop is None else lost(row.max_drop, row.unit) for row in rows]
-        verdicts = [tag("span", word, class_=kind) for word, kind in (_STATES[row.kept] for row in rows)]
-        columns += [Column("Budget", budgets, "number"), Column("Verdict", verdicts)]
+        columns += [Column("Budget", budgets, "number"), Column("Verdict", [_STATES[row.kept] for row in rows])]
     if len({row.images for row in rows if row.images}) > 1:
         columns.append(Column("Images", [f"{row.images:,}" if row.images else "–" for row in rows], "number"))
-    return table("Accuracy before and after", columns)
+    return Table("Accuracy before and after", columns)
 
 
 def _bare(value: float, unit: str) -> str:
@@ -66,25 +67,20 @@ def _bare(value: float, unit: str) -> str:
     return fixed(value * 100, 2) if unit == "percent" else fixed(value, 4)
 
 
-def _charts(rows: Sequence[AccuracyRow], names: Sequence[str]) -> Iterator[Markup]:
+def _drops(rows: Sequence[AccuracyRow], names: Sequence[str]) -> Iterator[Chart]:
     """Yield one chart for each unit that has an interval or a budget to compare with."""
     for unit, factor, places in (("percent", 100, 1), ("plain", 1, 3)):
         some = [(name, row) for name, row in zip(names, rows, strict=True) if row.unit == unit]
-        some = [(name, row) for name, row in some if math.isfinite(row.drop)]
         if not any(row.interval or row.max_drop is not None for _, row in some):
             continue
         drops = [Interval(name, row.drop, row.interval, row.max_drop, row.kept is False) for name, row in some]
         lines = " Lines are 95 % confidence intervals." if any(row.interval for _, row in some) else ""
         caption = f"Drop from {REFERENCE}{', in points' if unit == 'percent' else ''}: less is better.{lines}"
-        show = partial(_axis, factor=factor, places=places)
-        yield tag("figure", tag("figcaption", caption), interval_chart(drops, title=caption, show=show))
+        yield Chart(interval_chart(drops, title=caption, show=partial(_axis, factor=factor, places=places)), caption)
 
 
 def _axis(value: float, factor: int, places: int) -> str:
     return fixed(value * factor, places)
-
-
-# The section on speed and size.
 
 
 def speed_base(rows: Sequence[SpeedRow], row: SpeedRow) -> SpeedRow | None:
@@ -95,13 +91,12 @@ def speed_base(rows: Sequence[SpeedRow], row: SpeedRow) -> SpeedRow | None:
     return None if row in same[:1] else next(iter(same), None)
 
 
-def speed_section(report: QuantizationReport) -> Markup:
+def speed(report: QuantizationReport) -> Part:
     """Return the time of one inference and the size of the file; a reason where no time was measured."""
-    if report.speed:
-        parts = [paragraph(_lead(report.speed), "lead"), _speed(report)]
-    else:
-        parts = [paragraph(report.absent.get("speed", "Speed was not measured."), "absent")]
-    return join([*parts, *([_sizes(report)] if report.sizes_bytes else [])])
+    sizes = (_sizes(report),) if report.sizes_bytes else ()
+    if not report.speed:
+        return Part(absent=report.absent.get("speed", "Speed was not measured."), tables=sizes)
+    return Part(_lead(report.speed), tables=(_times(report), *sizes))
 
 
 def _lead(rows: Sequence[SpeedRow]) -> str:
@@ -116,10 +111,8 @@ def _is_one(rows: Sequence[SpeedRow], field: str) -> bool:
     return len({getattr(row, field) for row in rows}) == 1
 
 
-def _speed(report: QuantizationReport) -> Markup:
+def _times(report: QuantizationReport) -> Table:
     rows = report.speed
-    longest = max(row.median_ms for row in rows) or 1.0
-    result = [row.precision == report.precision for row in rows]
     bases = [speed_base(rows, row) for row in rows]
     ratios = ["–" if base is None else f"{numbers.times(base.median_ms / row.median_ms)} as fast"
               for base, row in zip(bases, rows, strict=True)]  # fmt: skip
@@ -128,37 +121,35 @@ def _speed(report: QuantizationReport) -> Markup:
         *(Column(field.capitalize(), [getattr(row, field) for row in rows])
           for field in ("engine", "machine") if not _is_one(rows, field)),
         *_measures("Median", [numbers.milliseconds(row.median_ms) for row in rows],
-                   [row.median_ms / longest for row in rows], result),
+                   [row.median_ms for row in rows], [row.precision == report.precision for row in rows]),
         Column(f"Against {REFERENCE}", ratios, "number"),
     ]  # fmt: skip
     if not _is_one(rows, "runs"):
         columns.append(Column("Runs", [f"{row.runs:,}" for row in rows], "number"))
-    return table("Time of one inference", columns)
+    return Table("Time of one inference", columns)
 
 
-def _sizes(report: QuantizationReport) -> Markup:
+def _sizes(report: QuantizationReport) -> Table:
     sizes, before = report.sizes_bytes, report.sizes_bytes.get(REFERENCE)
-    largest = max(sizes.values()) or 1
-    result = [name == report.precision for name in sizes]
+    texts, result = [numbers.size(count) for count in sizes.values()], [name == report.precision for name in sizes]
     parts = [
         "–" if name == REFERENCE or not before else f"{100 * count / before:.0f} %" for name, count in sizes.items()
     ]
     columns = [
         Column("File", list(sizes)),
-        *_measures(
-            "Size", list(map(numbers.size, sizes.values())), [count / largest for count in sizes.values()], result
-        ),
+        *_measures("Size", texts, list(sizes.values()), result),
         Column(f"Of {REFERENCE}", parts, "number"),
     ]
-    return table("Size of the model file", columns)
+    return Table("Size of the model file", columns)
 
 
 def _measures(
-    header: str, texts: Sequence[str], parts: Sequence[float], result: Sequence[bool]
+    header: str, texts: Sequence[str], values: Sequence[float], result: Sequence[bool]
 ) -> tuple[Column, Column]:
     """Return numbers, and bars that repeat them; those of the result stand out."""
-    cells = [tag("b", text) if strong else text for text, strong in zip(texts, result, strict=True)]
-    bars = [length_bar(part, strong=strong) for part, strong in zip(parts, result, strict=True)]
+    looks, largest = ["strong" if strong else "" for strong in result], max(values) or 1.0
+    cells = [Cell(text, look=look) for text, look in zip(texts, looks, strict=True)]
+    bars = [Cell("", value / largest, look=look) for value, look in zip(values, looks, strict=True)]
     return Column(header, cells, "number"), Column("of the largest", bars, "length")
 
 
@@ -169,45 +160,38 @@ _LOUD = 9.5  # times the signal: from here on percent stop helping
 _NOT_KNOWN = -math.inf  # sorts below every measured value
 
 
-def layer_section(report: QuantizationReport) -> Markup:
+def layers(report: QuantizationReport) -> Part:
     """Return noise layer by layer: a chart, the worst by name, all of them folded."""
-    layers = report.layers
-    known = [layer.sqnr_db for layer in layers if layer.sqnr_db is not None and not math.isnan(layer.sqnr_db)]
+    rows = report.layers
+    known = [layer.sqnr_db for layer in rows if layer.sqnr_db is not None and not math.isnan(layer.sqnr_db)]
     if not known:
-        return paragraph(report.absent.get("layers", "The noise of single layers was not measured."), "absent")
-    finite = sorted((_order(layer), place) for place, layer in enumerate(layers) if math.isfinite(_order(layer)))
+        return Part(absent=report.absent.get("layers", "The noise of single layers was not measured."))
+    finite = sorted((_order(layer), place) for place, layer in enumerate(rows) if math.isfinite(_order(layer)))
     worst = [place for _, place in finite[:_WORST]]
     lead = f"Half of the layers have more than {decibels(statistics.median(known))}"
     if worst:
         low, _ = finite[0]
         lead += f"; the noisiest has {decibels(low)}, where the noise is {_noise(low)} as large as the signal"
-    places = range(len(layers))
+    places = range(len(rows))
     columns = [_numbers(places), *_columns(report, places), Column("SQNR", _noises(report, places), "number")]
-    whole = table("All layers in graph order", columns, head=1, sortable=True)
-    return join(
-        [
-            paragraph(f"{lead}.", "lead"),
-            _chart(report, worst),
-            tag("h3", "The noisiest layers"),
-            _worst_table(report, worst),
-            *_costliest(report),
-            tag("details", tag("summary", f"All {counted(len(layers), 'layer')} as a table"), whole),
-        ]
-    )
+    folded = f"All {counted(len(rows), 'layer')} as a table"
+    whole = Table("All layers in graph order", columns, head=1, sortable=True, folded=folded)
+    tables = (_noisiest(report, worst), *_costliest(report), whole)
+    return Part(f"{lead}.", charts=(_noise_chart(report, worst),), tables=tables)
 
 
-def kept_section(report: QuantizationReport) -> Markup:
+def kept(report: QuantizationReport) -> Part:
     """Return layers that compute in another precision than the result's, and why."""
-    kept = [place for place, layer in enumerate(report.layers) if layer.precision != report.precision]
+    places = [place for place, layer in enumerate(report.layers) if layer.precision != report.precision]
     if not report.layers:
-        return paragraph("Nothing is known of single layers.", "absent")
-    if not kept:
-        return paragraph(f"None: all {counted(len(report.layers), 'layer')} compute in {report.precision}.")
-    reasons = [report.layers[place].reason or "no reason given" for place in kept]
-    columns = [_numbers(kept), *_columns(report, kept, "minor number"), Column("Why", reasons, "prose")]
-    verb = "does" if len(kept) == 1 else "do"
-    lead = f"{counted(len(kept), 'layer')} of {len(report.layers)} {verb} not compute in {report.precision}."
-    return join([paragraph(lead, "lead"), table("Layers in another precision", columns, head=1)])
+        return Part(absent="Nothing is known of single layers.")
+    if not places:
+        return Part(f"None: all {counted(len(report.layers), 'layer')} compute in {report.precision}.")
+    reasons = [report.layers[place].reason or "no reason given" for place in places]
+    columns = [_numbers(places), *_columns(report, places, "minor number"), Column("Why", reasons, "prose")]
+    verb = "does" if len(places) == 1 else "do"
+    lead = f"{counted(len(places), 'layer')} of {len(report.layers)} {verb} not compute in {report.precision}."
+    return Part(lead, tables=(Table("Layers in another precision", columns, head=1, stacked=True),))
 
 
 def _noise(sqnr_db: float) -> str:
@@ -216,71 +200,67 @@ def _noise(sqnr_db: float) -> str:
     return f"{significant(100 * ratio, 2)}\N{NO-BREAK SPACE}%" if ratio < _LOUD else f"{significant(ratio, 2)} times"
 
 
-def _chart(report: QuantizationReport, worst: Sequence[int]) -> Markup:
+def _noise_chart(report: QuantizationReport, worst: Sequence[int]) -> Chart:
     marks = {place: str(rank) for rank, place in enumerate(worst, 1)}
     bars = [
         Bar(
             layer.sqnr_db,
-            f"{place + 1}. {layer.name} ({layer.op}, {layer.precision}): {decibels(layer.sqnr_db)}",
+            f"{place + 1}. {visible(layer.name)} ({layer.op}, {layer.precision}): {decibels(layer.sqnr_db)}",
             marks.get(place, ""),
             layer.precision != report.precision,
         )
         for place, layer in enumerate(report.layers)
     ]
     others = sorted({layer.precision for layer in report.layers} - {report.precision})
-    key = [tag("span", "the noisiest, numbered", class_="key worst")]
+    keys = [("the noisiest, numbered", "worst")]
     if others:
-        key.append(tag("span", f"underlined: in {' or '.join(others)}", class_="key rug"))
-    caption = "Signal to quantization noise (SQNR) of every layer's output, in graph order: higher is better."
+        keys.append((f"underlined: in {' or '.join(others)}", "rug"))
+    title = "Signal to quantization noise (SQNR) of every layer's output, in graph order: higher is better."
     sides = " On the left in dB; on the right the noise as a part of the signal, both root mean square."
-    legend = tag("span", *key, class_="legend")
-    chart = bar_chart(bars, title=caption, grid=lambda value: (f"{fixed(value, 0)} dB", _noise(value)))
-    return tag("figure", tag("figcaption", caption, sides, legend), chart)
+    drawn = bar_chart(bars, title=title, left=lambda value: f"{fixed(value, 0)} dB", right=_noise)
+    return Chart(drawn, title + sides, tuple(keys))
 
 
-def _worst_table(report: QuantizationReport, worst: Sequence[int]) -> Markup:
+def _noisiest(report: QuantizationReport, worst: Sequence[int]) -> Table:
     known = [report.layers[place].sqnr_db or 0.0 for place in worst]
     columns = [
-        Column("Rank", [tag("b", rank, class_="bad") for rank in range(1, len(worst) + 1)], "number"),
+        Column("Rank", [Cell(rank, look="bad") for rank in range(1, len(worst) + 1)], "number"),
         *_columns(report, worst),
         Column("SQNR", [decibels(value) for value in known], "number"),
         Column("Noise", [_noise(value) for value in known], "minor number"),
     ]
-    return table("The noisiest layers", columns, head=1)
+    return Table("The noisiest layers", columns, head=1, heading="The noisiest layers")
 
 
-def _costliest(report: QuantizationReport) -> list[Markup]:
-    """Return the layers to look at first when a budget is missed."""
+def _costliest(report: QuantizationReport) -> Iterator[Table]:
+    """Yield the layers to look at first when a budget is missed."""
     costs = [(layer.cost, -place) for place, layer in enumerate(report.layers) if layer.cost is not None]
     places = [-place for cost, place in sorted(costs, reverse=True)[:_WORST] if cost > 0]
-    if not places:
-        return []
-    columns = [_numbers(places), *_columns(report, places), Column("SQNR", _noises(report, places), "minor number")]
-    return [tag("h3", "The costliest layers"), table("The costliest layers", columns, head=1)]
+    if places:
+        columns = [_numbers(places), *_columns(report, places), Column("SQNR", _noises(report, places), "minor number")]
+        yield Table("The costliest layers", columns, head=1, heading="The costliest layers")
 
 
 def _noises(report: QuantizationReport, places: Sequence[int]) -> list[Cell]:
-    layers = [report.layers[place] for place in places]
-    return [Cell(decibels(layer.sqnr_db), _order(layer)) for layer in layers]
+    found = [report.layers[place] for place in places]
+    return [Cell(decibels(layer.sqnr_db), _order(layer)) for layer in found]
 
 
 def _numbers(places: Sequence[int]) -> Column:
     return Column("Nr.", [place + 1 for place in places], "minor number")
 
 
-def _columns(
-    report: QuantizationReport, places: Sequence[int], cost: Literal["number", "minor number"] = "number"
-) -> list[Column]:
+def _columns(report: QuantizationReport, places: Sequence[int], cost: Kind = "number") -> list[Column]:
     """Return the columns that every table has for a layer; the name comes first."""
-    layers = [report.layers[place] for place in places]
+    found = [report.layers[place] for place in places]
     columns = [
-        Column("Layer", [code(layer.name) for layer in layers], "name"),
-        Column("Op", [layer.op for layer in layers]),
-        Column("Type", [layer.precision for layer in layers]),
+        Column("Layer", [layer.name for layer in found], "name"),
+        Column("Op", [layer.op for layer in found]),
+        Column("Type", [layer.precision for layer in found]),
     ]
-    if any(layer.cost is not None for layer in layers):
+    if any(layer.cost is not None for layer in found):
         header = f"Cost alone{f', {report.cost_meaning}' if report.cost_meaning else ''}"
-        known = [Cell("–", _NOT_KNOWN) if one.cost is None else Cell(significant(one.cost), one.cost) for one in layers]
+        known = [Cell("–", _NOT_KNOWN) if one.cost is None else Cell(significant(one.cost), one.cost) for one in found]
         columns.append(Column(header, known, cost))
     return columns
 
@@ -292,7 +272,6 @@ def _order(layer: LayerRow) -> float:
 # The section on activations: what values tensors have, and where they are clipped.
 
 _OPEN = 6
-_NAMED = 3
 _LEVELS = 127  # of int8 on each side of zero
 _TENSOR_LEAD = (
     "How often each magnitude |x| occurred during calibration, counts on a logarithmic scale: {}, by the noise that "
@@ -301,10 +280,35 @@ _TENSOR_LEAD = (
 )
 
 
-def tensor_section(report: QuantizationReport) -> Markup:
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The histogram of one tensor, or of several that have the same.
+
+    Attributes:
+        names: of the tensors; the first represents all.
+        drawn: SVG; empty for a tensor that is always zero.
+        facts: in one line.
+    """
+
+    names: tuple[str, ...]
+    drawn: Markup
+    facts: str
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """The section: histograms that are open, and those that are folded, of ``more`` tensors."""
+
+    about: Part
+    opened: tuple[Card, ...] = ()
+    folded: tuple[Card, ...] = ()
+    more: int = 0
+
+
+def activations(report: QuantizationReport) -> Activations:
     """Return histograms: those that lose most are open, the others folded in graph order."""
     if not report.tensors:
-        return paragraph(report.absent.get("tensors", "No activations were counted."), "absent")
+        return Activations(Part(absent=report.absent.get("tensors", "No activations were counted.")))
     same: dict[object, list[TensorRow]] = {}  # with one and the same histogram, as before and after a transposition
     for row in report.tensors:
         key = (row.counts.tobytes(), row.exponent, row.amax, row.threshold, *row.thresholds.items())
@@ -314,16 +318,18 @@ def tensor_section(report: QuantizationReport) -> Markup:
     worst = sorted(range(len(groups)), key=noise.__getitem__)[:_OPEN]
     rest = [place for place in range(len(groups)) if place not in worst]
     rows = max(len(row.thresholds) + (row.used is not None) for row in report.tensors)
-    opened, folded = (
-        tag("div", *(_card(groups[place], noise[place], rows) for place in places), class_="cards")
-        for places in (worst, rest)
-    )
     which = f"the {_OPEN} histograms that lose most of {len(groups)}" if rest else "all histograms"
-    parts = [paragraph(_TENSOR_LEAD.format(which), "lead"), opened]
-    if rest:
-        count = counted(sum(len(groups[place]) for place in rest), "tensor")
-        parts.append(tag("details", tag("summary", f"The other {count}, in graph order"), folded, class_="filtered"))
-    return join(parts)
+    opened, folded = (tuple(_card(groups[place], noise[place], rows) for place in places) for places in (worst, rest))
+    return Activations(Part(_TENSOR_LEAD.format(which)), opened, folded, sum(len(card.names) for card in folded))
+
+
+def _card(same: Sequence[TensorRow], sqnr_db: float, rows: int) -> Card:
+    row, names = same[0], tuple(one.name for one in same)
+    if row.amax <= 0:
+        return Card(names, Markup(""), "Always zero: nothing to choose a threshold from.")
+    title = f"Histogram of {visible(row.name)}"
+    drawn = histogram_chart(row.counts, _bin_width(row), row.amax, _markers(row), title=title, rows=rows)
+    return Card(names, drawn, " · ".join(_facts(row, sqnr_db)))
 
 
 def own_sqnr_db(row: TensorRow) -> float:
@@ -353,24 +359,6 @@ def _bin_width(row: TensorRow) -> float:
     return math.ldexp(1.0, row.exponent) / len(row.counts)
 
 
-def _card(same: Sequence[TensorRow], sqnr_db: float, rows: int) -> Markup:
-    """Return one histogram; the first tensor that has it, in graph order, represents all."""
-    row = same[0]
-    body = [tag("figcaption", code(row.name))]
-    if row.amax <= 0:
-        body.append(paragraph("Always zero: nothing to choose a threshold from.", "absent"))
-    else:
-        title = f"Histogram of {visible(row.name)}"
-        body.append(histogram_chart(row.counts, _bin_width(row), row.amax, _markers(row), title=title, rows=rows))
-        body.append(paragraph(_facts(row, sqnr_db), "facts"))
-    if len(same) > 1:
-        others = join((code(one.name) for one in same[1 : _NAMED + 1]), ", ")
-        more = f" and {len(same) - _NAMED - 1} more" if len(same) > _NAMED + 1 else ""
-        body.append(paragraph(join(["the same in ", others, more]), "facts"))
-    names = " ".join(visible(one.name) for one in same) if len(same) > _NAMED + 1 else None
-    return tag("figure", *body, class_="card", data_names=names)
-
-
 def _markers(row: TensorRow) -> list[Marker]:
     markers = [
         Marker(value, f"{method} {significant(value)}", method == row.chosen and row.used is None)
@@ -381,14 +369,11 @@ def _markers(row: TensorRow) -> list[Marker]:
     return markers
 
 
-def _facts(row: TensorRow, sqnr_db: float) -> str:
-    facts = [
-        f"step {significant(row.threshold / _LEVELS)}",
-        f"clips {share(clipped_share(row))}",
-        f"SQNR {decibels(sqnr_db)}",
-    ]
+def _facts(row: TensorRow, sqnr_db: float) -> Iterator[str]:
     if "minmax" not in row.thresholds:
-        facts.insert(0, f"largest {significant(row.amax)}")
+        yield f"largest {significant(row.amax)}"
+    yield f"step {significant(row.threshold / _LEVELS)}"
+    yield f"clips {share(clipped_share(row))}"
+    yield f"SQNR {decibels(sqnr_db)}"
     if row.shared:
-        facts.append(f"one scale with {counted(len(row.shared), 'other tensor')}")
-    return " · ".join(facts)
+        yield f"one scale with {counted(len(row.shared), 'other tensor')}"

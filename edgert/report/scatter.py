@@ -1,19 +1,19 @@
 """Dots with error bars on two logarithmic axes, and classes of numbers shown by color."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from edgert.report.chart import anchor, level, percent, text, ticks, upright
-from edgert.report.html import Markup, join, shape, tag
+from markupsafe import Markup
+
+from edgert.report import svg
+from edgert.report.svg import Plot, Point, Scale, Show
 
 _PLOT_PX, _TOP_PX, _AXIS_PX, _STRIP_PX = 300, 32, 38, 26
 _NOMINAL_PX, _NARROW_PX = 640, 290  # widths to keep labels apart, and inside; a chart is as wide as its page lets it
-_LETTER_PX, _LINE_PX = 7, 13  # of small text
+_LETTER_PX = 7  # of small text
 _SAME_PX = 7  # dots that are closer than that have one label
 _ROOM = 1.06  # beyond the outermost bars, as a ratio
-_DECADES = 8  # ratio of an axis's ends from which its ticks are these digits times powers of ten
-_DIGITS = ((1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
 _NEAR = 1.7  # a limit that is farther beyond all bars is named at the edge, and not drawn
 _SHAPES = {
     "kept": "M-5,0a5,5 0 1,0 10,0a5,5 0 1,0 -10,0z",
@@ -46,7 +46,7 @@ class Heat:
         """Return the class of a number, 0 to 4; the last one for infinity."""
         return CLASSES - 1 if value == math.inf else sum(value >= edge * (1 - 1e-9) for edge in self.edges[1:])
 
-    def legend(self, show: Callable[[float], str]) -> Iterator[tuple[int, str]]:
+    def legend(self, show: Show) -> Iterator[tuple[int, str]]:
         """Yield every class with its range of numbers."""
         ends = [*self.edges[1:], self.high]
         for number, (low, high) in enumerate(zip(self.edges, ends, strict=True)):
@@ -71,10 +71,9 @@ def heat_of(values: Sequence[float], *, is_from_least: bool = False) -> Heat:
     return Heat((least, *(low * step**number for number in range(1, CLASSES))), most)
 
 
-def heat_legend(heat: Heat, unit: str, show: Callable[[float], str]) -> Markup:
-    """Return the legend of the colors."""
-    keys = [tag("span", words, class_=f"key heat{number}") for number, words in heat.legend(show)]
-    return tag("span", f"{unit}: ", *keys, class_="legend")
+def heat_keys(heat: Heat, show: Show) -> tuple[tuple[str, str], ...]:
+    """Return the keys of a legend of the colors: (words, class) of each."""
+    return tuple((words, f"heat{number}") for number, words in heat.legend(show))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,38 +101,14 @@ class Dot:
     kind: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """A logarithmic axis: ends, and what is marked on it."""
-
-    low: float
-    high: float
-
-    def part(self, value: float) -> float:
-        """Return the position of a number, 0 to 1."""
-        return math.log(value / self.low) / math.log(self.high / self.low)
-
-    def ticks(self, wanted: int) -> list[float]:
-        """Return round numbers."""
-        if self.high / self.low < _DECADES:
-            return list(ticks(self.low, self.high, wanted))
-        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        found: list[float] = []
-        for digits in _DIGITS:
-            if len(found) < wanted // 2:
-                found = [digit * 10.0**power for power in powers for digit in digits]
-                found = [value for value in found if self.low <= value <= self.high]
-        return found
-
-
-def axis_of(values: Sequence[float], limit: float | None = None) -> Axis:
-    """Return an axis with space for all finite numbers above zero, and for a limit that is not far from them."""
+def log_scale(values: Sequence[float], limit: float | None = None) -> Scale:
+    """Return a logarithmic scale of all finite numbers above zero, and of a limit that is not far from them."""
     known = [value for value in values if 0 < value < math.inf] or [1.0]
     low, high = min(known), max(known)
     if limit is not None and low / _NEAR <= limit <= high * _NEAR:
         low, high = min(low, limit), max(high, limit)
     room = max(_ROOM, (1.3 / (high / low)) ** 0.5)  # a single number stands in the middle
-    return Axis(low / room, high * room)
+    return Scale(low / room, high * room, is_log=True)
 
 
 def front_of(dots: Sequence[Dot]) -> list[Dot]:
@@ -150,112 +125,100 @@ def scatter_chart(
     *,
     title: str,
     names: tuple[str, str],
-    show: Callable[[float], str],
+    show: Show,
     limits: tuple[float | None, float | None] = (None, None),
     strip: str = "",
 ) -> Markup:
     """Return dots, the best of them joined: down is better, and right is better.
 
     Args:
-        dots: at least one; small ones are drawn first.
+        dots: small ones are drawn first; those whose ``x`` is not finite or not above zero are left out.
         title: text for screen readers.
         names: of both axes.
-        show: a number of an axis.
+        show: writes a number of an axis.
         limits: drawn across, or named at the edge that they are beyond; None: none.
         strip: the words for dots whose ``y`` is not known.
     """
-    x_axis = axis_of([one for dot in dots for one in (dot.x, *(dot.x_bar or ()))], limits[0])
-    y_axis = axis_of([one for dot in dots if dot.y for one in (dot.y, *(dot.y_bar or ()))], limits[1])
-    plot_px = _PLOT_PX if any(dot.y is not None for dot in dots) else 0
-    foot = _TOP_PX + plot_px
-    has_strip = any(dot.y is None for dot in dots)
-    strip_px = foot + _STRIP_PX / 2 if has_strip else foot
-    bottom = foot + (_STRIP_PX if has_strip else 0)
+    dots = [dot for dot in dots if 0 < dot.x < math.inf]
+    if not dots:
+        return Markup("")
+    known = [dot for dot in dots if dot.y is not None]
+    x_scale = log_scale([one for dot in dots for one in (dot.x, *(dot.x_bar or ()))], limits[0])
+    y_scale = log_scale([one for dot in known for one in (dot.y or 0.0, *(dot.y_bar or ()))], limits[1])
+    plot = Plot(x_scale, y_scale, _TOP_PX, _TOP_PX + (_PLOT_PX if known else 0))
+    strip_px = _STRIP_PX if len(known) < len(dots) else 0  # below the plot, for what is not known
+    bottom, middle = plot.foot + strip_px, plot.foot + strip_px / 2
 
-    def across(value: float) -> float:
-        return 100 * x_axis.part(value)
-
-    def down(value: float | None) -> float:
-        return strip_px if value is None else foot - plot_px * y_axis.part(value)
+    def place(dot: Dot) -> Point:
+        return plot.across(dot.x), middle if dot.y is None else plot.down(dot.y)
 
     drawn = sorted(dots, key=lambda dot: (dot.kind != "small", dot.kind == "chosen"))
-    parts = [
-        *(level(down(value), "grid", show(value)) for value in (y_axis.ticks(6) if plot_px else ())),
-        *(upright(across(value), _TOP_PX, bottom, "grid") for value in x_axis.ticks(7)),
-        *(text(across(value), bottom + 15, show(value), anchor(across(value))) for value in x_axis.ticks(7)),
-        level(foot, "foot") if has_strip else "",
-        text(0, 10, names[1]) if plot_px else "",
-        text(100, bottom + 31, names[0], "end"),
-        text(100, strip_px + 4, strip, "end", -4) if has_strip else "",
-        *_asked(limits[0], x_axis, bottom, show),
-        *_budget(limits[1], y_axis, down, show),
-        _front([(across(dot.x), down(dot.y)) for dot in front_of(dots)], foot),
-        *(_bars(dot, across, down) for dot in drawn),
-        *(_dot(dot, across(dot.x), down(dot.y)) for dot in drawn),
-        *_labels([(across(dot.x), down(dot.y), dot.label) for dot in drawn if dot.label]),
-    ]
-    return tag("svg", tag("title", title), *parts, class_="chart series scatter", role="img", height=bottom + _AXIS_PX)
+    return svg.chart(
+        "series scatter",
+        title,
+        bottom + _AXIS_PX,
+        *(plot.rows(6, show) if known else ()),
+        *plot.columns(7, show, strip_px),
+        *((svg.level(plot.foot, "foot"), svg.text(100, middle + 4, strip, "end", -4)) if strip_px else ()),
+        svg.text(0, 10, names[1]) if known else "",
+        svg.text(100, bottom + 31, names[0], "end"),
+        *_asked(limits[0], plot, bottom, show),
+        *_budget(limits[1], plot, show),
+        _front([place(dot) for dot in front_of(dots)], plot.foot),
+        *(_bars(dot, plot, *place(dot)) for dot in drawn),
+        *(_dot(dot, *place(dot)) for dot in drawn),
+        *_labels([(*place(dot), dot.label) for dot in drawn if dot.label]),
+    )
 
 
-def _asked(asked: float | None, axis: Axis, bottom: float, show: Callable[[float], str]) -> Iterator[Markup]:
+def _asked(asked: float | None, plot: Plot, bottom: float, show: Show) -> Iterator[Markup]:
     if asked is None:
         return
-    if axis.low <= asked <= axis.high:
-        where = 100 * axis.part(asked)
-        yield upright(where, _TOP_PX, bottom, "limit")
-        yield text(where, _TOP_PX - 6, f"asked {show(asked)}", anchor(where))
+    if plot.x.low <= asked <= plot.x.high:
+        where = plot.across(asked)
+        yield svg.upright(where, _TOP_PX, bottom, "limit")
+        yield svg.label(where, _TOP_PX - 6, f"asked {show(asked)}")
     else:
-        is_less = asked < axis.low
+        is_less = asked < plot.x.low
         words = f"← asked {show(asked)}" if is_less else f"asked {show(asked)} →"
-        yield text(0 if is_less else 100, _TOP_PX - 6, words, "start" if is_less else "end")
+        yield svg.text(0 if is_less else 100, _TOP_PX - 6, words, "start" if is_less else "end")
 
 
-def _budget(
-    most: float | None, axis: Axis, down: Callable[[float], float], show: Callable[[float], str]
-) -> Iterator[Markup]:
+def _budget(most: float | None, plot: Plot, show: Show) -> Iterator[Markup]:
     if most is None:
         return
-    if axis.low <= most <= axis.high:
-        yield level(down(most), "limit")
-        yield text(100, down(most) - 4, f"budget {show(most)}", "end")
+    if plot.y.low <= most <= plot.y.high:
+        yield svg.level(plot.down(most), "limit")
+        yield svg.text(100, plot.down(most) - 4, f"budget {show(most)}", "end")
     else:
-        yield text(100, 10, f"{'↑' if most > axis.high else '↓'} budget {show(most)}", "end")
+        yield svg.text(100, 10, f"{'↑' if most > plot.y.high else '↓'} budget {show(most)}", "end")
 
 
-def _front(points: Sequence[tuple[float, float]], height: int) -> Markup:
+def _front(points: Sequence[Point], height: float) -> Markup:
     """Return steps from dot to dot: the best combinations of both axes."""
     if len(points) < 2:
         return Markup("")
     steps = [f"M{points[0][0]:.2f},{points[0][1]:.1f}", *(f"V{y:.1f}H{x:.2f}" for x, y in points[1:])]
-    return tag(
-        "svg",
-        shape("path", d="".join(steps), class_="front"),
-        width="100%",
-        height=height,
-        viewBox=f"0 0 100 {height}",
-        preserveAspectRatio="none",
-    )
+    return svg.stretched(0, height, (100, height), svg.element("path", d="".join(steps), class_="front"))
 
 
-def _bars(dot: Dot, across: Callable[[float], float], down: Callable[[float | None], float]) -> Markup:
+def _bars(dot: Dot, plot: Plot, x: float, y: float) -> Markup:
     if dot.kind == "small":
         return Markup("")
-    parts, y = [], down(dot.y)
+    parts = []
     if dot.x_bar is not None:
-        ends = [percent(across(value)) for value in dot.x_bar]
-        parts.append(shape("line", x1=ends[0], x2=ends[1], y1=y, y2=y, class_="whisker"))
+        parts.append(svg.whisker((plot.across(dot.x_bar[0]), plot.across(dot.x_bar[1])), y))
     if dot.y_bar is not None:
-        low, high = map(down, dot.y_bar)
-        parts.append(upright(across(dot.x), high, low, "whisker"))
-    return join(parts)
+        low, high = map(plot.down, dot.y_bar)
+        parts.append(svg.upright(x, high, low, "whisker"))
+    return svg.join(parts)
 
 
 def _dot(dot: Dot, x: float, y: float) -> Markup:
     kind = f"dot {dot.mark} heat{dot.heat} {dot.kind}".rstrip()
-    body = [tag("title", dot.detail), shape("path", d=_SHAPES[dot.mark])]
-    if dot.kind == "chosen":
-        body.append(shape("circle", r=9, class_="ring"))
-    return tag("svg", *body, x=percent(x), y=float(y), class_=kind)
+    ring = svg.element("circle", r=9, class_="ring") if dot.kind == "chosen" else ""
+    shape = svg.element("path", d=_SHAPES[dot.mark])
+    return svg.element("svg", svg.element("title", dot.detail), shape, ring, x=svg.percent(x), y=float(y), class_=kind)
 
 
 def _labels(places: Sequence[tuple[float, float, str]]) -> Iterator[Markup]:
@@ -286,7 +249,7 @@ def _labels(places: Sequence[tuple[float, float, str]]) -> Iterator[Markup]:
         assert best is not None
         (dx, dy, side), box = best[1], best[2]
         taken.append(box)
-        yield text(x, y + dy, words, f"mark {side}".rstrip(), dx)
+        yield svg.text(x, y + dy, words, f"mark {side}".rstrip(), dx)
 
 
 def _overlap(box: tuple[float, ...], other: tuple[float, ...]) -> float:

@@ -53,6 +53,8 @@ DOORS = {
         "edgert/diagnosis/",
     ),
     "numpy": ("edgert/",),
+    "jinja2": ("edgert/report/page.py",),
+    "markupsafe": ("edgert/report/", "edgert/planner/"),
     "orjson": ("edgert/runtime/json_form.py",),
     "scipy": ("edgert/placement/",),
     "openvino": ("edgert/backend/openvino.py",),

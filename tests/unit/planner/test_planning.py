@@ -291,7 +291,7 @@ def test_a_plan_names_what_its_stages_rest_on(made: Plan) -> None:
     assert "± 40%" in made.notes[0] and made.notes[0] in render(made)
     wide = replace(made.boards[0].rows[0], error=1.2, memory_error=1.5)
     page = render(replace(made, boards=(replace(made.boards[0], rows=(wide,), chosen=0),)))
-    assert "± 120% of times" in page and f"up to + {more_memory(wide)}; engines" in page  # not "± all"
+    assert "±\N{NO-BREAK SPACE}120% of times" in page and f"up to + {more_memory(wide)}; engines" in page  # not "± all"
 
 
 def test_what_a_pipeline_draws_and_encodes_is_not_free(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from edgert.placement.plan_record import EngineRow, ModelRow
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
-from edgert.planner.unit_section import MOST_BOXES, half_of, model_section, unit_rows
+from edgert.planner.unit_section import MOST_BOXES, half_of, model_view, unit_rows
+from edgert.report.page import environment
 
 BOTH = {("gpu", "dla0"): Transition(0.1), ("dla0", "gpu"): Transition(0.1)}
 
@@ -27,6 +28,12 @@ def model(count: int, *, home: str = "gpu") -> ModelRow:
     edges = tuple(Edge(f"t{n}", n, (n + 1,), transitions=BOTH, size_bytes=1024) for n in range(count - 1))
     engine = EngineRow(tuple("dla0" if n % 3 == 2 else "gpu" for n in range(count)), 1.0)
     return ModelRow("net", Network("net", units, edges, home), (engine,), 30.0, 5.0, 5.0, 6.0, 0.5, {})
+
+
+def section(shown: ModelRow, *, is_whole: bool = True) -> str:
+    """The section's HTML."""
+    view = model_view(shown, "s", "a model", is_whole=is_whole)
+    return environment().get_template("model.html.j2").render(model=view)
 
 
 def test_every_unit_is_a_row_with_its_time_where_it_runs() -> None:
@@ -49,13 +56,13 @@ def test_few_units_take_half_of_the_time(count: int, expected: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 5, MOST_BOXES])
 def test_small_models_are_drawn_unit_by_unit(count: int) -> None:
-    text = model_section(model(count), "s", is_whole=True)
+    text = section(model(count))
     assert text.count('class="unit ') == count and 'class="block ' not in text and "<details" not in text
     assert text.count("<tr>") == count + 1 and text.count('class="stripe ') == count
 
 
 def test_large_models_are_drawn_in_blocks_and_unit_by_unit_on_demand() -> None:
-    text = model_section(model(400), "s", is_whole=True)
+    text = section(model(400))
     assert 8 <= text.count('class="block ') <= MOST_BOXES and text.count('class="unit ') == 400
     assert '<details id="s-0-all" class="all">' in text and 'data-whole="s-0-all"' in text
     assert text.count("<tr>") == 401
@@ -64,14 +71,14 @@ def test_large_models_are_drawn_in_blocks_and_unit_by_unit_on_demand() -> None:
 
 
 def test_of_one_of_many_boards_only_blocks_and_the_slowest_units_are_shown() -> None:
-    text = model_section(model(400), "s", is_whole=False)
+    text = section(model(400), is_whole=False)
     assert text.count('class="unit ') == 0 and text.count("<tr>") == 21 and "a plan of this board alone" in text
     times = [float(one) for one in re.findall(r'class="number" data-order="([\d.e+]+)"', text)[::2]]
     assert times == sorted(times, reverse=True)
 
 
 def test_slow_units_are_hotter_and_every_box_says_its_time_and_where_it_runs() -> None:
-    text = model_section(model(30), "s", is_whole=True)
+    text = section(model(30))
     heats = [int(one) for one in re.findall(r'class="unit heat(\d)"', text)]
     assert heats[0] == 0 and heats[29] == 4 and set(heats) == {0, 1, 2, 3, 4}
     assert "6 ms · dla0" in text and "no DLA can run it" not in text
@@ -82,5 +89,5 @@ def test_what_no_dla_can_run_says_so_and_names_are_escaped() -> None:
     made = model(2)
     unit = Unit("<script>", ("<script>",), {"gpu": Cost(1.0, 1.0)})
     network = replace(made.network, units=(unit, made.network.units[1]))
-    text = model_section(replace(made, network=network), "s", is_whole=True)
+    text = section(replace(made, network=network))
     assert "no DLA can run it" in text and "<script>" not in text

@@ -13,12 +13,11 @@ from edgert.report.chart import (
     Steps,
     Track,
     bar_chart,
-    decades,
     histogram_chart,
     interval_chart,
-    ticks,
     timeline_chart,
 )
+from edgert.report.svg import ticks
 
 
 @pytest.mark.parametrize(
@@ -46,21 +45,16 @@ def test_ticks_refuse_what_is_no_axis() -> None:
         ticks(0, math.inf, 5)
 
 
-@pytest.mark.parametrize(("largest", "expected"), [(0, (0,)), (9, (0,)), (5000, (0, 1, 2, 3)), (2e8, (0, 3, 6))])
-def test_decades_are_few_and_even(largest: float, expected: tuple[int, ...]) -> None:
-    assert decades(largest, 4) == expected
-
-
 def numbers(text: str, pattern: str) -> list[float]:
     return [float(value) for value in re.findall(pattern, text)]
 
 
-def grid(value: float) -> tuple[str, str]:
-    return f"{value:g}", ""
+def bars(*shown: Bar) -> str:
+    return bar_chart(shown, title="t", left=lambda value: f"{value:g}", right=lambda value: "")
 
 
 def test_bars_are_as_high_as_their_values() -> None:
-    text = bar_chart([Bar(10.0, "a"), Bar(20.0, "b", "1"), Bar(None, "c", rug=True)], title="t", grid=grid)
+    text = bars(Bar(10.0, "a"), Bar(20.0, "b", "1"), Bar(None, "c", rug=True))
     heights = numbers(text, r'<rect y="[\d.]+" height="([\d.]+)" (?!class="rug")')
     assert heights == pytest.approx([heights[0], 2 * heights[0]], rel=1e-3)  # and none for what is not known
     assert text.count('class="worst"') == text.count('class="rug"') == 1
@@ -68,16 +62,16 @@ def test_bars_are_as_high_as_their_values() -> None:
 
 
 def test_bars_below_zero_hang_from_the_line() -> None:
-    text = bar_chart([Bar(10.0, "a"), Bar(-10.0, "b")], title="t", grid=grid)
+    text = bars(Bar(10.0, "a"), Bar(-10.0, "b"))
     (up, up_height), (down, down_height) = re.findall(r'<rect y="([\d.]+)" height="([\d.]+)"', text)
     assert float(up_height) == pytest.approx(float(down_height))
     assert float(up) + float(up_height) == pytest.approx(float(down))
 
 
 def test_marks_of_neighbors_do_not_touch() -> None:
-    bars = [Bar(30.0, str(number)) for number in range(400)]
-    bars[200:203] = [Bar(10.0, name, name) for name in ("1", "2", "3")]
-    heights = numbers(bar_chart(bars, title="t", grid=grid), r'<text x="[\d.]+%" y="([\d.]+)" class="mark"')
+    many = [Bar(30.0, str(number)) for number in range(400)]
+    many[200:203] = [Bar(10.0, name, name) for name in ("1", "2", "3")]
+    heights = numbers(bars(*many), r'<text x="[\d.]+%" y="([\d.]+)" class="mark"')
     assert len(heights) == 3 and min(np.diff(sorted(heights))) >= 12
 
 
@@ -120,7 +114,7 @@ def test_intervals_lie_where_their_values_are() -> None:
     dots = numbers(text, r'<circle cx="([\d.]+)%"')
     whisker = re.search(r'<line x1="([\d.]+)%" x2="([\d.]+)%"[^>]*class="whisker"', text)
     limit = re.search(r'<line x1="([\d.]+)%"[^>]*class="limit"', text)
-    zero = re.search(r'<line x1="([\d.]+)%"[^>]*class="zero"', text)
+    zero = re.search(r'<line x1="([\d.]+)%"[^>]*class="grid zero"', text)
     assert whisker and limit and zero
     assert dots[0] == pytest.approx((float(whisker[1]) + float(whisker[2])) / 2, abs=0.02)
     assert dots[1] < float(zero[1]) < dots[0] < float(limit[1])

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from edgert.report.scatter import Axis, Dot, axis_of, front_of, heat_of, scatter_chart
+from edgert.report.scatter import Dot, front_of, heat_of, log_scale, scatter_chart
+from edgert.report.svg import Scale
 
 
 def dot(x: float, y: float | None, label: str = "", kind: str = "", mark: str = "kept") -> Dot:
@@ -46,22 +47,22 @@ def test_numbers_that_are_about_the_same_have_one_class(values: list[float], hig
 
 
 def test_equal_ratios_are_equally_far_on_an_axis() -> None:
-    axis = Axis(1.0, 100.0)
+    axis = Scale(1.0, 100.0, is_log=True)
     assert [axis.part(value) for value in (1.0, 10.0, 100.0)] == pytest.approx([0, 0.5, 1])
     assert axis.ticks(6) == pytest.approx([1, 2, 5, 10, 20, 50, 100])
-    assert Axis(4.5, 6.0).ticks(3) == pytest.approx([4.5, 5, 5.5, 6])
-    assert len(Axis(20.0, 400.0).ticks(7)) >= 3
+    assert Scale(4.5, 6.0, is_log=True).ticks(3) == pytest.approx([4.5, 5, 5.5, 6])
+    assert len(Scale(20.0, 400.0, is_log=True).ticks(7)) >= 3
 
 
 @pytest.mark.parametrize("values", [[], [7.0], [0.0, -1.0, math.inf, 7.0]])
 def test_an_axis_of_one_number_or_none_has_room(values: list[float]) -> None:
-    axis = axis_of(values)
+    axis = log_scale(values)
     assert 0 < axis.low < axis.high < math.inf
     assert values == [] or axis.part(7.0) == pytest.approx(0.5)
 
 
 def test_a_limit_is_drawn_if_it_is_near_and_named_if_it_is_far() -> None:
-    assert axis_of([5.0, 6.0], 8.0).high > 8 and axis_of([5.0, 6.0], 60.0).high < 8
+    assert log_scale([5.0, 6.0], 8.0).high > 8 and log_scale([5.0, 6.0], 60.0).high < 8
     near, far = drawn(dot(100, 5), limits=(90.0, 6.0)), drawn(dot(100, 5), limits=(10.0, 60.0))
     assert near.count('class="limit"') == 2 and "asked 90" in near and "budget 6" in near
     assert far.count('class="limit"') == 0 and "← asked 10" in far and "↑ budget 60" in far
