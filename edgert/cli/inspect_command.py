@@ -11,7 +11,7 @@ import typer
 
 from edgert.cli import option
 from edgert.cli.progress import waiting
-from edgert.cli.terminal import Column, Row, console, facts, marked, table, write_json
+from edgert.cli.terminal import Column, Row, console, facts, marked, table, write_json, write_report
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -121,16 +121,14 @@ def inspect(
         )
     show_model(screen, found, ops)
     if found.dla is not None:
+        from edgert.report.dla_page import render
+
         survey, board_title, made = found.dla.survey, found.dla.board.title, found.dla.rewritten
         _show_survey(screen, survey, board_title)
         _show_nodes(screen, survey, every)
         if made is not None:
             _show_rewritten(screen, made)
-        if report is not None:
-            from edgert.report.dla_page import save_survey
-
-            save_survey(survey, model.name, board_title, report)
-            screen.print(f"report written to {report}", markup=False)
+        write_report(screen, lambda: render(survey, model.name, board_title), report)
         if rewritten is not None and made is not None:
             made.save(rewritten)
             screen.print(f"rewritten model written to {rewritten}", markup=False)

@@ -91,9 +91,7 @@ def plan(
             _show_boards(screen, done)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     show_plan(screen, made, chart=chart)
-    if report is not None:
-        plan_page.save(made, report)
-        screen.print(f"report written to {report}", markup=False)
+    terminal.write_report(screen, lambda: plan_page.render(made), report)
     terminal.write_json(plan_text.to_json(made), json)
     if made.smallest is None:
         raise typer.Exit(1)

@@ -87,7 +87,7 @@ def simulate(
     """
     from edgert.planner.simulation import Scenario
     from edgert.planner.simulation import simulate as simulate_pipeline
-    from edgert.planner.simulation_page import save
+    from edgert.planner.simulation_page import render
 
     with on_first_call(planning_bar) as bar:
         made = simulate_pipeline(
@@ -101,9 +101,7 @@ def simulate(
         )
     screen = terminal.console(json)
     show_simulation(screen, made)
-    if report is not None:
-        save(made, report)
-        screen.print(f"report written to {report}", markup=False)
+    terminal.write_report(screen, lambda: render(made), report)
     terminal.write_json(made.to_json(), json)
     if made.verdict != "kept":
         raise typer.Exit(1)

@@ -187,6 +187,20 @@ def write_json(data: object, path: Path | None) -> None:
     replace_text(path, text)
 
 
+def write_report(screen: Console, page: Callable[[], str], path: Path | None) -> None:
+    """Write a page to a file atomically and name it on the screen; do nothing for None.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
+    if path is None:
+        return
+    from edgert.files import replace_text
+
+    replace_text(path, page())
+    screen.print(f"report written to {path}", markup=False)
+
+
 @contextmanager
 def json_lines(path: Path | None) -> Iterator[Callable[[object], None]]:
     """Yield a function that writes plain data as JSON, one object per line at once, from any thread.

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from edgert.placement.plan_record import BoardPlan, Plan, Row, Verdict
 from edgert.planner import pareto, plan_text
@@ -57,15 +56,6 @@ def render(plan: Plan) -> str:
     boards = tuple(_board(board, is_whole=not several) for board in plan.boards)
     shown = PlanPage(dict(_contents(plan, boards)), _overview(plan) if several else None, boards, tuple(plan.notes))
     return page.render("plan.html.j2", _head(plan), shown)
-
-
-def save(plan: Plan, path: Path) -> None:
-    """Write the page atomically.
-
-    Raises:
-        ArtifactError: the page cannot be written.
-    """
-    page.save(path, render(plan))
 
 
 def _contents(plan: Plan, boards: Sequence[BoardView]) -> Iterator[tuple[str, str]]:
@@ -171,7 +161,7 @@ def _chart(points: Sequence[pareto.Point], about: str) -> Iterator[Chart]:
         signs.append("~ estimated")
     about += " Bars hold nine of ten; what has none is not known. Dotted steps join those that no other beats in both."
     keys = scatter.heat_keys(pareto.heat_of(points), significant)
-    yield Chart(drawn, f"{title}. {about}", keys, "p99 in ms", " · ".join(signs))
+    yield Chart(drawn, title, keys, "p99 in ms", " · ".join(signs), about)
 
 
 def _estimated(row: Row | None) -> str:

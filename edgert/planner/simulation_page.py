@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from edgert.budget.loop import GovernorReport
 from edgert.planner.simulation import Simulation
@@ -91,15 +90,6 @@ def render(simulation: Simulation) -> str:
         tuple(simulation.notes),
     )
     return page.render("simulation.html.j2", _head(simulation), shown)
-
-
-def save(simulation: Simulation, path: Path) -> None:
-    """Write the page atomically.
-
-    Raises:
-        ArtifactError: the page cannot be written.
-    """
-    page.save(path, render(simulation))
 
 
 def _head(simulation: Simulation) -> page.Head:
@@ -236,9 +226,10 @@ def _second(second: Second) -> Part:
         title="Accelerators, processor cores and queues over time",
         show=lambda value: f"{value / 1e3:g} s",
     )
-    caption = f"What ran where from {shown}{late}{cut}.{cores} {queues}{others}"
+    caption = f"What ran where from {shown}{late}{cut}."
+    remark = f"{cores} {queues}{others}".strip()
     keys = tuple((stage, f"hue{hue}") for stage, hue in hues.items())
-    return Part(charts=(Chart(drawn, caption, keys),), tables=(_took(found),))
+    return Part(charts=(Chart(drawn, caption, keys, remark=remark),), tables=(_took(found),))
 
 
 def track_of(lane: Lane, hues: Mapping[str, int]) -> Track:

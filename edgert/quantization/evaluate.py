@@ -11,13 +11,14 @@ from edgert.dataset import LabeledDataset, open_dataset
 from edgert.errors import CalibrationError, ConfigError
 from edgert.evaluation import EvaluationResult, EvaluationSetup, evaluate_versions, open_evaluation
 from edgert.evaluation.score import says_little
+from edgert.files import replace_text
 from edgert.graph import Model, load
 from edgert.quantization.describe import accuracy_rows, describe, engine_text, provenance, settings, sizes_bytes
 from edgert.quantization.quantization_error import drowned, is_clear, output_noise
 from edgert.quantization.run import Run
 from edgert.quantization.section import ModelSection, model_section
 from edgert.quantization.variants import Version, Wanted, versions
-from edgert.report.quantization_page import save
+from edgert.report.quantization_page import render
 from edgert.report.quantization_record import REFERENCE, Missing, Note, QuantizationReport, SpeedRow
 from edgert.reporter import OnProgress, Reporter, reporter_of
 from edgert.stages.decode.kinds import labels_of
@@ -81,7 +82,7 @@ class Evaluation:
         Raises:
             ArtifactError: the page cannot be written.
         """
-        save(self.report(command), path)
+        replace_text(path, render(self.report(command)))
 
     def report(self, command: str = "") -> QuantizationReport:
         """Return the report: the first INT8 version layer by layer, the accuracy of all.
@@ -111,6 +112,7 @@ class Evaluation:
             report,
             accuracy=accuracy_rows(self.result, labeled, labels),
             speed=self._speed(labels),
+            timed_on=f"{engine_text(config)}, {cpu_name()}, 1 thread a run, {self.result.results[0].threads} at a time",
             sizes_bytes=sizes_bytes({REFERENCE: load(config.onnx), **models} if models else {}),
             notes=(*(Note(f"{text[:1].upper()}{text[1:]}.", level="warning") for text in self.warnings), *report.notes),
         )
@@ -120,9 +122,8 @@ class Evaluation:
         first, *rest = self.result.results
         emulated = {name for name, one in self.versions.items() if one.emulated}
         real = [(labels[one.name], one) for one in rest if one.name not in emulated]
-        machine, engine = f"{cpu_name()}, 1 thread a run, {first.threads} at a time", engine_text(self.section.config)
         rows = [(REFERENCE, first), *real] if real else []
-        return tuple(SpeedRow(name, one.run_ms, one.images, engine, machine) for name, one in rows)
+        return tuple(SpeedRow(name, one.run_ms, one.images) for name, one in rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from edgert.quantization.run import Log, Run
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
 from edgert.quantization.scheme.units import USUAL_DLA, Target
 from edgert.quantization.section import ModelSection, model_section
-from edgert.report.quantization_page import save
+from edgert.report.quantization_page import render
 from edgert.reporter import OnProgress, Reporter, reporter_of
 
 Images = str | Path | Iterable[Any]

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from markupsafe import Markup
 
@@ -39,7 +38,7 @@ class DlaPage:
     counts: str
 
 
-def render_survey(survey: Survey, model: str, board: str) -> str:
+def render(survey: Survey, model: str, board: str) -> str:
     """Return the survey as a whole HTML document; equal surveys give equal text.
 
     Args:
@@ -57,15 +56,6 @@ def render_survey(survey: Survey, model: str, board: str) -> str:
         " ".join(f"{word}:{words.count(word)}" for word in _MARKS),
     )
     return page.render("dla.html.j2", _head(survey, model, board), shown)
-
-
-def save_survey(survey: Survey, model: str, board: str, path: Path) -> None:
-    """Write the page atomically.
-
-    Raises:
-        ArtifactError: the page cannot be written.
-    """
-    page.save(path, render_survey(survey, model, board))
 
 
 def headline(survey: Survey, board: str) -> str:

@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from edgert.files import replace_text
 from edgert.report import numbers
 from edgert.report.svg import escaped, percent, visible
 
@@ -114,6 +113,7 @@ class Chart:
         keys: (words, class of color) of a legend.
         about: words before the keys.
         signs: a further line of the caption.
+        remark: how to read it, below.
     """
 
     drawn: Markup
@@ -121,6 +121,7 @@ class Chart:
     keys: Sequence[tuple[str, str]] = ()
     about: str = ""
     signs: str = ""
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,15 +192,6 @@ def render(template: str, head: Head, page: object) -> str:
         page: its ``page``.
     """
     return environment().get_template(template).render(head=head, page=page)
-
-
-def save(path: Path, text: str) -> None:
-    """Write a page atomically; missing folders are made.
-
-    Raises:
-        ArtifactError: the page cannot be written.
-    """
-    replace_text(path, text)
 
 
 @cache

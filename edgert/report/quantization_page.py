@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from edgert.report import page
 from edgert.report import quantization_sections as sections
@@ -54,15 +53,6 @@ def render(report: QuantizationReport) -> str:
         tuple((name, value, True) for name, value in report.settings.items()),
     )
     return page.render("quantization.html.j2", _head(report), shown)
-
-
-def save(report: QuantizationReport, path: Path) -> None:
-    """Write the report atomically; missing folders are made.
-
-    Raises:
-        ArtifactError: the file cannot be written.
-    """
-    page.save(path, render(report))
 
 
 def _head(report: QuantizationReport) -> page.Head:
@@ -148,11 +138,12 @@ def _listed(clauses: list[str]) -> str:
 
 
 def _speed(report: QuantizationReport) -> tuple[str, Figure] | None:
-    """Return a clause and a figure on the speed beside FP32 on one engine and machine; None without both."""
-    pairs = ((sections.speed_base(report.speed, row), row) for row in report.speed if row.precision == report.precision)
-    before, after = next(((one.median_ms, row.median_ms) for one, row in pairs if one is not None), (0.0, 0.0))
-    if not before:
+    """Return a clause and a figure on the speed beside FP32; None without both."""
+    base = sections.reference(report.speed)
+    made = next((row for row in report.speed if row is not base and row.precision == report.precision), None)
+    if base is None or made is None:
         return None
+    before, after = base.median_ms, made.median_ms
     ratio = before / after
     factor = times(max(ratio, 1 / ratio))
     clause = f"it runs {factor} as fast" if ratio > 1 else f"it is slower, taking {factor} as long"

@@ -68,15 +68,11 @@ class SpeedRow:
     Attributes:
         precision: ``FP32``, ``FP16``, ``INT8``.
         median_ms: median over ``runs`` calls.
-        engine: name and version of what ran it; rows are compared within one engine and machine.
-        machine: processor and threads, in words.
     """
 
     precision: str
     median_ms: float
     runs: int
-    engine: str = ""
-    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +191,7 @@ class QuantizationReport:
         provenance: where the result comes from.
         precision: the result's name: ``INT8``, or what was chosen instead; rows of this precision are the result.
         target: what the model was made for: ``ONNX Runtime``, ``TensorRT 10 (DLA)``.
+        timed_on: engine, processor and threads of ``speed``, in words.
         sizes_bytes: precision → size of the model file.
         layers, tensors: in graph order.
         cost_meaning: what the layers' ``cost`` is, with its unit.
@@ -207,6 +204,7 @@ class QuantizationReport:
     target: str = ""
     accuracy: tuple[AccuracyRow, ...] = ()
     speed: tuple[SpeedRow, ...] = ()
+    timed_on: str = ""
     sizes_bytes: Mapping[str, int] = field(default_factory=dict)
     layers: tuple[LayerRow, ...] = ()
     cost_meaning: str = ""

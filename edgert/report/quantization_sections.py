@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from edgert.report import numbers
 from edgert.report.chart import Bar, Interval, Marker, bar_chart, histogram_chart, interval_chart
-from edgert.report.numbers import counted, decibels, fixed, share, significant
+from edgert.report.numbers import counted, decibels, fixed, milliseconds, share, significant, times
 from edgert.report.page import Cell, Chart, Column, Kind, Part, Table
 from edgert.report.quantization_record import REFERENCE, AccuracyRow, LayerRow, QuantizationReport, SpeedRow, TensorRow
 from edgert.report.svg import visible
@@ -74,21 +74,14 @@ def _drops(rows: Sequence[AccuracyRow], names: Sequence[str]) -> Iterator[Chart]
         if not any(row.interval or row.max_drop is not None for _, row in some):
             continue
         drops = [Interval(name, row.drop, row.interval, row.max_drop, row.kept is False) for name, row in some]
-        lines = " Lines are 95 % confidence intervals." if any(row.interval for _, row in some) else ""
-        caption = f"Drop from {REFERENCE}{', in points' if unit == 'percent' else ''}: less is better.{lines}"
-        yield Chart(interval_chart(drops, title=caption, show=partial(_axis, factor=factor, places=places)), caption)
+        lines = "Lines are 95 % confidence intervals." if any(row.interval for _, row in some) else ""
+        caption = f"Drop from {REFERENCE}{', in points' if unit == 'percent' else ''}: less is better."
+        drawn = interval_chart(drops, title=caption, show=partial(_axis, factor=factor, places=places))
+        yield Chart(drawn, caption, remark=lines)
 
 
 def _axis(value: float, factor: int, places: int) -> str:
     return fixed(value * factor, places)
-
-
-def speed_base(rows: Sequence[SpeedRow], row: SpeedRow) -> SpeedRow | None:
-    """Return the row to compare with: FP32 on the same engine and machine; None for FP32 itself."""
-    same = [
-        one for one in rows if (one.engine, one.machine) == (row.engine, row.machine) and one.precision == REFERENCE
-    ]
-    return None if row in same[:1] else next(iter(same), None)
 
 
 def speed(report: QuantizationReport) -> Part:
@@ -96,36 +89,25 @@ def speed(report: QuantizationReport) -> Part:
     sizes = (_sizes(report),) if report.sizes_bytes else ()
     if not report.speed:
         return Part(absent=report.absent.get("speed", "Speed was not measured."), tables=sizes)
-    return Part(_lead(report.speed), tables=(_times(report), *sizes))
+    lead = f"Median time of one inference{f' on {report.timed_on}' if report.timed_on else ''}; shorter is better."
+    return Part(lead, tables=(_times(report), *sizes))
 
 
-def _lead(rows: Sequence[SpeedRow]) -> str:
-    """Return what all rows share, for the line above the table."""
-    shared = (getattr(rows[0], field) for field in ("engine", "machine") if _is_one(rows, field))
-    where = ", ".join(filter(None, shared))
-    runs = f", median of {counted(rows[0].runs, 'run')}" if _is_one(rows, "runs") else ""
-    return f"Time of one inference{f' on {where}' if where else ''}{runs}; shorter is better."
-
-
-def _is_one(rows: Sequence[SpeedRow], field: str) -> bool:
-    return len({getattr(row, field) for row in rows}) == 1
+def reference(rows: Sequence[SpeedRow]) -> SpeedRow | None:
+    """Return the row that the others are compared with; None where FP32 was not timed."""
+    return next((row for row in rows if row.precision == REFERENCE), None)
 
 
 def _times(report: QuantizationReport) -> Table:
-    rows = report.speed
-    bases = [speed_base(rows, row) for row in rows]
-    ratios = ["–" if base is None else f"{numbers.times(base.median_ms / row.median_ms)} as fast"
-              for base, row in zip(bases, rows, strict=True)]  # fmt: skip
-    columns = [
+    rows, base = report.speed, reference(report.speed)
+    texts, result = [milliseconds(row.median_ms) for row in rows], [row.precision == report.precision for row in rows]
+    ratios = [f"{times(base.median_ms / row.median_ms)} as fast" if base and row is not base else "–" for row in rows]
+    columns = (
         Column("Precision", [row.precision for row in rows]),
-        *(Column(field.capitalize(), [getattr(row, field) for row in rows])
-          for field in ("engine", "machine") if not _is_one(rows, field)),
-        *_measures("Median", [numbers.milliseconds(row.median_ms) for row in rows],
-                   [row.median_ms for row in rows], [row.precision == report.precision for row in rows]),
+        *_measures("Median", texts, [row.median_ms for row in rows], result),
         Column(f"Against {REFERENCE}", ratios, "number"),
-    ]  # fmt: skip
-    if not _is_one(rows, "runs"):
-        columns.append(Column("Runs", [f"{row.runs:,}" for row in rows], "number"))
+        Column("Runs", [f"{row.runs:,}" for row in rows], "minor number"),
+    )
     return Table("Time of one inference", columns)
 
 
@@ -216,9 +198,9 @@ def _noise_chart(report: QuantizationReport, worst: Sequence[int]) -> Chart:
     if others:
         keys.append((f"underlined: in {' or '.join(others)}", "rug"))
     title = "Signal to quantization noise (SQNR) of every layer's output, in graph order: higher is better."
-    sides = " On the left in dB; on the right the noise as a part of the signal, both root mean square."
+    sides = "On the left in dB; on the right the noise as a part of the signal, both root mean square."
     drawn = bar_chart(bars, title=title, left=lambda value: f"{fixed(value, 0)} dB", right=_noise)
-    return Chart(drawn, title + sides, tuple(keys))
+    return Chart(drawn, title, tuple(keys), remark=sides)
 
 
 def _noisiest(report: QuantizationReport, worst: Sequence[int]) -> Table:

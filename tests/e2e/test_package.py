@@ -30,6 +30,8 @@ def test_it_is_pure_python_and_carries_its_data(wheel: Path) -> None:
         assert path in names
     assert any(name.startswith("edgert/data/configs/boards/") for name in names)
     assert "edgert/py.typed" in names
+    folder = "edgert/report/templates"
+    assert {f"{folder}/{path.name}" for path in (ROOT / folder).iterdir()} <= set(names)
 
 
 def test_links_of_the_package_page_are_absolute_and_who_made_it_is_told(wheel: Path) -> None:

@@ -36,7 +36,6 @@ def full_report(layers: int = 12, tensors: int = 9, prefix: str = "layer") -> Qu
     rows = [LayerRow(f"{prefix}/{number}", "Conv", 30.0 + number % 7, cost=number / 1e4) for number in range(layers)]
     rows[3] = replace(rows[3], precision="FP16", reason="alone it costs 0.4 points")
     rows[5] = replace(rows[5], sqnr_db=12.0)
-    where = ("ONNX Runtime 1.31.1", "two cores")
     return QuantizationReport(
         Provenance(
             "model.onnx", "ab" * 32, 256, "calib/", "mse", "edgert quantize model.onnx --images calib/",
@@ -47,7 +46,8 @@ def full_report(layers: int = 12, tensors: int = 9, prefix: str = "layer") -> Qu
             AccuracyRow("top-1", 0.702, 0.6978, interval=(0.001, 0.0075), max_drop=0.01, images=500),
             AccuracyRow("top-5", 0.901, 0.902, images=500),
         ),
-        speed=(SpeedRow("FP32", 12.3, 100, *where), SpeedRow("INT8", 6.8, 100, *where)),
+        speed=(SpeedRow("FP32", 12.3, 100), SpeedRow("INT8", 6.8, 100)),
+        timed_on="ONNX Runtime 1.31.1, two cores",
         sizes_bytes={"FP32": 4_928_307, "INT8": 1_363_149},
         layers=tuple(rows),
         cost_meaning="1 − cosine",

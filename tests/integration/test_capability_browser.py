@@ -10,7 +10,7 @@ import pytest
 from dla import Target
 from edgert.graph import read
 from edgert.placement.dla_share import survey
-from edgert.report.dla_page import save_survey
+from edgert.report.dla_page import render
 from tests.helpers.browser import Page, browser
 from tests.unit.graph.graphs import make, node, weights
 
@@ -34,7 +34,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nodes.append(node("Conv", [name, "w"], ["y"], name="<script>window.hacked = 1</script>"))
     model = make(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 8, 8]}, {"w": weights(4, 3, 1, 1)})
     file = tmp_path_factory.mktemp("page") / "dla.html"
-    save_survey(survey(read(model), Target(2, "10.3", "int8")), "net.onnx", "Jetson Orin NX 16GB", file)
+    text = render(survey(read(model), Target(2, "10.3", "int8")), "net.onnx", "Jetson Orin NX 16GB")
+    file.write_text(text, encoding="utf-8")
     return file
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from edgert.placement.plan_record import BoardPlan, Check, EngineRow, ModelRow, Plan, Row
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
-from edgert.planner.plan_page import save
+from edgert.planner.plan_page import render
 from edgert.planner.unit_section import MOST_BOXES
 from tests.helpers.browser import Page, browser
 
@@ -49,7 +49,7 @@ def made() -> Plan:
 @pytest.fixture(scope="module")
 def path(made: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "plan.html"
-    save(made, file)
+    file.write_text(render(made), encoding="utf-8")
     return file
 
 
@@ -120,7 +120,7 @@ def test_a_table_of_many_boards_fits_and_marks_the_smallest(
     board = made.boards[0]
     long = replace(board.rows[0], mode="MODE_20W_6CORE", memory_bytes=412 * 2**20, memory_error=0.83, p99_ms=0.0123)
     boards = (replace(board, title="Jetson Orin Nano 8GB Super", rows=(long,)), unknown)
-    save(replace(made, boards=boards), tmp_path / "plan.html")
+    (tmp_path / "plan.html").write_text(render(replace(made, boards=boards)), encoding="utf-8")
     page.open(tmp_path / "plan.html", width_px)
     assert page.evaluate("document.documentElement.scrollWidth") == width_px
     assert page.evaluate("document.querySelector('#boards b').textContent") == "Jetson Orin Nano 8GB Super"
@@ -131,7 +131,7 @@ def test_a_table_of_many_boards_fits_and_marks_the_smallest(
 
 def test_of_many_boards_each_is_folded_up_until_it_is_asked_for(page: Page, made: Plan, tmp_path: Path) -> None:
     boards = tuple(replace(made.boards[0], board=f"b{n}", title=f"Board {n}") for n in range(18))
-    save(replace(made, boards=boards, smallest="b0"), tmp_path / "plan.html")
+    (tmp_path / "plan.html").write_text(render(replace(made, boards=boards, smallest="b0")), encoding="utf-8")
     assert (tmp_path / "plan.html").stat().st_size < 2e6  # blocks and the slowest units of each, not all of them
     page.open(tmp_path / "plan.html", 1200)
     assert page.evaluate("document.documentElement.scrollHeight") < 4000

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgert.report.quantization_page import save
+from edgert.report.quantization_page import render
 from tests.helpers.browser import Page, browser
 from tests.helpers.quantization_report import EMPTY, full_report
 
@@ -28,7 +28,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report with spaces & more.html"
-    save(full_report(40, 20, HOSTILE), path)
+    path.write_text(render(full_report(40, 20, HOSTILE)), encoding="utf-8")
     return path
 
 
@@ -122,7 +122,7 @@ def test_page_prints(page: Page, report: Path) -> None:
 
 def test_empty_report_is_drawn_too(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "empty.html"
-    save(replace(EMPTY, target="ONNX Runtime"), path)
+    path.write_text(render(replace(EMPTY, target="ONNX Runtime")), encoding="utf-8")
     page.open(path, 400)
     assert pixels(page.image()).std() > 10
     assert_quiet(page, path)

@@ -11,7 +11,7 @@ from edgert.budget.rules import Budget
 from edgert.placement.cost.power import Power
 from edgert.placement.segment_engines import Step
 from edgert.planner.simulation import Simulation
-from edgert.planner.simulation_page import save
+from edgert.planner.simulation_page import render
 from edgert.simulator import Cooling, Design, Edge, Node, Platform, Source, Task, simulate
 from tests.helpers.browser import Page, browser
 
@@ -32,7 +32,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     name = "<script>hacked=1</script>"
     simulation = Simulation(name, "b", "A Board", "15W", "gpu", Budget(14.0, 50.0), "a model", ("assumed",), played)
     file = tmp_path_factory.mktemp("page") / "simulated.html"
-    save(simulation, file)
+    file.write_text(render(simulation), encoding="utf-8")
     return file
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.command import ROOT, environment
 
-HEAVY = {"cv2", "numpy", "onnx", "onnxruntime", "av", "scipy", "rich"}
+HEAVY = {"cv2", "numpy", "onnx", "onnxruntime", "av", "scipy", "rich", "jinja2"}
 
 
 MAKING = {f"edgert.{name}" for name in ("planner", "assemble", "quantization.quantizer", "quantization.int8_model")}

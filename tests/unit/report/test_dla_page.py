@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from dla import Target
 from edgert.graph import read
 from edgert.placement.dla_share import Survey, survey
-from edgert.report.dla_page import cautions, headline, render_survey, save_survey
+from edgert.report.dla_page import cautions, headline, render
 from tests.unit.graph.graphs import make, node, weights
 
 
@@ -25,22 +23,22 @@ def surveyed(count: int = 3, target: Target | None = None, prefix: str = "", fir
 
 
 def test_page_names_every_node_and_every_reason() -> None:
-    text = render_survey(surveyed(), "net.onnx", "Jetson Orin NX 16GB")
+    text = render(surveyed(), "net.onnx", "Jetson Orin NX 16GB")
     for words in ("net.onnx", "Relu_0", "Neg_1", "Sin_2", "write it as Mul by -1", "TensorRT 10.3, INT8"):
         assert words in text
     assert 'data-counts="yes:2 no:1 verify:1 folded:0"' in text
     assert 'href="https://docs.nvidia.com' in text or 'href="https://github.com/NVIDIA' in text
-    assert text == render_survey(surveyed(), "net.onnx", "Jetson Orin NX 16GB")
+    assert text == render(surveyed(), "net.onnx", "Jetson Orin NX 16GB")
 
 
 def test_page_needs_nothing_from_elsewhere() -> None:
-    text = render_survey(surveyed(), "net.onnx", "a board")
+    text = render(surveyed(), "net.onnx", "a board")
     assert "default-src 'none'" in text and "<script src" not in text and "@import" not in text
     assert text.count("<script>") == 1 == text.count("<style>")
 
 
 def test_names_are_text() -> None:
-    text = render_survey(surveyed(prefix="<img src=x>"), "<b>.onnx", "a board")
+    text = render(surveyed(prefix="<img src=x>"), "<b>.onnx", "a board")
     assert "<img" not in text and "<b>.onnx" not in text and "&lt;img" in text
 
 
@@ -55,14 +53,7 @@ def test_headline_and_cautions() -> None:
     assert any(f"{many.loadables} loadables" in text for text in cautions(many))
 
 
-def test_save(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "dla.html"
-    save_survey(surveyed(), "net.onnx", "a board", path)
-    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert [one.name for one in path.parent.iterdir()] == ["dla.html"]
-
-
 @pytest.mark.parametrize("count", [0, 500])
 def test_none_and_five_hundred_nodes(count: int) -> None:
-    text = render_survey(surveyed(count), "net.onnx", "a board")
+    text = render(surveyed(count), "net.onnx", "a board")
     assert text.count('class="node ') == count + 1

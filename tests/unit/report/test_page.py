@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
-from edgert.errors import ArtifactError
-from edgert.report.quantization_page import render, save
+from edgert.report.quantization_page import render
 from edgert.report.quantization_record import LayerRow, Note, Provenance, QuantizationReport
 from tests.helpers.quantization_report import EMPTY, full_report, tensor_row
 
@@ -62,7 +58,7 @@ def hostile_report() -> QuantizationReport:
         target=HOSTILE,
         cost_meaning=HOSTILE,
         accuracy=tuple(replace(row, metric=HOSTILE) for row in report.accuracy),
-        speed=tuple(replace(row, engine=HOSTILE, machine=HOSTILE) for row in report.speed),
+        timed_on=HOSTILE,
         layers=tuple(replace(row, op=HOSTILE, reason=HOSTILE) for row in report.layers),
         tensors=tuple(replace(row, chosen=HOSTILE, thresholds={HOSTILE: row.amax}) for row in report.tensors),
         corrections=tuple(replace(one, kind=HOSTILE, effect=HOSTILE) for one in report.corrections),
@@ -189,32 +185,3 @@ def test_layers_that_are_not_known_are_drawn_as_gaps() -> None:
     assert "a (Conv, INT8): –" in text and "b (Conv, INT8): exact" in text and "c (Conv, INT8): −3.0" in text
     shown = re.sub(r'data-order="-?inf"', "", text.split("<main>")[1].split("<script>")[0])
     assert not re.search(r"\b(nan|inf)\b", shown)
-
-
-def test_save_replaces_the_file_and_leaves_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "out.html"
-    save(EMPTY, path)
-    save(full_report(), path)
-    assert path.read_text(encoding="utf-8") == render(full_report())
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_saved_file_has_ordinary_permissions(tmp_path: Path) -> None:
-    mask = os.umask(0o027)
-    try:
-        save(EMPTY, tmp_path / "out.html")
-    finally:
-        os.umask(mask)
-    assert stat.S_IMODE((tmp_path / "out.html").stat().st_mode) == 0o640
-    (tmp_path / "out.html").chmod(0o600)
-    save(EMPTY, tmp_path / "out.html")
-    assert stat.S_IMODE((tmp_path / "out.html").stat().st_mode) == 0o600
-
-
-def test_save_names_the_path_it_cannot_write(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("kept")
-    for path in (tmp_path / "file" / "out.html", tmp_path):
-        with pytest.raises(ArtifactError) as caught:
-            save(EMPTY, path)
-        assert str(path) in caught.value.what and caught.value.why and caught.value.fix
-    assert [one.name for one in tmp_path.iterdir()] == ["file"]

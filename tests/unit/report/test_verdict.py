@@ -69,11 +69,6 @@ def test_slower_is_as_plain_as_faster(int8_ms: float, expected: str) -> None:
     assert expected in judge(replace(EMPTY, speed=speed)).sentence
 
 
-def test_speed_is_compared_on_one_machine_only() -> None:
-    speed = (SpeedRow("FP32", 10.0, 9, machine="a"), SpeedRow("INT8", 1.0, 9, machine="b"))
-    assert "fast" not in judge(replace(EMPTY, speed=speed)).sentence
-
-
 @pytest.mark.parametrize(
     ("drop", "interval", "expected"),
     [(0.004, (0.0, 0.02), "past the budget"), (0.02, (0.005, 0.03), "into the budget"), (0.004, (0.0, 0.009), None)],
