@@ -203,7 +203,7 @@ def _show_chart(screen: terminal.Console, points: Sequence[Point]) -> None:
         screen.print(text, no_wrap=True, crop=False)
     heat = pareto.heat_of([point for point in points if point.label])
     named = pareto.letters(points)
-    for place, words in heat.legend(significant):
+    for place, (words, _) in enumerate(heat.keys(significant)):
         letters = [named[one.label] for one in points if one.label and heat.of(one.row.p99_ms) == place]
         if letters:
             screen.print(terminal.marked(f"p99 {words} ms: {' '.join(letters)}", _HEATS[place]))

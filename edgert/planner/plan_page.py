@@ -160,7 +160,7 @@ def _chart(points: Sequence[pareto.Point], about: str) -> Iterator[Chart]:
     if any(row.estimated for row in rows):
         signs.append("~ estimated")
     about += " Bars hold nine of ten; what has none is not known. Dotted steps join those that no other beats in both."
-    keys = scatter.heat_keys(pareto.heat_of(points), significant)
+    keys = pareto.heat_of(points).keys(significant)
     yield Chart(drawn, title, keys, "p99 in ms", " · ".join(signs), about)
 
 

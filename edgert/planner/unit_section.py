@@ -168,7 +168,7 @@ def _units(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Draw
 def _drawn(boxes: Sequence[diagram.Box], lines: Sequence[diagram.Line], heat: scatter.Heat, what: str) -> Drawing:
     title = f"{what}s of the network, colored by time, striped by accelerator"
     image = diagram.network_image(boxes, lines, title=title)
-    return Drawing(image, title, f"milliseconds of a {what}", scatter.heat_keys(heat, significant))
+    return Drawing(image, title, f"milliseconds of a {what}", heat.keys(significant))
 
 
 def _about(row: UnitRow) -> Iterator[str]:

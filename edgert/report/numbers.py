@@ -64,6 +64,11 @@ def difference(value: float, unit: str) -> str:
     return points(value) if unit == "percent" else fixed(value, 4)
 
 
+def bare(value: float, unit: str) -> str:
+    """Return a metric's value, or a difference, without its unit."""
+    return fixed(value * 100, 2) if unit == "percent" else fixed(value, 4)
+
+
 def milliseconds(value: float) -> str:
     """Return 12.345 as ``"12.3 ms"``."""
     return f"{significant(value)}{_SPACE}ms"

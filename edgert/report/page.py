@@ -93,6 +93,11 @@ class Table:
     folded: str = ""
 
     @property
+    def heads(self) -> Sequence[tuple[str, str]]:
+        """Titles and classes of its columns."""
+        return [(column.header, column.kind) for column in self.columns]
+
+    @property
     def looks(self) -> str:
         """Its classes."""
         return " ".join(filter(None, ("sortable" if self.sortable else "", "stacked" if self.stacked else "")))
@@ -210,7 +215,19 @@ def environment() -> Environment:
     # this page's own style and script and nothing else: even a mistake in escaping could not act
     policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
     made.globals |= {"style": Markup(style), "script": Markup(script), "policy": Markup(policy)}  # noqa: S704  # ours
-    made.filters |= {"name": name, "breakable": breakable, "percent": percent, "counted": numbers.counted}
+    made.filters |= {"name": name, "breakable": breakable, "percent": percent}
+    made.filters |= {
+        one.__name__: one
+        for one in (
+            numbers.bare,
+            numbers.counted,
+            numbers.difference,
+            numbers.milliseconds,
+            numbers.score,
+            numbers.size,
+            numbers.times,
+        )
+    }
     return made
 
 

@@ -1,56 +1,41 @@
 """A quantization report as one HTML file that needs nothing else, with the verdict in one sentence."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edgert.report import page
 from edgert.report import quantization_sections as sections
-from edgert.report.numbers import counted, difference, is_same, milliseconds, score, size, times
+from edgert.report.numbers import bare, counted, difference, is_same, milliseconds, score, size, times
 from edgert.report.page import Badge, Figure, Part
-from edgert.report.quantization_record import (
-    REFERENCE,
-    AccuracyRow,
-    Correction,
-    Note,
-    QuantizationReport,
-    Verdict,
-)
+from edgert.report.quantization_record import REFERENCE, AccuracyRow, QuantizationReport, SpeedRow, Verdict
 
 _BADGES = {True: ("✓ Budget kept", "good"), False: ("✗ Budget missed", "bad"), None: ("No budget", "open")}
-
-Fact = tuple[str, str, bool]
-"""A name, its value, and whether the value is code."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizationPage:
-    """What the page shows: a field for each section, in order."""
+    """What the page shows: the report, what is computed from it, and names of its metrics and precisions."""
 
+    report: QuantizationReport
+    names: tuple[str, ...]
+    reference: str
+    fp32: SpeedRow | None
     accuracy: Part
-    speed: Part
     layers: Part
     kept: Part
     activations: sections.Activations
-    corrections: tuple[Correction, ...]
-    no_corrections: str
-    notes: tuple[Note, ...]
-    facts: tuple[Fact, ...]
-    settings: tuple[Fact, ...]
 
 
 def render(report: QuantizationReport) -> str:
     """Return the report as a whole HTML document; equal reports give equal text."""
     shown = QuantizationPage(
+        report,
+        tuple(sections.metric_names(report)),
+        REFERENCE,
+        sections.reference(report.speed),
         sections.accuracy(report),
-        sections.speed(report),
         sections.layers(report),
         sections.kept(report),
         sections.activations(report),
-        report.corrections,
-        report.absent.get("corrections", "None: weights were rounded as they are."),
-        tuple(sorted(report.notes, key=lambda note: note.level != "warning")),
-        tuple(_facts(report)),
-        tuple((name, value, True) for name, value in report.settings.items()),
     )
     return page.render("quantization.html.j2", _head(report), shown)
 
@@ -71,24 +56,6 @@ def _head(report: QuantizationReport) -> page.Head:
     )
 
 
-def _facts(report: QuantizationReport) -> Iterator[Fact]:
-    """Yield everything needed to make the result again."""
-    origin = report.provenance
-    images = counted(origin.images, "image") if origin.images is not None else ""
-    facts = (
-        ("Model", origin.model, False),
-        ("SHA-256", origin.digest, True),
-        ("Made for", report.target, False),
-        ("Calibrated on", ", ".join(filter(None, [images, origin.source])), False),
-        ("Thresholds", origin.method, False),
-        ("Command", origin.command, True),
-        ("Machine", origin.machine, False),
-        ("Made", origin.made, False),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in origin.versions.items()), False),
-    )
-    return (fact for fact in facts if fact[1])
-
-
 # The verdict.
 
 
@@ -102,9 +69,8 @@ def judge(report: QuantizationReport) -> Verdict:
     compared = [found for found in (_speed(report), _size(report)) if found is not None]
     figures = [figure for _, figure in compared]
     if main is not None:
-        allowed = "" if main.max_drop is None else f", {_number(main.max_drop, main.unit)} allowed"
-        before = score(main.fp32, main.unit).split("\N{NO-BREAK SPACE}")[0]
-        detail = f"{before} → {score(main.result, main.unit)}{allowed}"
+        allowed = "" if main.max_drop is None else f", {bare(main.max_drop, main.unit)} allowed"
+        detail = f"{bare(main.fp32, main.unit)} → {score(main.result, main.unit)}{allowed}"
         figures.insert(0, Figure(main.metric, difference(-main.drop, main.unit), detail))
     if report.layers:
         others = [layer.precision for layer in report.layers if layer.precision != report.precision]
@@ -126,7 +92,7 @@ def _sentence(name: str, kept: bool | None, main: AccuracyRow | None, rest: list
     else:
         drop = f"{main.metric} {'falls' if main.drop > 0 else 'rises'} by {amount}"
     if main.max_drop is not None:
-        drop += f" ({_number(main.max_drop, main.unit)} allowed)"
+        drop += f" ({bare(main.max_drop, main.unit)} allowed)"
     if kept is None:
         return f"{name}: {_listed([drop, *rest])}; there was no accuracy budget to keep."
     start = f"{name} {'keeps' if kept else 'misses'} its accuracy budget: {drop}"
@@ -166,14 +132,9 @@ def _size(report: QuantizationReport) -> tuple[str, Figure] | None:
 def _caution(row: AccuracyRow) -> str:
     low, high = row.interval or (0.0, 0.0)
     images = f"On {counted(row.images, 'image')} the" if row.images else "The"
-    span = f"from {_number(low, row.unit)} to {difference(high, row.unit)}"
+    span = f"from {bare(low, row.unit)} to {difference(high, row.unit)}"
     reach = "past the budget" if row.kept else "into the budget"
     return (
         f"{images} drop of {row.metric} may be anything {span} (95 % confidence interval). That reaches {reach}: "
         "more images would settle it."
     )
-
-
-def _number(value: float, unit: str) -> str:
-    """Return a difference without its unit."""
-    return difference(value, unit).split("\N{NO-BREAK SPACE}")[0]

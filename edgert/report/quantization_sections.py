@@ -10,129 +10,58 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from edgert.report import numbers
 from edgert.report.chart import Bar, Interval, Marker, bar_chart, histogram_chart, interval_chart
-from edgert.report.numbers import counted, decibels, fixed, milliseconds, share, significant, times
-from edgert.report.page import Cell, Chart, Column, Kind, Part, Table
+from edgert.report.numbers import (
+    bare,
+    counted,
+    decibels,
+    fixed,
+    share,
+    significant,
+)
+from edgert.report.page import Cell, Chart, Column, Part, Table
 from edgert.report.quantization_record import REFERENCE, AccuracyRow, LayerRow, QuantizationReport, SpeedRow, TensorRow
 from edgert.report.svg import visible
 
-# Accuracy, speed and size.
+# Accuracy and speed.
 
 _NO_LABELS = "Without labels, FP32's own answers served as ground truth: this is agreement with FP32, not accuracy."
-_STATES = {True: Cell("✓ kept", look="good"), False: Cell("✗ missed", look="bad"), None: Cell("–")}
 
 
 def accuracy(report: QuantizationReport) -> Part:
-    """Return table and chart of every metric; a reason where nothing was scored."""
+    """Return what stands above the table of metrics, with a chart; a reason where nothing was scored."""
     rows = report.accuracy
     if not rows:
         return Part(absent=report.absent.get("accuracy", "Accuracy was not measured."))
     images = {row.images for row in rows if row.images}
-    several = any(row.precision != report.precision for row in rows)
-    names = [f"{row.metric}, {row.precision}" if several else row.metric for row in rows]
     return Part(
         f"Scored on {counted(images.pop(), 'image')}." if len(images) == 1 else "",
         caution="" if all(row.labeled for row in rows) else _NO_LABELS,
-        charts=tuple(_drops(rows, names)),
-        tables=(_scores(report, names),),
+        charts=tuple(_drops(rows, metric_names(report))),
     )
 
 
-def _scores(report: QuantizationReport, names: Sequence[str]) -> Table:
-    rows = report.accuracy
-    result = report.precision if all(row.precision == report.precision for row in rows) else "Result"
-    part, unit = (", %", ", points") if all(row.unit == "percent" for row in rows) else ("", "")
-    # a value has its unit where the header does not have it
-    scored, lost = (_bare, _bare) if unit else (numbers.score, numbers.difference)
-    columns = [
-        Column("Metric", names),
-        Column(f"{REFERENCE}{part}", [scored(row.fp32, row.unit) for row in rows], "number"),
-        Column(f"{result}{part}", [scored(row.result, row.unit) for row in rows], "number"),
-        Column(f"Drop{unit}", [Cell(lost(row.drop, row.unit), look="strong") for row in rows], "number"),
-    ]
-    if any(row.interval for row in rows):
-        ends = [[_bare(end, row.unit) for end in row.interval or ()] for row in rows]
-        columns.append(Column("95 % interval", [" to ".join(both) or "–" for both in ends], "minor number"))
-    if any(row.max_drop is not None for row in rows):
-        budgets = ["–" if row.max_drop is None else lost(row.max_drop, row.unit) for row in rows]
-        columns += [Column("Budget", budgets, "number"), Column("Verdict", [_STATES[row.kept] for row in rows])]
-    if len({row.images for row in rows if row.images}) > 1:
-        columns.append(Column("Images", [f"{row.images:,}" if row.images else "–" for row in rows], "number"))
-    return Table("Accuracy before and after", columns)
-
-
-def _bare(value: float, unit: str) -> str:
-    """Return a value or difference without its unit."""
-    return fixed(value * 100, 2) if unit == "percent" else fixed(value, 4)
+def metric_names(report: QuantizationReport) -> list[str]:
+    """Return the name of every row of accuracy, with its precision where rows have several."""
+    several = any(row.precision != report.precision for row in report.accuracy)
+    return [f"{row.metric}, {row.precision}" if several else row.metric for row in report.accuracy]
 
 
 def _drops(rows: Sequence[AccuracyRow], names: Sequence[str]) -> Iterator[Chart]:
     """Yield one chart for each unit that has an interval or a budget to compare with."""
-    for unit, factor, places in (("percent", 100, 1), ("plain", 1, 3)):
+    for unit, words in (("percent", ", in points"), ("plain", "")):
         some = [(name, row) for name, row in zip(names, rows, strict=True) if row.unit == unit]
-        if not any(row.interval or row.max_drop is not None for _, row in some):
-            continue
-        drops = [Interval(name, row.drop, row.interval, row.max_drop, row.kept is False) for name, row in some]
-        lines = "Lines are 95 % confidence intervals." if any(row.interval for _, row in some) else ""
-        caption = f"Drop from {REFERENCE}{', in points' if unit == 'percent' else ''}: less is better."
-        drawn = interval_chart(drops, title=caption, show=partial(_axis, factor=factor, places=places))
-        yield Chart(drawn, caption, remark=lines)
-
-
-def _axis(value: float, factor: int, places: int) -> str:
-    return fixed(value * factor, places)
-
-
-def speed(report: QuantizationReport) -> Part:
-    """Return the time of one inference and the size of the file; a reason where no time was measured."""
-    sizes = (_sizes(report),) if report.sizes_bytes else ()
-    if not report.speed:
-        return Part(absent=report.absent.get("speed", "Speed was not measured."), tables=sizes)
-    lead = f"Median time of one inference{f' on {report.timed_on}' if report.timed_on else ''}; shorter is better."
-    return Part(lead, tables=(_times(report), *sizes))
+        if any(row.interval or row.max_drop is not None for _, row in some):
+            drops = [Interval(name, row.drop, row.interval, row.max_drop, row.kept is False) for name, row in some]
+            lines = "Lines are 95 % confidence intervals." if any(row.interval for _, row in some) else ""
+            caption = f"Drop from {REFERENCE}{words}: less is better."
+            drawn = interval_chart(drops, title=caption, show=partial(bare, unit=unit))
+            yield Chart(drawn, caption, remark=lines)
 
 
 def reference(rows: Sequence[SpeedRow]) -> SpeedRow | None:
     """Return the row that the others are compared with; None where FP32 was not timed."""
     return next((row for row in rows if row.precision == REFERENCE), None)
-
-
-def _times(report: QuantizationReport) -> Table:
-    rows, base = report.speed, reference(report.speed)
-    texts, result = [milliseconds(row.median_ms) for row in rows], [row.precision == report.precision for row in rows]
-    ratios = [f"{times(base.median_ms / row.median_ms)} as fast" if base and row is not base else "–" for row in rows]
-    columns = (
-        Column("Precision", [row.precision for row in rows]),
-        *_measures("Median", texts, [row.median_ms for row in rows], result),
-        Column(f"Against {REFERENCE}", ratios, "number"),
-        Column("Runs", [f"{row.runs:,}" for row in rows], "minor number"),
-    )
-    return Table("Time of one inference", columns)
-
-
-def _sizes(report: QuantizationReport) -> Table:
-    sizes, before = report.sizes_bytes, report.sizes_bytes.get(REFERENCE)
-    texts, result = [numbers.size(count) for count in sizes.values()], [name == report.precision for name in sizes]
-    parts = [
-        "–" if name == REFERENCE or not before else f"{100 * count / before:.0f} %" for name, count in sizes.items()
-    ]
-    columns = [
-        Column("File", list(sizes)),
-        *_measures("Size", texts, list(sizes.values()), result),
-        Column(f"Of {REFERENCE}", parts, "number"),
-    ]
-    return Table("Size of the model file", columns)
-
-
-def _measures(
-    header: str, texts: Sequence[str], values: Sequence[float], result: Sequence[bool]
-) -> tuple[Column, Column]:
-    """Return numbers, and bars that repeat them; those of the result stand out."""
-    looks, largest = ["strong" if strong else "" for strong in result], max(values) or 1.0
-    cells = [Cell(text, look=look) for text, look in zip(texts, looks, strict=True)]
-    bars = [Cell("", value / largest, look=look) for value, look in zip(values, looks, strict=True)]
-    return Column(header, cells, "number"), Column("of the largest", bars, "length")
 
 
 # Noise layer by layer, and layers in another precision.
@@ -154,12 +83,16 @@ def layers(report: QuantizationReport) -> Part:
     if worst:
         low, _ = finite[0]
         lead += f"; the noisiest has {decibels(low)}, where the noise is {_noise(low)} as large as the signal"
-    places = range(len(rows))
-    columns = [_numbers(places), *_columns(report, places), Column("SQNR", _noises(report, places), "number")]
-    folded = f"All {counted(len(rows), 'layer')} as a table"
-    whole = Table("All layers in graph order", columns, head=1, sortable=True, folded=folded)
-    tables = (_noisiest(report, worst), *_costliest(report), whole)
-    return Part(f"{lead}.", charts=(_noise_chart(report, worst),), tables=tables)
+    costs = [(layer.cost, -place) for place, layer in enumerate(rows) if layer.cost is not None]
+    costliest = [-place for cost, place in sorted(costs, reverse=True)[:_WORST] if cost > 0]
+    ranks = Column("Rank", [Cell(rank, look="bad") for rank in range(1, len(worst) + 1)], "number")
+    tables = [
+        _table(report, worst, "The noisiest layers", ranks, heading="The noisiest layers"),
+        # what to look at first when a budget is missed
+        _table(report, costliest, "The costliest layers", heading="The costliest layers"),
+        _table(report, range(len(rows)), "All layers", folded=f"All {counted(len(rows), 'layer')} as a table"),
+    ]
+    return Part(f"{lead}.", charts=(_noise_chart(report, worst),), tables=[one for one in tables if one.rows])
 
 
 def kept(report: QuantizationReport) -> Part:
@@ -170,10 +103,9 @@ def kept(report: QuantizationReport) -> Part:
     if not places:
         return Part(f"None: all {counted(len(report.layers), 'layer')} compute in {report.precision}.")
     reasons = [report.layers[place].reason or "no reason given" for place in places]
-    columns = [_numbers(places), *_columns(report, places, "minor number"), Column("Why", reasons, "prose")]
     verb = "does" if len(places) == 1 else "do"
     lead = f"{counted(len(places), 'layer')} of {len(report.layers)} {verb} not compute in {report.precision}."
-    return Part(lead, tables=(Table("Layers in another precision", columns, head=1, stacked=True),))
+    return Part(lead, tables=(_table(report, places, "Layers in another precision", why=reasons),))
 
 
 def _noise(sqnr_db: float) -> str:
@@ -203,48 +135,32 @@ def _noise_chart(report: QuantizationReport, worst: Sequence[int]) -> Chart:
     return Chart(drawn, title, tuple(keys), remark=sides)
 
 
-def _noisiest(report: QuantizationReport, worst: Sequence[int]) -> Table:
-    known = [report.layers[place].sqnr_db or 0.0 for place in worst]
-    columns = [
-        Column("Rank", [Cell(rank, look="bad") for rank in range(1, len(worst) + 1)], "number"),
-        *_columns(report, worst),
-        Column("SQNR", [decibels(value) for value in known], "number"),
-        Column("Noise", [_noise(value) for value in known], "minor number"),
-    ]
-    return Table("The noisiest layers", columns, head=1, heading="The noisiest layers")
-
-
-def _costliest(report: QuantizationReport) -> Iterator[Table]:
-    """Yield the layers to look at first when a budget is missed."""
-    costs = [(layer.cost, -place) for place, layer in enumerate(report.layers) if layer.cost is not None]
-    places = [-place for cost, place in sorted(costs, reverse=True)[:_WORST] if cost > 0]
-    if places:
-        columns = [_numbers(places), *_columns(report, places), Column("SQNR", _noises(report, places), "minor number")]
-        yield Table("The costliest layers", columns, head=1, heading="The costliest layers")
-
-
-def _noises(report: QuantizationReport, places: Sequence[int]) -> list[Cell]:
+def _table(
+    report: QuantizationReport,
+    places: Sequence[int],
+    caption: str,
+    first: Column | None = None,
+    *,
+    why: Sequence[str] = (),
+    heading: str = "",
+    folded: str = "",
+) -> Table:
+    """Return a table of the layers in some places of the graph; ``first`` replaces their numbers."""
     found = [report.layers[place] for place in places]
-    return [Cell(decibels(layer.sqnr_db), _order(layer)) for layer in found]
-
-
-def _numbers(places: Sequence[int]) -> Column:
-    return Column("Nr.", [place + 1 for place in places], "minor number")
-
-
-def _columns(report: QuantizationReport, places: Sequence[int], cost: Kind = "number") -> list[Column]:
-    """Return the columns that every table has for a layer; the name comes first."""
-    found = [report.layers[place] for place in places]
+    costs = [Cell("–", _NOT_KNOWN) if one.cost is None else Cell(significant(one.cost), one.cost) for one in found]
+    meaning = f", {report.cost_meaning}" if report.cost_meaning else ""
+    noises = [Cell(decibels(layer.sqnr_db), _order(layer)) for layer in found]
     columns = [
+        first or Column("Nr.", [place + 1 for place in places], "minor number"),
         Column("Layer", [layer.name for layer in found], "name"),
         Column("Op", [layer.op for layer in found]),
         Column("Type", [layer.precision for layer in found]),
+        Column(f"Cost alone{meaning}", costs if any(one.cost is not None for one in found) else (), "minor number"),
+        Column("SQNR", noises if any(math.isfinite(_order(one)) for one in found) else (), "number"),
+        Column("Why", why, "prose"),
     ]
-    if any(layer.cost is not None for layer in found):
-        header = f"Cost alone{f', {report.cost_meaning}' if report.cost_meaning else ''}"
-        known = [Cell("–", _NOT_KNOWN) if one.cost is None else Cell(significant(one.cost), one.cost) for one in found]
-        columns.append(Column(header, known, cost))
-    return columns
+    shown = [column for column in columns if column.cells]
+    return Table(caption, shown, head=1, sortable=bool(folded), stacked=bool(why), heading=heading, folded=folded)
 
 
 def _order(layer: LayerRow) -> float:

@@ -46,11 +46,11 @@ class Heat:
         """Return the class of a number, 0 to 4; the last one for infinity."""
         return CLASSES - 1 if value == math.inf else sum(value >= edge * (1 - 1e-9) for edge in self.edges[1:])
 
-    def legend(self, show: Show) -> Iterator[tuple[int, str]]:
-        """Yield every class with its range of numbers."""
-        ends = [*self.edges[1:], self.high]
-        for number, (low, high) in enumerate(zip(self.edges, ends, strict=True)):
-            yield number, show(low) if show(low) == show(high) else f"{show(low)} – {show(high)}"
+    def keys(self, show: Show) -> tuple[tuple[str, str], ...]:
+        """Return the keys of a legend: the range of every class, and its color."""
+        ends = zip(self.edges, [*self.edges[1:], self.high], strict=True)
+        texts = [dict.fromkeys((show(low), show(high))) for low, high in ends]
+        return tuple((" – ".join(words), f"heat{number}") for number, words in enumerate(texts))
 
 
 def heat_of(values: Sequence[float], *, is_from_least: bool = False) -> Heat:
@@ -69,11 +69,6 @@ def heat_of(values: Sequence[float], *, is_from_least: bool = False) -> Heat:
     ratio = min(most / least, _WIDEST)
     step, low = ratio ** (1 / CLASSES), least if is_from_least else most / ratio
     return Heat((least, *(low * step**number for number in range(1, CLASSES))), most)
-
-
-def heat_keys(heat: Heat, show: Show) -> tuple[tuple[str, str], ...]:
-    """Return the keys of a legend of the colors: (words, class) of each."""
-    return tuple((words, f"heat{number}") for number, words in heat.legend(show))
 
 
 @dataclass(frozen=True, slots=True)

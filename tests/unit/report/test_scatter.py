@@ -28,8 +28,8 @@ def test_classes_have_equal_ratios_and_every_number_has_one() -> None:
     ratios = [high / low for low, high in pairwise(heat.edges)]
     assert ratios == pytest.approx([ratios[0]] * 4)
     assert [heat.of(value) for value in (2.0, 16.0, math.inf, 0.5)] == [0, 4, 4, 0]
-    legend = dict(heat.legend(lambda value: f"{value:.3g}"))
-    assert legend[0].startswith("2 – ") and legend[4].endswith(" – 16") and len(legend) == 5
+    words = [one for one, _ in heat.keys(lambda value: f"{value:.3g}")]
+    assert words[0].startswith("2 – ") and words[4].endswith(" – 16") and len(words) == 5
 
 
 def test_far_numbers_share_the_class_at_their_end() -> None:
@@ -43,7 +43,7 @@ def test_far_numbers_share_the_class_at_their_end() -> None:
 def test_numbers_that_are_about_the_same_have_one_class(values: list[float], high: float) -> None:
     heat = heat_of(values)
     assert len(heat.edges) == 1 and heat.high == high and {heat.of(value) for value in values} <= {0, 4}
-    assert len(list(heat.legend(str))) == 1
+    assert len(heat.keys(str)) == 1
 
 
 def test_equal_ratios_are_equally_far_on_an_axis() -> None:
