@@ -199,7 +199,7 @@ class QuantizedModel:
         """
         if self.outcome is None:
             raise _own_scales(self.config, "--report")
-        save(describe(self.outcome, self.config, command=command, source=self.images), Path(path))
+        replace_text(Path(path), render(describe(self.outcome, self.config, command=command, source=self.images)))
 
 
 def _own_scales(config: ModelConfig, named: str) -> ConfigError:

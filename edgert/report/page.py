@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from edgert.report import numbers
 from edgert.report.svg import escaped, percent, visible
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _FOLDER = Path(__file__).with_name("templates")
 _STYLES = ("page.css", "charts.css", "network.css", "dla.css")
@@ -200,8 +202,10 @@ def render(template: str, head: Head, page: object) -> str:
 
 
 @cache
-def environment() -> Environment:
+def environment() -> "Environment":
     """Return the templates' environment, with what all pages share."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # records of a report need none of it
+
     # autoescape with our own finalizer, so that invisible characters are shown, too
     made = Environment(
         loader=FileSystemLoader(_FOLDER),
@@ -216,18 +220,8 @@ def environment() -> Environment:
     policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
     made.globals |= {"style": Markup(style), "script": Markup(script), "policy": Markup(policy)}  # noqa: S704  # ours
     made.filters |= {"name": name, "breakable": breakable, "percent": percent}
-    made.filters |= {
-        one.__name__: one
-        for one in (
-            numbers.bare,
-            numbers.counted,
-            numbers.difference,
-            numbers.milliseconds,
-            numbers.score,
-            numbers.size,
-            numbers.times,
-        )
-    }
+    shown = ("bare", "counted", "difference", "milliseconds", "score", "size", "times")
+    made.filters |= {one: getattr(numbers, one) for one in shown}
     return made
 
 

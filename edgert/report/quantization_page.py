@@ -1,12 +1,272 @@
-"""A quantization report as one HTML file that needs nothing else, with the verdict in one sentence."""
+"""A quantization report as one HTML file that needs nothing else, section by section."""
 
+import math
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
 
 from edgert.report import page
-from edgert.report import quantization_sections as sections
-from edgert.report.numbers import bare, counted, difference, is_same, milliseconds, score, size, times
-from edgert.report.page import Badge, Figure, Part
-from edgert.report.quantization_record import REFERENCE, AccuracyRow, QuantizationReport, SpeedRow, Verdict
+from edgert.report.chart import Bar, Interval, Marker, bar_chart, histogram_chart, interval_chart
+from edgert.report.numbers import bare, counted, decibels, fixed, share, significant
+from edgert.report.page import Badge, Cell, Chart, Column, Part, Table
+from edgert.report.quantization_record import REFERENCE, AccuracyRow, LayerRow, QuantizationReport, TensorRow, judge
+from edgert.report.svg import visible
+
+# Accuracy and speed.
+
+_NO_LABELS = "Without labels, FP32's own answers served as ground truth: this is agreement with FP32, not accuracy."
+
+
+def accuracy_part(report: QuantizationReport) -> Part:
+    """Return what stands above the table of metrics, with a chart; a reason where nothing was scored."""
+    rows = report.accuracy
+    if not rows:
+        return Part(absent=report.absent.get("accuracy", "Accuracy was not measured."))
+    images = {row.images for row in rows if row.images}
+    return Part(
+        f"Scored on {counted(images.pop(), 'image')}." if len(images) == 1 else "",
+        caution="" if all(row.labeled for row in rows) else _NO_LABELS,
+        charts=tuple(_drops(rows, metric_names(report))),
+    )
+
+
+def metric_names(report: QuantizationReport) -> list[str]:
+    """Return the name of every row of accuracy, with its precision where rows have several."""
+    several = any(row.precision != report.precision for row in report.accuracy)
+    return [f"{row.metric}, {row.precision}" if several else row.metric for row in report.accuracy]
+
+
+def _drops(rows: Sequence[AccuracyRow], names: Sequence[str]) -> Iterator[Chart]:
+    """Yield one chart for each unit that has an interval or a budget to compare with."""
+    for unit, words in (("percent", ", in points"), ("plain", "")):
+        some = [(name, row) for name, row in zip(names, rows, strict=True) if row.unit == unit]
+        if any(row.interval or row.max_drop is not None for _, row in some):
+            drops = [Interval(name, row.drop, row.interval, row.max_drop, row.kept is False) for name, row in some]
+            lines = "Lines are 95 % confidence intervals." if any(row.interval for _, row in some) else ""
+            caption = f"Drop from {REFERENCE}{words}: less is better."
+            drawn = interval_chart(drops, title=caption, show=partial(bare, unit=unit))
+            yield Chart(drawn, caption, remark=lines)
+
+
+# Noise layer by layer, and layers in another precision.
+
+_WORST = 5
+_LOUD = 9.5  # times the signal: from here on percent stop helping
+_NOT_KNOWN = -math.inf  # sorts below every measured value
+
+
+def layers_part(report: QuantizationReport) -> Part:
+    """Return noise layer by layer: a chart, the worst by name, all of them folded."""
+    rows = report.layers
+    known = [layer.sqnr_db for layer in rows if layer.sqnr_db is not None and not math.isnan(layer.sqnr_db)]
+    if not known:
+        return Part(absent=report.absent.get("layers", "The noise of single layers was not measured."))
+    finite = sorted((_order(layer), place) for place, layer in enumerate(rows) if math.isfinite(_order(layer)))
+    worst = [place for _, place in finite[:_WORST]]
+    lead = f"Half of the layers have more than {decibels(statistics.median(known))}"
+    if worst:
+        low, _ = finite[0]
+        lead += f"; the noisiest has {decibels(low)}, where the noise is {_noise(low)} as large as the signal"
+    costs = [(layer.cost, -place) for place, layer in enumerate(rows) if layer.cost is not None]
+    costliest = [-place for cost, place in sorted(costs, reverse=True)[:_WORST] if cost > 0]
+    ranks = Column("Rank", [Cell(rank, look="bad") for rank in range(1, len(worst) + 1)], "number")
+    tables = [
+        _table(report, worst, "The noisiest layers", ranks, heading="The noisiest layers"),
+        # what to look at first when a budget is missed
+        _table(report, costliest, "The costliest layers", heading="The costliest layers"),
+        _table(report, range(len(rows)), "All layers", folded=f"All {counted(len(rows), 'layer')} as a table"),
+    ]
+    return Part(f"{lead}.", charts=(_noise_chart(report, worst),), tables=[one for one in tables if one.rows])
+
+
+def kept_part(report: QuantizationReport) -> Part:
+    """Return layers that compute in another precision than the result's, and why."""
+    places = [place for place, layer in enumerate(report.layers) if layer.precision != report.precision]
+    if not report.layers:
+        return Part(absent="Nothing is known of single layers.")
+    if not places:
+        return Part(f"None: all {counted(len(report.layers), 'layer')} compute in {report.precision}.")
+    reasons = [report.layers[place].reason or "no reason given" for place in places]
+    verb = "does" if len(places) == 1 else "do"
+    lead = f"{counted(len(places), 'layer')} of {len(report.layers)} {verb} not compute in {report.precision}."
+    return Part(lead, tables=(_table(report, places, "Layers in another precision", why=reasons),))
+
+
+def _noise(sqnr_db: float) -> str:
+    """Return the RMS of the noise as a part of the signal's, by the definition of the decibel: 20 dB is a tenth."""
+    ratio = 10 ** (-sqnr_db / 20)
+    return f"{significant(100 * ratio, 2)}\N{NO-BREAK SPACE}%" if ratio < _LOUD else f"{significant(ratio, 2)} times"
+
+
+def _noise_chart(report: QuantizationReport, worst: Sequence[int]) -> Chart:
+    marks = {place: str(rank) for rank, place in enumerate(worst, 1)}
+    bars = [
+        Bar(
+            layer.sqnr_db,
+            f"{place + 1}. {visible(layer.name)} ({layer.op}, {layer.precision}): {decibels(layer.sqnr_db)}",
+            marks.get(place, ""),
+            layer.precision != report.precision,
+        )
+        for place, layer in enumerate(report.layers)
+    ]
+    others = sorted({layer.precision for layer in report.layers} - {report.precision})
+    keys = [("the noisiest, numbered", "worst")]
+    if others:
+        keys.append((f"underlined: in {' or '.join(others)}", "rug"))
+    title = "Signal to quantization noise (SQNR) of every layer's output, in graph order: higher is better."
+    sides = "On the left in dB; on the right the noise as a part of the signal, both root mean square."
+    drawn = bar_chart(bars, title=title, left=lambda value: f"{fixed(value, 0)} dB", right=_noise)
+    return Chart(drawn, title, tuple(keys), remark=sides)
+
+
+def _table(
+    report: QuantizationReport,
+    places: Sequence[int],
+    caption: str,
+    first: Column | None = None,
+    *,
+    why: Sequence[str] = (),
+    heading: str = "",
+    folded: str = "",
+) -> Table:
+    """Return a table of the layers in some places of the graph; ``first`` replaces their numbers."""
+    found = [report.layers[place] for place in places]
+    costs = [Cell("–", _NOT_KNOWN) if one.cost is None else Cell(significant(one.cost), one.cost) for one in found]
+    meaning = f", {report.cost_meaning}" if report.cost_meaning else ""
+    noises = [Cell(decibels(layer.sqnr_db), _order(layer)) for layer in found]
+    columns = [
+        first or Column("Nr.", [place + 1 for place in places], "minor number"),
+        Column("Layer", [layer.name for layer in found], "name"),
+        Column("Op", [layer.op for layer in found]),
+        Column("Type", [layer.precision for layer in found]),
+        Column(f"Cost alone{meaning}", costs if any(one.cost is not None for one in found) else (), "minor number"),
+        Column("SQNR", noises if any(math.isfinite(_order(one)) for one in found) else (), "number"),
+        Column("Why", why, "prose"),
+    ]
+    shown = [column for column in columns if column.cells]
+    return Table(caption, shown, head=1, sortable=bool(folded), stacked=bool(why), heading=heading, folded=folded)
+
+
+def _order(layer: LayerRow) -> float:
+    return _NOT_KNOWN if layer.sqnr_db is None or math.isnan(layer.sqnr_db) else layer.sqnr_db
+
+
+# The section on activations: what values tensors have, and where they are clipped.
+
+_OPEN = 6
+_LEVELS = 127  # of int8 on each side of zero
+_TENSOR_LEAD = (
+    "How often each magnitude |x| occurred during calibration, counts on a logarithmic scale: {}, by the noise that "
+    "rounding and clipping add to the tensor itself. The solid line is the threshold in use; what lies beyond it, "
+    "shaded, is clipped. Dotted lines are where other methods would clip."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The histogram of one tensor, or of several that have the same.
+
+    Attributes:
+        names: of the tensors; the first represents all.
+        drawn: SVG; empty for a tensor that is always zero.
+        facts: in one line.
+    """
+
+    names: tuple[str, ...]
+    drawn: Markup
+    facts: str
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """The section: histograms that are open, and those that are folded, of ``more`` tensors."""
+
+    about: Part
+    opened: tuple[Card, ...] = ()
+    folded: tuple[Card, ...] = ()
+    more: int = 0
+
+
+def activations_part(report: QuantizationReport) -> Activations:
+    """Return histograms: those that lose most are open, the others folded in graph order."""
+    if not report.tensors:
+        return Activations(Part(absent=report.absent.get("tensors", "No activations were counted.")))
+    same: dict[object, list[TensorRow]] = {}  # with one and the same histogram, as before and after a transposition
+    for row in report.tensors:
+        key = (row.counts.tobytes(), row.exponent, row.amax, row.threshold, *row.thresholds.items())
+        same.setdefault(key, []).append(row)
+    groups = list(same.values())
+    noise = [own_sqnr_db(group[0]) for group in groups]
+    worst = sorted(range(len(groups)), key=noise.__getitem__)[:_OPEN]
+    rest = [place for place in range(len(groups)) if place not in worst]
+    rows = max(len(row.thresholds) + (row.used is not None) for row in report.tensors)
+    which = f"the {_OPEN} histograms that lose most of {len(groups)}" if rest else "all histograms"
+    opened, folded = (tuple(_card(groups[place], noise[place], rows) for place in places) for places in (worst, rest))
+    return Activations(Part(_TENSOR_LEAD.format(which)), opened, folded, sum(len(card.names) for card in folded))
+
+
+def _card(same: Sequence[TensorRow], sqnr_db: float, rows: int) -> Card:
+    row, names = same[0], tuple(one.name for one in same)
+    if row.amax <= 0:
+        return Card(names, Markup(""), "Always zero: nothing to choose a threshold from.")
+    title = f"Histogram of {visible(row.name)}"
+    drawn = histogram_chart(row.counts, _bin_width(row), row.amax, _markers(row), title=title, rows=rows)
+    return Card(names, drawn, " · ".join(_facts(row, sqnr_db)))
+
+
+def own_sqnr_db(row: TensorRow) -> float:
+    """Return the SQNR of rounding and clipping this tensor, in dB, from its histogram; infinite if it is always zero.
+
+    Every value counts as the middle of its bin. Those of the first bin count as zero: they round to it, and after a
+    ReLU most of them are.
+    """
+    width = _bin_width(row)
+    values = (np.arange(len(row.counts)) + 0.5) * width
+    values[0] = 0.0
+    step = row.threshold / _LEVELS
+    rounded = np.minimum(np.rint(values / step), _LEVELS) * step
+    counts = row.counts.astype(np.float64)
+    signal, noise = float(counts @ values**2), float(counts @ (values - rounded) ** 2)
+    return 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else math.inf
+
+
+def clipped_share(row: TensorRow) -> float:
+    """Return the share of values that lie beyond the threshold, to the precision of a bin."""
+    starts = np.arange(len(row.counts)) * _bin_width(row)
+    counts: npt.NDArray[np.float64] = row.counts.astype(np.float64)
+    return float(counts[starts >= row.threshold].sum() / max(counts.sum(), 1.0))
+
+
+def _bin_width(row: TensorRow) -> float:
+    return math.ldexp(1.0, row.exponent) / len(row.counts)
+
+
+def _markers(row: TensorRow) -> list[Marker]:
+    markers = [
+        Marker(value, f"{method} {significant(value)}", method == row.chosen and row.used is None)
+        for method, value in row.thresholds.items()
+    ]
+    if row.used is not None:
+        markers.append(Marker(row.used, f"in use {significant(row.used)}", True))
+    return markers
+
+
+def _facts(row: TensorRow, sqnr_db: float) -> Iterator[str]:
+    if "minmax" not in row.thresholds:
+        yield f"largest {significant(row.amax)}"
+    yield f"step {significant(row.threshold / _LEVELS)}"
+    yield f"clips {share(clipped_share(row))}"
+    yield f"SQNR {decibels(sqnr_db)}"
+    if row.shared:
+        yield f"one scale with {counted(len(row.shared), 'other tensor')}"
+
+
+# The page.
 
 _BADGES = {True: ("✓ Budget kept", "good"), False: ("✗ Budget missed", "bad"), None: ("No budget", "open")}
 
@@ -18,24 +278,22 @@ class QuantizationPage:
     report: QuantizationReport
     names: tuple[str, ...]
     reference: str
-    fp32: SpeedRow | None
     accuracy: Part
     layers: Part
     kept: Part
-    activations: sections.Activations
+    activations: Activations
 
 
 def render(report: QuantizationReport) -> str:
     """Return the report as a whole HTML document; equal reports give equal text."""
     shown = QuantizationPage(
         report,
-        tuple(sections.metric_names(report)),
+        tuple(metric_names(report)),
         REFERENCE,
-        sections.reference(report.speed),
-        sections.accuracy(report),
-        sections.layers(report),
-        sections.kept(report),
-        sections.activations(report),
+        accuracy_part(report),
+        layers_part(report),
+        kept_part(report),
+        activations_part(report),
     )
     return page.render("quantization.html.j2", _head(report), shown)
 
@@ -53,88 +311,4 @@ def _head(report: QuantizationReport) -> page.Head:
         badges,
         verdict.cautions,
         verdict.figures,
-    )
-
-
-# The verdict.
-
-
-def judge(report: QuantizationReport) -> Verdict:
-    """Return the verdict: budgets are kept when every row of the report's precision keeps its own."""
-    rows = [row for row in report.accuracy if row.precision == report.precision]
-    judged = [row for row in rows if row.kept is not None]
-    kept = all(row.kept for row in judged) if judged else None
-    # to speak of: the first row that misses its budget, else the first that has one, else the first
-    main = min(rows, key=lambda row: (False, True, None).index(row.kept), default=None)
-    compared = [found for found in (_speed(report), _size(report)) if found is not None]
-    figures = [figure for _, figure in compared]
-    if main is not None:
-        allowed = "" if main.max_drop is None else f", {bare(main.max_drop, main.unit)} allowed"
-        detail = f"{bare(main.fp32, main.unit)} → {score(main.result, main.unit)}{allowed}"
-        figures.insert(0, Figure(main.metric, difference(-main.drop, main.unit), detail))
-    if report.layers:
-        others = [layer.precision for layer in report.layers if layer.precision != report.precision]
-        detail = f"{len(others)} in {' or '.join(sorted(set(others)))}" if others else "all of them"
-        done = f"{len(report.layers) - len(others)} of {len(report.layers)}"
-        figures.append(Figure(f"Layers in {report.precision}", done, detail))
-    sentence = _sentence(report.precision, kept, main, [clause for clause, _ in compared])
-    return Verdict(kept, sentence, tuple(_caution(row) for row in judged if not row.sure), tuple(figures))
-
-
-def _sentence(name: str, kept: bool | None, main: AccuracyRow | None, rest: list[str]) -> str:
-    if main is None:
-        if not rest:
-            return f"{name} was made; neither its accuracy nor its speed was measured."
-        return f"{name}: {_listed(rest)}; its accuracy was not measured."
-    amount = difference(abs(main.drop), main.unit)
-    if amount == difference(0.0, main.unit):
-        drop = f"{main.metric} stays the same"
-    else:
-        drop = f"{main.metric} {'falls' if main.drop > 0 else 'rises'} by {amount}"
-    if main.max_drop is not None:
-        drop += f" ({bare(main.max_drop, main.unit)} allowed)"
-    if kept is None:
-        return f"{name}: {_listed([drop, *rest])}; there was no accuracy budget to keep."
-    start = f"{name} {'keeps' if kept else 'misses'} its accuracy budget: {drop}"
-    return f"{start}{'; ' + _listed(rest) if rest else ''}."
-
-
-def _listed(clauses: list[str]) -> str:
-    return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
-
-
-def _speed(report: QuantizationReport) -> tuple[str, Figure] | None:
-    """Return a clause and a figure on the speed beside FP32; None without both."""
-    base = sections.reference(report.speed)
-    made = next((row for row in report.speed if row is not base and row.precision == report.precision), None)
-    if base is None or made is None:
-        return None
-    before, after = base.median_ms, made.median_ms
-    ratio = before / after
-    factor = times(max(ratio, 1 / ratio))
-    clause = f"it runs {factor} as fast" if ratio > 1 else f"it is slower, taking {factor} as long"
-    if is_same(ratio):
-        clause = f"it runs as fast as {REFERENCE}"
-    value = f"{factor} {'as fast' if ratio >= 1 else 'as long'}"
-    return clause, Figure("Speed", value, f"{milliseconds(before)} → {milliseconds(after)}")
-
-
-def _size(report: QuantizationReport) -> tuple[str, Figure] | None:
-    """Return a clause and a figure on the sizes of the files likewise."""
-    before, after = (report.sizes_bytes.get(name) for name in (REFERENCE, report.precision))
-    if not before or not after:
-        return None
-    value = f"{times(max(before, after) / min(before, after))} {'smaller' if before >= after else 'larger'}"
-    clause = "its file is as large" if is_same(before / after) else f"its file is {value}"
-    return clause, Figure("File", value, f"{size(before)} → {size(after)}")
-
-
-def _caution(row: AccuracyRow) -> str:
-    low, high = row.interval or (0.0, 0.0)
-    images = f"On {counted(row.images, 'image')} the" if row.images else "The"
-    span = f"from {bare(low, row.unit)} to {difference(high, row.unit)}"
-    reach = "past the budget" if row.kept else "into the budget"
-    return (
-        f"{images} drop of {row.metric} may be anything {span} (95 % confidence interval). That reaches {reach}: "
-        "more images would settle it."
     )

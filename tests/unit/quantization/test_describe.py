@@ -22,7 +22,8 @@ from edgert.quantization.describe import accuracy_rows, describe, summary
 from edgert.quantization.describe_layers import EQUALIZATION
 from edgert.quantization.int8_model import QuantizationResult, quantize_section
 from edgert.quantization.mixed_precision import MixedPrecision, Scan, Sensitivity
-from edgert.report.quantization_page import judge, render
+from edgert.report.quantization_page import render
+from edgert.report.quantization_record import judge
 from tests.unit.quantization.network import IMAGES, SIZE, network
 
 LAYERS = ("first", "second", "third", "last")

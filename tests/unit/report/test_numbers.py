@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgert.report.numbers import decibels, fixed, milliseconds, percent, points, share, significant, times
+from edgert.report.quantization_page import clipped_share, own_sqnr_db
 from edgert.report.quantization_record import TensorRow
-from edgert.report.quantization_sections import clipped_share, own_sqnr_db
 
 
 @pytest.mark.parametrize(

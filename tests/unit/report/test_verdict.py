@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgert.report.quantization_page import judge
-from edgert.report.quantization_record import AccuracyRow, SpeedRow
+from edgert.report.quantization_record import AccuracyRow, SpeedRow, judge
 from tests.helpers.quantization_report import EMPTY, full_report
 
 SPACE = "\N{NO-BREAK SPACE}"
