@@ -209,7 +209,7 @@ def _board_with_dla(name: str | None) -> Board:
     having = ", ".join(one.name for one in boards() if one.dla.cores)
     if board is None:
         why = "this machine is no Jetson that edgert knows, and --dla checks against a board's DLA"
-        raise ConfigError("which board?", why=why, fix=f"--board NAME, one of {having}")
+        raise ConfigError("cannot tell which board's DLA to check", why=why, fix=f"--board NAME, one of {having}")
     if not board.dla.cores:
         raise ConfigError(f"{board.title} has no DLA", where="--board", fix=f"--board NAME, one of {having}")
     return board

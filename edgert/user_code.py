@@ -171,7 +171,7 @@ def _refuse_shadow(module: str, where: str, search: Path | None) -> None:
     if not is_copy:
         raise ConfigError(
             f"module {top!r} is already another one",
-            why=f"{here.origin} was asked for, but {origin or 'a built-in module'} was imported under that name",
+            why=f"{here.origin} was requested, but {origin or 'a built-in module'} was imported under that name",
             where=where,
             fix=f"rename {here.origin}",
         )

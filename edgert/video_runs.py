@@ -246,7 +246,7 @@ def _for_jobs(file: PipelineFile, jobs: int) -> PipelineFile:
     from edgert.assemble.models import threads_of
 
     if jobs < 1:
-        raise ConfigError(f"{jobs} jobs cannot be", fix="1 or more")
+        raise ConfigError(f"cannot run {jobs} jobs", fix="1 or more")
     served = [name for name, stage in file.config.stages.items() if getattr(stage, "port", 0)]
     if jobs > 1 and served:
         why = "each of several jobs would open the port"

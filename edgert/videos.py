@@ -117,7 +117,7 @@ def _check_fields(file: PipelineFile, source: str | None) -> None:
     for name, stage in file.config.stages.items():
         if source is None and isinstance(stage, FileSink) and has_field(stage.path, "file"):
             raise ConfigError(
-                f"{stage.path}: nothing is called {_FIELD}",
+                f"{stage.path}: {_FIELD} has no value",
                 why="no source plays videos",
                 where=file.where("stages", name, "path"),
                 fix='source: "videos:FOLDER/*.mp4", or {stream} in path',

@@ -82,7 +82,10 @@ def check_paths(paths: Iterable[str], where: str = "") -> None:
 
 def _refused(path: str, why: str, where: str) -> ArtifactError:
     return ArtifactError(
-        f"the bundle has a member {path!r}", why=why, where=where, fix="do not use this bundle: edgert makes none such"
+        f"the bundle has a member {path!r}",
+        why=why,
+        where=where,
+        fix="do not use this bundle: edgert does not write such members",
     )
 
 
@@ -196,7 +199,7 @@ def _check_members(infos: list[zipfile.ZipInfo], size_bytes: int, where: str) ->
         if why := next((oddity for oddity, is_so in oddities.items() if is_so), ""):
             raise _foreign(where, f"member {info.filename!r} {why}")
     if sum(info.file_size for info in infos) > size_bytes:
-        raise _foreign(where, "its members say they are larger than it is")
+        raise _foreign(where, "its members claim to be larger than the file")
 
 
 def check_digest(file: BinaryIO, size_bytes: int, where: str) -> str:
@@ -218,7 +221,7 @@ def check_digest(file: BinaryIO, size_bytes: int, where: str) -> str:
         )
     digest = found[2].decode()
     if _digest(file, size_bytes - len(found[0])) != digest:
-        raise _damaged(where, "its bytes are not those it was written with")
+        raise _damaged(where, "its bytes do not match its digest")
     return digest
 
 

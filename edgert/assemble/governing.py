@@ -259,7 +259,7 @@ def meters_here(clock: Clock, root: Path = Path("/")) -> Meters:
 
 def power_model(clock: Clock, root: Path) -> Model | None:
     """Gives modeled watts of the board that ``root`` is the file system of, from its idle power and the reported loads
-    of its GPU and its processor; None for any other machine, and where nobody has published what the board draws.
+    of its GPU and its processor; None for any other machine, and where the power draw of the board is not published.
 
     :mod:`edgert.placement.cost.power` has the formula and where its numbers come from.
     """

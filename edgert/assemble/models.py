@@ -370,7 +370,7 @@ def _check_same_labels(file: PipelineFile, variants: Sequence[str]) -> None:
         if read[name] != read[variants[0]]:
             raise ConfigError(
                 f"models {variants[0]!r} and {name!r} have other classes",
-                why="tracks, crops and whoever reads results go by the class number, which must mean the same in both",
+                why="tracks, crops and results use class numbers, which must mean the same in both",
                 where=file.where("models", name, "task"),
                 fix="the same labels file for both",
             )

@@ -275,7 +275,7 @@ def checked_profile(name: str | None, profiles: Sequence[str], where: str = "") 
 
 def closed_engine(where: str) -> ModelError:
     """Return the error of opening a session of an engine after :meth:`Engine.close`."""
-    return ModelError("the engine is closed", why="its memory was given back", where=where)
+    return ModelError("the engine is closed", why="its memory was freed", where=where)
 
 
 class Backend(Protocol):

@@ -54,7 +54,7 @@ def profile(model: Model, runs: int = 12) -> Profile:
     """
     cores = core_accelerators()
     if not cores:
-        raise DeviceError("this system cannot keep a thread on a core", fix="measure on Linux")
+        raise DeviceError("this system cannot pin a thread to a core", fix="measure on Linux")
     ready = clean(model)[0]
     graph = read(ready)
     works = units(graph)

@@ -85,7 +85,7 @@ def _module(torch: Any, spec: str) -> Any:
     if not isinstance(made, torch.nn.Module):
         raise ConfigError(
             f"{spec!r} returns a {type(made).__name__}",
-            why="a torch.nn.Module is what can be run",
+            why="only a torch.nn.Module can be run",
             where="--torch",
             fix="def load(): return Network().eval(), and --torch file:load",
         )
@@ -138,8 +138,8 @@ def against(target: Path, peer: str, torch: str | None = None, rounds: int = 41)
     with _subjects(target) as subjects:
         if torch is not None and len(subjects) != 1:
             raise ConfigError(
-                f"which of {len(subjects)} models is {torch!r}?",
-                why="a module stands for one model",
+                f"cannot tell which of {len(subjects)} models {torch!r} is",
+                why="a module is one model",
                 where="--torch",
                 fix="name an ONNX file, or a pipeline of one model",
             )

@@ -43,7 +43,7 @@ def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shar
     """
     if not is_bundle(bundle):
         raise ConfigError(
-            f"nothing to share of {str(bundle)!r}",
+            f"cannot share measurements of {str(bundle)!r}",
             why="it is not a bundle" if bundle.exists() else "there is no such file",
             fix="edgert build PIPELINE --board NAME -o BUNDLE; on the board edgert build BUNDLE -o BUNDLE, then "
             "edgert bench BUNDLE --share FILE",
@@ -94,12 +94,15 @@ def _timed(
     if len(places) > 1:
         named = ", ".join(sorted(f"{name} in {mode}" for name, mode in places))
         raise ConfigError(
-            "times of several machines", why=f"it was finished on {named}", where=where, fix="share it on one of them"
+            "the bundle has times of several machines",
+            why=f"it was finished on {named}",
+            where=where,
+            fix="share it on one of them",
         )
     ((name, mode),) = places
     if name in (HOST, UNKNOWN, "") or not mode:
         raise ConfigError(
-            "these times are of no board that can be named",
+            "the bundle has times of no known board",
             why=f"the bundle was finished on {name or 'an unknown machine'}, in power mode {mode or 'unknown'}",
             where=where,
             fix="share what a Jetson that edgert boards lists has measured; edgert bench --units is for this machine",

@@ -57,7 +57,9 @@ def run_nvpmodel(command: Sequence[str]) -> str:
     output = done.stdout + done.stderr
     if done.returncode or "NVPM ERROR" in output:
         last = output.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise DeviceError("nvpmodel refused", why=last[0], fix="it needs root; edgert changes power only when allowed")
+        raise DeviceError(
+            "nvpmodel refused the power mode", why=last[0], fix="it needs root; edgert changes power only when allowed"
+        )
     return output
 
 
@@ -153,7 +155,7 @@ class PowerControl:
         """
         folder = gpu_folder(self._root)
         if folder is None:
-            raise DeviceError("no GPU clock to cap", why="no GPU in /sys/class/devfreq")
+            raise DeviceError("cannot cap the GPU clock", why="no GPU in /sys/class/devfreq")
         steps = self.gpu_steps_hz()
         slower = [step for step in steps if step <= hz]
         if not slower:
@@ -234,8 +236,8 @@ class PowerControl:
             modes = power_modes(self._root)
             numbers = {title: number for number, title in modes.names.items()} if modes else {}
             if change.after not in numbers:
-                why = "nvpmodel's file does not have it any more"
-                raise DeviceError(f"power mode {change.after} is gone", why=why)
+                why = "nvpmodel's file no longer has it"
+                raise DeviceError(f"power mode {change.after} no longer exists", why=why)
             self._run(("nvpmodel", "-m", str(numbers[change.after])))
             return
         path = self._root / change.what.lstrip("/")

@@ -37,9 +37,11 @@ class Setting:
     def __post_init__(self) -> None:
         numbers = (self.power_w, self.throughput, self.latency_ms, self.idle_w or 0.0)
         if not all(math.isfinite(number) and number >= 0 for number in numbers) or self.throughput == 0:
-            raise ValueError(f"setting {self.name!r} with power, throughput, latency, idle power {numbers}")
+            raise ValueError(
+                f"setting {self.name!r} has impossible power, throughput, latency or idle power: {numbers}"
+            )
         if not 0 < self.least_share <= 1:
-            raise ValueError(f"setting {self.name!r} at least at {self.least_share} of its throughput")
+            raise ValueError(f"setting {self.name!r} has an impossible least share of throughput: {self.least_share}")
 
     def load(self, demand: float | None, share: float = 1.0) -> float:
         """Return the part of its throughput in use, out of ``share``; unknown demand takes all of it."""

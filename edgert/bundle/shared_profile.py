@@ -203,7 +203,11 @@ Mistake = tuple[str, str, str]
 def _wrong(profile: SharedProfile) -> Iterator[Mistake]:
     if profile.board not in board_names():
         why = f"boards: {', '.join(board_names())}"
-        yield "board", f"a profile of board {profile.board!r}, which edgert does not know", why + _near(profile.board)
+        yield (
+            "board",
+            f"the profile is of board {profile.board!r}, which edgert does not know",
+            why + _near(profile.board),
+        )
         return
     at = board(profile.board)
     if not at.has_mode(profile.mode):
@@ -223,8 +227,8 @@ def _wrong(profile: SharedProfile) -> Iterator[Mistake]:
         if stage.ms <= 0:
             yield (
                 f"stages.{number}.ms",
-                f"a stage of kind {stage.kind!r} that takes {stage.ms:g} ms",
-                "a time is above 0",
+                f"a stage of kind {stage.kind!r} takes {stage.ms:g} ms",
+                "a time must be above 0",
             )
 
 
@@ -242,7 +246,7 @@ def _wrong_clocks(clocks: Mapping[str, float], at: Board, mode: Mode) -> Iterato
         if key not in _CLOCKS:
             yield f"clocks.{key}", f"there is no clock {key!r}", f"clocks: {', '.join(_CLOCKS)}"
         elif mhz <= 0:
-            yield f"clocks.{key}", f"a clock of {mhz:g} MHz", "a clock is above 0"
+            yield f"clocks.{key}", f"{key} is {mhz:g} MHz", "a clock must be above 0"
         elif chip is not None and mhz > chip * (1 + _EXACT):
             yield f"clocks.{key}", f"{key} {mhz:g} is above what {at.name} can", f"at most {chip:g}"
         elif own is not None and mhz > own * (1 + _EXACT):
@@ -253,32 +257,36 @@ def _wrong_places(engine: Engine, model: Model, mode: Mode, key: str) -> Iterato
     cores = _ACCELERATORS[: mode.dla_cores]
     for name in engine.placement:
         if name not in cores:
-            yield f"{key}.placement", f"nodes on {name!r}", f"DLA cores of this mode: {', '.join(cores) or 'none'}"
+            yield (
+                f"{key}.placement",
+                f"it places nodes on {name!r}",
+                f"DLA cores of this mode: {', '.join(cores) or 'none'}",
+            )
     numbers = [*(n for own in engine.placement.values() for n in own), *(n for one in engine.layers for n in one.nodes)]
     wrong = [number for number in numbers if not 0 <= number < model.nodes]
     if wrong:
-        yield key, f"node {wrong[0]} of a model with {model.nodes} nodes", "nodes are numbered from 0"
+        yield key, f"it names node {wrong[0]} of a model with {model.nodes} nodes", "nodes are numbered from 0"
 
 
 def _wrong_times(engine: Engine, key: str) -> Iterator[Mistake]:
     if engine.median_ms <= 0:
-        yield f"{key}.median_ms", f"a run that takes {engine.median_ms:g} ms", "a time is above 0"
+        yield f"{key}.median_ms", f"a run takes {engine.median_ms:g} ms", "a time must be above 0"
         return
     for number, layer in enumerate(engine.layers):
         if layer.median_ms < 0:
-            yield f"{key}.layers.{number}", f"a layer that takes {layer.median_ms:g} ms", "a time is not negative"
+            yield f"{key}.layers.{number}", f"a layer takes {layer.median_ms:g} ms", "a time cannot be negative"
             return
     total = sum(layer.median_ms for layer in engine.layers)
     least, most = (part * engine.median_ms for part in LAYERS_OVER_WHOLE)
     if engine.layers and not least <= total <= most:
-        what = f"layers of {total:g} ms in a run of {engine.median_ms:g} ms"
+        what = f"its layers take {total:g} ms in a run of {engine.median_ms:g} ms"
         yield f"{key}.layers", what, f"that contradicts the total: {least:g} to {most:g} ms are possible"
     try:
         check_quantiles(tuple(engine.quantiles))
         if engine.quantiles and not math.isclose(engine.quantiles[AT.index(0.5)], 1.0, abs_tol=1e-3):
-            raise ValueError("the median over itself is 1")
+            raise ValueError("the quantile of the median must be 1")
     except ValueError as error:
-        yield f"{key}.quantiles", "quantiles that no times can have", str(error)
+        yield f"{key}.quantiles", "its quantiles are impossible", str(error)
 
 
 def _too_fast(engine: Engine, model: Model, at: Board, mode: Mode, key: str) -> Iterator[Mistake]:

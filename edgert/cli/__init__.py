@@ -106,7 +106,7 @@ def _show_code(name: str, where: str) -> None:
 
 
 def _refuse_code(name: str, where: str) -> None:
-    why, fix = "it is run as soon as it is imported", "leave out --no-code for files that you trust"
+    why, fix = "importing it runs it", "leave out --no-code for files that you trust"
     raise ConfigError(f"module {name!r} is code of the file's own", why=why, where=where, fix=fix)
 
 

@@ -86,7 +86,9 @@ def run(
     if as_board is None:
         option.refuse({"--mode": mode, "--profile": profiles}, "it goes with --as")
     elif dry_run:
-        raise typer.BadParameter("it plans this machine; edgert plan --board has a board's memory", param_hint="--as")
+        raise typer.BadParameter(
+            "--dry-run plans this machine's memory; edgert plan --board plans a board's", param_hint="--as"
+        )
     if dry_run:
         from edgert.cli.memory_plan import plan_memory
 

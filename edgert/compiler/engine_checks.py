@@ -131,7 +131,7 @@ def _trouble(request: BuildRequest, verification: Verification) -> PlacementErro
         return None
     if not verification.source:
         return PlacementError(
-            f"it is unknown where the layers of {request.title} run",
+            f"cannot tell where the layers of {request.title} run",
             why="the engine could not be opened, and its build log has no summary",
             where=request.title,
             fix="build on the board itself",

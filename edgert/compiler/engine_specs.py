@@ -133,7 +133,7 @@ def engine_specs(source: BundleModel, engine: str, library: Library) -> tuple[En
     if not any(where.startswith(_DLA) for where in places):
         on = f"it on {' and '.join(places)}" if places else "no engines"
         raise PlacementError(
-            f"nothing of model {source.name!r} was placed on a DLA",
+            f"no node of model {source.name!r} was placed on a DLA",
             why=f"the bundle's placement for {source.manifest.board} has {on}",
             where=f"models.{source.name}",
             fix="placement: dla requests it; edgert inspect shows why each node can or cannot",

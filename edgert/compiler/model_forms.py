@@ -56,7 +56,9 @@ def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str
         try:
             made = plan_boards(file, target.asked, target.mode, tensorrt=target.tensorrt, look=False)
         except (ConfigError, PlacementError) as error:
-            if error.what != "clocks unknown":  # the clocks of the board are missing, not a part of the file
+            if (
+                error.what != "the clocks of this power mode are unknown"
+            ):  # the clocks of the board are missing, not a part of the file
                 raise
             report.note(f"nothing is predicted for {target.name} in {target.mode}: {error.why or error.what}")
             return {PLAN: to_json(None), PLACEMENT: to_json({})}

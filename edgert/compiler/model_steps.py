@@ -194,7 +194,7 @@ def _apart(job: ModelJob, before: bytes, after: bytes) -> float:
     if not found.relative <= REWRITE_TOLERANCE:
         raise BuildError(
             f"rewriting model {job.name!r} changed what it computes",
-            why=f"outputs are {found.relative:.2g} of the largest apart, at most {REWRITE_TOLERANCE:g} is accepted",
+            why=f"outputs are {found.relative:.2g} of the largest value apart, {REWRITE_TOLERANCE:g} is accepted",
             where=job.where,
             fix="placement: gpu leaves the model as it is; please report the model",
         )

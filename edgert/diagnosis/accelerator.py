@@ -61,7 +61,7 @@ def tensorrt(evidence: Evidence) -> Finding:
         )
     if answer.error:
         missing = re.search(r"lib[\w.-]+\.so[.\d]*", answer.error)
-        fix = f"find what brings {missing[0]}: apt-file search {missing[0]}" if missing else _JETSON_TENSORRT
+        fix = f"find the package of {missing[0]}: apt-file search {missing[0]}" if missing else _JETSON_TENSORRT
         if "libnvdla_compiler" in answer.error:
             fix = _dla_compiler_fix(evidence.machine.l4t)
         return Finding("TensorRT", "optional", answer.error, fix)
@@ -136,7 +136,7 @@ def engines(evidence: Evidence) -> Finding:
     except BuildError as error:
         wanted, fix = [f"a release it can use ({error.what}: {error.why})"], error.fix
     if not wanted and not_supported(evidence):
-        wanted, fix = ["a supported compute capability"], "engines: [tensorrt] tries it all the same"
+        wanted, fix = ["a supported compute capability"], "engines: [tensorrt] tries it anyway"
     if not wanted:
         dla = f"; placement: dla: {here.why_no_dla or 'the DLA'}" if here.board and here.board.dla.cores else ""
         return Finding("engines", "yes", f"TensorRT {version}, {left_out}; in FP16, where precision: is, too{dla}")

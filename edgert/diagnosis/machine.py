@@ -132,7 +132,7 @@ def over_current(evidence: Evidence) -> Finding:
     uptime = read_text(evidence.root / "proc/uptime").partition(" ")[0]
     since = f"in the {float(uptime) / 3600:.1f} h since boot" if uptime.replace(".", "", 1).isdigit() else "since boot"
     detail = f"the board lowered its clocks as it drew too much, {since}: {named} events"
-    fix = "see edgert top while it works; a supply or cable that gives more, or a smaller power mode, ends them"
+    fix = "watch edgert top under load; use a stronger supply or cable, or a smaller power mode"
     return Finding(name, "optional", detail, fix)
 
 

@@ -59,7 +59,7 @@ def finding(clock: KernelClock | None, daemons: dict[str, str], hardware: list[s
     if clock is None:
         return Finding("clock", "optional", f"the kernel does not say whether it is right{by and f'; {by} runs'}{more}")
     if not clock.is_set:
-        why = f"though {by} runs: it has no answer yet" if by else "and nobody keeps it"
+        why = f"though {by} runs: it has no answer yet" if by else "and no program keeps it"
         detail = f"not synchronized, {why}; results have its time of day, right or wrong{more}"
         return Finding("clock", "optional", detail, _FIX)
     who = f"by {by}" if by else "by the host of this container, or a program that edgert does not know"

@@ -102,7 +102,7 @@ def chosen_metric(values: Mapping[str, float], metric: str | None) -> str:
     """Return the requested metric, or the usual one; raise ConfigError when there is none of that name."""
     names = list(values)
     if not names:
-        raise ConfigError("nothing to compare by", why="there are no labels and no reference")
+        raise ConfigError("cannot compare without labels or a reference", why="there are no labels and no reference")
     if metric is not None and metric not in names:
         raise ConfigError(f"no metric {metric!r} here{nearest(metric, names)}", fix=f"use one of {', '.join(names)}")
     return metric or names[0]
@@ -205,7 +205,7 @@ def _metric(setup: EvaluationSetup, metric: str | None, versions: int) -> str | 
     is_labeled = setup.dataset.ground_truth is not None
     if versions < 2 and (not is_labeled or metric == "cosine"):
         raise ConfigError(
-            "there is nothing to judge by",
+            "cannot score without labels or a second model",
             why="cosine compares two models, and only one is given"
             if is_labeled
             else f"{setup.dataset.path} has no labels that edgert understands, and only one model is given",

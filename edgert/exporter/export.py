@@ -65,7 +65,7 @@ def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
     if not apart <= _TOLERANCE[form]:
         raise BuildError(
             f"the {form} form of model {item.name!r} does not compute what the model does",
-            why=f"outputs are {apart:.2g} of the largest apart, at most {_TOLERANCE[form]:g} is accepted",
+            why=f"outputs are {apart:.2g} of the largest value apart; at most {_TOLERANCE[form]:g} is accepted",
             where=item.where,
             fix="leave out --form; please report the model",
         )
@@ -235,7 +235,7 @@ def _check(options: ExportOptions, path: Path, names: Sequence[str], tensorrt: s
             raise ConfigError(f"{option} has no effect with --format {options.format}", fix=f"leave {option} out")
     if options.format == "onnx" and options.output.suffix == ".onnx" and len(names) > 1:
         why, fix = ", ".join(names), "name a folder, or --model NAME"
-        raise ConfigError(f"{len(names)} models in one file?", why=why, fix=fix)
+        raise ConfigError(f"cannot write {len(names)} models to one file", why=why, fix=fix)
     if options.format == "trtexec" and not tensorrt:
         fix = "--board NAME; edgert boards lists them"
         if is_bundle(path):
@@ -243,7 +243,7 @@ def _check(options: ExportOptions, path: Path, names: Sequence[str], tensorrt: s
         elif path.suffix.lower() == ".onnx":
             fix = "--board NAME, or --trt 10.3"
         why = "its options differ from release to release"
-        raise ConfigError("trtexec of which TensorRT?", why=why, where=str(path), fix=fix)
+        raise ConfigError("cannot tell which TensorRT the commands are for", why=why, where=str(path), fix=fix)
 
 
 def _onnx(source: Source, options: ExportOptions) -> Exported:

@@ -192,7 +192,7 @@ def _plans(packed: BundleModel, where: str) -> Iterator[Plan]:
     found = {target: one.engines[packed.name] for target, one in packed.manifest.compiled.items()}
     if len(found) > 1:
         raise ConfigError(
-            f"engines of which machine? The bundle has those of {len(found)}",
+            f"cannot tell which engines to export: the bundle has those of {len(found)} machines",
             why=", ".join(sorted(found)),
             where=where,
             fix="export the bundle as it was before the others were packed into it; an engine runs on its machine only",

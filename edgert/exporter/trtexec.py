@@ -136,7 +136,7 @@ class _Job:
         known = {spec.name for specs in ports for spec in specs}
         for name in self.request.formats:
             if name not in known:
-                raise self.request.refusal(f"no input or output {name!r}", "it is given a format")
+                raise self.request.refusal(f"no input or output {name!r}", "a format names it")
         for option, specs in zip(("--inputIOFormats", "--outputIOFormats"), ports, strict=True):
             if any(spec.name in self.request.formats for spec in specs):
                 yield f"{option}={','.join(self._format(spec) for spec in specs)}"
@@ -149,7 +149,7 @@ class _Job:
             raise self.request.refusal(
                 f"trtexec of TensorRT {self.release[0]}.{self.release[1]} cannot make tensor {spec.name!r} "
                 f"{dtype} in {form.layout}",
-                "it has no word for it",
+                "it has no option for it",
                 "leave its format out, or build it with edgert",
             )
         return f"{dtypes[dtype]}:{_LAYOUTS.get(form.layout, form.layout.lower())}"
@@ -321,7 +321,7 @@ def library_named(tensorrt: str) -> Library:
 _HEAD = """\
 #!/bin/sh
 # Builds {engines} with trtexec of TensorRT {tensorrt}. Written by edgert {version}.
-# Another release may read these options otherwise, or not at all.
+# Another release may read these options differently, or not at all.
 {limitations}set -eu
 cd "$(dirname "$0")"
 trtexec=${{TRTEXEC:-$(command -v trtexec || echo /usr/src/tensorrt/bin/trtexec)}}

@@ -30,7 +30,7 @@ def _sort_nodes(graph: Graph) -> Result:
         sorter.prepare()
     except CycleError as error:
         name, why = graph.nodes[min(error.args[1])].name, "the graph has a cycle"
-        raise ModelError(f"node {name!r} waits for its own result", why=why, fix="export it again") from error
+        raise ModelError(f"node {name!r} depends on its own result", why=why, fix="export it again") from error
     ready: list[int] = []
     order: list[int] = []
     while sorter.is_active():

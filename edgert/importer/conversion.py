@@ -74,7 +74,7 @@ def _archive(path: Path) -> Source:
     if "constants.pkl" in names:
         raise ModelError(
             f"{str(path)!r} is a TorchScript archive",
-            why="PyTorch has given TorchScript up, and its exporter takes modules and exported programs",
+            why="PyTorch has dropped TorchScript, and its exporter takes modules and exported programs",
             fix="export the module it was made from: torch.export.save(torch.export.export(module, inputs), 'm.pt2'); "
             + export_first(str(path)),
         )
@@ -92,9 +92,7 @@ def _pickled(path: Path) -> ModelError:
 
 
 def _unknown(path: Path) -> ModelError:
-    return ModelError(
-        f"{str(path)!r} cannot be imported", why="it is of no kind that is known", fix=f"SOURCE is {_KINDS}"
-    )
+    return ModelError(f"{str(path)!r} cannot be imported", why="its format is unknown", fix=f"SOURCE is {_KINDS}")
 
 
 # How far a converted model is from its source, output by output.
@@ -163,7 +161,7 @@ def _compare(name: str, wanted: worker.Array, made: worker.Array, source: str) -
     first, second = wanted.astype(np.float64), made.astype(np.float64)
     finite = np.isfinite(first)
     if not np.array_equal(first[~finite], second[~finite], equal_nan=True):
-        raise BuildError(f"output {name!r} of {source} is not finite", why="and ONNX Runtime computes something else")
+        raise BuildError(f"output {name!r} of {source} is not finite", why="ONNX Runtime computes other values")
     largest = float(np.abs(first[finite]).max(initial=0.0))
     return Difference(name, wanted.shape, largest, float(np.abs(first[finite] - second[finite]).max(initial=0.0)))
 
@@ -238,8 +236,8 @@ def import_model(
     found = source_of(source)
     if dynamic and found.kind != "function":
         raise ModelError(
-            f"the open dimensions of {found.text} are its own",
-            why="only a module is exported here, with those that are asked for",
+            f"--dynamic cannot change the open dimensions of {found.text}",
+            why="only a module is exported here; the source has its own open dimensions",
             where="--dynamic",
             fix="leave --dynamic out, or export the source with open dimensions",
         )
@@ -309,7 +307,7 @@ def from_torch(
 
     title = type(module).__name__
     if example_inputs is None:
-        raise ConfigError(f"{title} without example inputs", fix="edgert.from_torch(module, example_inputs=(tensor,))")
+        raise ConfigError(f"{title} needs example inputs", fix="edgert.from_torch(module, example_inputs=(tensor,))")
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)

@@ -138,7 +138,7 @@ def converted(request: Request, folder: Path, python: Path | None = None) -> dic
             f"{request.source} cannot be converted",
             why=lines[-1] if lines else f"the process ended with {done.returncode}",
             where="\n         ".join(lines[-6:-1]),
-            fix="repair what the last lines name; the tools of the framework may tell more",
+            fix="repair what the last lines name; the tools of the framework may show more",
         )
     return versions
 

@@ -80,7 +80,7 @@ def convert_module(
         raise BuildError(
             f"PyTorch cannot export {request.source}",
             why=_reason(error),
-            fix="torch.export.export(module, inputs) alone tells more; take out what depends on values of the input",
+            fix="torch.export.export(module, inputs) alone shows more; take out what depends on values of the input",
         ) from error
     finally:
         if was_training:

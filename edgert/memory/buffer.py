@@ -141,7 +141,7 @@ class Lease:
         """Add holders, each of which must release once. Raises StageError on a lease that has ended."""
         with self._lock:
             if self._holders <= 0:
-                raise StageError("use after release", why="the last holder of this lease has already given it back")
+                raise StageError("a lease was used after its release", why="its last holder has released it")
             self._holders += holders
         return self
 
@@ -155,7 +155,7 @@ class Lease:
             give_back, self._give_back = self._give_back, _nothing
             give_back()
         elif left < 0:
-            raise StageError("released twice", why="a lease was released more often than it was retained")
+            raise StageError("a lease was released twice", why="a lease was released more often than it was retained")
 
 
 class EndedLease(Lease):

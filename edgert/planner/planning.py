@@ -250,15 +250,15 @@ def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
         return boards()
     if asked == HOST:
         raise ConfigError(
-            "no times of this machine",
+            "there are no measured times of this machine",
             why="board: host is planned by measured times of each model, and there is no --profile",
             where=file.where("board"),
             fix="edgert bench --units MODEL.onnx -o profile.json, then --board host --profile profile.json",
         )
     if asked == "auto":
         raise ConfigError(
-            "no board to plan for",
-            why="the pipeline has board: auto, which is whatever machine it runs on",
+            "cannot plan without a board",
+            why="the pipeline has board: auto, which means the machine that it runs on",
             where=file.where("board"),
             fix="--board NAME, or --board all for those that fit (edgert boards lists them); for this machine --board "
             "host --profile FILE, measured by edgert bench --units",
@@ -318,7 +318,9 @@ class _BoardPlanner:
                     fix=f"placement: auto, or a board that has one: {having}",
                 )
         if mode.unknown:
-            raise ConfigError("clocks unknown", why=f"nobody has published {', '.join(mode.unknown)}")
+            raise ConfigError(
+                "the clocks of this power mode are unknown", why=f"not published: {', '.join(mode.unknown)}"
+            )
         scene = _Scene(self, mode)
         for choice, placement in distinct(scene.choices(), scene.solved):
             yield scene.row(choice, placement)

@@ -39,7 +39,7 @@ from edgert.stages.source.delivered import as_delivered
 # What a governor may do to the board's clocks, predicted by a plan: lower caps of the GPU, lower power modes.
 
 _LOG = logging.getLogger(__name__)
-NOT_KNOWN = "nobody has published what this board draws: its power and heat are not known"
+NOT_KNOWN = "the power draw of this board is not published: its power and heat are not known"
 CPU_BUDGET = "budgets.cpu is neither simulated nor emulated: it limits the processor time of a run on its own machine"
 _CAPS = 6
 """Clock caps that are offered: Jetson's tables have a dozen and more, of which neighbors hardly differ in power."""

@@ -186,7 +186,7 @@ class _Walk:
         if not zero_name:  # 0, of the type that the ONNX standard gives a Q without a zero point
             zero = np.zeros((), _OUTPUT_TYPES.get(int(node.attributes.get("output_dtype", 0)), np.uint8))
         if scale is None or zero is None:
-            why = "its scale is computed as the model runs"
+            why = "its scale is computed at run time"
             raise ModelError(f"node {node.name!r} quantizes at run time", why=why, fix="export it with fixed scales")
         if node.attributes.get("block_size", 0) or scale.ndim > 1:
             raise ModelError(

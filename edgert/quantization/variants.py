@@ -117,7 +117,9 @@ def versions(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run
         (wanted.emulated, EMULATED, "--emulate"),
     ):
         for name in (name for name in given if name not in known):
-            raise ConfigError(f"{option} {name}{nearest(name, known)}", fix=f"{option} {' or '.join(known)}")
+            raise ConfigError(
+                f"{option} cannot be {name!r}{nearest(name, known)}", fix=f"{option} {' or '.join(known)}"
+            )
     needs_ranges = "int8" in wanted.precisions or bool(wanted.emulated)
     for option, value in (("--images", wanted.images), ("--ranges", wanted.ranges)):
         if value and not needs_ranges:

@@ -42,7 +42,7 @@ def read_line(line: bytes) -> dict[str, Any] | None:
 
 FAILED = 255
 """Exit code of ssh itself; any other is the remote command's: https://man.openbsd.org/ssh#EXIT_STATUS."""
-_BY_HAND = "type  ssh {address} true  by hand: what works there works here"
+_BY_HAND = "type  ssh {address} true  by hand: edgert uses the same ssh"
 
 
 class LinkError(DeviceError):

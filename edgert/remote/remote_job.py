@@ -194,7 +194,7 @@ def add(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:
             members[name] = before.read(name)
         else:
             raise ArtifactError(
-                "what the board sent belongs to another bundle",
+                "the board's answer belongs to another bundle",
                 why=f"member {name!r} is not in {before.path}, or is another there",
                 fix="build again",
             )
@@ -242,9 +242,9 @@ def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) ->
             fix="free some space there, or point EDGERT_CACHE at another disk",
         )
     if code is None:
-        why = "its process is gone without an error: it was killed, or the board was restarted"
+        why = "its process ended without an error: it was killed, or the board was restarted"
         why += f"; its log ends with:\n{log}" if log else ""
-        raise BuildError(f"the build on {address} broke off", why=why, where=address, fix=_AGAIN)
+        raise BuildError(f"the build on {address} was interrupted", why=why, where=address, fix=_AGAIN)
     how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"failed with exit code {code}"
     raise BuildError(f"edgert {how} on {address}", why=log or "it wrote nothing", where=address, fix=_AGAIN)
 
@@ -306,7 +306,7 @@ class Watch:
         if self.joined:
             raise Stopped(
                 "the build was stopped",
-                why="another build of the same bundle goes on there, which this one had joined",
+                why="another build of the same bundle continues there; this one had joined it",
                 where=self.link.address,
             )
         self.link.ask("job", "cancel", self.run)

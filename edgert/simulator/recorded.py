@@ -57,7 +57,7 @@ def read_trace(path: Path) -> Mapping[str, Trace]:
             raise ConfigError("a line of the trace does not parse", why=str(error), where=where, fix=_FIX) from error
         before = found[stream]
         if before and time_ms <= before[-1][0]:
-            raise ConfigError("a frame that came before the last one", why=f"{time_ms:g} ms after {before[-1][0]:g} ms",
+            raise ConfigError("a frame comes before the last one", why=f"{time_ms:g} ms after {before[-1][0]:g} ms",
                               where=where, fix="sort the lines of each stream by time")  # fmt: skip
         before.append((time_ms, objects))
     if not found or any(len(frames) < 2 for frames in found.values()):

@@ -73,7 +73,7 @@ class Gallery:
         """Raise ConfigError unless vectors of ``length`` numbers can be compared with those in the gallery."""
         self._look(at_once=True)
         if not len(self):
-            why = "no vector is in it, so nothing would ever be named" if self.path.exists() else "it is not there"
+            why = "no vector is in it, so nothing could be recognized" if self.path.exists() else "it is not there"
             fix = "edgert gallery PIPELINE --add NAME --images PHOTOS"
             raise ConfigError(f"the gallery {self.path} is empty", why=why, fix=fix)
         held = self._held.vectors.shape[1]
@@ -97,7 +97,9 @@ class Gallery:
         """
         one = np.asarray(vector, np.float32)
         if not name or one.ndim != 1:
-            raise ConfigError("cannot add that to a gallery", why=f"it takes a name and a vector, not {one.shape}")
+            raise ConfigError(
+                "cannot add this vector to a gallery", why=f"it takes a name and a vector, not {one.shape}"
+            )
         with self._writing:
             self._look(at_once=True)
             if len(self):

@@ -116,7 +116,7 @@ class _Rotating(FileSink):
     @model_validator(mode="after")
     def _has_room(self) -> _Rotating:
         if self.keep is not None and self.rotate is None:
-            raise ValueError("keep: removes files that are finished; rotate: says when one is")
+            raise ValueError("keep: needs rotate:, because only finished files are removed")
         if self.keep and self.keep.size and self.rotate and (self.rotate.size or 0) >= self.keep.size:
             raise ValueError(
                 f"keep: {{size}} leaves no room for one file of {self.rotate.size} bytes beside those that stay"
@@ -338,7 +338,7 @@ class ByteTrackStage(TrackStage):
         if high is not None and "low" in self.model_fields_set and self.low > high:
             raise ValueError(f"low: {self.low:g} is above high: {high:g}, so that no detection lies between")
         if self.activate is not None and self.activate < (high or 0.0):
-            raise ValueError(f"activate: {self.activate:g} is below high: {high:g}, from which on alone tracks start")
+            raise ValueError(f"activate: {self.activate:g} is below high: {high:g}, and tracks start at high: or above")
         return self
 
     def limits(self, score: float | None) -> Limits:

@@ -182,7 +182,7 @@ def _check_known(classes: Sequence[str], labels: Collection[str], where: str) ->
     if unknown := [one for one in classes if whole_number(one) is None and labels and one not in labels]:
         raise StageError(
             f"no class {unknown[0]!r}{nearest(unknown[0], labels)}",
-            why="its objects would be seen",
+            why="its objects would stay visible",
             where=f"stages.{where}.classes",
             fix="write a name of the labels file, or a class number",
         )

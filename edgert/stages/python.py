@@ -97,6 +97,6 @@ def _function_stage(name: str, function: object, args: Mapping[str, Any], where:
     try:
         signature.bind(None, **args)
     except TypeError as error:
-        fix = "it takes a Result first, and what stands under args by name"
+        fix = "it takes a Result first, and the keys under args by name"
         raise ConfigError(what, why=str(error), where=where, fix=fix) from error
     return PythonStage(name, function, args)

@@ -131,7 +131,7 @@ def _chosen(file: PipelineFile, model: str | None) -> str:
         raise ConfigError("this pipeline has no model to check", where=where)
     if model is None:
         fix = f"--model {names[0]} (or {', '.join(names[1:])})"
-        raise ConfigError(f"which model? this pipeline has {len(names)}", where=where, fix=fix)
+        raise ConfigError(f"cannot tell which of {len(names)} models to check", where=where, fix=fix)
     if model not in names:
         raise ConfigError(f"no model {model!r}{nearest(model, names)}", where=where, fix=f"models: {', '.join(names)}")
     return model

@@ -48,7 +48,7 @@ def write_pipeline(text: str, path: Path, force: bool) -> None:
     except UnicodeEncodeError as error:
         line = shown(text.splitlines()[text.count("\n", 0, error.start)]).strip()
         fix = "rename the file or folder, or write the pipeline beside the model"
-        raise ConfigError(f"{line!r} cannot stand in a pipeline file", why="it is no UTF-8 text", fix=fix) from error
+        raise ConfigError(f"{line!r} cannot be part of a pipeline file", why="it is no UTF-8 text", fix=fix) from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -42,7 +42,7 @@ class Stub:
         if there := next((folder / name for name in self.files if (folder / name).exists()), None):
             raise ConfigError(
                 f"{str(there)!r} exists already",
-                why="a decoder to be filled in would replace it; nothing was written",
+                why="a decoder template would replace it; nothing was written",
                 fix="move it away, or choose --output in another folder",
             )
 

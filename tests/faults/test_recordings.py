@@ -288,7 +288,7 @@ def test_a_pipe_is_no_place_for_a_video(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "out.mp4")
     with pytest.raises(StageError, match="cannot write") as caught:
         VideoSink("video", tmp_path / "out.mp4").open()
-    assert "no way back" in caught.value.why
+    assert "needs seeking back" in caught.value.why
 
 
 def test_another_size_of_one_camera_leaves_the_others_alone(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_compiled_engines_are_served_as_they_are(home: Path, tmp_path: Path) -> 
 
 def test_engines_of_two_machines_are_not_guessed_among(home: Path, tmp_path: Path) -> None:
     path = with_engines(home / "weak.edgert", tmp_path / "both.edgert", ("a", "b"), (1,))
-    with pytest.raises(ConfigError, match="engines of which machine") as caught, open_source(path):
+    with pytest.raises(ConfigError, match="cannot tell which engines to export") as caught, open_source(path):
         pass
     assert caught.value.why == "a, b"
 
@@ -272,7 +272,12 @@ def test_files_that_stand_there_are_replaced_and_others_stay(opened: Any, tmp_pa
         ("triton", {"form": "fp16"}, "--form has no effect with --format triton", "leave --form out"),
         ("onnx", {"device": "gpu"}, "--device has no effect with --format onnx", "leave --device out"),
         ("trtexec", {"max_batch": 2}, "--max-batch has no effect with --format trtexec", "leave --max-batch out"),
-        ("trtexec", {}, "trtexec of which TensorRT", "build it for a board: edgert build PIPELINE --board NAME"),
+        (
+            "trtexec",
+            {},
+            "which TensorRT the commands are for",
+            "build it for a board: edgert build PIPELINE --board NAME",
+        ),
         ("onnx", {"form": "int8-qdq", "target": "dla"}, "no INT8 form of model 'parts' for dla", "--target ort"),
         ("triton", {"max_batch": 8}, "cannot be served in batches of 8", "leave --max-batch out"),
     ],
@@ -326,7 +331,7 @@ def test_several_models_do_not_fit_into_one_file(home: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "what", "fix"),
     [
-        (("--format", "trtexec"), "trtexec of which TensorRT", "--board NAME; edgert boards lists them"),
+        (("--format", "trtexec"), "which TensorRT the commands are for", "--board NAME; edgert boards lists them"),
         (("--format", "trtexec", "--form", "fp16"), "--form has no effect with --format trtexec", "leave --form out"),
         (("--format", "onnx", "--model", "part"), "no model 'part'; did you mean 'parts'?", "models: parts"),
     ],

@@ -44,7 +44,7 @@ TOLERANCE = 1e-4
 """Of the largest value. ONNX Runtime adds in another order where a layer can no longer fuse with the next."""
 
 two_cores = pytest.mark.skipif(len(core_accelerators()) < 2, reason="this process may use one core only")
-one_core = pytest.mark.skipif(not core_accelerators(), reason="this system cannot keep a thread on a core")
+one_core = pytest.mark.skipif(not core_accelerators(), reason="this system cannot pin a thread to a core")
 
 
 def split_engine(path: Path, *ends: float) -> SegmentedEngine:

@@ -115,7 +115,7 @@ def test_a_block_leads_to_its_units_and_the_table_is_searched_and_sorted(page: P
 def test_a_table_of_many_boards_fits_and_marks_the_smallest(
     page: Page, made: Plan, tmp_path: Path, width_px: int
 ) -> None:
-    why = "unknown: clocks unknown (nobody has published cpu_mhz, sms, gpu_mhz, emc_mhz)"
+    why = "unknown: the clocks of this power mode are unknown (not published: cpu_mhz, sms, gpu_mhz, emc_mhz)"
     unknown = BoardPlan("t", "Jetson T4000", (), None, (why,))
     board = made.boards[0]
     long = replace(board.rows[0], mode="MODE_20W_6CORE", memory_bytes=412 * 2**20, memory_error=0.83, p99_ms=0.0123)

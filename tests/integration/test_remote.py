@@ -246,7 +246,7 @@ def test_who_joined_leaves_without_ending_the_job(there: Board, bundle: Path, tm
     second = RemoteBuild(there, bundle, tmp_path / "second.edgert")
     second.wait_for(LAST)
     second.stop()
-    with pytest.raises(Stopped, match="another build of the same bundle goes on"):
+    with pytest.raises(Stopped, match="another build of the same bundle continues"):
         second.result()
     there.go()
     first.result()
@@ -260,7 +260,7 @@ def test_a_job_that_was_killed_is_told_and_taken_over(there: Board, bundle: Path
     work.wait_for(LAST)
     for path in there.cache.glob("remote/*/*/pid"):
         os.killpg(int(path.read_text()), signal.SIGKILL)
-    with pytest.raises(BuildError, match="the build on board broke off") as caught:
+    with pytest.raises(BuildError, match="the build on board was interrupted") as caught:
         work.result()
     assert "killed, or the board was restarted" in caught.value.why
     there.go()

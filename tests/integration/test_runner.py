@@ -231,7 +231,7 @@ def test_a_frame_passed_on_after_its_end_is_an_error() -> None:
         kept.append(result)
         return kept[0] if result.frame.index == 3 else None
 
-    with pytest.raises(StageError, match="use after release"):
+    with pytest.raises(StageError, match="a lease was used after its release"):
         run(*chain(Numbers(count=10), Does(late), Does())).raise_error()
 
 

@@ -253,7 +253,7 @@ def test_a_broker_that_does_not_let_us_in_is_named_and_no_password_is(
         keys = {"user": "edgert", "password": "sesame-77"}
         sink = opened(tmp_path, "mqtt", server=f"mqtt://127.0.0.1:{broker.port}", **keys)
         run(sink, Scene(), 1)
-        wait_until(lambda: "the broker refuses us: Not authorized" in caplog.text)
+        wait_until(lambda: "the broker refuses the connection: Not authorized" in caplog.text)
         sink.close()
         assert "1 messages were not sent" in caplog.text and "sesame-77" not in caplog.text
 
@@ -432,11 +432,11 @@ def test_files_that_are_no_certificates(tmp_path: Path) -> None:
 CASES: Mapping[str, dict[str, Any]] = {
     "expected an address like mqtt://HOST or mqtts://HOST": {"sink": "mqtt", "server": "broker:1883"},
     "expected an address like nats://HOST": {"sink": "nats", "server": "nats://"},
-    "where nothing prints it": {"sink": "mqtt", "server": "mqtt://me:secret-9@host"},
+    "which are never printed": {"sink": "mqtt", "server": "mqtt://me:secret-9@host"},
     "no field {strem}; did you mean 'stream'": {"sink": "mqtt", "server": "mqtt://h", "topic": "a/{strem}"},
     "without wildcards": {"sink": "mqtt", "server": "mqtt://h", "topic": "a/#"},
     "tls: has no meaning": {"sink": "webhook", "server": "http://h", "tls": {"verify": False}},
-    "go together": {"sink": "webhook", "server": "https://h", "tls": {"cert": "a.pem"}},
+    "given together": {"sink": "webhook", "server": "https://h", "tls": {"cert": "a.pem"}},
     "there is no file": {"sink": "webhook", "server": "https://h", "tls": {"ca": "a.pem"}},
     "home_assistant: shows events": {"sink": "mqtt", "server": "mqtt://h", "home_assistant": True},
     "attach: crop shows the object of an event": {"sink": "mqtt", "server": "mqtt://h", "attach": "crop"},

@@ -1,4 +1,4 @@
-"""Boards of which nobody has published what they draw: nothing is said of their watts, no budget is kept by them."""
+"""Boards without published power figures: no watts are shown, and no power budget is kept."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Pools:
 
     def __post_init__(self) -> None:
         if self.workspace_bytes is not None and self.workspace_bytes <= 0:
-            raise BuildError(f"a workspace of {self.workspace_bytes} bytes", why="it must be positive")
+            raise BuildError(f"a workspace cannot have {self.workspace_bytes} bytes", why="it must be positive")
         for name, size_bytes in self.named():
             power = max(DLA_LEAST_BYTES, 1 << max(size_bytes - 1, 0).bit_length())
             if name.startswith("DLA") and size_bytes != power:
@@ -143,7 +143,7 @@ class BuildRequest:
         for name in (*self.placement, *self.fp16_nodes):
             if name not in self.nodes:
                 raise self.refusal(
-                    f"no node {name!r}{nearest(name, self.nodes)}", "it is placed, or computed in float16"
+                    f"no node {name!r}{nearest(name, self.nodes)}", "a placement or a float16 setting names it"
                 )
         for name, form in self.formats.items():
             if form.layout not in LAYOUTS or form.dtype not in ("", *DTYPES):

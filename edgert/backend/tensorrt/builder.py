@@ -110,7 +110,7 @@ def compile_engine(library: api.Library, request: BuildRequest, report: Report, 
 def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool = False) -> BuildError:
     """Return why there is no engine, from the log: an unsupported region, memory, or the last errors."""
     if canceled:
-        return request.refusal("the build was canceled", "it was asked to stop")
+        return request.refusal("the build was canceled", "a stop was requested")
     kinds = {record.kind: record for record in log if record.severity in ("ERROR", "INTERNAL_ERROR")}
     if "implementation" in kinds:
         layer = kinds["implementation"].layer

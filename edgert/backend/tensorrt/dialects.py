@@ -34,8 +34,8 @@ class Dialect:
             )
         if request.fp16_nodes:
             raise request.refusal(
-                f"{title} cannot keep node {request.fp16_nodes[0]!r} in float16 by itself",
-                "precisions stand in the model",
+                f"{title} cannot keep node {request.fp16_nodes[0]!r} in float16",
+                "precisions come from the types in the model",
                 "leave the node out when the model is lowered to Q/DQ",
             )
         if request.precision == "int8" and not request.explicit:
@@ -48,7 +48,7 @@ class Dialect:
         if typed:
             raise request.refusal(
                 f"{title} cannot change the type of tensor {typed[0]!r}",
-                "types stand in the model",
+                "types come from the model",
                 "make the model's input or output that type",
             )
 
@@ -106,12 +106,14 @@ class WeakDialect(Dialect):
             )
         if request.precision == "int8" and not request.explicit and not request.calibration:
             raise request.refusal(
-                "INT8 without ranges",
+                "cannot build INT8 without ranges",
                 "the model has no Q/DQ nodes and there is no calibration cache",
                 "calibrate the model first: edgert calibrate",
             )
         if request.explicit and request.calibration:
-            raise request.refusal("two sources of INT8 ranges", "the model has Q/DQ nodes and there is a cache as well")
+            raise request.refusal(
+                "the model has two sources of INT8 ranges", "the model has Q/DQ nodes and there is a cache as well"
+            )
 
     def create_network(self, builder: api.Builder) -> api.INetworkDefinition:
         """Return an empty network with an explicit batch, which needs a flag before 10.0."""
@@ -204,7 +206,7 @@ class RtxDialect(Dialect):
         super().check(request)
         if request.dla_core is not None:
             raise request.refusal(
-                f"{self._library.title} knows no DLA", "it is for workstation GPUs", "build on the Jetson itself"
+                f"{self._library.title} supports no DLA", "it is for workstation GPUs", "build on the Jetson itself"
             )
 
     def set_target(self, config: api.IBuilderConfig, request: BuildRequest) -> None:

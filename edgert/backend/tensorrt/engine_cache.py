@@ -164,7 +164,7 @@ def read_built_engine(content: bytes, request: BuildRequest, where: str = "") ->
     try:
         result = result_of(plain["result"], plan)
     except ValueError as error:
-        raise ArtifactError("this engine was cached by another edgert", why=str(error), where=where) from error
+        raise ArtifactError("another version of edgert cached this engine", why=str(error), where=where) from error
     return BuiltEngine(plain["facts"], final, result, tuple(plain["attempts"]), plain["power_mode"], cached=True)
 
 
@@ -176,7 +176,7 @@ def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:
             raise ValueError(f"its schema is {plain['schema']!r}, not {_SCHEMA}")
     except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(
-            "this is no engine that edgert cached",
+            "this file is no engine that edgert cached",
             why=f"{type(error).__name__}: {error}",
             where=where,
             fix="remove it: the engine is then compiled again",

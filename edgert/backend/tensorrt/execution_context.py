@@ -170,7 +170,7 @@ class Context:
         """Set the final address of each tensor. Raises DeviceError for memory that TensorRT refuses."""
         for name, block in blocks.items():
             if not self._context.set_tensor_address(name, block.address):
-                raise DeviceError(f"TensorRT does not take the memory of {name!r}", why="its log has the reason")
+                raise DeviceError(f"TensorRT refuses the memory of {name!r}", why="its log has the reason")
 
     def enqueue(self) -> None:
         """Put one run on the stream. Raises BuildError when TensorRT fails, DeviceError when the GPU is lost."""

@@ -155,7 +155,7 @@ def set_formats(trt: api.Trt, network: api.INetworkDefinition, request: BuildReq
         ends[network.get_output(index).name] = network.get_output(index)
     for name, form in request.formats.items():
         if name not in ends:
-            raise request.refusal(f"no input or output {name!r}{nearest(name, ends)}", "it is given a format")
+            raise request.refusal(f"no input or output {name!r}{nearest(name, ends)}", "a format names it")
         tensor: api.ITensor = ends[name]
         tensor.allowed_formats = 1 << int(getattr(trt.TensorFormat, form.layout))
         if form.dtype:

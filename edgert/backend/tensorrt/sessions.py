@@ -195,7 +195,7 @@ class TrtSession:
     def _context(self, rows: int | None) -> Context:
         """Return the context for a number of rows; for all where the engine cannot run fewer."""
         if not self._contexts:
-            raise ModelError("the session is closed", why="its memory was given back", where=self._title)
+            raise ModelError("the session is closed", why="its memory was freed", where=self._title)
         count = checked_rows(rows if self.dynamic else None, self.rows, self._title)
         if self.sizes:
             count = next((size for size in self.sizes if size >= count), self.rows)

@@ -68,7 +68,11 @@ def prove(before: Model, after: Model, feeds: Iterable[Mapping[str, Array]], run
             finite = np.abs(one[np.isfinite(one)].astype(np.float64))
             largest = max(largest, float(finite.max(initial=0.0)))
     if not runs:
-        raise ModelError("nothing was compared", why="no inputs were given", fix="give at least one set of inputs")
+        raise ModelError(
+            "cannot compare two models without inputs",
+            why="no inputs were given",
+            fix="give at least one set of inputs",
+        )
     return Proof(error, largest, runs)
 
 

@@ -59,7 +59,9 @@ class Block(ABC):
     @property
     def host(self) -> U8:
         """The host's side, 1-D. Raises DeviceError for memory of the GPU alone."""
-        raise DeviceError("this memory is the GPU's alone", fix="device.block() makes memory that both sides see")
+        raise DeviceError(
+            "the host cannot access this memory of the GPU", fix="device.block() makes memory that both sides see"
+        )
 
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:  # noqa: B027 - most memory has no copies
         """Enqueue the copy of the first ``nbytes``, by default all, to the GPU, where host and GPU have copies."""
@@ -267,7 +269,7 @@ class CudaDevice(Context):
 
     def _allocate(self, make: Callable[[Context, int], MadeT], nbytes: int) -> MadeT:
         if nbytes <= 0:
-            raise DeviceError(f"a block of {nbytes} bytes", why="memory has at least one byte")
+            raise DeviceError(f"cannot allocate a block of {nbytes} bytes", why="memory has at least one byte")
         self.release_deferred()
         try:
             with self:
@@ -353,7 +355,7 @@ def capture(device: Context, stream: Stream, enqueue: Callable[[], None], librar
                 if kind.value == _HOST_NODE:
                     raise DeviceError(
                         "this work cannot be a CUDA graph",
-                        why="it calls back into the host, for memory that is given back once and would be every time",
+                        why="it contains a host callback that frees memory; replaying it would free that memory again",
                     )
             return Graph(device, library, recorded, stream)
         except DeviceError:

@@ -61,7 +61,11 @@ def view_of(owner: Any, stream: Stream, counter: Counter, library: Any) -> Devic
         raise DeviceError(what, why=str(error), fix="a plain tensor, whose stream is recording no graph") from error
     try:
         if not view.pointer and 0 not in view.shape:
-            raise DeviceError("the memory of a tensor was released", why="its address is 0", fix="keep it as it is")
+            raise DeviceError(
+                "the memory of a tensor was released",
+                why="its address is 0",
+                fix="keep the tensor until its results are out",
+            )
         if is_recording(stream.handle, library):  # its producer made ours part of its recording
             raise _recorded("of a tensor")
     except DeviceError:
@@ -84,7 +88,7 @@ def follow(stream: Stream, foreign: int, library: Any) -> None:
     what = f"the stream {foreign:#x} of a tensor cannot be waited for"
     if not foreign:  # which default stream it is depends on how its library was compiled
         why = "0 may be either of two default streams, and the CUDA array interface forbids it"
-        raise DeviceError(what, why=why, fix="1 stands for the legacy default stream, 2 for that of the thread")
+        raise DeviceError(what, why=why, fix="1 is the legacy default stream, 2 that of the thread")
     event = ctypes.c_void_p()
     with stream.device:
         if is_recording(foreign, library):  # our stream would become part of it
@@ -108,7 +112,7 @@ def is_recording(stream: int, library: Any) -> bool:
 
 
 def _recorded(whose: str) -> DeviceError:
-    why = "it is recording a CUDA graph, and what waits for it would become part of that"
+    why = "it is recording a CUDA graph, and waiting work would become part of that"
     return DeviceError(f"the stream {whose} cannot be waited for", why=why, fix="submit it outside of the recording")
 
 
@@ -131,6 +135,6 @@ def _check_gpu(found: int, wanted: int) -> None:
     if found != wanted:
         raise DeviceError(
             f"a tensor on GPU {found}",
-            why=f"the model that reads it is on GPU {wanted}, and bringing it over would be a copy",
+            why=f"the model that reads it is on GPU {wanted}, and moving it would be a copy",
             fix=f"tensor.to('cuda:{wanted}') before, or start the program with CUDA_VISIBLE_DEVICES={found}",
         )

@@ -186,7 +186,7 @@ class Context:
     def context_handle(self) -> int:
         """The ``CUcontext``, for libraries that take one. Raises DeviceError once closed."""
         if self._context is None:
-            raise DeviceError(f"{self.name} was closed", why="its context was given back")
+            raise DeviceError(f"{self.name} was closed", why="its context was ended")
         return int(self._context.handle)
 
     @property
@@ -202,7 +202,7 @@ class Context:
     def __enter__(self) -> Self:
         if not self._local.depth:
             if self._context is None:
-                raise DeviceError(f"{self.name} was closed", why="its context was given back")
+                raise DeviceError(f"{self.name} was closed", why="its context was ended")
             self._context.push()
         self._local.depth += 1
         return self

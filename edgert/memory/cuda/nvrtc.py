@@ -48,7 +48,7 @@ class Nvrtc:
                     f"the kernel {name} does not compile for {' '.join(options)}",
                     why=self._read(program, "ProgramLog").decode(errors="replace").rstrip("\0\n"),
                     where=f"NVRTC {self.version[0]}.{self.version[1]}",
-                    fix="an NVRTC of the same CUDA version as the driver knows all its GPUs",
+                    fix="install the NVRTC of the driver's CUDA version, which supports all its GPUs",
                 )
             return self._read(program, "CUBIN")
         finally:

@@ -29,7 +29,7 @@ def raise_priority(stream: int, library: Any) -> None:
     least, greatest, taken = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     call(library, "cuCtxGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(greatest))
     if greatest.value == least.value:
-        raise DeviceError("this GPU knows no priorities", why=f"all its streams have {least.value}")
+        raise DeviceError("this GPU has no stream priorities", why=f"all its streams have {least.value}")
     value = ctypes.create_string_buffer(struct.pack("=i", greatest.value), _VALUE_BYTES)
     call(library, "cuStreamSetAttribute", ctypes.c_void_p(stream), ctypes.c_int(_PRIORITY), ctypes.byref(value))
     call(library, "cuStreamGetPriority", ctypes.c_void_p(stream), ctypes.byref(taken))

@@ -48,7 +48,7 @@ class DeviceView:
         if not self.lease.alive:
             raise StageError(
                 "GPU memory was used after its release",
-                why="its lease has ended and the pool may have lent it again",
+                why="its lease has ended, and the pool may have reused it",
                 fix="retain the lease (view.lease.retain()) as long as the memory is used",
             )
         return self.pointer
@@ -109,7 +109,7 @@ class DeviceView:
         Raises DeviceError when it is not known which stream wrote the bytes.
         """
         if self.stream is None:
-            raise DeviceError("this memory cannot be brought to the host", why="the stream that wrote it is unknown")
+            raise DeviceError("this memory cannot be copied to the host", why="the stream that wrote it is unknown")
         span = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)) + self.dtype.itemsize
         raw = np.empty(span, np.uint8)
         device = self.stream.device
@@ -265,7 +265,7 @@ def from_dlpack(owner: Any, counter: Counter, stream: int | None = None) -> Devi
         raise DeviceError("the tensor is not on a GPU", why=f"its DLPack device type is {int(kind)}")
     capsule = owner.__dlpack__(stream=stream)
     if not _python.PyCapsule_IsValid(capsule, _NAME):
-        raise DeviceError("a DLPack capsule was used twice", why="its tensor belongs to whoever took it first")
+        raise DeviceError("a DLPack capsule was used twice", why="its tensor belongs to its first consumer")
     managed = _Managed.from_address(_python.PyCapsule_GetPointer(capsule, _NAME))
     tensor = managed.tensor
     if tensor.code not in _KINDS or tensor.lanes != 1:

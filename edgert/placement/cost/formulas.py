@@ -114,7 +114,7 @@ def _unknown(board: Board, mode: Mode) -> ConfigError:
     known = [other.name for other in board.modes if not other.unknown]
     return ConfigError(
         f"the speed of {board.name} in mode {mode.name!r} cannot be predicted",
-        why=f"nobody has published its {', '.join(mode.unknown) or 'rate per clock'}",
+        why=f"not published: {', '.join(mode.unknown) or 'rate per clock'}",
         fix=f"use a mode with known clocks ({', '.join(known) or 'none'}), or add clocks in your own board file",
     )
 

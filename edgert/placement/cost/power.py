@@ -115,7 +115,9 @@ def power_cost(soc: str) -> ChipPower:
     """Return the published power figures of a chip. Raises ConfigError: there are none, or the file is damaged."""
     chips = validated(folder() / "power.yaml", _CHIPS, "watts")
     if soc not in chips:
-        raise ConfigError(f"no watts for chip {soc!r}{nearest(soc, chips)}", why=f"watts exist for {', '.join(chips)}")
+        raise ConfigError(
+            f"no power figures for chip {soc!r}{nearest(soc, chips)}", why=f"figures exist for {', '.join(chips)}"
+        )
     return chips[soc]
 
 
@@ -214,8 +216,8 @@ def wall_w(board: Board, module_w: float) -> float | None:
 def power_error(board: Board, mode: Mode, module_w: float | None) -> float | None:
     """Return the relative error of so many watts.
 
-    It is that of modules under load, or that of idle ones where idle power dominates. None: nobody has published any
-    to compare with.
+    It is that of modules under load, or that of idle ones where idle power dominates. It is None without a published
+    figure to compare with.
     """
     accuracy = power_cost(board.soc).accuracy
     if accuracy is None or not module_w:

@@ -154,11 +154,11 @@ def write_cache(scales: Mapping[str, float], version: str) -> str:
             not positive and finite in float32; a name is empty or has a line break in it.
     """
     if not scales:
-        raise CalibrationError("a calibration cache without scales", why="no tensor has one", fix="calibrate first")
+        raise CalibrationError("the calibration cache has no scales", why="no tensor has one", fix="calibrate first")
     lines = [f"TRT-{version_number(version)}-{_ALGORITHM}"]
     for name, scale in scales.items():
         if not name or any(mark in name for mark in _UNWRITABLE):
-            why = "a cache has one line per tensor, and the name stands at its start"
+            why = "a cache has one line per tensor, and the name begins it"
             raise CalibrationError(f"tensor {name!r} cannot be named in a cache", why=why, fix="rename it in the model")
         with np.errstate(over="ignore", under="ignore"):
             rounded = float(np.float32(scale))

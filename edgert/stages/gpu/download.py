@@ -76,7 +76,7 @@ class Downloader:
 
     def _through(self, view: DeviceView) -> "_Way":
         if view.stream is None:
-            raise DeviceError("this memory cannot be brought to the host", why="the stream that wrote it is unknown")
+            raise DeviceError("this memory cannot be copied to the host", why="the stream that wrote it is unknown")
         device = cast("CudaDevice", view.stream.device)
         if device not in self._ways:
             self._ways[device] = _Way(device)

@@ -58,7 +58,7 @@ class ImagesSink:
         self._is_newest = not self._is_counted and not has_field(self.pattern, "time")
         if self._is_newest and rules.removes:
             raise StageError(
-                f"nothing is kept of {self.pattern}",
+                f"keep: has no effect on {self.pattern}",
                 why="without {frame} or {time} every image replaces the one before",
                 where=self._where,
                 fix="put {frame} into path, or leave keep out",

@@ -67,7 +67,7 @@ class VideoSink:
         self._encoders.check()
         self._all.check()
         if self._all.pattern.is_fifo():
-            why = "a video is finished by going back in it, and a pipe has no way back"
+            why = "finishing a video needs seeking back, which a pipe cannot do"
             raise StageError(f"cannot write {self._all.pattern}", why=why, where=self._where, fix="write into a file")
 
     def process(self, result: Result) -> None:

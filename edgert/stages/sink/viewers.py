@@ -201,7 +201,7 @@ def no_display(here: Surroundings, refused: dict[str, str], where: str = "") -> 
         elif here.idle and here.x11 != here.idle:
             fix = f"export DISPLAY={here.idle}, whose socket is here; or {fix}"
         elif here.x11:
-            fix = f"check that DISPLAY and XAUTHORITY are those of whoever is logged in at the screen; or {fix}"
+            fix = f"check that DISPLAY and XAUTHORITY are those of the user logged in at the screen; or {fix}"
     return DeviceError("no window can be shown", why=why, where=where, fix=fix)
 
 

@@ -168,8 +168,8 @@ class ApiSource:
     ) -> Buffer:
         """Return memory for one image or a batch that a GPU reads in place; ordinary memory without a GPU.
 
-        At most 48 of a size are lent at a time, those under way among them, and of batches 8, or more where these are
-        small; then this waits for one to come back. Memory of the four sizes used last is kept.
+        At most 48 buffers of a size are in use at a time, or 8 of batches and more where these are small. Then this
+        waits for one to come back. Memory of the four sizes used last is kept. Callable from any thread.
 
         See :meth:`edgert.Pipeline.buffer` for arguments and errors.
         """
@@ -252,7 +252,7 @@ class ApiSource:
     def _lender(self) -> Buffers:
         with self._changed:
             if self._is_over:
-                raise StageError("no buffer is lent any more", why="the pipeline has ended", where=self._where)
+                raise StageError("no more buffers are available", why="the pipeline has ended", where=self._where)
             if self._buffers is None:
                 is_shared = self._device is not None and self._device.traits.cached  # else the host reads past caches
                 self._buffers = Buffers(self._device if is_shared else None, self._counter)
@@ -415,7 +415,7 @@ class ApiSource:
                 fix="tensor.cpu() before, or run the model on the GPU: engines: [tensorrt, onnxruntime-cuda]",
             )
         if copy:
-            why = "the copy would still be under way when this returns"
+            why = "the copy would not be finished when this returns"
             raise StageError(f"{what} with copy=True", why=why, where=self._where, fix="submit(tensor.clone())")
         with self._changed:
             if self._tensors is None:

@@ -313,8 +313,8 @@ def require(path: str, where: str) -> None:
         raise DeviceError(f"there is no camera {path}", why="no such device", where=where, fix=_others(path))
     if not os.access(path, os.R_OK | os.W_OK):
         raise FinalError(
-            f"camera {path} may not be opened",
-            why="this user has no right to read and write it",
+            f"camera {path} cannot be opened by this user",
+            why="this user has no permission to read and write it",
             where=where,
             fix="sudo usermod -aG video $USER, then log in again",
         )

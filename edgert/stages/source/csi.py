@@ -31,7 +31,7 @@ def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -
         why = "expected the number of a sensor, such as csi://0"
         raise ConfigError(f"{config.source!r} is no CSI camera", why=why, where=f"{where}.source", fix="edgert doctor")
     if config.flip in ("90", "270") and config.size is None:
-        why = f"flip: {config.flip} exchanges the sides of the frames, which the pipeline must name"
+        why = f"flip: {config.flip} exchanges the sides of the frames, so the pipeline must set size:"
         raise ConfigError("size: is missing", why=why, where=f"{where}.flip", fix="size: 1920x1080")
     pipeline, lost = gst_pipelines.csi(number, config), partial(no_camera, number, where)
     return gst_source(name, pipeline, config, counter, clock, title=f"CSI camera {number}", lost=lost)

@@ -279,7 +279,7 @@ class Video:
             if failure is not None:
                 # EINVAL by number, since its class was renamed in PyAV.
                 if not isinstance(failure, complaints) and failure.errno != errno.EINVAL:
-                    self._fail("cannot go on decoding", failure)
+                    self._fail("cannot continue decoding", failure)
                 self.skipped += 1
             for frame in decoded:
                 frame.pts = self._times.of(frame.pts, frame.dts)
@@ -317,8 +317,8 @@ class Video:
             except FFmpegError as error:
                 failure = error
             if failure is not None:
-                self._fail("cannot go on reading", failure)
-        raise self._error("cannot go on reading", "what follows is damaged", "check the file, or copy it again")
+                self._fail("cannot continue reading", failure)
+        raise self._error("cannot continue reading", "what follows is damaged", "check the file, or copy it again")
 
     def _is_waiting(self) -> bool:
         """Return whether the network has been silent beyond its limit."""

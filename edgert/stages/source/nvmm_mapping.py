@@ -251,7 +251,7 @@ class OnGpu:
             if code := getattr(self._calls, name)(handle):
                 failed = f"{name} returned {code}"
         if failed:
-            raise DeviceError("an image in NVMM memory was not let go", why=failed)
+            raise DeviceError("an image in NVMM memory cannot be unmapped", why=failed)
 
     def _linear_planes(self, params: SurfaceParams, way: Way) -> Sequence[tuple[int, int]]:
         """Return address and pitch of each plane of contiguous memory."""

@@ -173,8 +173,8 @@ def checked_planes(arrays: Sequence[Any], format: PixelFormat, where: str, copy:
         if plane.strides[-1] != 1 or plane.strides[1] != depth or not plane.shape[1] * depth <= pitch <= _MOST_PITCH:
             on_gpu = isinstance(plane, DeviceView)
             raise StageError(
-                f"the pixels of a row do not lie side by side (strides {plane.strides})",
-                why="the array is a flipped, transposed or strided view, and reading it would copy it in secret",
+                f"the pixels of a row are not contiguous (strides {plane.strides})",
+                why="the array is a flipped, transposed or strided view, and reading it would need a hidden copy",
                 where=where,
                 fix="tensor.contiguous() before" if on_gpu else "copy=True, or numpy.ascontiguousarray(array) before",
             )

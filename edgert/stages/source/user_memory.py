@@ -141,7 +141,7 @@ class Buffer:
     def _own(self) -> tuple[U8, Lease]:
         if self._held is None or self._gone:
             fix = "take a new one for each frame: pipeline.buffer(…)"
-            raise StageError("a buffer was used that is not its holder's any more", why=self._gone, fix=fix)
+            raise StageError("a buffer was used after it was given away", why=self._gone, fix=fix)
         return self._held
 
 
@@ -180,8 +180,8 @@ class Buffers:
             if until is not None and time.monotonic() >= until:
                 raise StageError(
                     f"no buffer came back within {timeout_s:g} s",
-                    why=f"{most_lent(batch)} of this size are lent: they wait to be submitted, are under way, or "
-                    "arrays and results of them are kept",
+                    why=f"{most_lent(batch)} of this size are in use: they wait to be submitted, are in the pipeline, "
+                    "or their arrays and results are kept",
                     where=where,
                     fix="submit, release or drop buffers, arrays and results; or ask with a longer timeout",
                 )

@@ -46,7 +46,7 @@ def parse_hours(text: object) -> Hours:
         return Hours(days)
     begin, end = _minutes(found["from"]), _minutes(found["to"])
     if begin == end:
-        raise ValueError("it ends as it begins; leave the hours out for whole days")
+        raise ValueError("it ends when it begins; leave the hours out for complete days")
     return Hours(days, begin, end)
 
 

@@ -129,7 +129,7 @@ class ZonesSection(section.PackageStage):
         if self.lines and not _is_tracked(name, stages):
             raise ConfigError(
                 f"stage {name!r} has lines, but no stage before it tracks objects",
-                why="that an object crossed a line is known by where it was before",
+                why="crossing a line is detected from an object's earlier positions",
                 where=where(("stages", name, "lines")),
                 fix="let it listen to a track stage: {track: bytetrack, from: …}",
             )
@@ -191,18 +191,18 @@ class RuleSection(Section):
     @model_validator(mode="after")
     def _can_be(self) -> RuleSection:
         if self.line and self.zone:
-            raise ValueError("an event is of a zone or of a line; write two rules")
+            raise ValueError("a rule is about a zone or a line, not both; write two rules")
         if self.way and not self.line:
-            raise ValueError("way: says how an object crosses a line:, which is missing")
+            raise ValueError("way: needs line:")
         if self.absent is not None and (self.hold is not None or self.count is not None or self.once):
-            raise ValueError("absent: is about no object at all, so for:, count: and once: have no meaning")
+            raise ValueError("absent: is about missing objects, so for:, count: and once: have no meaning")
         lasts = [key for key, value in (("for", self.hold), ("count", self.count), ("absent", self.absent)) if value]
         if self.line and lasts:
             raise ValueError(f"crossing a line takes no time, so {lasts[0]}: can never be true")
         if self.count is not None and self.once:
             raise ValueError("once: is about one object, count: about several")
         if not self.model_fields_set & {"zone", "line", "classes", "score", "attributes", "count", "absent"}:
-            raise ValueError("it says of nothing when it is true: zone:, line:, classes:, count: or absent:")
+            raise ValueError("it has no condition; add zone:, line:, classes:, count: or absent:")
         return self
 
     @property

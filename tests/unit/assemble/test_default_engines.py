@@ -165,7 +165,7 @@ class TestWorkstation:
         assert file.config.engines == ("onnxruntime-cuda", "onnxruntime")
         assert line == (
             "engines: ONNX Runtime on the GPU; not tensorrt: 9.0 is not a supported capability of TensorRT-RTX 1.4.0.76"
-            ", which lists 7.5, 8.0, 8.6, 8.9, 12.0 (engines: [tensorrt] tries it all the same)"
+            ", which lists 7.5, 8.0, 8.6, 8.9, 12.0 (engines: [tensorrt] tries it anyway)"
         )
 
     def test_without_pycuda(self, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_cap_below_the_slowest_step(machine: Path) -> None:
 
 def test_a_tool_that_fails_leaves_nothing_to_undo(machine: Path) -> None:
     def fail(command: Sequence[str]) -> str:
-        raise DeviceError("nvpmodel refused")
+        raise DeviceError("nvpmodel refused the power mode")
 
     control = PowerControl(allow=True, root=machine, run=fail)
     with pytest.raises(DeviceError):

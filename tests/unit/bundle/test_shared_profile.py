@@ -74,12 +74,12 @@ def test_it_is_written_and_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "what", "why"),
     [
-        (lambda c: engine(c).update(median_ms=0.0), "a run that takes 0 ms", "a time is above 0"),
-        (lambda c: engine(c).update(median_ms=-1.0), "a run that takes -1 ms", "a time is above 0"),
+        (lambda c: engine(c).update(median_ms=0.0), "a run that takes 0 ms", "a time must be above 0"),
+        (lambda c: engine(c).update(median_ms=-1.0), "a run that takes -1 ms", "a time must be above 0"),
         (
             lambda c: engine(c)["layers"][0].update(median_ms=-0.1),
             "a layer that takes -0.1 ms",
-            "a time is not negative",
+            "a time cannot be negative",
         ),
         (lambda c: engine(c)["layers"][0].update(median_ms=50.0), "layers of 52.5 ms in a run of 8 ms", "contradicts"),
         (lambda c: engine(c).update(layers=[{"nodes": [0], "median_ms": 0.1}]), "layers of 0.1 ms", "contradicts"),
@@ -89,18 +89,18 @@ def test_it_is_written_and_read_again(tmp_path: Path) -> None:
             "multiply-adds",
         ),
         (lambda c: (c["clocks"].update(gpu_mhz=61.2), engine(c).update(placement={})), "above the peak", "0.501"),
-        (lambda c: engine(c).update(quantiles=STEADY[:-1]), "quantiles that no times can have", "25 quantiles"),
-        (lambda c: engine(c).update(quantiles=[2.0] * len(AT)), "quantiles that no times can have", "the median"),
-        (lambda c: engine(c).update(quantiles=[*STEADY[:-1], 0.5]), "quantiles that no times can have", "no quantiles"),
+        (lambda c: engine(c).update(quantiles=STEADY[:-1]), "its quantiles are impossible", "25 quantiles"),
+        (lambda c: engine(c).update(quantiles=[2.0] * len(AT)), "its quantiles are impossible", "the median"),
+        (lambda c: engine(c).update(quantiles=[*STEADY[:-1], 0.5]), "its quantiles are impossible", "no quantiles"),
         (lambda c: engine(c).update(placement={"dla2": [0]}), "nodes on 'dla2'", "dla0, dla1"),
         (lambda c: engine(c).update(placement={"dla0": [3]}), "node 3 of a model with 3 nodes", "from 0"),
         (lambda c: c.update(board="orin-nx-17gb"), "board 'orin-nx-17gb', which edgert does not know", "did you mean"),
         (lambda c: c.update(mode="16W"), "orin-nx-16gb has no power mode '16W'", "modes: MAXN"),
         (lambda c: c["clocks"].update(gpu_mhz=1300.0), "gpu_mhz 1300 is above what orin-nx-16gb can", "at most 918"),
         (lambda c: c["clocks"].update(gpu_mhz=918.0), "gpu_mhz 918 is above what mode 15W allows", "at most 612"),
-        (lambda c: c["clocks"].update(emc_mhz=0.0), "a clock of 0 MHz", "a clock is above 0"),
+        (lambda c: c["clocks"].update(emc_mhz=0.0), "a clock of 0 MHz", "a clock must be above 0"),
         (lambda c: c["clocks"].update(usb_mhz=1.0), "there is no clock 'usb_mhz'", "gpu_mhz"),
-        (lambda c: c["stages"][0].update(ms=0.0), "a stage of kind 'track' that takes 0 ms", "a time is above 0"),
+        (lambda c: c["stages"][0].update(ms=0.0), "a stage of kind 'track' that takes 0 ms", "a time must be above 0"),
     ],
 )
 def test_figures_that_cannot_be_are_refused_by_name(tmp_path: Path, change: Change, what: str, why: str) -> None:
@@ -168,7 +168,7 @@ def test_a_file_of_a_later_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_estimated_clocks_forbid_nothing(tmp_path: Path) -> None:
-    """Of a T4000 nobody has published a clock: one that was measured there is not above what it can."""
+    """The clocks of a T4000 are not published: a measured one is not above its limits."""
 
     def change(content: dict[str, Any]) -> None:
         content.update(board="thor-t4000", mode="unknown", clocks={"gpu_mhz": 1600.0})

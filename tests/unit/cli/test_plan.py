@@ -34,4 +34,4 @@ def test_mistakes_name_what_is_near(tmp_path: Path) -> None:
     objective = in_process("plan", "hello", "--board", "orin-nx-16gb", "--objective", "speed", cwd=tmp_path)
     assert objective.returncode == 1 and "throughput, latency, energy" in objective.stderr
     none = in_process("plan", "hello", cwd=tmp_path)
-    assert none.returncode == 1 and "no board to plan for" in none.stderr
+    assert none.returncode == 1 and "cannot plan without a board" in none.stderr

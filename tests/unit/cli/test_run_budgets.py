@@ -63,7 +63,7 @@ def test_a_dry_run_knows_of_power_control_and_refuses_another_board(tmp_path: Pa
     power = in_process(*FILE, "--dry-run", "--allow-power-control", cwd=tmp_path)
     assert power.returncode == 1 and "no power budget to control" in power.stderr
     away = in_process(*FILE, "--dry-run", "--as", "orin-nx-16gb", cwd=tmp_path)
-    assert away.returncode == 2 and "edgert plan --board has" in " ".join(away.stderr.split())
+    assert away.returncode == 2 and "edgert plan --board plans" in " ".join(away.stderr.split())
 
 
 @pytest.mark.timing

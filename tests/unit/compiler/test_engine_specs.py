@@ -81,7 +81,7 @@ def test_nothing_on_a_dla(folder: Path) -> None:
 
 
 def test_no_placement(folder: Path) -> None:
-    with pytest.raises(PlacementError, match="nothing of model") as caught:
+    with pytest.raises(PlacementError, match="no node of model") as caught:
         ordered(folder, "10.3", "tensorrt-dla", drop=("placement",))
     assert "no engines" in caught.value.why
 

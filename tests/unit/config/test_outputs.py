@@ -46,7 +46,7 @@ def test_the_keys_become_rules(tmp_path: Path) -> None:
         ("rotate: {each: 1h}", "unknown key 'each'"),
         ("rotate: 1h", "expected keys"),
         ("keep: {}, rotate: {every: 1h}", "expected age:, size: or free:"),
-        ("keep: {age: 7d}", "rotate: says when one is"),
+        ("keep: {age: 7d}", "only finished files are removed"),
         ("keep: {size: 100MB}, rotate: {size: 100MB}", "leaves no room"),
         ("keep: {age: -1d}, rotate: {every: 1h}", "expected a number"),
         ("keep: {free: 10 %}, rotate: {every: 1h}", "expected a number"),

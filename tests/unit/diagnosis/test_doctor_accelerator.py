@@ -221,7 +221,7 @@ class TestEngines:
         found = accelerator.engines(evidence(tmp_path, tensorrt=RTX, cuda=H100))
         assert found.state == "optional" and found.detail.startswith("ONNX Runtime on the GPU, ")
         assert found.detail.endswith("for TensorRT it lacks a supported compute capability")
-        assert found.fix == "engines: [tensorrt] tries it all the same"
+        assert found.fix == "engines: [tensorrt] tries it anyway"
 
     def test_tensorrt_rtx_of_a_workstation(self, tmp_path: Path) -> None:
         found = accelerator.engines(evidence(tmp_path, tensorrt=without("tensorrt", version="RTX 1.7.0")))

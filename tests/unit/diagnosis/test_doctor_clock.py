@@ -16,7 +16,7 @@ from tests.unit.diagnosis.evidence import evidence
     [
         (KernelClock(True, 1.25), {"chronyd": "NTP"}, "yes", "synchronized by NTP (chronyd), to 1.25 ms at worst"),
         (KernelClock(True, 0.5), {}, "yes", "by the host of this container"),
-        (KernelClock(False, 16000.0), {}, "optional", "not synchronized, and nobody keeps it"),
+        (KernelClock(False, 16000.0), {}, "optional", "not synchronized, and no program keeps it"),
         (KernelClock(False, 16.0), {"ptp4l": "PTP"}, "optional", "though PTP (ptp4l) runs: it has no answer yet"),
         (None, {"ntpd": "NTP"}, "optional", "the kernel does not say whether it is right; NTP (ntpd) runs"),
     ],

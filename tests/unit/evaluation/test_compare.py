@@ -80,7 +80,7 @@ def test_metrics_that_are_not_there_are_named() -> None:
     one = result(top1=mean_of([1.0]), top5=mean_of([1.0]))
     with pytest.raises(ConfigError, match="did you mean 'top1'"):
         compare(one, one, "top11")
-    with pytest.raises(ConfigError, match="nothing to compare by"):
+    with pytest.raises(ConfigError, match="cannot compare without labels or a reference"):
         chosen_metric({}, None)
     with pytest.raises(ConfigError, match="1 and 2 images"):
         compare(one, result(top1=mean_of([1.0, 0.0])))

@@ -189,7 +189,7 @@ def test_what_trtexec_does_otherwise_is_named() -> None:
 @pytest.mark.parametrize(
     ("asked", "release", "what"),
     [
-        ({"precision": "int8"}, "10.3", "INT8 without ranges"),
+        ({"precision": "int8"}, "10.3", "cannot build INT8 without ranges"),
         (INT8, "11.1", "reads no calibration cache"),
         ({"fp16_nodes": ("relu",)}, "11.1", "cannot keep node 'relu' in float16"),
         ({"strip": True}, "8.6", "cannot leave weights out"),

@@ -201,7 +201,7 @@ def test_a_node_comes_after_what_its_body_captures() -> None:
 
 def test_broken_graphs_say_where() -> None:
     cycle = make([node("Add", ["x", "b"], ["a"], "one"), node("Neg", ["a"], ["b"])], {"x": [2]}, {"b": [2]})
-    with pytest.raises(ModelError, match="'one' waits for its own result") as caught:
+    with pytest.raises(ModelError, match="'one' depends on its own result") as caught:
         clean(cycle)
     assert caught.value.where == "test.onnx"
     dangling = make([node("Add", ["x", "bb"], ["b"], "sum")], {"x": [2]}, {"b": [2]})

@@ -46,8 +46,8 @@ def test_sources_are_told_by_their_form(tmp_path: Path) -> None:
     ("members", "what", "why"),
     [
         (["data.pkl", "data/0"], "is a pickled module or its weights", "a pickle is a program"),
-        (["data.pkl", "constants.pkl", "code/a.py"], "is a TorchScript archive", "given TorchScript up"),
-        (["readme"], "cannot be imported", "of no kind that is known"),
+        (["data.pkl", "constants.pkl", "code/a.py"], "is a TorchScript archive", "dropped TorchScript"),
+        (["readme"], "cannot be imported", "format is unknown"),
     ],
 )
 def test_archives_that_hold_no_program_are_refused(tmp_path: Path, members: list[str], what: str, why: str) -> None:

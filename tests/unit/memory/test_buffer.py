@@ -38,9 +38,9 @@ class TestLease:
         given_back: list[int] = []
         lease = Lease(lambda: given_back.append(1), Counter())
         lease.release()
-        with pytest.raises(StageError, match="released twice"):
+        with pytest.raises(StageError, match="a lease was released twice"):
             lease.release()
-        with pytest.raises(StageError, match="use after release"):
+        with pytest.raises(StageError, match="a lease was used after its release"):
             lease.retain()
         assert given_back == [1] and not lease.alive
 

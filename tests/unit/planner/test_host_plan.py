@@ -103,7 +103,7 @@ def test_without_the_model_s_profile_it_says_how_to_measure_one(tmp_path: Path) 
     assert "bench --units" in caught.value.fix and caught.value.where
     with pytest.raises(ArtifactError, match="cannot read profile"):
         plan(file, profiles=[tmp_path / "missing.json"])
-    with pytest.raises(ConfigError, match="no times of this machine") as asked:
+    with pytest.raises(ConfigError, match="there are no measured times of this machine") as asked:
         plan(file)
     assert "--profile" in asked.value.fix
 

@@ -211,7 +211,7 @@ def test_a_placement_of_an_activation_moves_what_it_is_fused_with(tmp_path: Path
         ({"mode": "maxn_sup", "board": "all"}, "no board has a power mode 'maxn_sup'; did you mean 'MAXN_SUPER'?"),
         ({"tensorrt": "ten"}, "expected a version number like 10.3.0, got 'ten'"),
         ({"tensorrt": "ten", "board": "orin-nano-8gb"}, "expected a version number like 10.3.0, got 'ten'"),
-        ({"board": "host"}, "no times of this machine"),
+        ({"board": "host"}, "there are no measured times of this machine"),
     ],
 )
 def test_unknown_boards_modes_and_releases(tmp_path: Path, options: dict[str, str], message: str) -> None:
@@ -281,7 +281,7 @@ def test_a_pipeline_without_models_has_nothing_to_plan(tmp_path: Path) -> None:
 
 
 def test_this_machine_is_planned_by_measured_times_only(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no times of this machine") as caught:
+    with pytest.raises(ConfigError, match="there are no measured times of this machine") as caught:
         plan(pipeline(tmp_path), board="host")
     assert "there is no --profile" in caught.value.why and "edgert bench --units" in caught.value.fix
 

@@ -154,7 +154,7 @@ def test_latency_that_never_settles_is_a_miss() -> None:
 
 
 def test_a_board_of_which_nothing_is_known_is_not_said_to_miss_a_budget() -> None:
-    unknown = BoardPlan("thor-t4000", "Jetson T4000", (), None, (), ("clocks unknown",))
+    unknown = BoardPlan("thor-t4000", "Jetson T4000", (), None, (), ("the clocks of this power mode are unknown",))
     assert board_headline(unknown) == "Jetson T4000 cannot be predicted."
     missed = judged(BOARD, [ROW], BudgetConfig(latency="1ms"), "throughput")
     assert board_headline(missed) == "Jetson Orin NX 16GB keeps every budget in no power mode."

@@ -95,7 +95,7 @@ def test_a_result_that_could_not_be_packed_is_told() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "what", "why"),
     [
-        ({"code": None}, BuildError, "the build on jetson broke off", "the board was restarted"),
+        ({"code": None}, BuildError, "the build on jetson was interrupted", "the board was restarted"),
         ({"code": -11}, BuildError, r"edgert crashed \(SIGSEGV\) on jetson", "the log"),
         ({"code": 70}, BuildError, "edgert failed with exit code 70 on jetson", "the log"),
         ({"code": 70, "log": ""}, BuildError, "edgert failed with exit code 70", "it wrote nothing"),
@@ -146,7 +146,7 @@ def test_what_belongs_to_another_bundle_is_refused(tmp_path: Path) -> None:
     save_bundle(tmp_path / "other.edgert", manifest_of(other), other)
     with (
         open_bundle(tmp_path / "other.edgert") as old,
-        pytest.raises(ArtifactError, match="what the board sent belongs to another bundle") as caught,
+        pytest.raises(ArtifactError, match="the board's answer belongs to another bundle") as caught,
     ):
         add(old, tmp_path / "new.zip", tmp_path / "c.edgert")
     assert "'pipeline.yaml'" in caught.value.why

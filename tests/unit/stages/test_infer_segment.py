@@ -101,7 +101,7 @@ def test_an_error_tells_the_segment(engine: SegmentedEngine, monkeypatch: pytest
     assert caught.value.where.endswith("on cpu1")
 
 
-@pytest.mark.skipif(not core_accelerators(), reason="this system cannot keep a thread on a core")
+@pytest.mark.skipif(not core_accelerators(), reason="this system cannot pin a thread to a core")
 def test_a_pinned_stage_is_the_stage(engine: SegmentedEngine) -> None:
     before = os.sched_getaffinity(0)
     core = max(before)

@@ -103,7 +103,7 @@ class MqttDoor:
         if not answered.wait(TIMEOUT_S):
             raise OSError("it accepts the connection and does not answer: is it an MQTT broker, with TLS or without?")
         if answer[0].is_failure:
-            raise OSError(f"the broker refuses us: {answer[0]}")
+            raise OSError(f"the broker refuses the connection: {answer[0]}")
         self._introduce()
 
     def send(self, messages: Sequence[Message]) -> None:

@@ -51,7 +51,7 @@ class TlsSection(Section):
     @model_validator(mode="after")
     def _is_whole(self) -> TlsSection:
         if (self.cert is None) != (self.key is None):
-            raise ValueError("cert: and key: go together")
+            raise ValueError("cert: and key: must be given together")
         for path in (self.ca, self.cert, self.key):
             if path is not None and not path.is_file():
                 raise ValueError(f"there is no file {path}")
@@ -112,7 +112,7 @@ class Sends(section.SinkStage):
         if not known:
             raise ValueError(f"server: {example}" + (f" or {self.schemes[1]}://HOST" if self.schemes[1:] else ""))
         if parts.username or parts.password:
-            raise ValueError("server: write who we are under user: and password:, where nothing prints it")
+            raise ValueError("server: put the credentials under user: and password:, which are never printed")
         if self.tls is not None and parts.scheme not in self.schemes[1:]:
             raise ValueError(f"tls: has no meaning without {self.schemes[-1]}://")
         if self.send == "events" and (self.only or self.every):

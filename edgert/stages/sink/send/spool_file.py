@@ -55,7 +55,7 @@ def owned(path: Path, where: str) -> int:
             os.close(lock)
         raise StageError(
             f"another process sends from {path}",
-            why="two would send each other's messages twice",
+            why="two processes would send each message twice",
             where=where,
             fix="stop the other, or give this pipeline a spool: of its own",
         ) from error
@@ -156,9 +156,9 @@ def _identity(database: sqlite3.Connection, name: str, times: int) -> tuple[str,
     columns = [b"%b %b" % row[1:3] for row in database.execute("PRAGMA table_info(messages)")]
     (last,) = database.execute("SELECT max(number) FROM messages").fetchone()
     if columns != _COLUMNS or not isinstance(found, bytes) or not NAME.fullmatch(found):
-        raise sqlite3.DatabaseError("its tables are no spool's")
+        raise sqlite3.DatabaseError("its tables are not those of a spool")
     if not isinstance(times, int) or not 0 < times < MOST_OPENED or (last or 0) >= times << 32:
-        raise sqlite3.DatabaseError("its numbers are no spool's")
+        raise sqlite3.DatabaseError("its numbers are not those of a spool")
     database.execute("PRAGMA synchronous=NORMAL")
     return found.decode(), times
 

@@ -64,9 +64,11 @@ class Rtsp(Streams):
         if not _PATH.fullmatch(self.path):
             raise ValueError("path: expected letters, digits and {stream} behind a slash, like /cameras/{stream}")
         if bool(self.user) != bool(self.password):
-            raise ValueError("user: and password: go together")
+            raise ValueError("user: and password: must be given together")
         if not self.user and not is_loopback(self.host):
-            raise ValueError(f"host: {self.host} is reached by others; add user: and password:, or host: 127.0.0.1")
+            raise ValueError(
+                f"host: {self.host} can be reached from the network; add user: and password:, or host: 127.0.0.1"
+            )
         return self
 
     def check(self, name: str, stages: Any, where: Any) -> None:
@@ -102,7 +104,7 @@ class Webrtc(Streams):
         if "token" in self.model_fields_set and not _TOKEN.fullmatch(self.token):
             raise ValueError("token: expected 16 to 256 letters, digits or signs without spaces")
         if not self.token and not is_loopback(self.host):
-            raise ValueError(f"host: {self.host} is reached by others; add token:, or host: 127.0.0.1")
+            raise ValueError(f"host: {self.host} can be reached from the network; add token:, or host: 127.0.0.1")
         return self
 
     def make(self, name: str, context: Context) -> Stage:

@@ -89,7 +89,7 @@ def test_work_that_calls_back_is_refused_and_its_recording_given_back() -> None:
     rig = Rig(Library(kinds=(0, 3)))
     with pytest.raises(DeviceError, match="this work cannot be a CUDA graph") as caught:
         rig.graph()
-    assert "calls back into the host" in caught.value.why and rig.library.calls[-1] == "cuGraphDestroy"
+    assert "contains a host callback" in caught.value.why and rig.library.calls[-1] == "cuGraphDestroy"
 
 
 def test_an_error_while_recording_ends_the_recording() -> None:

@@ -60,7 +60,7 @@ class TestAnyPool:
         assert lease.alive and pool.acquire(0) is None
         lease.release()
         assert not lease.alive and pool.acquire(0) is not None
-        with pytest.raises(StageError, match="released twice"):
+        with pytest.raises(StageError, match="a lease was released twice"):
             lease.release()
 
     def test_a_buffer_that_is_still_looked_at_is_not_lent_again(self, make: Make) -> None:

@@ -52,7 +52,7 @@ def test_a_stream_gets_the_highest_priority_and_others_keep_theirs(monkeypatch: 
 
 
 def test_a_gpu_without_priorities() -> None:
-    with pytest.raises(DeviceError, match="this GPU knows no priorities"):
+    with pytest.raises(DeviceError, match="this GPU has no stream priorities"):
         raise_priority(1, Driver(greatest=0))
 
 

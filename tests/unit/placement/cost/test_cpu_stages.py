@@ -36,7 +36,7 @@ def test_a_unit_for_video_takes_as_many_streams_as_are_published() -> None:
     assert costs.unit_ms(orin, NVDEC, 1.92 * 1.08) == pytest.approx(1e3 / 30 / 18)
     assert costs.unit_ms(orin, NVENC, 1.92 * 1.08) == pytest.approx(1e3 / 30 / 12)
     assert costs.unit_ms(find_board("orin-nano-8gb"), NVENC, 1.0) is None  # it has none
-    assert costs.unit_ms(find_board("jetson-tx2-8gb"), NVDEC, 1.0) is None  # nobody has published it
+    assert costs.unit_ms(find_board("jetson-tx2-8gb"), NVDEC, 1.0) is None  # it is not published
 
 
 @pytest.mark.parametrize(

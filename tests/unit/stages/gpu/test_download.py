@@ -148,6 +148,6 @@ def test_memory_of_an_unknown_writer_is_refused_and_the_frame_stays_held() -> No
     rig = Rig()
     _, on_gpu = rig.frame()
     strange = written_by(on_gpu, None)
-    with pytest.raises(DeviceError, match="cannot be brought to the host"):
+    with pytest.raises(DeviceError, match="cannot be copied to the host"):
         rig.downloader.take(Result(strange))
     assert on_gpu.lease.alive

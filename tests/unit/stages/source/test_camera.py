@@ -211,7 +211,7 @@ def test_a_device_without_a_right_to_it_is_final_at_the_start_only(
 
     assert take(of(Plugging()), 2)[-1].index == 1
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(DeviceError, match="may not be opened"):
+    with pytest.raises(DeviceError, match="cannot be opened by this user"):
         take(of(HastyClock()), 1)
 
 

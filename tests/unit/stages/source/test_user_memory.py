@@ -121,7 +121,7 @@ class TestTensors:
         [
             (np.zeros((4, 6, 3), np.float32), "uint8, not float32"),
             (np.zeros((3, 4, 6), np.uint8), "has shape (3, 4, 6)"),
-            (np.zeros((6, 4, 3), np.uint8).transpose(1, 0, 2), "do not lie side by side"),
+            (np.zeros((6, 4, 3), np.uint8).transpose(1, 0, 2), "are not contiguous"),
         ],
     )
     def test_what_the_kernel_cannot_read_is_named_and_given_back(
@@ -275,7 +275,7 @@ class TestBuffers:
         held = [source.buffer((6, 4)) for _ in range(SETTLED)]
         with pytest.raises(StageError, match="no buffer came back within") as caught:
             source.buffer((6, 4), timeout_s=0.01)
-        assert f"{SETTLED} of this size are lent" in caught.value.why
+        assert f"{SETTLED} of this size are in use" in caught.value.why
         waiting = threading.Timer(0.02, held.pop().release)
         waiting.start()
         source.buffer((6, 4), timeout_s=10)
@@ -311,7 +311,7 @@ class TestBuffers:
         buffer = source.buffer((6, 4))
         source.submit(buffer)
         for use in (lambda: buffer.array, lambda: source.submit(buffer)):
-            with pytest.raises(StageError, match="not its holder's any more") as caught:
+            with pytest.raises(StageError, match="after it was given away") as caught:
                 use()
             assert "it was submitted" in caught.value.why and "pipeline.buffer" in caught.value.fix
         other = source.buffer((6, 4))
@@ -357,7 +357,7 @@ class TestBuffers:
     def test_after_the_end_none_is_lent(self) -> None:
         source = plain_source()
         source.close()
-        with pytest.raises(StageError, match="no buffer is lent any more"):
+        with pytest.raises(StageError, match="no more buffers are available"):
             source.buffer((6, 4))
 
     def test_memory_goes_when_the_last_buffer_does(self) -> None:
