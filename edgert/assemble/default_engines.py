@@ -57,7 +57,7 @@ def with_default_engines(
 def _why_not_by_itself(engine: str, trt: TrtBackend) -> str:
     """Why an engine that may run here is not taken unless it is asked for; empty if it is."""
     beware = trt.unsupported if engine == TENSORRT else ""
-    return f"{beware} (engines: [{TENSORRT}] tries it all the same)" if beware else ""
+    return f"{beware} (engines: [{TENSORRT}] tries it anyway)" if beware else ""
 
 
 def has_gpu() -> bool:

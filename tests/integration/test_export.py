@@ -320,7 +320,7 @@ def test_several_models_do_not_fit_into_one_file(home: Path, tmp_path: Path) -> 
     text = TEXT.replace("stages:", "  other: {onnx: parts.onnx, task: {embed: none}}\nstages:")
     file = small_pipeline(tmp_path / "two", text.replace("precision: int8", "precision: fp32"))
     with open_source(file) as source:
-        with pytest.raises(ConfigError, match="2 models in one file") as caught:
+        with pytest.raises(ConfigError, match="cannot write 2 models to one file") as caught:
             export(source, "onnx", tmp_path / "one.onnx")
         assert caught.value.why == "other, parts"
     with open_source(file, model="other") as source:

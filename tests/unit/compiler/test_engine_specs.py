@@ -75,7 +75,7 @@ def test_engines_that_get_no_frames_are_not_built(folder: Path) -> None:
 
 
 def test_nothing_on_a_dla(folder: Path) -> None:
-    with pytest.raises(PlacementError, match="nothing of model 'parts' was placed on a DLA") as caught:
+    with pytest.raises(PlacementError, match="no node of model 'parts' was placed on a DLA") as caught:
         ordered(folder, "10.3", "tensorrt-dla", engine(dict.fromkeys(SPLIT, "gpu")))
     assert "has it on gpu" in caught.value.why
 

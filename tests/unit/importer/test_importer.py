@@ -171,5 +171,5 @@ def test_inputs_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 
 
 def test_a_module_needs_example_inputs() -> None:
-    with pytest.raises(ConfigError, match="object without example inputs"):
+    with pytest.raises(ConfigError, match="object needs example inputs"):
         from_torch(object(), example_inputs=None)
