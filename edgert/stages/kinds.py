@@ -249,9 +249,9 @@ class Http(SinkStage):
         return self
 
     def make(self, name: str, context: Context) -> Stage:
-        from edgert.stages.sink.http import HttpSink
-        from edgert.stages.sink.http_request import Access
-        from edgert.stages.sink.http_video import page_video
+        from edgert.stages.sink.stream.whep import page_video
+        from edgert.stages.sink.web.http_server import Access
+        from edgert.stages.sink.web.http_sink import HttpSink
 
         access = Access(self.token, self.tls.context() if self.tls is not None else None)
         video = page_video(name, context.rate_hz)

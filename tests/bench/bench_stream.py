@@ -33,9 +33,9 @@ from edgert.benchmark.measure import Figure
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
 from edgert.stages.sink.encoder_choice import Choice
-from edgert.stages.sink.http_request import Access
 from edgert.stages.sink.stream.broadcast import Wanted
-from edgert.stages.sink.stream.whep import WebrtcSink
+from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
+from edgert.stages.sink.web.http_server import Access
 from tests.bench.report import main
 from tests.helpers import clock_in_frames as clock
 from tests.helpers.browser import browser
@@ -114,7 +114,7 @@ def webrtc(arguments: argparse.Namespace, size: tuple[int, int], about: str) -> 
 
 def spent_ms(sink: WebrtcSink, images: int = 60) -> float:
     """Of processor time that this process takes for an image, camera included."""
-    stream = sink.video._streams["cam"]
+    stream = sink.whep._streams["cam"]
     until, begun_s, before = stream.encoded + images, time.process_time(), stream.encoded
     while stream.encoded < until:
         time.sleep(0.05)

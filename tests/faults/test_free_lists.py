@@ -21,7 +21,7 @@ from edgert.runtime.json_form import plain_result
 from edgert.runtime.recent import History
 from edgert.runtime.records import Detections, Result
 from edgert.stages.decode.decoder import shapes_of
-from edgert.stages.sink.prometheus import metrics_text
+from edgert.stages.sink.web.prometheus import exposition
 from tests.helpers.frames import frame_of
 from tests.helpers.growth import no_collector
 from tests.helpers.stages import Does, Numbers, chain
@@ -74,7 +74,7 @@ def test_a_request_leaves_nothing(left: Left, tmp_path: Path) -> None:
         assert left(summary.to_json) < TIMES // 2
         assert left(pipeline.state) < TIMES // 2
         plain = pipeline.state()
-        assert left(lambda: metrics_text(plain)) < TIMES // 2
+        assert left(lambda: exposition(plain, "text/plain")) < TIMES // 2
 
 
 def test_the_last_minute_of_20_rows_leaves_nothing(left: Left) -> None:

@@ -18,8 +18,8 @@ import pytest
 
 from edgert import limits
 from edgert.stages.sink.encoder_choice import Choice
-from edgert.stages.sink.http import HttpSink
-from edgert.stages.sink.http_request import Access
+from edgert.stages.sink.web.http_server import Access
+from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.brokers import certificate
 from tests.helpers.command import environment
 from tests.helpers.waiting import wait_until
@@ -50,7 +50,7 @@ def opened(own: tuple[Path, Path]) -> Iterator[Opened]:
         else:
             pytest.importorskip("aiortc", reason="aiortc (extra 'webrtc') is not installed")
             from edgert.stages.sink.stream.broadcast import Wanted
-            from edgert.stages.sink.stream.whep import WebrtcSink
+            from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
 
             choice = Choice("stages.out", "h264", "cpu", live=True)
             sinks.append(WebrtcSink("out", ("127.0.0.1", 0), access, choice, Wanted(640, None, 1_000_000, 5.0)))
@@ -145,7 +145,7 @@ def test_the_time_of_a_client_runs_from_accept_on(opened: Opened, monkeypatch: p
 
 FEW = """
 import resource, sys, time
-from edgert.stages.sink.http import HttpSink
+from edgert.stages.sink.web.http_sink import HttpSink
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 sink = HttpSink("page", "127.0.0.1", 0, lambda: {"fps": 1.0, "stages": {}})

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from edgert.cli.machine_commands import _fetched
 from edgert.stages.context import Context
 from edgert.stages.kinds import Http
-from edgert.stages.sink.http import HttpSink
-from edgert.stages.sink.http_request import Access
+from edgert.stages.sink.web.http_server import Access
+from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.brokers import certificate
 
 TOKEN = "a-long-secret-token"

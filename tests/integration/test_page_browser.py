@@ -19,7 +19,7 @@ from edgert.config import SinkStage
 from edgert.config.stages import SourceStage
 from edgert.memory import Counter
 from edgert.stages.context import Context, made
-from edgert.stages.sink.http import HttpSink
+from edgert.stages.sink.web.http_sink import HttpSink
 from edgert.stages.source.kinds import source_for
 from edgert.stages.zones.rules import Event, Events
 from edgert.stages.zones.section import ZonesSection

@@ -17,8 +17,8 @@ import pytest
 
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
-from edgert.stages.sink import http_page
-from edgert.stages.sink.http import HttpSink
+from edgert.stages.sink.web import live_page
+from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.frames import detections, frame_of, result_of
 
 STATS = {"fps": 24.5, "frames_out": 7, "dropped": 2, "latency_ms": {"p50": float("nan")}, "stages": {}}
@@ -37,10 +37,11 @@ def port_of(sink: HttpSink) -> int:
 
 
 def ask(
-    sink: HttpSink, path: str, method: str = "GET", host: str | None = None
+    sink: HttpSink, path: str, method: str = "GET", host: str | None = None, accept: str = "*/*"
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port_of(sink), timeout=5)
-    connection.request(method, path, headers={"Host": host} if host is not None else {})
+    headers = {"Accept": accept, **({"Host": host} if host is not None else {})}
+    connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
@@ -59,9 +60,9 @@ class Viewer:
         there = "127.0.0.1", port_of(sink)
         self.socket = socket.create_connection(there, timeout=5, source_address=(address, 0))
         self.socket.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        self.file = self.socket.makefile("rb")
-        self.status = int(self.file.readline().split()[1])
-        self.headers = http.client.parse_headers(self.file)
+        self.file = http.client.HTTPResponse(self.socket)
+        self.file.begin()
+        self.status, self.headers = self.file.status, self.file.headers
 
     def image(self) -> np.ndarray:
         while not self.file.readline().startswith(b"Content-Type: image/jpeg"):
@@ -98,11 +99,14 @@ def test_stats_are_strict_json(sink: HttpSink) -> None:
 def test_metrics_are_prometheus_text(sink: HttpSink) -> None:
     status, headers, body = ask(sink, "/metrics")
     assert status == 200 and headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert b"\n# TYPE edgert_finished_frames_total counter\nedgert_finished_frames_total 7\n" in body
+    assert b"\n# TYPE edgert_finished_frames_total counter\nedgert_finished_frames_total 7.0\n" in body
+    status, headers, body = ask(sink, "/metrics", accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert b"\n# TYPE edgert_finished_frames counter\n" in body and body.endswith(b"\n# EOF\n")
 
 
 def test_a_snapshot_is_the_newest_image(sink: HttpSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_page, "_NEXT_IMAGE_S", 0.05)
+    monkeypatch.setattr(live_page, "_REPEAT_S", 0.05)
     assert ask(sink, "/snapshot.jpg")[0] == 503
     for index in range(3):
         sink.process(shown(index))
@@ -298,7 +302,7 @@ def test_the_address_with_most_viewers_makes_room_for_others(sink: HttpSink) -> 
     viewers = [Viewer(sink) for _ in range(8)]
     other = Viewer(sink, address="127.0.0.2")
     assert other.status == 200 and other.image().shape == (48, 64, 3)
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(ConnectionError, http.client.IncompleteRead):
         while viewers[0].file.read(1 << 12):  # the oldest gave way: what was sent is all there is
             continue
     for viewer in (*viewers, other):
@@ -308,4 +312,4 @@ def test_the_address_with_most_viewers_makes_room_for_others(sink: HttpSink) -> 
 def test_a_request_is_held_only_up_to_a_limit(sink: HttpSink) -> None:
     with socket.create_connection(("127.0.0.1", port_of(sink)), timeout=5) as client:
         client.sendall(b"GET / HTTP/1.1\r\nX: " + b"y" * 100_000)
-        assert client.recv(20).startswith(b"HTTP/1.1 400")
+        assert client.recv(20).startswith(b"HTTP/1.1 431")

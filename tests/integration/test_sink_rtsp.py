@@ -192,13 +192,13 @@ def test_who_plays_nothing_ends_and_who_plays_stays(library: None, monkeypatch: 
                 while client.recv(4096):
                     pass
             client.close()
-        assert len(cameras.sink._guests.playing) == 1 and player.recv(4096)
+        assert len(cameras.sink._clients.playing) == 1 and player.recv(4096)
         player.sendall(request("TEARDOWN", address, f"Session: {session[1].decode()}").encode())
         with suppress(ConnectionError):
             while player.recv(65536):
                 pass
         player.close()
-        wait_until(lambda: not cameras.sink._guests.playing and not cameras.sink._guests.asking)
+        wait_until(lambda: not cameras.sink._clients.playing and not cameras.sink._clients.asking)
 
 
 @pytest.mark.parametrize("broken", ["gi", "gi.repository.GstRtspServer"])

@@ -25,12 +25,14 @@ from edgert.errors import DeviceError
 from edgert.runtime.records import Result
 from edgert.stages.context import Context
 from edgert.stages.kinds import Http
-from edgert.stages.sink import encoders, http_video
+from edgert.stages.sink import encoders
 from edgert.stages.sink.encoder_choice import Choice
-from edgert.stages.sink.http import HttpSink
-from edgert.stages.sink.http_request import Access
+from edgert.stages.sink.stream import whep
 from edgert.stages.sink.stream.broadcast import Wanted
-from edgert.stages.sink.stream.whep import WebrtcSink
+from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
+from edgert.stages.sink.web import http_sink
+from edgert.stages.sink.web.http_server import Access
+from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.browser import Page, browser
 from tests.helpers.clock_in_frames import BITS, READ_IN_A_PAGE, SIDE, Camera
 from tests.helpers.frames import frame_of
@@ -64,7 +66,7 @@ def filmed(*streams: str) -> Iterator[tuple[WebrtcSink, Camera]]:
         camera = Camera(sink.process, 30, SIZE, streams)
         camera.start()
         try:
-            wait_until(lambda: len(sink.video._streams) == len(streams))
+            wait_until(lambda: len(sink.whep._streams) == len(streams))
             yield sink, camera
         finally:
             camera.end()
@@ -72,7 +74,7 @@ def filmed(*streams: str) -> Iterator[tuple[WebrtcSink, Camera]]:
 
 def sessions_of(sink: WebrtcSink) -> dict[str, Any]:
     """Those who watch or are about to."""
-    return sink.video._sessions._all if sink.video._thread is not None else {}
+    return sink.whep._sessions._all if sink.whep._thread is not None else {}
 
 
 def ask(
@@ -105,7 +107,7 @@ def test_what_the_addresses_give_and_refuse() -> None:
         assert ask(sink, "GET", "/whep/yard")[0] == 405 and ask(sink, "PATCH", "/whep/yard/1", "a")[0] == 405
         assert ask(sink, "DELETE", "/whep/yard/1")[0] == ask(sink, "GET", "/../etc/passwd")[0] == 404
         assert ask(sink, "POST", "/")[0] == 501 and ask(sink, "GET", "/", Host="evil.example")[0] == 403
-        assert not sessions_of(sink) and sink.video._streams["yard"].encoded == 0
+        assert not sessions_of(sink) and sink.whep._streams["yard"].encoded == 0
 
 
 def test_only_who_knows_the_token_is_answered_and_it_is_logged_nowhere(caplog: pytest.LogCaptureFixture) -> None:
@@ -235,10 +237,10 @@ def test_a_player_of_whep_gets_the_video_and_nothing_is_encoded_for_nobody(monke
     _by_another_address(monkeypatch)
     with filmed("yard", "gate") as (sink, camera):
         time.sleep(0.3)
-        assert sink.video._streams["yard"].encoded == 0
+        assert sink.whep._streams["yard"].encoded == 0
         assert asyncio.run(_played(sink, "yard", 20)) == [SIZE] * 20
-        wait_until(lambda: not sink.video._streams["yard"].viewers and sink.video._streams["yard"]._encoder is None)
-        assert sink.video._streams["gate"].encoded == 0 and not sessions_of(sink)
+        wait_until(lambda: not sink.whep._streams["yard"].viewers and sink.whep._streams["yard"]._encoder is None)
+        assert sink.whep._streams["gate"].encoded == 0 and not sessions_of(sink)
         assert camera.slowest_s < 0.05
 
 
@@ -276,10 +278,10 @@ def test_a_browser_plays_every_stream_goes_on_with_another_size_and_is_let_go(tm
         camera.size = (640, 360)
         wait_until(lambda: page.evaluate("document.querySelector('[data-stream=yard]').videoWidth") == 640)
         assert frames(page, "yard", 5)
-        assert [sink.video._streams[name].viewers for name in ("yard", "gate")] == [1, 1]
+        assert [sink.whep._streams[name].viewers for name in ("yard", "gate")] == [1, 1]
         assert not page.errors
         page.call("Page.navigate", url="about:blank")
-        wait_until(lambda: not any(one.viewers for one in sink.video._streams.values()))
+        wait_until(lambda: not any(one.viewers for one in sink.whep._streams.values()))
         wait_until(lambda: not sessions_of(sink))
 
 
@@ -359,13 +361,13 @@ def test_only_who_knows_the_token_of_the_live_page_may_watch() -> None:
 def test_there_are_images_only_without_aiortc_and_without_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "aiortc" else found(name))
-    assert http_video.page_video("page", 30.0) is None
+    assert whep.page_video("page", 30.0) is None
     with page_of("yard") as sink:
         assert json.loads(ask(sink, "GET", "/stats.json")[2])["video"] is False
         assert ask(sink, "POST", "/whep/yard", "v=0", Content_Type="application/sdp")[0] == 501
     monkeypatch.undo()
     monkeypatch.setattr(encoders, "has_encoder", lambda name: False)
-    assert http_video.page_video("page", 30.0) is None
+    assert whep.page_video("page", 30.0) is None
 
 
 def test_no_more_cameras_than_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,7 +378,7 @@ def test_no_more_cameras_than_the_page_shows(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_scripts_of_one_page_name_nothing_twice() -> None:
-    folder = Path(http_video.__file__).parent / "page"
+    folder = Path(http_sink.__file__).parent / "page"
     for html in ("page.html", "player.html"):
         scripts = re.findall(r'<script src="/?([\w.]+)">', (folder / html).read_text())
         text = "\n".join((folder / name).read_text() for name in scripts)

@@ -36,7 +36,12 @@ from edgert.installation import data_folder
 from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.remote.link import read_line
 from edgert.runtime import announce
-from edgert.stages.sink import connections, http_answers, http_events, http_live, http_page, http_request, http_server
+from edgert.stages.sink.tcp_server import listen
+from edgert.stages.sink.web import http_server, live_page
+from edgert.stages.sink.web.event_log import EventLog
+from edgert.stages.sink.web.http_server import Access
+from edgert.stages.sink.web.live_images import LiveImages
+from edgert.stages.sink.web.live_page import Source
 from edgert.zip_archive import member_of, pack
 from tests.faults.fuzz import mutate, seeds, stores
 
@@ -237,19 +242,18 @@ _REQUESTS = tuple(
 class _Server(http_server.HttpServer):
     failures: ClassVar[list[BaseException]] = []
 
-    def failed(self, error: BaseException) -> None:
+    def on_error(self, error: BaseException) -> None:
         if not isinstance(error, OSError):
             self.failures.append(error)
 
 
 @cache
 def _server() -> _Server:
-    live, worker = http_live.Live(), http_page.Worker("images")
+    images, worker = LiveImages(), live_page.Worker("images")
     worker.start()
-    source = http_answers.Source(live, lambda: {"fps": 1.0, "stages": {}}, http_events.EventLog(live, worker.do))
-    access = http_request.Access()
-    own = connections.listening("127.0.0.1", 0, "")
-    return _Server("127.0.0.1", own, access, http_page.LivePage(source, access, worker), "edgert:http")
+    source = Source(images, lambda: {"fps": 1.0, "stages": {}}, EventLog(images, worker.submit))
+    page = live_page.LivePage(source, Access(), worker)
+    return _Server("127.0.0.1", listen("127.0.0.1", 0, ""), Access(), page, "edgert:http")
 
 
 def _tried_request(content: bytes) -> bool:

@@ -15,12 +15,12 @@ from edgert.errors import DeviceError, EdgertError
 from edgert.runtime.records import Result
 from edgert.stages.draw import Images, Overlay
 from edgert.stages.sink import encoder_choice, encoders
-from edgert.stages.sink.http_live import ELEMENTS
+from edgert.stages.sink.web.live_images import ELEMENTS
 
 log = logging.getLogger("edgert.sink")
 
 _REFRESH_TICKS = encoders.TICKS_HZ // 2
-"""Between images that decoding can begin with, whoever asks for them: each takes the bits of many others."""
+"""The least time between key frames that viewers ask for: each takes the bits of many other images."""
 _NAL = re.compile(rb"\x00\x00\x01(.)", re.DOTALL)
 _SPS, _SLICES = 7, range(1, 6)  # ITU-T H.264, table 7-1
 
@@ -39,13 +39,13 @@ class Viewer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the video is to be.
+    """The wanted properties of a video.
 
     Attributes:
         width: the most pixels across; images are not enlarged.
         rate: the most images per second; None: all.
         bitrate_bps: of the video.
-        usual_rate: images per second that come, as far as is known.
+        usual_rate: images per second that come, as far as that is known.
     """
 
     width: int
@@ -55,7 +55,7 @@ class Wanted:
 
 
 class Pace:
-    """Leaves out images that come faster than ``rate`` a second, evenly."""
+    """Leaves out images, evenly, where more than ``rate`` come in a second."""
 
     def __init__(self, rate: float | None) -> None:
         self._interval_ns = round(1e9 / rate) if rate else 0
@@ -83,11 +83,11 @@ def parameter_sets(data: bytes) -> bytes:
 
 
 class Broadcast:
-    """One stream. Its thread begins with the first viewer; the encoder is open while anybody watches.
+    """The video of one stream. Its thread begins with the first viewer; the encoder is open while anybody watches.
 
     Args:
         stage, stream: names, for messages.
-        choice: which encoder, with the sink's other streams.
+        choice: of the encoder, shared with the sink's other streams.
     """
 
     def __init__(self, stage: str, stream: str, choice: encoder_choice.Choice, wanted: Wanted) -> None:
@@ -150,7 +150,7 @@ class Broadcast:
 
     @property
     def viewers(self) -> int:
-        """How many watch."""
+        """How many viewers there are."""
         with self._changed:
             return len(self._waiting) + len(self._watching)
 
@@ -209,9 +209,9 @@ class Broadcast:
 
     def _forget(self) -> None:
         with self._changed:
-            left, self._newest = self._newest, None
-        if left is not None:
-            left.frame.lease.release()
+            unused, self._newest = self._newest, None
+        if unused is not None:
+            unused.frame.lease.release()
 
     def _is_due(self) -> bool:
         is_idle = not (self._waiting or self._watching) and self._encoder is not None

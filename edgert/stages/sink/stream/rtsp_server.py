@@ -1,10 +1,10 @@
-"""An RTSP server of GStreamer's (gst-rtsp-server) with a path for every stream, over UDP or inside its connection.
+"""The sink of RTSP: GStreamer's server (gst-rtsp-server) with a path for every stream, over UDP or TCP.
 
-Connections are accepted by :mod:`~edgert.stages.sink.connections`, and given to GStreamer with their first request,
-once that is whole. From there on :mod:`~edgert.stages.sink.stream.rtsp_guests` counts them.
+:mod:`~edgert.stages.sink.tcp_server` accepts connections, and gives each to GStreamer with its first request, once
+that is complete. From then on :mod:`~edgert.stages.sink.stream.rtsp_clients` counts them.
 
-Players of one path share one GStreamer pipeline, which begins with what :class:`~.broadcast.Broadcast` has encoded.
-What is used here is there from GStreamer 1.16 on, which comes with JetPack 5.
+Players of one path share one GStreamer pipeline, whose source is the video of
+:class:`~edgert.stages.sink.stream.broadcast.Broadcast`. GStreamer 1.16, which comes with JetPack 5, is enough.
 """
 
 import importlib
@@ -16,11 +16,12 @@ from typing import Any
 from edgert import limits
 from edgert.errors import DeviceError, StageError
 from edgert.runtime.records import Result
-from edgert.stages.sink.connections import Connection, DoorThread, listening
 from edgert.stages.sink.encoder_choice import Choice
 from edgert.stages.sink.encoders import Unit
 from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
-from edgert.stages.sink.stream.rtsp_guests import Guests
+from edgert.stages.sink.stream.rtsp_clients import RtspClients
+from edgert.stages.sink.tcp_connection import Connection
+from edgert.stages.sink.tcp_server import TcpServer, listen
 from edgert.stages.source import gst
 
 log = logging.getLogger("edgert.sink")
@@ -31,15 +32,15 @@ _LAUNCH = (
     "! h264parse ! rtph264pay name=pay0 pt=96 )"
 )
 _MOST_BEHIND_BYTES = 4 << 20
-"""What waits in front of a pipeline whose players take nothing; seconds of video."""
+"""The most that waits in front of a pipeline whose players take nothing: seconds of video."""
 _ROLE = "viewer"
-_GOODBYE_S = 0.5
-_LOOKED_MS = 500
+_JOIN_S = 0.5
+_CLEAN_UP_MS = 500
 _APT = "sudo apt install python3-gi gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good gstreamer1.0-plugins-bad"
 
 
 def library(where: str) -> Any:
-    """The module GstRtspServer. Raises DeviceError when it, or GStreamer, is not installed."""
+    """Return the module GstRtspServer. Raises DeviceError when it, or GStreamer, is not installed."""
     gst.gstreamer(where)
     try:
         importlib.import_module("gi").require_version("GstRtspServer", "1.0")
@@ -67,55 +68,59 @@ class RtspSink:
         self._server: Any = None
         self._rtsp: Any = None
         self._context: Any = None
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._door: DoorThread | None = None
+        self._acceptor: TcpServer | None = None
 
     def url(self, stream: str) -> str:
-        """Where a stream is, without user and password."""
+        """Return the URL of a stream, without user and password."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"rtsp://{host}:{self.port}{self._path.replace('{stream}', stream)}"
 
     def open(self) -> None:
-        """Starts listening. Raises DeviceError when gst-rtsp-server is missing, nothing can encode, or the address is
-        taken."""
+        """Start listening.
+
+        Raises:
+            DeviceError: gst-rtsp-server is missing, nothing can encode, or the address is in use.
+        """
         self._rtsp = library(self._where)
         self._choice.check()
         glib = importlib.import_module("gi.repository.GLib")
-        own = listening(self._host, self.port, self._where)
+        own = listen(self._host, self.port, self._where)
         server = self._server = self._rtsp.RTSPServer()
         if any(self._login):
             server.set_auth(self._auth())
-        guests = self._guests = Guests(server.get_session_pool(), self._refresh)
-        server.connect("client-connected", guests.came)
+        clients = self._clients = RtspClients(server.get_session_pool(), self._refresh)
+        server.connect("client-connected", clients.connected)
         context = self._context = glib.MainContext()
-        every_while = glib.timeout_source_new(_LOOKED_MS)
-        every_while.set_callback(guests.looked)
-        every_while.attach(context)
+        timer = glib.timeout_source_new(_CLEAN_UP_MS)
+        timer.set_callback(clients.clean_up)
+        timer.attach(context)
         self.port = own.getsockname()[1]
-        self._over.clear()
+        self._stopped.clear()
         self._thread = threading.Thread(target=self._serve, args=(context,), name=f"edgert:{self.name}", daemon=True)
         self._thread.start()
-        self._door = DoorThread(own, None, self, limits.RTSP_CONNECTIONS, f"edgert:{self.name}-door")
+        name = f"edgert:{self.name}-accept"
+        self._acceptor = TcpServer(own, None, self, limits.RTSP_CONNECTIONS, name, self._on_error)
 
-    async def asked(self, client: Connection) -> bytes:
-        """Return the first request of a connection. Raises OSError where it is none."""
-        try:
-            return await client.until(b"\r\n\r\n", limits.PAGE_HEAD_BYTES)
-        except ValueError as error:
-            raise ConnectionAbortedError(str(error)) from error
+    async def read(self, client: Connection) -> bytes:
+        """Return the first request of a connection, and what follows it. Raises OSError where it is no request."""
+        request = b""
+        while b"\r\n\r\n" not in request:
+            more = await client.receive()
+            request += more
+            if not more or len(request) > limits.PAGE_HEAD_BYTES or not request.isascii() or b"\0" in request:
+                raise ConnectionAbortedError("the client sent no RTSP request")
+        return request
 
-    async def answered(self, client: Connection, head: bytes) -> None:
-        """Give a connection to GStreamer. Raises OSError for a request that is no text."""
+    async def answer(self, client: Connection, request: bytes) -> None:
+        """Give a connection to GStreamer."""
         gio, glib = (importlib.import_module(f"gi.repository.{name}") for name in ("Gio", "GLib"))
-        begun = head + client.held
-        if not begun.isascii() or b"\0" in begun:
-            raise ConnectionAbortedError("no request")
         server, address, port = self._server, client.address, client.port
-        own = gio.Socket.new_from_fd(client.hand_over())
+        own = gio.Socket.new_from_fd(client.detach())
 
         def transfer(*_: Any) -> bool:
-            server.transfer_connection(own, address, port, begun.decode())
+            server.transfer_connection(own, address, port, request.decode())
             return False  # once
 
         idle = glib.idle_source_new()
@@ -124,31 +129,31 @@ class RtspSink:
         idle.attach(self._context)
 
     def process(self, result: Result) -> None:
-        """Shows the result to whoever watches; never waits. Raises StageError for a second stream under one path."""
+        """Show the result to everybody who watches; never wait. Raises StageError for a second stream at one path."""
         stream = result.frame.stream
         if stream not in self._mounts:
             self._mount(stream)
         self._mounts[stream].show(result)
 
     def close(self) -> None:
-        """Ends every player's stream, then the connections; within a second."""
+        """End every player's stream, then the connections, within a second."""
         for broadcast in self._mounts.values():
             broadcast.close()
         self._mounts.clear()
         if self._server is None or self._thread is None:
             return
-        if self._door is not None:
-            self._door.stop()
-            self._door = None
+        if self._acceptor is not None:
+            self._acceptor.stop()
+            self._acceptor = None
         self._server.client_filter(lambda *_: self._rtsp.RTSPFilterResult.REMOVE)
-        self._over.set()
+        self._stopped.set()
         self._context.wakeup()
-        self._thread.join(_GOODBYE_S)
+        self._thread.join(_JOIN_S)
         self._server = self._thread = self._context = None
 
     def _serve(self, context: Any) -> None:
         context.push_thread_default()
-        while not self._over.is_set():
+        while not self._stopped.is_set():
             context.iteration(True)
         context.pop_thread_default()
 
@@ -182,21 +187,24 @@ class RtspSink:
         self._server.get_mount_points().add_factory(path, factory)
         log.info("%s: %s at %s", self.name, stream, self.url(stream))
 
+    def _on_error(self, error: BaseException) -> None:
+        log.debug("%s: a connection failed", self.name, exc_info=error)
+
     def _refresh(self) -> None:
-        """Give who joins others an image to begin with; which path was asked for is not worth finding out."""
+        """Encode an image that a new player can begin with, of every stream: which one it plays is not known here."""
         for broadcast in list(self._mounts.values()):
             broadcast.refresh()
 
 
 def _configured(broadcast: Broadcast, _: Any, media: Any) -> None:
-    """The first player of a path has come."""
+    """Connect the pipeline of a path, whose first player has come, to its broadcast."""
     players = _Players(broadcast, media.get_element().get_by_name_recurse_up("units"))
     media.connect("unprepared", lambda _: broadcast.leave(players))
     broadcast.join(players)
 
 
 class _Players:
-    """Those of one path: what is encoded goes into their pipeline. When that is full, they have to begin again."""
+    """The players of one path. Video goes into their pipeline; when that is full, they wait for a key frame."""
 
     def __init__(self, broadcast: Broadcast, appsrc: Any) -> None:
         self._broadcast, self._appsrc, self._lost = broadcast, appsrc, False
@@ -204,6 +212,7 @@ class _Players:
         appsrc.set_property("max-bytes", 2 * _MOST_BEHIND_BYTES)
 
     def give(self, unit: Unit) -> None:
+        """Pass on the next encoded image."""
         if self._appsrc.get_property("current-level-bytes") > _MOST_BEHIND_BYTES or (self._lost and not unit.is_key):
             self._lost = True
             self._broadcast.refresh()
@@ -212,4 +221,5 @@ class _Players:
         self._appsrc.push_buffer(self._gst.Buffer.new_wrapped(unit.data))
 
     def end(self) -> None:
+        """End the stream."""
         self._appsrc.end_of_stream()

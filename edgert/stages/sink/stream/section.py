@@ -9,7 +9,7 @@ from pydantic import Field, WithJsonSchema, model_validator
 
 from edgert.config import stages as section
 from edgert.stages.kinds import PageTls
-from edgert.stages.sink.http_request import Access, is_loopback
+from edgert.stages.sink.client_limits import is_loopback
 
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
@@ -83,6 +83,7 @@ class Rtsp(Streams):
             raise ConfigError(what, where=where(("stages", name, "path")), fix=fix)
 
     def make(self, name: str, context: Context) -> Stage:
+        """Return the sink."""
         from edgert.stages.sink.stream.rtsp_server import RtspSink
 
         login = self.user, self.password
@@ -117,7 +118,8 @@ class Webrtc(Streams):
         if find_spec("aiortc") is None:
             what = "sink 'webrtc' needs the package aiortc"
             raise ConfigError(what, where=f"stages.{name}", fix=installation.command("webrtc"))
-        from edgert.stages.sink.stream.whep import WebrtcSink
+        from edgert.stages.sink.stream.webrtc_sink import WebrtcSink
+        from edgert.stages.sink.web.http_server import Access
 
         access = Access(self.token, self.tls.context() if self.tls is not None else None)
         return WebrtcSink(name, (self.host, self.port), access, self.choice(name), self.wanted(context))

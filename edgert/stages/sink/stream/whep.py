@@ -1,86 +1,138 @@
-"""Live video in browsers, by WebRTC: a page with every stream, and the addresses of WHEP for other players."""
+"""Cameras as video for browsers, by WHEP, for the live page and ``sink: webrtc``.
 
-import importlib.resources
-import json
+A viewer posts an offer to the address of a stream, and deletes the address that the answer names when it leaves.
+"""
+
+import asyncio
+import importlib.util
 import logging
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
+from urllib.parse import quote, unquote
 
+from edgert import limits
+from edgert.errors import DeviceError
 from edgert.runtime.records import Result
-from edgert.stages.sink import http_answers as answers
-from edgert.stages.sink import http_request as asked
-from edgert.stages.sink.connections import Connection, listening
 from edgert.stages.sink.encoder_choice import Choice
-from edgert.stages.sink.http_server import HttpServer, address_of
-from edgert.stages.sink.http_video import CameraVideo
-from edgert.stages.sink.stream.broadcast import Wanted
+from edgert.stages.sink.stream import webrtc_sessions
+from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
+from edgert.stages.sink.tcp_server import run_to_end
+from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, text
+from edgert.stages.sink.web.live_images import LARGE_PX
 
-log = logging.getLogger("edgert.sink")
-
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; media-src blob:; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-_FILES = {
-    "/": ("player.html", "text/html; charset=utf-8"),
-    "/player.js": ("player.js", "text/javascript; charset=utf-8"),
-    "/receive.js": ("receive.js", "text/javascript; charset=utf-8"),
-    "/player.css": ("player.css", "text/css; charset=utf-8"),
-}
+_LOG = logging.getLogger(__name__)
+_MOST_HZ, _BITRATE_BPS = 30.0, 4_000_000
+_JOIN_S = 0.4
+_PATH = "/whep/"
+_SDP = "application/sdp"
 
 
-class WebrtcSink:
-    """Shows every stream to browsers: ``/``, ``/streams.json``, and ``/whep/STREAM`` for players of WHEP.
+class WhepVideo:
+    """One broadcast for each camera, which encodes while somebody watches it, and the sessions of its viewers.
+
+    Sessions have a thread of their own, which begins with the first offer: in the server's thread their packets would
+    delay its other answers.
 
     Args:
-        address: host and port to listen on; port 0 picks a free one, see :attr:`url`.
-        access: who may ask, and by HTTP or HTTPS.
-
-    Attributes:
-        video: of every stream.
+        name: of the stage.
+        wanted: what the video is to be.
     """
 
-    open_to_all = ()
+    def __init__(self, name: str, choice: Choice, wanted: Wanted) -> None:
+        self._name, self._choice, self._wanted = name, choice, wanted
+        self._streams = dict[str, Broadcast]()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
-    def __init__(
-        self, name: str, address: tuple[str, int], access: asked.Access, choice: Choice, wanted: Wanted
-    ) -> None:
-        self.name = name
-        self._host, self._port = address
-        self._access, self._choice = access, choice
-        self.video = CameraVideo(name, choice, wanted)
-        self._server: HttpServer | None = None
+    def show(self, result: Result) -> None:
+        """Show the result to everybody who watches its camera; never wait."""
+        stream = result.frame.stream
+        if stream not in self._streams:
+            if len(self._streams) >= limits.PAGE_STREAMS:
+                return
+            self._streams[stream] = Broadcast(self._name, stream, self._choice, self._wanted)
+        self._streams[stream].show(result)
 
     @property
-    def url(self) -> str:
-        """Where the page is."""
-        return address_of(self._host, self._port, self._access)
+    def streams(self) -> list[str]:
+        """The names of the cameras, sorted."""
+        return sorted(self._streams)
 
-    def open(self) -> None:
-        """Starts listening. Raises DeviceError when nothing can encode, and when the address is taken or not this
-        machine's."""
-        self._choice.check()
-        own = listening(self._host, self._port, f"stages.{self.name}")
-        self._server = HttpServer(self._host, own, self._access, self, f"edgert:{self.name}")
-        self._port = self._server.port
-        log.info("%s: live video at %s", self.name, self.url)
-
-    def process(self, result: Result) -> None:
-        """Shows the result to whoever watches; never waits."""
-        self.video.show(result)
+    async def answer(self, exchange: Exchange, request: Request, address: str) -> Response:
+        """Answer an offer; see :class:`~edgert.stages.sink.web.http_server.Whep`."""
+        try:
+            body = await asyncio.wait_for(exchange.body(limits.WHEP_BYTES), limits.PAGE_HEAD_S)
+        except asyncio.TimeoutError:
+            return text(HTTPStatus.REQUEST_TIMEOUT, "the offer is incomplete")
+        loop, peer = self._loop or self._begin(address), exchange.client.address
+        work = _answer(self._streams, self._sessions, request, body.decode("utf-8", "replace"), peer)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
     def close(self) -> None:
-        """Ends every stream and connection, within two seconds."""
-        self.video.close()
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
+        """End every broadcast and session, within half a second and the image that is being encoded."""
+        for broadcast in self._streams.values():
+            broadcast.close()
+        self._streams.clear()
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._stopped.set)
+            self._thread.join(2 * _JOIN_S)
+        self._loop = self._thread = None
 
-    async def answer(self, request: asked.Request, _: Connection) -> answers.Answer:
-        """Return what an address other than those of WHEP gives."""
-        if request.path == "/streams.json":
-            return HTTPStatus.OK, "application/json", json.dumps(self.video.streams).encode(), {}
-        if request.path not in _FILES:
-            return answers.text(HTTPStatus.NOT_FOUND, "not found")
-        name, kind = _FILES[request.path]
-        body = importlib.resources.files("edgert.stages.sink").joinpath("page").joinpath(name).read_bytes()
-        return HTTPStatus.OK, kind, body, {"Content-Security-Policy": _POLICY}
+    def _begin(self, address: str) -> asyncio.AbstractEventLoop:
+        loop = self._loop = asyncio.new_event_loop()
+        self._stopped, self._sessions = asyncio.Event(), webrtc_sessions.Sessions(address)
+        loop.set_exception_handler(lambda _, about: _LOG.debug("%s: %s", self._name, about))
+        arguments = loop, self._serve()
+        self._thread = threading.Thread(target=run_to_end, args=arguments, name="edgert:http-video", daemon=True)
+        self._thread.start()
+        return loop
+
+    async def _serve(self) -> None:
+        await self._stopped.wait()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._sessions.close(), _JOIN_S)
+
+
+def page_video(name: str, rate_hz: float) -> WhepVideo | None:
+    """Return the video of a page whose results come at this rate.
+
+    Returns:
+        None where aiortc is not installed or nothing can encode: the page then shows images only.
+    """
+    if importlib.util.find_spec("aiortc") is None:
+        return None
+    choice = Choice(f"stages.{name}", "h264", "auto", live=True)
+    try:
+        choice.check()
+    except DeviceError as error:
+        _LOG.info("%s: shown as images, not as video: %s", name, error.why)
+        return None
+    return WhepVideo(name, choice, Wanted(LARGE_PX, _MOST_HZ if rate_hz > _MOST_HZ else None, _BITRATE_BPS, rate_hz))
+
+
+async def _answer(
+    streams: Mapping[str, Broadcast], sessions: webrtc_sessions.Sessions, request: Request, body: str, peer: str
+) -> Response:
+    """Return the answer to the client at ``peer``. Run it in the event loop of the sessions."""
+    stream, _, number = (unquote(part) for part in request.path.removeprefix(_PATH).partition("/"))
+    if request.method == "DELETE" and number:
+        ended = await sessions.end(number)
+        return text(HTTPStatus.OK if ended else HTTPStatus.NOT_FOUND, "ended" if ended else "no session")
+    if request.method != "POST" or number:
+        return text(HTTPStatus.METHOD_NOT_ALLOWED, "POST an offer", {"Allow": "POST, DELETE"})
+    if stream not in streams:
+        known = ", ".join(sorted(streams)) or "none yet"
+        return text(HTTPStatus.NOT_FOUND, f"no such stream; known: {known}")
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _SDP:
+        return text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected {_SDP}")
+    try:
+        number, answer = await sessions.begin(streams[stream], body, peer)
+    except webrtc_sessions.FullError as error:
+        return text(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "10"})
+    except webrtc_sessions.RefusedError as error:
+        return text(HTTPStatus.NOT_ACCEPTABLE, f"H.264 cannot be agreed upon: {error}")
+    return Response(
+        HTTPStatus.CREATED, _SDP, answer.encode(), {"Location": f"{_PATH}{quote(stream, safe='')}/{number}"}
+    )

@@ -23,8 +23,8 @@ from edgert.stages.draw import Draw, Images, Marked, Overlay
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.overlay import GpuPainter
 from edgert.stages.sink.display import WindowImage
-from edgert.stages.sink.http_live import Live
 from edgert.stages.sink.image_files import ImagesSink
+from edgert.stages.sink.web.live_images import LiveImages
 from tests.helpers.cuda_on_host import kernels_or_skip
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip, read, to_gpu
@@ -267,7 +267,7 @@ def test_a_format_that_the_kernel_does_not_read_is_brought_down(rig: Rig, caplog
 
 
 def test_the_live_page_draws_on_the_gpu_and_brings_down_what_it_shows(rig: Rig) -> None:
-    live, result = Live(), busy_scene(rig.frame(1600, 900), 0, objects=5)
+    live, result = LiveImages(), busy_scene(rig.frame(1600, 900), 0, objects=5)
     live.show(result)
     (found,) = live.jpegs([result.frame.stream])
     image = cv2.imdecode(np.frombuffer(found[2], np.uint8), cv2.IMREAD_COLOR)

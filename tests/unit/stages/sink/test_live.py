@@ -10,8 +10,8 @@ from edgert import limits
 from edgert.memory import Counter, Lease
 from edgert.runtime.records import Classification, Embedding, Result
 from edgert.stages.paint import Pen
-from edgert.stages.sink.http_events import EventLog
-from edgert.stages.sink.http_live import LARGE_PX, SMALL_PX, TILE_PX, Live
+from edgert.stages.sink.web.event_log import EventLog
+from edgert.stages.sink.web.live_images import LARGE_PX, SMALL_PX, TILE_PX, LiveImages
 from edgert.stages.zones.areas import Area, ZonesStage
 from edgert.stages.zones.rules import Event, Events
 from tests.helpers.frames import detections, frame_of, result_of
@@ -24,7 +24,7 @@ def leased(index: int) -> tuple[Result, Lease]:
 
 
 def test_only_the_newest_frame_is_held_and_none_after_close() -> None:
-    live, leases = Live(), []
+    live, leases = LiveImages(), []
     for index in range(3):
         result, lease = leased(index)
         live.show(result)
@@ -40,7 +40,7 @@ def test_images_are_encoded_once_and_only_when_asked_for(monkeypatch: pytest.Mon
     encoded = []
     encode = cv2.imencode
     monkeypatch.setattr(cv2, "imencode", lambda *args: encoded.append(1) or encode(*args))
-    live = Live()
+    live = LiveImages()
     for index in range(10):
         live.show(leased(index)[0])
     assert not encoded
@@ -59,7 +59,7 @@ def test_a_few_tiles_have_large_labels_and_many_have_none(monkeypatch: pytest.Mo
 
     real = Pen.label
     monkeypatch.setattr(Pen, "label", label)
-    live = Live()
+    live = LiveImages()
     frame = frame_of(1280, 720, "i420")
     live.show(result_of(frame, {"find": detections((40, 40, 200, 200))}))
     for width in (LARGE_PX, TILE_PX, SMALL_PX):
@@ -70,7 +70,7 @@ def test_a_few_tiles_have_large_labels_and_many_have_none(monkeypatch: pytest.Mo
 
 
 def test_boxes_are_painted_when_nobody_drew() -> None:
-    live = Live()
+    live = LiveImages()
     result, lease = leased(0)
     live.show(result)
     (found,) = live.jpegs(["camera"])
@@ -81,7 +81,7 @@ def test_boxes_are_painted_when_nobody_drew() -> None:
 
 
 def test_a_large_frame_is_shown_smaller() -> None:
-    live = Live()
+    live = LiveImages()
     live.show(Result(frame_of(1600, 400, "i420")))
     for width, shape in ((LARGE_PX, (320, 1280, 3)), (TILE_PX, (100, 400, 3)), (SMALL_PX, (100, 400, 3))):
         (found,) = live.jpegs(["camera"], width)
@@ -89,7 +89,7 @@ def test_a_large_frame_is_shown_smaller() -> None:
 
 
 def test_the_table_shows_what_is_in_the_image_once() -> None:
-    live = Live()
+    live = LiveImages()
     assert live.table() == {"stream": None, "frame": None, "objects": [], "places": []}
     outputs = {
         "find": detections((0, 0, 9, 9)),
@@ -110,7 +110,7 @@ def test_the_table_shows_what_is_in_the_image_once() -> None:
 
 
 def test_every_camera_has_an_image_of_its_own() -> None:
-    live = Live()
+    live = LiveImages()
     leases = []
     for stream, index in (("a", 0), ("b", 0), ("a", 1)):
         frame = frame_of(64, 48, "bgr", stream=stream, index=index)
@@ -127,19 +127,19 @@ def test_every_camera_has_an_image_of_its_own() -> None:
 
 
 def test_cameras_beyond_the_limit_stay_away_and_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    live = Live()
+    live = LiveImages()
     frames = [frame_of(16, 16, "bgr", stream=f"camera_{number}") for number in range(limits.PAGE_STREAMS + 2)]
     for frame in frames:
         live.show(Result(frame))
         frame.lease.release()
     assert len(live.numbers()) == limits.PAGE_STREAMS and not frames[-1].lease.alive
     (record,) = caplog.records
-    assert f"{limits.PAGE_STREAMS} cameras at most; camera_{limits.PAGE_STREAMS}" in record.getMessage()
+    assert f"at most {limits.PAGE_STREAMS} cameras; camera_{limits.PAGE_STREAMS} " in record.getMessage()
     live.close()
 
 
 def test_zones_are_given_to_be_drawn_anew() -> None:
-    live, area = Live(), ((0.1, 0.2), (0.9, 0.2), (0.5, 0.75))
+    live, area = LiveImages(), ((0.1, 0.2), (0.9, 0.2), (0.5, 0.75))
     stage = ZonesStage("areas", [Area("yard", area)], [Area("gate", ((0.5, 0.0), (0.5, 1.0)))])
     live.show(stage.process(result_of(frame_of(320, 240), {"find": detections((40, 40, 200, 200), ids=(1,))})))
     yard, gate = live.table()["places"]
@@ -154,18 +154,18 @@ def event(phase: str, number: str = "ab12", seconds: float = 0.0) -> Event:
 
 def test_events_have_an_image_of_their_beginning_and_end() -> None:
     jobs: list[Any] = []
-    live = Live()
+    live = LiveImages()
     log = EventLog(live, jobs.append)
     frame = frame_of(320, 240)
     begun = Result(frame, {"alarm": Events((event("begin"),))})
-    log.note(begun)
+    log.add(begun)
     frame.lease.release()
     assert frame.lease.alive and log.newest_first()[0]["image"] is False and log.image("ab12") is None
     jobs.pop()()
     image = cv2.imdecode(np.frombuffer(log.image("ab12") or b"", np.uint8), cv2.IMREAD_COLOR)
     assert image is not None and image.shape == (200, 320, 3) and not frame.lease.alive
     before = log.count
-    log.note(result_of(frame_of(320, 240), {"alarm": Events((event("end", seconds=4.5), event("begin", "cd34")))}))
+    log.add(result_of(frame_of(320, 240), {"alarm": Events((event("end", seconds=4.5), event("begin", "cd34")))}))
     newest, oldest = log.newest_first()
     assert log.count > before and newest["id"] == "cd34" and not newest["ended"]
     assert oldest["ended"] and oldest["seconds"] == 4.5 and oldest["image"]
@@ -173,7 +173,7 @@ def test_events_have_an_image_of_their_beginning_and_end() -> None:
 
 def test_only_so_many_events_are_remembered_and_few_frames_held() -> None:
     jobs: list[Any] = []
-    log = EventLog(Live(), jobs.append)
+    log = EventLog(LiveImages(), jobs.append)
     for number in range(250):
-        log.note(result_of(frame_of(32, 32), {"alarm": Events((event("begin", f"{number:x}"),))}))
+        log.add(result_of(frame_of(32, 32), {"alarm": Events((event("begin", f"{number:x}"),))}))
     assert len(log.newest_first()) == 100 and log.newest_first()[0]["id"] == "f9" and len(jobs) == 4

@@ -1,13 +1,16 @@
-"""What Prometheus is told, read back by Prometheus' own parser."""
+"""The metrics of a run, read back by Prometheus' own parsers."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from edgert._version import __version__
@@ -15,7 +18,7 @@ from edgert.memory import Counts
 from edgert.runtime import SourceStats, summarize
 from edgert.runtime.json_form import plain
 from edgert.runtime.recent import totals
-from edgert.stages.sink.prometheus import metrics_text
+from edgert.stages.sink.web.prometheus import RunCollector, exposition
 from tests.helpers.command import ROOT
 from tests.helpers.stages import Does, Numbers, chain
 
@@ -64,17 +67,52 @@ def stats(**changes: Any) -> dict[str, Any]:
         "folders": {"video": "/proc/none/{date}"},
         "started_s": 1.7e9,
     }
-    told: dict[str, Any] = plain({**summary.to_json(), **more, **changes})
-    return told
+    given: dict[str, Any] = plain({**summary.to_json(), **more, **changes})
+    return given
 
 
-def values(told: dict[str, Any]) -> dict[tuple[str, ...], float]:
-    """Sample's name and label values, in the order of their names → value, after Prometheus' own reading."""
-    families = list(text_string_to_metric_families(metrics_text(told)))
-    assert len({family.name for family in families}) == len(families)
-    assert all(family.documentation and family.type != "unknown" for family in families)
-    samples = [sample for family in families for sample in family.samples]
+def metrics_text(given: dict[str, Any]) -> str:
+    return exposition(given, "text/plain")[1].decode()
+
+
+def values(given: dict[str, Any]) -> dict[tuple[str, ...], float]:
+    """Return each value by its sample's name and label values, in the order of the labels' names."""
+    return by_labels(text_string_to_metric_families(metrics_text(given)))
+
+
+def by_labels(metrics: Iterable[Metric]) -> dict[tuple[str, ...], float]:
+    samples = [sample for metric in metrics for sample in metric.samples]
     return {(one.name, *(one.labels[key] for key in sorted(one.labels))): one.value for one in samples}
+
+
+GIVEN = {"power": {}, "cores": {"budgets": {**BUDGETS, "used": {**USED, "unit": "cores"}}}}
+OTHER_UNITS = re.compile(r"_(ms|us|ns|milliseconds|minutes|hours|kib|mib|kilobytes|megabytes|percent|watt|joule)(_|$)")
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
+def test_names_kinds_and_help_are_those_that_promtool_asks_for(given: dict[str, Any]) -> None:
+    metrics = list(RunCollector(stats(**given)).collect())
+    assert len({metric.name for metric in metrics}) == len(metrics)
+    for metric in metrics:
+        assert re.fullmatch(r"edgert_[a-z]+(_[a-z]+)*", metric.name) and not OTHER_UNITS.search(metric.name)
+        assert metric.documentation.endswith(".") and metric.type in ("counter", "gauge", "histogram", "info")
+        assert not metric.name.endswith(("_total", "_info", "_count", "_sum", "_bucket", "_counter", "_gauge"))
+        for sample in metric.samples:
+            assert sample.name.endswith("_total") == (metric.type == "counter")
+            assert sample.name.endswith(("_sum", "_count", "_bucket")) == (metric.type == "histogram")
+            assert ("le" in sample.labels) == sample.name.endswith("_bucket")
+    for name in re.findall(r"^(\w+)[{ ]", metrics_text(stats(**given)), re.MULTILINE):
+        base = re.sub("_(bucket|sum|count)$", "", name)
+        assert f"# HELP {base} " in metrics_text(stats(**given)) and f"# TYPE {base} " in metrics_text(stats(**given))
+
+
+def test_open_metrics_say_the_same() -> None:
+    content_type, content = exposition(stats(), "application/openmetrics-text")
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    text, open_text = values(stats()), by_labels(open_metrics(content.decode()))
+    for found in (text, open_text):
+        del found["edgert_disk_free_bytes", "video"]  # other programs write to the disk
+    assert text == open_text
 
 
 def test_frames_stages_and_latency() -> None:
@@ -131,9 +169,9 @@ def test_promtool_finds_nothing_to_better() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed: it is part of Prometheus")
-    for told in (stats(), stats(budgets={**BUDGETS, "used": {**USED, "unit": "cores"}}), {}):
+    for given in (stats(), stats(budgets={**BUDGETS, "used": {**USED, "unit": "cores"}}), {}):
         done = subprocess.run(
-            [promtool, "check", "metrics"], input=metrics_text(told), capture_output=True, text=True, check=False
+            [promtool, "check", "metrics"], input=metrics_text(given), capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -143,22 +181,22 @@ def test_cameras_and_why_they_are_away() -> None:
     assert found["edgert_source_up", "0"] == 0 and found["edgert_source_state_seconds", "0"] == 7.5
     assert found["edgert_source_last_frame_age_seconds", "0"] == 8 and found["edgert_source_reconnects_total", "0"] == 2
     assert found["edgert_source_down_info", AWKWARD, "0"] == 1
-    told = stats()
-    told["stages"]["0"]["source"].update(up=True, frame_age_s=None, reason="")
-    found = values(told)
+    given = stats()
+    given["stages"]["0"]["source"].update(up=True, frame_age_s=None, reason="")
+    found = values(given)
     assert found["edgert_source_up", "0"] == 1
     assert not [
         name for name, *_ in found if name in ("edgert_source_down_info", "edgert_source_last_frame_age_seconds")
     ]
-    told["stages"]["0"]["source"].update(up=None, state_s=None)  # a file
-    assert not [name for name, *_ in values(told) if name in ("edgert_source_up", "edgert_source_state_seconds")]
+    given["stages"]["0"]["source"].update(up=None, state_s=None)  # a file
+    assert not [name for name, *_ in values(given) if name in ("edgert_source_up", "edgert_source_state_seconds")]
 
 
 def test_disks_that_are_written_to_and_stages_that_are_down() -> None:
-    told = stats()
-    told["folders"] = {"video": str(ROOT / "none" / "there"), "gone": "/\0"}
-    told["stages"]["2"]["failing"] = AWKWARD
-    found = values(told)
+    given = stats()
+    given["folders"] = {"video": str(ROOT / "none" / "there"), "gone": "/\0"}
+    given["stages"]["2"]["failing"] = AWKWARD
+    found = values(given)
     assert 0 < found["edgert_disk_free_bytes", "video"] < found["edgert_disk_size_bytes", "video"]
     assert found["edgert_stage_down_info", AWKWARD, "2"] == 1 and found["edgert_start_time_seconds",] == 1.7e9
 
@@ -205,6 +243,6 @@ def test_what_is_not_known_is_left_out() -> None:
 def test_the_page_lists_what_there_is() -> None:
     watts, cores = stats(), stats(budgets={"used": {**USED, "unit": "cores"}})
     watts["stages"]["2"]["failing"] = "no space left"
-    told = re.findall(r"^# TYPE (\w+)", metrics_text(watts) + metrics_text(cores), re.MULTILINE)
+    given = re.findall(r"^# TYPE (\w+)", metrics_text(watts) + metrics_text(cores), re.MULTILINE)
     table = [line for line in (ROOT / "docs/live.md").read_text().splitlines() if line.startswith("| `edgert_")]
-    assert set(told) == {name for line in table for name in re.findall(r"`(edgert_\w+)`", line)}
+    assert set(given) == {name for line in table for name in re.findall(r"`(edgert_\w+)`", line)}

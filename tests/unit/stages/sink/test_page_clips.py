@@ -9,9 +9,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from edgert.stages.sink import http_clips
-from edgert.stages.sink.http import HttpSink
-from edgert.stages.sink.http_clips import Clips
+from edgert.stages.sink.web import clip_index
+from edgert.stages.sink.web.clip_index import ClipIndex
+from edgert.stages.sink.web.http_sink import HttpSink
 
 
 def line(path: str, *events: str, annotated: bool = False) -> str:
@@ -28,48 +28,48 @@ def index(tmp_path: Path) -> Path:
 
 
 def test_a_clip_is_found_by_its_events_once_it_is_finished(index: Path) -> None:
-    clips = Clips(index)
-    clips.look()
+    clips = ClipIndex(index)
+    clips.refresh()
     assert clips.count == 0 and clips.address("ab") == ""
     index.write_text(line("a.mp4", "ab", "cd")[:-5])
-    clips.look()
+    clips.refresh()
     assert clips.count == 0, "half a line"
     index.write_text(line("a.mp4", "ab", "cd"))
-    clips.look()
+    clips.refresh()
     assert clips.count == 1 and clips.address("cd") == "/clips/cd.mp4"
     with index.open("a") as file:
         file.write(line("gone.mp4", "ef") + "damaged\n" + line("a.mp4", "01"))
-    clips.look()
+    clips.refresh()
     assert clips.address("ef") == "" and clips.address("01") == "/clips/01.mp4" and clips.count == 3
     index.write_text(line("a.mp4", "02"))
-    clips.look()
+    clips.refresh()
     assert clips.address("02") == "/clips/02.mp4", "an index that begins anew"
 
 
 def test_what_was_drawn_on_is_preferred(index: Path) -> None:
     (index.parent / "a-annotated.mp4").write_bytes(b"drawn")
     index.write_text(line("a-annotated.mp4", "ab", annotated=True) + line("a.mp4", "ab"))
-    clips = Clips(index)
-    clips.look()
-    found = clips.piece("/clips/ab.mp4", "")
-    assert found is not None and found[2] == b"drawn"
+    clips = ClipIndex(index)
+    clips.refresh()
+    found = clips.part("/clips/ab.mp4", "")
+    assert found is not None and found.body == b"drawn"
 
 
 @pytest.mark.parametrize("path", ["../secret.mp4", "/etc/passwd", "link.mp4", "clips.jsonl"])
 def test_nothing_else_is_given(index: Path, path: str) -> None:
     (index.parent / "link.mp4").symlink_to(index.parent.parent / "secret.mp4")
     index.write_text(line(path, "ab"))
-    clips = Clips(index)
-    clips.look()
+    clips = ClipIndex(index)
+    clips.refresh()
     assert clips.address("ab") == ""
     for address in ("/clips/ab.mp4", "/clips/../secret.mp4", "/clips/a.mp4", "/clips/ab", "/clips/"):
-        assert clips.piece(address, "") is None
+        assert clips.part(address, "") is None
 
 
-def test_pieces_of_a_file(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_file(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index.write_text(line("a.mp4", "ab"))
-    clips, whole = Clips(index), bytes(range(100))
-    clips.look()
+    clips, whole = ClipIndex(index), bytes(range(100))
+    clips.refresh()
     for wanted, status, content in (
         ("", 206, whole),
         ("bytes=0-", 206, whole),
@@ -80,17 +80,17 @@ def test_pieces_of_a_file(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("bytes=-", 206, whole),
         ("lines=1-2", 206, whole),
     ):
-        found = clips.piece("/clips/ab.mp4", wanted)
-        assert found is not None and (found[0], found[2]) == (status, content), wanted
-    monkeypatch.setattr(http_clips, "PIECE_BYTES", 30)
-    found = clips.piece("/clips/ab.mp4", "bytes=5-")
-    assert found is not None and found[2] == whole[5:35] and found[3]["Content-Range"] == "bytes 5-34/100"
+        found = clips.part("/clips/ab.mp4", wanted)
+        assert found is not None and (found.status, found.body) == (status, content), wanted
+    monkeypatch.setattr(clip_index, "PART_BYTES", 30)
+    found = clips.part("/clips/ab.mp4", "bytes=5-")
+    assert found is not None and found.body == whole[5:35] and found.headers["Content-Range"] == "bytes 5-34/100"
     (index.parent / "a.mp4").unlink()
-    assert clips.piece("/clips/ab.mp4", "") is None
+    assert clips.part("/clips/ab.mp4", "") is None
 
 
 def test_the_page_gives_whole_files_and_parts(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_clips, "PIECE_BYTES", 30)
+    monkeypatch.setattr(clip_index, "PART_BYTES", 30)
     index.write_text(line("a.mp4", "ab"))
     sink = HttpSink("page", "127.0.0.1", 0, dict, clips=index)
     sink.open()

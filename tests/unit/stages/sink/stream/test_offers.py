@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgert import limits
-from edgert.stages.sink.stream.webrtc import RefusedError, harmless
+from edgert.stages.sink.stream.webrtc_sessions import RefusedError, harmless
 
 
 def offer(*candidates: str, media: int = 1) -> str:

@@ -16,7 +16,7 @@ from edgert.errors import ConfigError, DeviceError
 from edgert.stages.context import Context, made
 from edgert.stages.sink import encoders
 from edgert.stages.sink.encoder_choice import Choice
-from edgert.stages.sink.stream.webrtc import _Viewer, harmless
+from edgert.stages.sink.stream.webrtc_sessions import _Viewer, harmless
 
 
 def section(**keys: Any) -> Any:

@@ -1,11 +1,11 @@
-"""Those who watch by WebRTC: connections of aiortc's, which take the images as they were encoded.
+"""Viewers by WebRTC: connections of aiortc, which send images as they were encoded.
 
-WHEP (https://www.ietf.org/archive/id/draft-ietf-wish-whep-03.html) has the viewer make an offer; it is answered whole,
-with all our addresses, so nothing is trickled. No server of anybody else's is asked for addresses.
+By WHEP (https://www.ietf.org/archive/id/draft-ietf-wish-whep-03.html) the viewer makes an offer. The answer has all our
+addresses, so nothing is trickled. No STUN server is asked for addresses.
 
-An offer may name any address, and ICE (RFC 8445) sends checks to each of them. So only those of the client that made
-the offer are used, as its HTTP connection shows it. A viewer behind an address translation, with a hidden name of
-multicast DNS or with several addresses reaches us by its own checks, which show where it is.
+An offer may name any address, and ICE (RFC 8445) sends checks to each of them. So only addresses of the client that
+made the offer are used, as its HTTP connection shows it. Other viewers reach us by their own checks, which show where
+they are: those behind an address translation, with a name of multicast DNS, or with several addresses.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from edgert.stages.sink.stream.broadcast import Broadcast
 log = logging.getLogger("edgert.sink")
 
 _MOST_BEHIND = 30
-"""Images that wait for a connection; it then goes on with the newest that stands alone."""
+"""The most images that wait for a connection; beyond, it goes on with the next key frame."""
 _CONNECTED_S = 15.0
 _MOST_MEDIA = 4  # video, sound and data of one viewer; each may bring sockets of its own
 
@@ -35,11 +35,11 @@ class RefusedError(Exception):
 
 
 class FullError(Exception):
-    """As many watch as may."""
+    """There are as many viewers as may be."""
 
 
 class Sessions:
-    """The connections of one sink. For the thread of its event loop.
+    """The connections of one sink. Use it in the thread of its event loop.
 
     Args:
         address: of this machine's, from which video goes out; all of them where it is none in particular.
@@ -50,8 +50,12 @@ class Sessions:
         self._all: dict[str, tuple[Any, Broadcast, _Viewer]] = {}
 
     async def begin(self, broadcast: Broadcast, offer: str, peer: str) -> tuple[str, str]:
-        """Return the session's id and the answer to an offer from the address ``peer``. Raises RefusedError and
-        FullError."""
+        """Return the session's id and the answer to an offer from the address ``peer``.
+
+        Raises:
+            RefusedError: the offer cannot be answered.
+            FullError: there are as many viewers as may be.
+        """
         import aiortc
 
         if len(self._all) >= limits.WEBRTC_VIEWERS:
@@ -76,7 +80,7 @@ class Sessions:
         return number, answer
 
     async def end(self, number: str) -> bool:
-        """Ends a session; whether there was one."""
+        """End a session; return whether there was one."""
         connection, broadcast, viewer = self._all.pop(number, (None, None, None))
         if connection is None or broadcast is None or viewer is None:
             return False
@@ -86,7 +90,7 @@ class Sessions:
         return True
 
     async def close(self) -> None:
-        """Ends all of them."""
+        """End all sessions."""
         await asyncio.gather(*(self.end(number) for number in list(self._all)))
 
     async def _answered(self, connection: Any, viewer: "_Viewer", offer: str) -> str:
@@ -108,13 +112,13 @@ class Sessions:
         return str(connection.localDescription.sdp)
 
     def _give_up(self, number: str) -> None:
-        """Who has not connected by now never will."""
+        """End a session that has not connected by now."""
         if number in self._all and self._all[number][0].connectionState != "connected":
             self._end_soon(number)
 
     def _end_soon(self, number: str) -> None:
         task = asyncio.ensure_future(self.end(number))
-        self._ending = task  # a task that nobody holds may go before it is done
+        self._ending = task  # asyncio may collect a task that nothing refers to
 
 
 def harmless(offer: str, peer: str) -> str:
@@ -140,7 +144,7 @@ def harmless(offer: str, peer: str) -> str:
 
 
 def _is_own(candidate: str, peer: str) -> bool:
-    """Whether a candidate (RFC 8839, section 5.1) is a UDP port of who asks, and no address of a whole network."""
+    """Return whether a candidate (RFC 8839, section 5.1) is a UDP port of the client itself."""
     parts = candidate.split()
     try:
         address, own = (ip_address(one.partition("%")[0]) for one in (parts[4], peer))
@@ -152,7 +156,7 @@ def _is_own(candidate: str, peer: str) -> bool:
 
 
 def _from(address: str, gather: Callable[..., Any]) -> Callable[..., Any]:
-    """aioice asks for addresses of all interfaces but loopback; a sink sends from the one that it listens on."""
+    """Have aioice gather candidates at one address; it would take those of all interfaces but loopback."""
 
     def own(*arguments: Any, **options: Any) -> Any:
         return gather(*arguments, **{**options, "addresses": [address]})
@@ -161,7 +165,7 @@ def _from(address: str, gather: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Viewer:
-    """One connection's images. Given in the thread of the stream, taken in that of the event loop."""
+    """The images of one connection, passed from the thread of the stream to that of the event loop."""
 
     def __init__(self, refresh: Callable[[], None], ended: Callable[[], None]) -> None:
         self.refresh, self._ended = refresh, ended
@@ -170,20 +174,22 @@ class _Viewer:
         self.stopped = False
 
     def give(self, unit: Unit) -> None:
+        """Pass an image to the event loop."""
         with suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(self._put, unit)
 
     def end(self) -> None:
+        """Have the session ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._ended)
 
     def stop(self) -> None:
-        """There will be no more."""
+        """End the track."""
         self.stopped = True
         self._some.set()
 
     async def next(self) -> Unit | None:
-        """Waits for the next image; None at the end."""
+        """Return the next image, once there is one; None at the end."""
         while not self._units and not self.stopped:
             self._some.clear()
             await self._some.wait()
@@ -203,7 +209,7 @@ class _Viewer:
 
 @lru_cache(maxsize=1)
 def _track() -> Any:
-    """The class of tracks, whose base is aiortc's."""
+    """Return the class of tracks, whose base is imported here, when it is first needed."""
     from fractions import Fraction
 
     import aiortc
@@ -213,6 +219,8 @@ def _track() -> Any:
     base: Any = aiortc.MediaStreamTrack
 
     class Track(base):  # type: ignore[misc]
+        """The video of one viewer."""
+
         kind = "video"
 
         def __init__(self, viewer: _Viewer) -> None:
@@ -220,6 +228,7 @@ def _track() -> Any:
             self._viewer = viewer
 
         async def recv(self) -> Any:
+            """Return the next encoded image."""
             unit = await self._viewer.next()
             if unit is None:
                 raise MediaStreamError

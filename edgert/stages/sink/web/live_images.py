@@ -1,4 +1,4 @@
-"""The newest result of every camera, for any number of viewers, none of whom can hold up the pipeline."""
+"""The newest image of every camera, for any number of viewers, none of whom can delay the pipeline."""
 
 import logging
 import threading
@@ -19,19 +19,19 @@ from edgert.stages.draw import Images, Overlay, current_outputs
 from edgert.stages.zones.areas import Zones
 
 LARGE_PX, TILE_PX, SMALL_PX = 1280, 640, 480
-"""The most that images are wide: of one camera, and beside few and many others on the wall."""
+"""The most that images are wide: of one camera alone, and of few and of many cameras on the wall."""
 ELEMENTS = ("boxes", "labels", "masks", "keypoints", "zones")
-"""What is drawn for viewers when no draw stage did."""
+"""What is drawn where no draw stage has drawn."""
 _QUALITY = {LARGE_PX: 80, TILE_PX: 70, SMALL_PX: 70}
 _LETTERS = {LARGE_PX: 1.0, TILE_PX: 2.4, SMALL_PX: 0.0}
-"""How large letters are. A few tiles are shown at half their width, where large ones are read; of many none are."""
+"""How large letters are. A few tiles are shown at half their width and need large letters; many tiles have none."""
 _TABLE_ROWS = 50
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Camera:
-    """What is known of one; ``jpegs`` by width: the number of the result that each shows, and its bytes."""
+    """The newest result of a camera; ``jpegs`` by width: the number of the result that each shows, and its bytes."""
 
     result: Result
     number: int
@@ -39,9 +39,11 @@ class _Camera:
     jpegs: dict[int, tuple[int, bytes]] = field(default_factory=dict)
 
 
-class Live:
-    """Holds the newest result of each camera, and its lease. An image is made and encoded when the first viewer asks
-    for it, once for all of them."""
+class LiveImages:
+    """Holds the newest result of each camera, and its lease.
+
+    An image is drawn and encoded when the first viewer asks for it, once for all viewers.
+    """
 
     def __init__(self) -> None:
         self._lock, self._encoding = threading.Lock(), threading.RLock()
@@ -50,17 +52,17 @@ class Live:
         self._overlays = {width: Overlay(ELEMENTS, letters=letters) for width, letters in _LETTERS.items()}
         self._images = {width: Images() for width in _QUALITY}
 
-    def begin(self) -> None:
-        """Results may come, also after it was closed."""
+    def open(self) -> None:
+        """Accept results, also after :meth:`close`."""
         self._closed = False
 
     def show(self, result: Result) -> None:
-        """Replaces the newest result of its camera; a few microseconds whether or not anybody looks."""
+        """Replace the newest result of its camera; this takes a few microseconds."""
         stream = result.frame.stream
         if stream not in self._cameras and len(self._cameras) >= limits.PAGE_STREAMS:
             if not self._is_full:
                 self._is_full = True
-                _LOG.warning("the page shows %d cameras at most; %s and others stay away", len(self._cameras), stream)
+                _LOG.warning("the page shows at most %d cameras; %s is left out", len(self._cameras), stream)
             return
         result.frame.lease.retain()
         with self._lock:
@@ -74,7 +76,7 @@ class Live:
             self.close()
 
     def close(self) -> None:
-        """Lets all frames go."""
+        """Release all frames."""
         self._closed = True
         with self._lock:
             before, self._cameras, self._newest = list(self._cameras.values()), {}, ""
@@ -86,16 +88,16 @@ class Live:
 
     @property
     def newest(self) -> str:
-        """The camera whose result came last; empty before the first."""
+        """Return the camera whose result came last; empty before the first."""
         return self._newest
 
     def numbers(self) -> dict[str, int]:
-        """Camera → the number of its newest result; numbers rise over all of them."""
+        """Return the number of each camera's newest result; a newer result of any camera has a higher number."""
         with self._lock:
             return {name: camera.number for name, camera in self._cameras.items()}
 
     def jpegs(self, streams: Sequence[str], width: int = LARGE_PX) -> list[tuple[str, int, bytes]]:
-        """The newest image of each camera that has one: its name, number and JPEG, at most ``width`` wide."""
+        """Return name, number and JPEG, at most ``width`` wide, of the newest image of each camera that has one."""
         return [(name, *found) for name in streams if (found := self._jpeg(name, width)) is not None]
 
     def _jpeg(self, stream: str, width: int) -> tuple[int, bytes] | None:
@@ -107,29 +109,33 @@ class Live:
         try:
             with self._encoding:
                 if camera.jpegs.get(width, (0,))[0] < camera.number:
-                    camera.jpegs[width] = camera.number, encoded(self.painted(camera.result, width), _QUALITY[width])
+                    camera.jpegs[width] = camera.number, encode_jpeg(self.drawn(camera.result, width), _QUALITY[width])
                 return camera.jpegs[width]
         finally:
             camera.result.frame.lease.release()
 
-    def painted(self, result: Result, width: int) -> np.ndarray:
-        """(h, w, 3) BGR of a result as viewers see it, at most ``width`` wide."""
+    def drawn(self, result: Result, width: int) -> np.ndarray:
+        """Return a result as viewers see it: (h, w, 3) BGR, at most ``width`` wide."""
         with self._encoding:
-            return self._painted(result, width)
+            return self._drawn(result, width)
 
-    def _painted(self, result: Result, most: int) -> np.ndarray:
+    def _drawn(self, result: Result, most: int) -> np.ndarray:
         images, overlay, drawn = self._images[most], self._overlays[most], result.image
         width = _width(result.frame.width if drawn is None else drawn.shape[1], most)
         if drawn is None:
             image = images.painted(result, width, lambda size: overlay.shapes(size, result))
             result = replace(result, image=image)
-        elif width < drawn.shape[1] and most < LARGE_PX:  # what somebody drew is shown large as it is
+        elif width < drawn.shape[1] and most < LARGE_PX:  # the image of a draw stage is shown large as it is
             result = replace(result, image=images.painted(result, width, lambda _: ()))
         return images.shown(result)
 
     def table(self, stream: str = "") -> Mapping[str, Any]:
-        """What the newest result of a camera, or of any, holds: ``stream``, ``frame``, ``objects`` (stage, label,
-        score, id) and ``places``, zones and lines as parts of the frame."""
+        """Return the newest result of a camera, or of any, as plain data.
+
+        Returns:
+            ``stream``, ``frame``, ``objects`` (stage, label, score, id) and ``places``: zones and lines, whose points
+            are fractions of the frame's width and height.
+        """
         with self._lock:
             camera = self._cameras.get(stream or self._newest)
         if camera is None:
@@ -149,7 +155,7 @@ class Live:
         }
 
     def streams(self) -> dict[str, dict[str, Any]]:
-        """Camera → ``frame``, ``size`` in pixels, and ``age_s`` of what is shown of it."""
+        """Return ``frame``, ``size`` in pixels and ``age_s`` of what is shown of each camera."""
         now = time.monotonic()
         with self._lock:
             cameras = sorted(self._cameras.items())
@@ -164,15 +170,17 @@ class Live:
 
 
 def _width(width: int, most: int) -> int:
-    """How wide an image of this width is shown. Tiles are a half or a quarter as wide: OpenCV averages whole pixels
-    many times as fast as parts of them."""
+    """Return how wide an image of this width is shown.
+
+    Tiles are a half or a quarter as wide: OpenCV averages entire pixels many times as fast as parts of them.
+    """
     while most < LARGE_PX and width > most:
         width //= 2
     return min(width, most)
 
 
-def encoded(image: np.ndarray, quality: int = _QUALITY[LARGE_PX]) -> bytes:
-    """An image (h, w, 3) BGR as JPEG. Raises StageError where OpenCV cannot."""
+def encode_jpeg(image: np.ndarray, quality: int = _QUALITY[LARGE_PX]) -> bytes:
+    """Return an image (h, w, 3) BGR as JPEG. Raises StageError where OpenCV cannot encode it."""
     done, data = cv2.imencode(".jpg", image, (cv2.IMWRITE_JPEG_QUALITY, quality))
     if not done:
         raise StageError("cannot encode a JPEG image", why="OpenCV gives no reason")
@@ -180,7 +188,7 @@ def encoded(image: np.ndarray, quality: int = _QUALITY[LARGE_PX]) -> bytes:
 
 
 def _places(result: Result) -> Iterator[dict[str, Any]]:
-    """The zones and lines that a stage looked at, to be drawn anew."""
+    """Yield the zones and lines of a result, for the page to draw."""
     found, frame = result.latest(Zones), full_frame(result.frame)
     for number, points in enumerate(found.shapes if found is not None else ()):
         names = (*found.zones, *found.lines)  # type: ignore[union-attr]

@@ -12,16 +12,16 @@ import numpy as np
 
 from edgert.errors import EdgertError
 from edgert.runtime.records import Result
-from edgert.stages.sink import http_live
+from edgert.stages.sink.web.live_images import LARGE_PX, LiveImages, encode_jpeg
 from edgert.stages.zones.rules import Event, Events
 
 _LOG = logging.getLogger(__name__)
-_SHOWN, _REMEMBERED = 100, 200  # images of those that were shown a moment ago are still asked for
+_SHOWN, _REMEMBERED = 100, 200  # images of events that were shown a moment ago are still asked for
 _WAITING = 4
-"""Images that may wait to be made; each holds a frame."""
+"""The most images that wait to be made; each holds a frame."""
 _SIZE_PX = 320, 200
 _LEAST_PART = 0.35
-"""Of the frame's sides that an image shows at least, for an object alone says little."""
+"""The least part of the frame's height that an image shows: an object alone says little."""
 
 
 @dataclass(slots=True)
@@ -34,18 +34,18 @@ class EventLog:
     """Remembers the newest events, in memory.
 
     Args:
-        live: paints.
-        do: runs a function later, one after the other, in another thread.
+        images: draws results.
+        submit: runs a function later, one after the other, in another thread.
     """
 
-    def __init__(self, live: http_live.Live, do: Callable[[Callable[[], None]], object]) -> None:
-        self._live, self._do = live, do
+    def __init__(self, images: LiveImages, submit: Callable[[Callable[[], None]], object]) -> None:
+        self._images, self._submit = images, submit
         self._lock, self._shown, self._waiting = threading.Lock(), dict[str, _Shown](), 0
         self.count = 0
-        """Changes since the start: whoever has seen as many has seen them all."""
+        """Changes since the start."""
 
-    def note(self, result: Result) -> None:
-        """Takes the events of a result."""
+    def add(self, result: Result) -> None:
+        """Add the events of a result."""
         found = result.latest(Events)
         for event in found.events if found is not None else ():
             with self._lock:
@@ -58,24 +58,24 @@ class EventLog:
                 self._waiting += makes
             if makes:
                 result.frame.lease.retain()
-                self._do(lambda event=event: self._make(event, result))  # type: ignore[misc]
+                self._submit(lambda event=event: self._make(event, result))  # type: ignore[misc]
 
     def newest_first(self) -> list[dict[str, Any]]:
-        """Events as ``sink: jsonl`` writes them, with ``ended``, and whether there is an ``image``."""
+        """Return events as ``sink: jsonl`` writes them, with ``ended``, and whether there is an ``image``."""
         with self._lock:
             return [
                 {**one.about, "image": one.image is not None} for one in islice(reversed(self._shown.values()), _SHOWN)
             ]
 
-    def image(self, number: str) -> bytes | None:
-        """JPEG of an event's beginning; None where there is none."""
+    def image(self, event: str) -> bytes | None:
+        """Return the JPEG of an event's beginning; None where there is none."""
         with self._lock:
-            found = self._shown.get(number)
+            found = self._shown.get(event)
         return found.image if found is not None else None
 
     def _make(self, event: Event, result: Result) -> None:
         try:
-            image = http_live.encoded(_part(self._live.painted(result, http_live.LARGE_PX), event, result))
+            image = encode_jpeg(_cropped(self._images.drawn(result, LARGE_PX), event, result))
             with self._lock:
                 if event.id in self._shown:
                     self._shown[event.id].image = image
@@ -88,8 +88,8 @@ class EventLog:
                 self._waiting -= 1
 
 
-def _part(image: np.ndarray, event: Event, result: Result) -> np.ndarray:
-    """The object and what is around it; the whole image of events without an object."""
+def _cropped(image: np.ndarray, event: Event, result: Result) -> np.ndarray:
+    """Return the object and what is around it; all of the image for events without an object."""
     (height, width), frame = image.shape[:2], result.frame
     shape = _SIZE_PX[0] / _SIZE_PX[1]
     wide, high, x, y = float(width), float(height), width / 2, height / 2

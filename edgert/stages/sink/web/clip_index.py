@@ -6,20 +6,21 @@ from collections import OrderedDict
 from http import HTTPStatus
 from pathlib import Path
 
+from edgert.stages.sink.web.http_exchange import Response
+
 _REMEMBERED = 1000
-_MOST_NEW_BYTES = 1 << 22  # of an index, read at once; what is older than that is as old as its events
-PIECE_BYTES = 1 << 22
-"""Of a file, in one answer: a player asks for the next."""
+_READ_BYTES = 1 << 22  # of the index, at once: what is older belongs to events that are no longer shown
+PART_BYTES = 1 << 22
+"""How much of a file one answer has: players ask for the next part."""
 RANGE = re.compile(r"bytes=(?!-$)(\d{0,15})-(\d{0,15})")
-Answer = tuple[HTTPStatus, str, bytes, dict[str, str]]
 _TYPES = {".mp4": "video/mp4", ".mov": "video/quicktime", ".mkv": "video/x-matroska"}
 
 
-class Clips:
-    """The files of an index, by the events that they show. Asked in one thread.
+class ClipIndex:
+    """The files of an index, by the events that they show. Not thread-safe.
 
     Args:
-        index: the file, which need not be there yet.
+        index: the file; it need not exist yet.
     """
 
     def __init__(self, index: Path) -> None:
@@ -28,44 +29,47 @@ class Clips:
         self.count = 0
         """Lines read so far."""
 
-    def look(self) -> None:
-        """Reads what was added to the index."""
+    def refresh(self) -> None:
+        """Read what was added to the index."""
         try:
             with self._index.open("rb") as file:
                 size = file.seek(0, 2)
-                if size < self._read_bytes:  # another one, which begins anew
+                if size < self._read_bytes:  # it was replaced
                     self._read_bytes = 0
-                file.seek(max(self._read_bytes, size - _MOST_NEW_BYTES))
-                new = file.read(_MOST_NEW_BYTES)
-        except OSError:  # nothing is recorded yet, or the disk is away: there are no new ones
+                file.seek(max(self._read_bytes, size - _READ_BYTES))
+                new = file.read(_READ_BYTES)
+        except OSError:  # nothing is recorded yet, or the disk is away
             return
-        whole = new[: new.rfind(b"\n") + 1]
-        self._read_bytes = size - len(new) + len(whole)
-        for line in whole.splitlines():
+        complete = new[: new.rfind(b"\n") + 1]
+        self._read_bytes = size - len(new) + len(complete)
+        for line in complete.splitlines():
             self._add(line)
 
     def _add(self, line: bytes) -> None:
         try:
             row = json.loads(line)
             path, ids = self._index.parent / row["path"], [str(event["id"]) for event in row.get("events") or ()]
-        except (ValueError, KeyError, TypeError):  # half a line: the read began within it, or a power cut ended it
+        except (ValueError, KeyError, TypeError):  # half a line: reading began inside it, or a power cut ended it
             return
         self.count += 1
         if path.resolve().is_relative_to(self._index.parent.resolve()) and path.suffix in _TYPES:
-            for number in ids:
-                if number not in self._paths or row.get("annotated"):
-                    self._paths[number] = path
+            for event in ids:
+                if event not in self._paths or row.get("annotated"):
+                    self._paths[event] = path
         while len(self._paths) > _REMEMBERED:
             self._paths.popitem(last=False)
 
-    def address(self, number: str) -> str:
-        """Where the page has the recording of an event; empty where there is none, or not any more."""
-        path = self._paths.get(number)
-        return f"/clips/{number}{path.suffix}" if path is not None and path.is_file() else ""
+    def address(self, event: str) -> str:
+        """Return the page's address for the recording of an event; empty where there is none."""
+        path = self._paths.get(event)
+        return f"/clips/{event}{path.suffix}" if path is not None and path.is_file() else ""
 
-    def piece(self, address: str, wanted: str) -> Answer | None:
-        """The part of a recording that a Range header asks for, RFC 9110, section 14, or its first; None where there is
-        no such file."""
+    def part(self, address: str, wanted: str) -> Response | None:
+        """Return the part of a recording that a ``Range`` header asks for (RFC 9110, section 14), or the first part.
+
+        Returns:
+            None where there is no such file.
+        """
         found = re.fullmatch(r"/clips/([0-9a-f]{1,64})(\.\w+)", address)
         path = self._paths.get(found[1]) if found else None
         if path is None or found is None or path.suffix != found[2]:
@@ -75,13 +79,13 @@ class Clips:
             with path.open("rb") as file:
                 size = file.seek(0, 2)
                 first = int(begin) if begin else max(0, size - int(end))
-                last = min(int(end) if begin and end else size - 1, size - 1, first + PIECE_BYTES - 1)
+                last = min(int(end) if begin and end else size - 1, size - 1, first + PART_BYTES - 1)
                 if first > last:
                     about = {"Content-Range": f"bytes */{size}"}
-                    return HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "text/plain", b"", about
+                    return Response(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "text/plain", b"", about)
                 file.seek(first)
                 content = file.read(last - first + 1)
-        except OSError:  # removed in the meantime
+        except OSError:  # it was removed in the meantime
             return None
         about = {"Content-Range": f"bytes {first}-{first + len(content) - 1}/{size}", "Accept-Ranges": "bytes"}
-        return HTTPStatus.PARTIAL_CONTENT, _TYPES[path.suffix], content, about
+        return Response(HTTPStatus.PARTIAL_CONTENT, _TYPES[path.suffix], content, about)

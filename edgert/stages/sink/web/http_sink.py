@@ -1,4 +1,4 @@
-"""A live page in the browser: every camera with its boxes, what happened, and how the pipeline is doing."""
+"""The sink of the live page in the browser: every camera with its boxes, events, and how the pipeline is doing."""
 
 from __future__ import annotations
 
@@ -8,40 +8,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgert.runtime.records import Result
-from edgert.stages.sink.connections import listening
-from edgert.stages.sink.http_answers import Source
-from edgert.stages.sink.http_clips import Clips
-from edgert.stages.sink.http_events import EventLog
-from edgert.stages.sink.http_live import Live
-from edgert.stages.sink.http_page import LivePage, Worker
-from edgert.stages.sink.http_request import Access, is_loopback
-from edgert.stages.sink.http_server import HttpServer, address_of
+from edgert.stages.sink.client_limits import is_loopback
+from edgert.stages.sink.tcp_server import listen
+from edgert.stages.sink.web.clip_index import ClipIndex
+from edgert.stages.sink.web.event_log import EventLog
+from edgert.stages.sink.web.http_server import Access, HttpServer, address_of
+from edgert.stages.sink.web.live_images import LiveImages
+from edgert.stages.sink.web.live_page import LivePage, Source, Worker
 
 if TYPE_CHECKING:
-    from edgert.stages.sink.http_video import CameraVideo
+    from edgert.stages.sink.stream.whep import WhepVideo
 
 _LOG = logging.getLogger(__name__)
 _OPEN = Access()
+_JOIN_S = 0.1
 
 
 class HttpSink:
-    """Serves ``/`` (the page), ``/wall``, ``/stream.mjpg``, ``/snapshot.jpg``, ``/stats.json``, ``/events.json``,
-    ``/metrics``, ``/healthz``, ``/readyz`` and, for players of WHEP, ``/whep/STREAM``.
+    """Serves the live page and its addresses, which docs/live.md lists.
 
     Images are encoded only while somebody looks, in a thread of their own, and only the newest. Without a draw stage
-    before it, boxes, labels, masks, keypoints and zones are painted here. It holds on to one frame of each camera, the
-    newest.
+    before it, boxes, labels, masks, keypoints and zones are drawn here. It holds one frame of each camera, the newest.
 
     Args:
         host: on a loopback address only this machine may ask, by a loopback name. Any other address opens the page
             to the network.
         port: 0 picks a free one; see :attr:`url`.
-        stats: the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` gives it, with its budgets as
-            ``promised``, the sources whose frames it cannot do without as ``required``, and, for ``/metrics`` alone,
-            ``totals`` and ``folders``; the page shows ``name fps frames_out dropped recent stages{name: {source}}``.
+        stats: returns the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` gives it, with its
+            budgets as ``promised``, the sources whose frames it cannot do without as ``required``, and, for
+            ``/metrics`` alone, ``totals`` and ``folders``.
         access: who may ask, and by HTTP or HTTPS.
         clips: index of recordings that it plays; it gives nothing else from the disk.
-        video: of cameras that are looked at alone; None: they are shown as images.
+        video: video of cameras that are looked at alone; None: they are shown as images.
     """
 
     def __init__(
@@ -52,11 +50,11 @@ class HttpSink:
         stats: Callable[[], Mapping[str, object]],
         access: Access = _OPEN,
         clips: Path | None = None,
-        video: CameraVideo | None = None,
+        video: WhepVideo | None = None,
     ) -> None:
         self.name, self._host, self._port, self._stats, self._access = name, host, port, stats, access
         self._clips, self._video = clips, video
-        self._live = Live()
+        self._images = LiveImages()
         self._worker: Worker | None = None
         self._server: HttpServer | None = None
         self._page: LivePage | None = None
@@ -64,17 +62,21 @@ class HttpSink:
 
     @property
     def url(self) -> str:
-        """Where the page is; empty before :meth:`open` and after :meth:`close`."""
+        """The URL of the page; empty before :meth:`open` and after :meth:`close`."""
         return "" if self._server is None else address_of(self._host, self._server.port, self._access)
 
     def open(self) -> None:
-        """Starts listening. Raises DeviceError when the address is taken or not this machine's."""
-        own = listening(self._host, self._port, f"stages.{self.name}")
-        self._live.begin()
+        """Start listening.
+
+        Raises:
+            DeviceError: the address is in use, or is none of this machine's.
+        """
+        own = listen(self._host, self._port, f"stages.{self.name}")
+        self._images.open()
         worker = Worker("edgert:http-images")
-        events = EventLog(self._live, worker.do)
-        clips = Clips(self._clips) if self._clips is not None else None
-        source = Source(self._live, self._stats, events, clips, self._video)
+        events = EventLog(self._images, worker.submit)
+        clips = ClipIndex(self._clips) if self._clips is not None else None
+        source = Source(self._images, self._stats, events, clips, self._video)
         self._page = LivePage(source, self._access, worker)
         self._server = HttpServer(self._host, own, self._access, self._page, "edgert:http")
         worker.start()
@@ -84,34 +86,30 @@ class HttpSink:
             self._warn()
 
     def process(self, result: Result) -> None:
-        """Shows the result to whoever looks; never waits for anybody."""
-        self._live.show(result)
+        """Show the result to everybody who looks; never wait for anybody."""
+        self._images.show(result)
         if self._video is not None:
             self._video.show(result)
         if self._events is not None:
-            self._events.note(result)
+            self._events.add(result)
 
     def close(self) -> None:
-        """Ends all connections and threads, within a second."""
-        self._live.close()
+        """End all connections and threads, within a second."""
+        self._images.close()
         if self._server is not None:
             self._server.stop()
         if self._page is not None:
             self._page.stop()
         if self._worker is not None:
             self._worker.stop()
-            self._worker.join(_GOODBYE_S)
+            self._worker.join(_JOIN_S)
         if self._video is not None:
             self._video.close()
         self._server = self._page = self._worker = self._events = None
 
     def _warn(self) -> None:
-        """What opening it to the network means, as it is."""
         about = self.name, self.url
         if not self._access.token:
             _LOG.warning("%s: anybody who reaches %s sees its cameras and state; token: asks for one", *about)
         elif self._access.tls is None:
             _LOG.warning("%s: token and images come and go unencrypted at %s; tls: {cert: …, key: …}", *about)
-
-
-_GOODBYE_S = 0.1

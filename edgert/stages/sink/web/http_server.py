@@ -1,0 +1,173 @@
+"""The HTTP server of the live page and of ``sink: webrtc``: one thread, which never waits for a client.
+
+It is read only, but for WebRTC viewers that come and leave. Connections are limited by
+:mod:`~edgert.stages.sink.tcp_server`; HTTP is h11's, in :mod:`~edgert.stages.sink.web.http_exchange`.
+"""
+
+import base64
+import binascii
+import hmac
+import logging
+import socket
+from collections.abc import Container
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from ssl import SSLContext
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from edgert import limits
+from edgert.errors import EdgertError
+from edgert.stages.sink.client_limits import is_loopback
+from edgert.stages.sink.tcp_connection import Connection
+from edgert.stages.sink.tcp_server import TcpServer
+from edgert.stages.sink.web.http_exchange import Exchange, RefusedError, Request, Response, text
+
+_LOG = logging.getLogger(__name__)
+_WHEP = "/whep/"
+_NO_TOKEN = text(
+    HTTPStatus.UNAUTHORIZED,
+    "this page wants its token, as the password or as Authorization: Bearer",
+    {"WWW-Authenticate": 'Basic realm="edgert", charset="UTF-8", Bearer realm="edgert"'},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may ask.
+
+    Attributes:
+        token: as ``Authorization: Bearer``, or as the password of ``Basic``, which browsers ask for; empty: anybody.
+        tls: the server's certificate; None: HTTP.
+    """
+
+    token: str = field(default="", repr=False)
+    tls: SSLContext | None = None
+
+    def allows(self, authorization: str) -> bool:
+        """Return whether the ``Authorization`` header of a request has the token."""
+        scheme, _, given = authorization.partition(" ")
+        if scheme.lower() == "basic":
+            try:
+                given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+            except (binascii.Error, ValueError):
+                return not self.token
+        return not self.token or hmac.compare_digest(given.strip().encode(), self.token.encode())
+
+
+class Whep(Protocol):
+    """Answers WebRTC viewers."""
+
+    async def answer(self, exchange: Exchange, request: Request, address: str) -> Response:
+        """Return the answer to a request for an address of WHEP.
+
+        Args:
+            exchange: gives the request's body.
+            request: what the client asks for.
+            address: the IP address of this machine that video is sent from.
+        """
+        ...
+
+
+class Site(Protocol):
+    """What the addresses of a server give."""
+
+    @property
+    def open_to_all(self) -> Container[str]:
+        """Paths that are answered without the token."""
+        ...
+
+    @property
+    def whep(self) -> Whep | None:
+        """What answers requests below ``/whep/``; None where nothing does."""
+        ...
+
+    async def answer(self, exchange: Exchange, request: Request) -> Response | None:
+        """Return the answer to a request; None where it was sent already."""
+        ...
+
+
+class HttpServer:
+    """Serves a site from its construction until :meth:`stop`.
+
+    Args:
+        host: the address as the pipeline file has it.
+        own: the listening socket; see :func:`~edgert.stages.sink.tcp_server.listen`.
+        name: of the thread.
+    """
+
+    def __init__(self, host: str, own: socket.socket, access: Access, site: Site, name: str) -> None:
+        self._access, self._site = access, site
+        self._address, self.port = own.getsockname()[:2]
+        # The names by which browsers may call a server that only this machine reaches; none: any name.
+        self._names = frozenset({"localhost", "127.0.0.1", "::1", host}) if is_loopback(host) else frozenset[str]()
+        self._server = TcpServer(own, access.tls, self, limits.PAGE_CONNECTIONS, name, self.on_error)
+
+    def stop(self) -> None:
+        """Stop listening and end every connection, within half a second."""
+        self._server.stop()
+
+    def on_error(self, error: BaseException) -> None:
+        """Write an unexpected error to the log, not to the terminal."""
+        _LOG.debug("a request failed", exc_info=error)
+
+    async def read(self, client: Connection) -> tuple[Exchange, Request | Response]:
+        """Return the request of a client, or the answer to a malformed one."""
+        exchange = Exchange(client)
+        try:
+            return exchange, await exchange.request()
+        except RefusedError as error:
+            return exchange, error.response
+
+    async def answer(self, client: Connection, request: tuple[Exchange, Request | Response]) -> None:
+        """Send the answer to what :meth:`read` returned."""
+        exchange, asked = request
+        response = asked if isinstance(asked, Response) else await self._response(exchange, asked)
+        if response is not None:
+            await exchange.respond(response)
+
+    async def _response(self, exchange: Exchange, request: Request) -> Response | None:
+        try:
+            if (refusal := self._refusal(request)) is not None:
+                return refusal
+            if self._site.whep is not None and request.path.startswith(_WHEP):
+                with exchange.client.deadline(limits.PAGE_HEAD_S + limits.PAGE_SEND_S):
+                    return await self._site.whep.answer(exchange, request, self._address)
+            return await self._site.answer(exchange, request)
+        except RefusedError as error:
+            return error.response
+        except EdgertError as error:
+            _LOG.warning("%s: %s", request.path, error)
+            return text(HTTPStatus.INTERNAL_SERVER_ERROR, error.what)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an error in one answer must not end the server
+            self.on_error(error)
+            return text(HTTPStatus.INTERNAL_SERVER_ERROR, "it failed; the log has more")
+
+    def _refusal(self, request: Request) -> Response | None:
+        """Return why a request is not answered: by its host, its token or its method."""
+        if self._names and _host_name(request.headers.get("host", "")) not in self._names:
+            # A web page of somebody else's may point its own name at this machine (DNS rebinding). Only names are
+            # compared: through a tunnel the port is another one.
+            return text(HTTPStatus.FORBIDDEN, "unknown Host header")
+        is_known = self._access.allows(request.headers.get("authorization", ""))
+        if request.path not in self._site.open_to_all and not is_known:
+            return _NO_TOKEN
+        is_offer = self._site.whep is not None and request.path.startswith(_WHEP)
+        if request.method not in ("GET", "HEAD") and not is_offer:
+            return text(HTTPStatus.NOT_IMPLEMENTED, "read only")
+        return None
+
+
+def address_of(host: str, port: int, access: Access) -> str:
+    """Return the URL of a server."""
+    return f"http{'s' if access.tls else ''}://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+def _host_name(header: str) -> str | None:
+    """Return the name in a ``Host`` header, without the port; None where it has none."""
+    try:
+        return urlsplit(f"//{header}").hostname
+    except ValueError:
+        return None

@@ -1,0 +1,317 @@
+"""The site of the live page: its addresses, with a thread that encodes images and one that makes the other answers."""
+
+import asyncio
+import base64
+import hashlib
+import importlib.resources
+import json
+import queue
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from edgert import limits
+from edgert.runtime import health
+from edgert.runtime.json_form import plain
+from edgert.stages.sink.client_limits import FairGroup, affordable
+from edgert.stages.sink.tcp_connection import Connection
+from edgert.stages.sink.web.clip_index import RANGE, ClipIndex
+from edgert.stages.sink.web.event_log import EventLog
+from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, text
+from edgert.stages.sink.web.http_server import Access, Whep
+from edgert.stages.sink.web.live_images import LARGE_PX, SMALL_PX, TILE_PX, LiveImages
+
+_T = TypeVar("_T")
+_SHARED_S = 0.2  # for so long an answer is given to everybody who asks
+_REPEAT_S = 2.0  # without a new image the last one is sent again, which shows whether the viewer has left
+_TICK_S = 1 / 60
+_IMAGE_HZ, _TILES_HZ = 30.0, 80.0
+"""The most that a viewer is sent each second: images of one camera, and tiles of all cameras together."""
+_FEW = 6  # cameras whose tiles are larger
+_SEND_BUFFER_BYTES = 1 << 18  # a few images
+_BOUNDARY = b"edgert-image"
+_OPEN_METRICS, _PROMETHEUS_TEXT = "application/openmetrics-text", "text/plain"
+_HEALTH = {"/healthz": health.stuck, "/readyz": health.unready}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What there is to show: images, the state of the run, events, recordings of them, and live video."""
+
+    images: LiveImages
+    stats: Callable[[], Mapping[str, Any]]
+    events: EventLog
+    clips: ClipIndex | None = None
+    whep: Whep | None = None
+
+
+class Worker(threading.Thread):
+    """A thread that runs one job after the other. It is a daemon: a job that hangs in a driver delays no exit."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._jobs = queue.SimpleQueue[Callable[[], object] | None]()
+
+    def run(self) -> None:
+        """Run jobs until :meth:`stop`."""
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def submit(self, work: Callable[[], _T]) -> "Future[_T]":
+        """Return what a function returns or raises, later."""
+        future = Future[_T]()
+
+        def job() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except Exception as error:  # noqa: BLE001 - its future raises it
+                    future.set_exception(error)
+
+        self._jobs.put(job)
+        return future
+
+    def stop(self) -> None:
+        """End the thread after the job that it runs now."""
+        self._jobs.put(None)
+
+
+class LivePage:
+    """The addresses of the live page. Use it in the thread of its server's event loop.
+
+    Args:
+        worker: encodes images; running.
+    """
+
+    open_to_all = _HEALTH
+
+    def __init__(self, source: Source, access: Access, worker: Worker) -> None:
+        self._source, self._access = source, access
+        self._encoder, self._answerer = worker, Worker("edgert:http-state")
+        self._viewers = FairGroup[Connection](affordable(limits.PAGE_VIEWERS))
+        self._shared = dict[str, tuple[float, "asyncio.Task[Response]"]]()
+        self._answerer.start()
+
+    @property
+    def whep(self) -> Whep | None:
+        """What answers WebRTC viewers."""
+        return self._source.whep
+
+    def stop(self) -> None:
+        """End the thread that makes answers."""
+        self._answerer.stop()
+
+    async def answer(self, exchange: Exchange, request: Request) -> Response | None:
+        """Return the answer to a request; None where it was sent already."""
+        source, path = self._source, request.path
+        if path in ("/stream.mjpg", "/wall"):
+            return await self._stream(exchange, request)
+        if source.clips is not None and path.startswith("/clips/"):
+            return await self._clip(exchange, request, source.clips)
+        if path == "/":
+            return _page()
+        if path == "/stats.json":
+            stream = request.query.get("stream", "")
+            stream = stream if stream in source.images.numbers() else ""
+            return await self._share(f"{path} {stream}", partial(_state, source, stream))
+        if path == "/events.json":
+            return await self._share(path, partial(_events, source))
+        if path == "/metrics":
+            is_open = _OPEN_METRICS in request.headers.get("accept", "")
+            media_type = _OPEN_METRICS if is_open else _PROMETHEUS_TEXT
+            return await self._share(f"{path} {media_type}", partial(_metrics, source, media_type))
+        if path in _HEALTH:
+            is_known = self._access.allows(request.headers.get("authorization", ""))
+            return await self._run(self._answerer, partial(_health_of, source, path, is_known))
+        if path == "/snapshot.jpg":
+            return await self._snapshot(request.query.get("stream", ""))
+        return _event_image(source, path) or text(HTTPStatus.NOT_FOUND, "not found")
+
+    async def _share(self, key: str, make: Callable[[], Response]) -> Response:
+        """Return an answer that is at most 0.2 s old: many clients cost no more than one."""
+        ended_s, task = self._shared.get(key, (0.0, None))
+        if task is None or (task.done() and time.monotonic() - ended_s >= _SHARED_S):
+            task = asyncio.ensure_future(self._run(self._answerer, make))
+            task.add_done_callback(lambda one: self._shared.update({key: (time.monotonic(), one)}))
+            self._shared[key] = 0.0, task
+        return await asyncio.shield(task)
+
+    async def _run(self, worker: Worker, work: Callable[[], _T]) -> _T:
+        return await asyncio.wrap_future(worker.submit(work))
+
+    async def _snapshot(self, stream: str) -> Response:
+        images, until_s = self._source.images, time.monotonic() + _REPEAT_S
+        while True:
+            found = await self._run(self._encoder, lambda: images.jpegs([stream or images.newest]))
+            if found:
+                return Response(HTTPStatus.OK, "image/jpeg", found[0][2])
+            if time.monotonic() >= until_s:
+                return text(HTTPStatus.SERVICE_UNAVAILABLE, "no image yet", {"Retry-After": "1"})
+            await asyncio.sleep(_TICK_S)
+
+    async def _clip(self, exchange: Exchange, request: Request, clips: ClipIndex) -> Response | None:
+        """Return a part of a recording; without a valid ``Range`` header send all of it."""
+        wanted, sent = request.headers.get("range", ""), 0
+        part = await self._run(self._answerer, partial(clips.part, request.path, wanted))
+        if part is None:
+            return text(HTTPStatus.NOT_FOUND, "there is no such recording")
+        if RANGE.fullmatch(wanted):
+            return part
+        size = part.headers["Content-Range"].rpartition("/")[2]
+        await exchange.begin(HTTPStatus.OK, part.content_type, {"Content-Length": size, "Accept-Ranges": "bytes"})
+        while part is not None and part.body and request.method == "GET":
+            await exchange.write(part.body)
+            sent += len(part.body)
+            part = await self._run(self._answerer, partial(clips.part, request.path, f"bytes={sent}-"))
+        return None
+
+    async def _stream(self, exchange: Exchange, request: Request) -> Response | None:
+        """Send images until the viewer leaves; return an answer where there are too many viewers."""
+        if not self._viewers.makes_room(exchange.client.network):
+            line = f"{self._viewers.limit} viewers are watching"
+            return text(HTTPStatus.SERVICE_UNAVAILABLE, line, {"Retry-After": "10"})
+        exchange.client.move_to(self._viewers)
+        exchange.client.set_send_buffer(_SEND_BUFFER_BYTES)
+        is_wall = request.path == "/wall"
+        mixed = f"multipart/x-mixed-replace; boundary={_BOUNDARY.decode()}"
+        await exchange.begin(HTTPStatus.OK, "application/x-edgert-wall" if is_wall else mixed)
+        if request.method == "GET":
+            await (self._send_wall(exchange) if is_wall else self._send_images(exchange, request.query.get("stream")))
+        return None
+
+    async def _send_images(self, exchange: Exchange, stream: str | None) -> None:
+        """Send the images of one camera; of the first that has any where none is named."""
+        images = self._source.images
+
+        def wanted(numbers: Mapping[str, int]) -> list[str]:
+            nonlocal stream
+            stream = stream or images.newest
+            return [stream] if stream in numbers else []
+
+        await exchange.write(b"--" + _BOUNDARY + b"\r\n")
+        # The boundary follows at once: browsers show an image when they have seen its end.
+        async for _, _, image in self._new_images(wanted, lambda _: (LARGE_PX, _IMAGE_HZ)):
+            head = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(image)
+            await exchange.write(b"".join((head, image, b"\r\n--", _BOUNDARY, b"\r\n")))
+
+    async def _send_wall(self, exchange: Exchange) -> None:
+        """Send small images of all cameras, each after a line of JSON with its name and length."""
+
+        def size_and_rate(count: int) -> tuple[int, float]:
+            return SMALL_PX if count > _FEW else TILE_PX, min(_TILES_HZ / max(count, 1), _IMAGE_HZ)
+
+        async for name, number, image in self._new_images(list, size_and_rate):
+            about = {"stream": name, "number": number, "bytes": len(image)}
+            await exchange.write(json.dumps(about).encode() + b"\n" + image)
+
+    async def _new_images(
+        self,
+        wanted: Callable[[Mapping[str, int]], list[str]],
+        size_and_rate: Callable[[int], tuple[int, float]],
+    ) -> AsyncIterator[tuple[str, int, bytes]]:
+        """Yield camera, number and JPEG of every new image; all images again where nothing is new for long.
+
+        Args:
+            wanted: chooses among the cameras that have images.
+            size_and_rate: of so many cameras, the width of an image in pixels and the most images of each per second.
+        """
+        seen, images, sent_s = dict[str, tuple[int, float]](), self._source.images, 0.0
+        while True:
+            now, numbers = time.monotonic(), images.numbers()
+            names = wanted(numbers)
+            width, rate_hz = size_and_rate(len(names))
+            period = 1 / rate_hz - _TICK_S / 2
+            last = {name: seen.get(name, (0, 0.0)) for name in names}
+            due = [name for name, (number, at_s) in last.items() if number != numbers[name] and now - at_s > period]
+            due = names if now - sent_s > _REPEAT_S else due
+            if due:
+                for found in await self._run(self._encoder, partial(images.jpegs, due, width)):
+                    seen[found[0]] = found[1], now
+                    yield found
+                sent_s = now
+            await asyncio.sleep(_TICK_S)
+
+
+@lru_cache(maxsize=1)
+def _page() -> Response:
+    """Return the page with its style and scripts inside.
+
+    Its Content-Security-Policy allows to run these, to fetch from the page's own origin, and nothing else.
+    """
+    folder = importlib.resources.files("edgert.stages.sink.web").joinpath("page")
+    policy = (
+        "default-src 'none'; img-src 'self' data:; media-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    )
+    hashes: dict[str, str] = {"script": "", "style": ""}
+
+    def inlined(tag: str, name: str) -> str:
+        data = folder.joinpath(name).read_bytes()
+        # A hash source of Content Security Policy Level 3.
+        hashes[tag] += f" 'sha256-{base64.b64encode(hashlib.sha256(data).digest()).decode()}'"
+        return f"<{tag}>{data.decode()}</{tag}>"
+
+    html = folder.joinpath("page.html").read_text(encoding="utf-8")
+    html = re.sub(r'<link rel="stylesheet" href="([\w.]+)">', lambda found: inlined("style", found[1]), html)
+    html = re.sub(r'<script src="([\w.]+)"></script>', lambda found: inlined("script", found[1]), html)
+    policy += "".join(f"; {tag}-src{found}" for tag, found in hashes.items())
+    return Response(HTTPStatus.OK, "text/html; charset=utf-8", html.encode(), {"Content-Security-Policy": policy})
+
+
+def _state(source: Source, stream: str) -> Response:
+    """Return the state of the run with the newest result of a camera; of any camera where ``stream`` is empty."""
+    shown = {key: value for key, value in source.stats().items() if key not in ("totals", "folders")}
+    changes = source.events.count
+    if source.clips is not None:
+        source.clips.refresh()
+        changes += source.clips.count
+    return _json(
+        {
+            "stats": shown,
+            "latest": source.images.table(stream),
+            "streams": source.images.streams(),
+            "events": changes,
+            "video": source.whep is not None,
+        }
+    )
+
+
+def _events(source: Source) -> Response:
+    """Return the newest events, each with the address of its recording."""
+    clips = source.clips
+    shown = [{**one, "clip": clips.address(one["id"]) if clips else ""} for one in source.events.newest_first()]
+    return _json({"events": shown})
+
+
+def _metrics(source: Source, media_type: str) -> Response:
+    """Return the state of the run as :data:`_OPEN_METRICS` or :data:`_PROMETHEUS_TEXT`."""
+    from edgert.stages.sink.web.prometheus import exposition  # 60 ms of imports that only a scrape needs
+
+    content_type, content = exposition(plain(source.stats()), media_type)
+    return Response(HTTPStatus.OK, content_type, content)
+
+
+def _health_of(source: Source, path: str, is_known: bool) -> Response:
+    """Return whether the pipeline is well; what is wrong only for clients that have the token."""
+    found = _HEALTH[path](source.stats())
+    lines = (found if is_known else ["not well"]) if found else ["ok"]
+    return text(HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK, "\n".join(lines))
+
+
+def _event_image(source: Source, path: str) -> Response | None:
+    """Return the image of an event; None for any other address."""
+    found = re.fullmatch(r"/events/([0-9a-f]{1,64})\.jpg", path)
+    image = source.events.image(found[1]) if found else None
+    caching = {"Cache-Control": "private, max-age=86400, immutable"}
+    return None if image is None else Response(HTTPStatus.OK, "image/jpeg", image, caching)
+
+
+def _json(data: object) -> Response:
+    content = json.dumps(plain(data), allow_nan=False, separators=(",", ":")).encode()
+    return Response(HTTPStatus.OK, "application/json", content)
