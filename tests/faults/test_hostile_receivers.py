@@ -92,7 +92,7 @@ def test_an_honest_receiver_keeps_its_connection_and_may_end_it() -> None:
     one.send([MESSAGE])
     assert one._connection is first and len(receiver.requests) == 4
     assert first is not None
-    first._socket._socket.shutdown(socket.SHUT_RDWR)  # as when it has had nothing to do for long
+    first._socket.shutdown(socket.SHUT_RDWR)  # as when it has had nothing to do for long
     one.send([MESSAGE])
     assert one._connection is not first and len(receiver.requests) == 5
     one.close()

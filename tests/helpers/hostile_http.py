@@ -64,10 +64,8 @@ ANSWERS: Mapping[str, Answer] = {
     "bomb": _once(OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(_BOMB) + _BOMB),
     "escape sequences": _once(b"HTTP/1.1 400 \x1b]0;owned\x07\r\nContent-Length: 5\r\n\r\n\x1b[2J\0"),
 }
-TAKEN = frozenset(
-    {"endless body", "endless chunks", "body byte by byte", "chunk that is none", "length that is none", "bomb"}
-)
-"""Those whose status says that the message was taken."""
+TAKEN = frozenset({"endless body", "endless chunks", "body byte by byte", "chunk that is none", "bomb"})
+"""Those whose status says that the message was taken. An answer without a valid length counts as none (RFC 9112)."""
 
 
 @contextmanager

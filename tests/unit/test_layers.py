@@ -60,7 +60,7 @@ DOORS = {
     "openvino": ("edgert/backend/openvino.py",),
     "pycocotools": ("edgert/evaluation/coco_metric.py",),
     "trackeval": ("edgert/evaluation/track_metric.py",),
-    "h11": ("edgert/stages/sink/web/http_exchange.py",),
+    "h11": ("edgert/stages/sink/send/exchange.py", "edgert/stages/sink/web/http_exchange.py"),
     "prometheus_client": ("edgert/stages/sink/web/prometheus.py",),
     "distributed": ("edgert/quantization/calibration/workers.py",),
     "dask": ("edgert/quantization/calibration/workers.py",),

@@ -1,21 +1,19 @@
-"""One request over HTTP and its answer, within one time and so many bytes, whatever the other side does."""
+"""One HTTP request and its answer, within a limited time and size, whatever the other side does. HTTP is h11's."""
 
 from __future__ import annotations
 
-import http.client
-import io
 import select
 import socket
 import ssl
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
+
+import h11
 
 from edgert import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from _typeshed import ReadableBuffer, WriteableBuffer
 
     from edgert.stages.sink.send.server import Server
 
@@ -24,12 +22,14 @@ EXCHANGE_S = limits.EXCHANGE_S
 BODY_S = 2.0
 """How long an answer's body is waited for: its status says all that matters."""
 _ANSWER_BYTES = limits.ANSWER_BYTES
-"""What is read of an answer at most, its headers and interim answers among it."""
-_SAID_BYTES = 500
+"""The most that is read of an answer, with its headers and interim answers."""
+_READ_BYTES = 4096
+_A = TypeVar("_A")
+_R = TypeVar("_R")
 
 
 class Exchange:
-    """A connection to a server, for one request after another. For one thread.
+    """A connection to a server, for one request after another. Not thread-safe.
 
     Args:
         port: of the server.
@@ -38,116 +38,76 @@ class Exchange:
 
     def __init__(self, server: Server, port: int, body_s: float = BODY_S) -> None:
         self._body_s = body_s
-        self._socket = _Timed(_connected(server, port))
-        self._http = http.client.HTTPConnection(server.host, port)
-        self._http.sock = self._socket
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        self._host = host if port == (443 if server.scheme == "https" else 80) else f"{host}:{port}"
+        self._socket = _connected(server, port)
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_ANSWER_BYTES)
         self.oddity = ""
         """What was odd about the last answer, though its status is known; empty if nothing."""
 
     @property
     def is_over(self) -> bool:
         """Whether another request needs another connection."""
-        return self._socket.is_over or self._socket.has_more()
+        return self._http.our_state is not h11.IDLE or bool(select.select([self._socket], [], [], 0)[0])
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
         """Send a request and wait for its answer.
 
         Returns:
-            The status, and what is said to it in words.
+            The status, and the status in words with the beginning of the answer.
 
         Raises:
             OSError: no such answer comes in time.
         """
-        self._socket.begin(EXCHANGE_S)
-        self.oddity = ""
+        self._until_s, self._left_bytes, self.oddity = time.monotonic() + EXCHANGE_S, _ANSWER_BYTES, ""
+        lines = {"Host": self._host, "Content-Length": str(len(body)), **headers}
         try:
-            self._http.request("POST", path, body, dict(headers))
-            answer = self._http.getresponse()
-        except (http.client.HTTPException, ValueError) as error:
-            raise OSError(f"no answer in HTTP: {type(error).__name__}") from error
-        said = self._rest_of(answer)
-        return answer.status, f"HTTP {answer.status} {answer.reason}: {said[:120]}"
+            request = h11.Request(method="POST", target=path, headers=list(lines.items()))
+            data = memoryview(b"".join(self._http.send(event) or b"" for event in (request, h11.Data(body))))
+            while data:
+                data = data[self._in_time(self._socket.send, data) :]
+            self._http.send(h11.EndOfMessage())
+            while not isinstance(answer := self._next_event(), h11.Response):
+                continue  # an interim answer
+        except (h11.ProtocolError, ValueError) as error:
+            raise OSError(f"no answer in HTTP: {error}") from error
+        said = self._body().decode(errors="replace")
+        return answer.status_code, f"HTTP {answer.status_code} {answer.reason.decode('latin-1')}: {said[:120]}"
 
     def close(self) -> None:
         """End the connection."""
-        self._socket.end()
-
-    def _rest_of(self, answer: http.client.HTTPResponse) -> str:
-        """Read the body and return its beginning. One that is too long, or too slow, ends the connection."""
-        self._socket.begin(self._body_s, self._socket.left_bytes)
-        said = b""
-        try:
-            said = answer.read(_SAID_BYTES)
-            while answer.read(4096):
-                pass
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self.oddity = str(error) or type(error).__name__
-        if self.oddity or answer.will_close:
-            answer.close()
-            self.close()
-        return said.decode(errors="replace")
-
-
-class _Timed:
-    """A socket whose reads and writes share a time, and whose reads share a number of bytes."""
-
-    def __init__(self, plain: socket.socket) -> None:
-        self._socket, self.is_over = plain, False
-        self.begin(EXCHANGE_S)
-
-    def begin(self, seconds: float, most_bytes: int = _ANSWER_BYTES) -> None:
-        """Limit the time, and the bytes read, of everything that follows."""
-        self._until, self.left_bytes, self._most_bytes = time.monotonic() + seconds, most_bytes, _ANSWER_BYTES
-
-    def makefile(self, mode: str, *_: Any) -> io.BufferedReader:
-        """Return what reads from it."""
-        return io.BufferedReader(_Reader(self))
-
-    def sendall(self, data: ReadableBuffer) -> None:
-        """Send everything. Raises OSError where that takes too long."""
-        view = memoryview(data).cast("B")
-        while view:
-            view = view[self._hurrying(self._socket.send, view) :]
-
-    def read_into(self, buffer: WriteableBuffer) -> int:
-        """Read some bytes. Raises OSError when time, or what may be read, is over."""
-        if self.left_bytes <= 0:
-            raise OSError(f"its answer is longer than {self._most_bytes >> 10} KiB")
-        count = self._hurrying(self._socket.recv_into, memoryview(buffer)[: self.left_bytes])
-        self.left_bytes -= count
-        return count
-
-    def close(self) -> None:
-        """Note that nothing is asked any more; an answer is still read."""
-        self.is_over = True
-
-    def end(self) -> None:
-        """End the connection."""
-        self.is_over = True
         self._socket.close()
 
-    def has_more(self) -> bool:
-        """Return whether something unexpected came, such as the end of the connection."""
-        return bool(select.select([self._socket], [], [], 0)[0])
-
-    def _hurrying(self, work: Callable[[memoryview], int], view: memoryview) -> int:
-        """Return what ``work`` returns. Raises TimeoutError once the time is over."""
-        self._socket.settimeout(max(self._until - time.monotonic(), 0.001))
+    def _body(self) -> bytes:
+        """Return the body of an answer. One that is too long, or too slow, ends the connection."""
+        self._until_s, body = time.monotonic() + self._body_s, b""
         try:
-            return work(view)
+            while isinstance(event := self._next_event(), h11.Data):
+                body += event.data
+        except (OSError, h11.ProtocolError) as error:
+            self.oddity = str(error)
+        if self._http.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
+            self._http.start_next_cycle()
+        else:
+            self.close()
+        return body
+
+    def _next_event(self) -> object:
+        """Return what comes next of an answer. Raises OSError when time, or what may be read, is over."""
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            if self._left_bytes <= 0:
+                raise OSError(f"its answer is longer than {_ANSWER_BYTES >> 10} KiB")
+            data = self._in_time(self._socket.recv, min(self._left_bytes, _READ_BYTES))
+            self._left_bytes -= len(data)
+            self._http.receive_data(data)
+        return event
+
+    def _in_time(self, work: Callable[[_A], _R], argument: _A) -> _R:
+        self._socket.settimeout(max(self._until_s - time.monotonic(), 0.001))
+        try:
+            return work(argument)
         except TimeoutError as error:
             raise TimeoutError("it takes too long to answer") from error
-
-
-class _Reader(io.RawIOBase):
-    def __init__(self, source: _Timed) -> None:
-        self._source = source
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        return self._source.read_into(buffer)
 
 
 def _connected(server: Server, port: int) -> socket.socket:
