@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
+import importlib
 import os
 import socket
 import ssl
@@ -20,7 +20,6 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -48,106 +47,102 @@ class Site:
         if request.path == "/metrics":
             return Response(HTTPStatus.OK, "text/plain", TEXT)
         await exchange.begin(HTTPStatus.OK, MIXED)
-        while True:
-            await exchange.write(PART)
-            await asyncio.sleep(1 / FPS)
+        async for part in parts():
+            await exchange.write(part)
+        return None
 
 
-def serve_own(cert: str, key: str) -> None:
-    """Serve until the process is killed; print the port."""
+async def parts() -> AsyncIterator[bytes]:
+    while True:
+        yield PART
+        await asyncio.sleep(1 / FPS)
+
+
+def serve_own(own: socket.socket, cert: str, key: str) -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(cert, key)
-    print(HttpServer("127.0.0.1", listen("127.0.0.1", 0, ""), Access(tls=tls), Site(), "http").port, flush=True)
+    HttpServer("127.0.0.1", own, Access(tls=tls), Site(), "http")
     time.sleep(1e6)
 
 
-def serve_uvicorn(cert: str, key: str) -> None:
-    """Do the same by the peer, with the limits that it has."""
-    uvicorn: Any = __import__("uvicorn")
-    responses: Any = importlib.import_module("starlette.responses")
-
-    async def parts() -> AsyncIterator[bytes]:
-        while True:
-            yield PART
-            await asyncio.sleep(1 / FPS)
+def serve_uvicorn(own: socket.socket, cert: str, key: str) -> None:
+    uvicorn, responses = (importlib.import_module(name) for name in ("uvicorn", "starlette.responses"))
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["path"] == "/metrics":
-            response = responses.PlainTextResponse(TEXT)
-        else:
-            response = responses.StreamingResponse(parts(), media_type=MIXED)
+        is_text = scope["path"] == "/metrics"
+        response = (
+            responses.PlainTextResponse(TEXT) if is_text else responses.StreamingResponse(parts(), 200, None, MIXED)
+        )
         await response(scope, receive, send)
 
-    own = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    print(own.getsockname()[1], flush=True)
     options = {"ssl_certfile": cert, "ssl_keyfile": key, "limit_concurrency": 384, "timeout_keep_alive": 5}
     config = uvicorn.Config(app, http="h11", loop="asyncio", lifespan="off", log_level="critical", **options)
     uvicorn.Server(config).run(sockets=[own])
 
 
+SERVERS = {"own": serve_own, "uvicorn": serve_uvicorn}
+
+
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def cpu_percent(pid: int, port: int, seconds: float) -> float:
-    """Return the CPU time of a server for each of its viewers, in percent of a core."""
+def drain(port: int) -> None:
+    """Watch the stream for ever, as one viewer."""
+    with lenient().wrap_socket(socket.create_connection(("127.0.0.1", port))) as client:
+        client.sendall(b"GET /stream.mjpg HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while client.recv(1 << 18):
+            continue
 
-    def drain(client: ssl.SSLSocket) -> None:
-        with suppress(OSError):
-            while client.recv(1 << 18):
-                continue
 
-    with ExitStack() as stack:
-        for _ in range(VIEWERS):
-            client = lenient().wrap_socket(stack.enter_context(socket.create_connection(("127.0.0.1", port))))
-            client.sendall(b"GET /stream.mjpg HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            threading.Thread(target=drain, args=(stack.enter_context(client),), daemon=True).start()
+def measured(kind: str, pid: int, port: int, attack: str, count: int, seconds: float) -> Iterator[Figure]:
+    """Attack a server, or watch its stream."""
+    watched = Watched(pid)
+    asked(port, "page")
+    if not attack:
+        for _ in range(count):
+            threading.Thread(target=drain, args=(port,), daemon=True).start()
         time.sleep(1)
-        before, began = cpu_s(pid), time.monotonic()
-        time.sleep(seconds)
-        return 100 * (cpu_s(pid) - before) / (time.monotonic() - began) / VIEWERS
+        before = cpu_s(pid)
+        time.sleep(2 * seconds)
+        percent = 100 * (cpu_s(pid) - before) / (2 * seconds) / count
+        yield Figure(f"{kind}: CPU for each of {count} viewers", percent, "% of a core")
+        return
+    before = watched.mib()
+    looking = threading.Thread(target=watched.look)
+    looking.start()
+    with attacked(port, attack, count):
+        time.sleep(0.5)
+        found, failed = waits(lambda: asked(port, "page"), seconds)
+    watched.over.set()
+    looking.join()
+    detail = {"longest_s": max(found), "asked": float(len(found))}
+    yield Figure(f"{kind}, {count:,} {attack}: friend not answered", failed, "", detail=detail)
+    yield Figure(f"{kind}, {count:,} {attack}: memory more", watched.most_mib - before, "MiB")
 
 
 def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
-    """Attack each server anew with every kind of client, then watch its stream."""
-    kinds = ["own"] + ["uvicorn"] * (importlib.util.find_spec("uvicorn") is not None)
+    """Start each server anew for every attack."""
     with tempfile.TemporaryDirectory() as folder:
         pair = [str(path) for path in certificate(Path(folder), "localhost")]
-        for kind in kinds:
-            for attack, count in (*ATTACKS, ("", 0)):
-                command = [sys.executable, __file__, "--serve", kind, *pair]
+        for kind in SERVERS:
+            for attack, count in (*ATTACKS, ("", VIEWERS)):
+                own = listen("127.0.0.1", 0, "")
+                command = [sys.executable, __file__, "--serve", kind, str(own.fileno()), *pair]
                 with subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, preexec_fn=limited
+                    command, stderr=subprocess.DEVNULL, preexec_fn=limited, pass_fds=[own.fileno()]
                 ) as server:
-                    assert server.stdout is not None
-                    port, watched = int(server.stdout.readline()), Watched(server.pid)
-                    asked(port, "page")
-                    if attack:
-                        before = watched.mib()
-                        looking = threading.Thread(target=watched.look)
-                        looking.start()
-                        with attacked(port, attack, count):
-                            time.sleep(0.5)
-                            found, failed = waits(lambda port=port: asked(port, "page"), arguments.seconds)  # type: ignore[misc]
-                        watched.over.set()
-                        looking.join()
-                        detail = {"longest_s": max(found), "asked": float(len(found))}
-                        yield Figure(f"{kind}, {count:,} {attack}: friend not answered", failed, "", detail=detail)
-                        yield Figure(f"{kind}, {count:,} {attack}: memory more", watched.most_mib - before, "MiB")
-                    else:
-                        percent = cpu_percent(server.pid, port, 2 * arguments.seconds)
-                        yield Figure(f"{kind}: CPU for each of {VIEWERS} viewers", percent, "% of a core")
+                    yield from measured(kind, server.pid, own.getsockname()[1], attack, count, arguments.seconds)
                     server.kill()
+                own.close()
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this benchmark."""
     parser.add_argument("--seconds", type=float, default=5.0, help="of each attack")
 
 
 if __name__ == "__main__":
     if "--serve" in sys.argv:
-        {"own": serve_own, "uvicorn": serve_uvicorn}[sys.argv[2]](*sys.argv[3:5])
+        SERVERS[sys.argv[2]](socket.socket(fileno=int(sys.argv[3])), *sys.argv[4:6])
     main(__doc__ or "", measure, options)

@@ -75,6 +75,7 @@ def status(answer: bytes) -> int:
         (f"GET //[::1 HTTP/1.1\r\n{HOST}\r\n", 400),
         (f"GET /?{'&'.join(f'{one}=1' for one in range(9))} HTTP/1.1\r\n{HOST}\r\n", 400),
         (f"GET / HTTP/2.0\r\n{HOST}\r\n", 505),
+        (f"GET / HTTP/9.9\r\n{HOST}\r\n", 505),
         ("GET / HTTP/1.1\r\n\r\n", 400),
         (f"GET / HTTP/1.1\r\n{HOST}{HOST}\r\n", 400),
         (f"GET / HTTP/1.1\r\n{HOST}no colon\r\n\r\n", 400),
@@ -83,8 +84,10 @@ def status(answer: bytes) -> int:
         ("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
     ],
 )
-def test_a_malformed_request_is_refused(port: int, request_text: str, expected: int) -> None:
-    assert status(asked(port, request_text)) == expected
+def test_a_malformed_request_is_refused(
+    port: int, request_text: str, expected: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert status(asked(port, request_text)) == expected and capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -96,21 +96,6 @@ def test_a_request_that_comes_in_bytes_ends(sink: HttpSink, monkeypatch: pytest.
     assert 0.3 < time.monotonic() - started < 3.0
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["GET http://[ HTTP/1.1", "GET //[::1 HTTP/1.1", "GET \x00\x01 HTTP/1.1", "GET / HTTP/9.9", "G\xfcT", "", "GET"],
-)
-def test_a_wrong_request_is_an_answer_and_no_traceback(
-    sink: HttpSink, line: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with socket.create_connection(address(sink), timeout=5) as client:
-        client.sendall(line.encode("latin-1") + b"\r\nHost: localhost\r\n\r\n")
-        head = client.makefile("rb").readline()
-    assert head.split()[1] == (b"505" if "9.9" in line else b"400")
-    assert status_of(sink, "/healthz") == 200
-    assert capfd.readouterr().err == ""
-
-
 def test_viewers_that_leave_are_forgotten(sink: HttpSink) -> None:
     for _ in range(3 * limits.PAGE_CONNECTIONS):
         with socket.create_connection(address(sink), timeout=5) as client:

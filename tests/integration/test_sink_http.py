@@ -307,9 +307,3 @@ def test_the_address_with_most_viewers_makes_room_for_others(sink: HttpSink) -> 
             continue
     for viewer in (*viewers, other):
         viewer.close()
-
-
-def test_a_request_is_held_only_up_to_a_limit(sink: HttpSink) -> None:
-    with socket.create_connection(("127.0.0.1", port_of(sink)), timeout=5) as client:
-        client.sendall(b"GET / HTTP/1.1\r\nX: " + b"y" * 100_000)
-        assert client.recv(20).startswith(b"HTTP/1.1 431")
