@@ -6,6 +6,7 @@ import http.client
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http import HTTPStatus
 
 import pytest
@@ -160,27 +161,39 @@ def test_a_client_that_waits_for_the_go_ahead_gets_it(port: int) -> None:
         assert client.makefile("rb").read().endswith(b"\r\n\r\nabcd")
 
 
-@pytest.mark.parametrize("headers", ["Content-Length: 900\r\n", "Transfer-Encoding: chunked\r\n"])
-def test_a_body_that_comes_slowly_ends_and_hinders_nobody(
-    port: int, headers: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "first",
+    [
+        "",
+        f"GET / HTTP/1.1\r\n{HOST}X: ",
+        f"{OFFER}Content-Length: 900\r\n\r\n",
+        f"{OFFER}Transfer-Encoding: chunked\r\n\r\n",
+    ],
+    ids=["silent", "headers", "body", "chunks"],
+)
+def test_clients_that_send_a_byte_now_and_then_end_and_delay_nobody(
+    port: int, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "PAGE_HEAD_S", 0.3)
-    monkeypatch.setattr(limits, "PAGE_SEND_S", 0.3)
+    monkeypatch.setattr(limits, "PAGE_HEAD_S", 0.5)
+    monkeypatch.setattr(limits, "PAGE_SEND_S", 0.5)
     began_s, clients = time.monotonic(), list[socket.socket]()
-    for _ in range(100):
+    for _ in range(200):
         clients.append(socket.create_connection(("127.0.0.1", port), timeout=5))
-        clients[-1].sendall(f"{OFFER}{headers}\r\n".encode())
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
-    connection.request("GET", "/friend", headers={"Host": "localhost"})
-    assert connection.getresponse().read() == b"/friend\n"
-    connection.close()
-    for client in clients:
-        with client:
-            while True:
-                try:
+        clients[-1].sendall(first.encode())
+    for number in range(10):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+        connection.request("GET", f"/{number}", headers={"Host": "localhost"})
+        assert connection.getresponse().read() == b"/%d\n" % number
+        connection.close()
+    while clients:
+        for client in list(clients):
+            try:
+                client.settimeout(0.01)
+                with suppress(TimeoutError):
                     if not client.recv(1 << 10):
-                        break
-                    client.sendall(b"1")
-                except ConnectionError:
-                    break
-    assert time.monotonic() - began_s < 4
+                        raise ConnectionAbortedError
+                client.sendall(b"1")
+            except ConnectionError:
+                clients.remove(client)
+                client.close()
+        assert time.monotonic() - began_s < 20

@@ -20,6 +20,7 @@ from edgert.stages.sink.web.http_sink import HttpSink
 from tests.helpers.brokers import certificate
 
 TOKEN = "a-long-secret-token"
+WRONG = ("", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", "Basic YW55Ym9keTp3cm9uZw==", "Basic ???", TOKEN, "é")
 PATHS = ("/", "/stats.json", "/metrics", "/events.json", "/snapshot.jpg", "/stream.mjpg", "/wall", "/nothing")
 STUCK = {"stages": {"find": {"results_in": 3, "stuck_s": 70.0}}}
 
@@ -49,26 +50,8 @@ def test_only_who_knows_the_token_is_answered() -> None:
     sink = http_sink(token=TOKEN)
     sink.open()
     try:
-        for path in (
-            "/",
-            "/stats.json",
-            "/metrics",
-            "/events.json",
-            "/snapshot.jpg",
-            "/stream.mjpg",
-            "/wall",
-            "/nothing",
-        ):
-            for wrong in (
-                "",
-                "Bearer",
-                "Bearer wrong",
-                f"Bearer {TOKEN}x",
-                basic("anybody:wrong"),
-                "Basic ???",
-                TOKEN,
-                "é",
-            ):
+        for path in PATHS:
+            for wrong in WRONG:
                 code, headers, body = status(sink, path, wrong)
                 assert code == 401 and TOKEN.encode() not in body
                 assert headers["WWW-Authenticate"].startswith('Basic realm="edgert"')

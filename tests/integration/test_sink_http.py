@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 import pytest
 
+from edgert import limits
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
 from edgert.stages.sink.web import live_page
@@ -307,3 +308,10 @@ def test_the_address_with_most_viewers_makes_room_for_others(sink: HttpSink) -> 
             continue
     for viewer in (*viewers, other):
         viewer.close()
+
+
+def test_viewers_that_leave_are_forgotten(sink: HttpSink) -> None:
+    for _ in range(3 * limits.PAGE_CONNECTIONS):
+        with socket.create_connection(("127.0.0.1", port_of(sink)), timeout=5) as client:
+            client.sendall(b"GET /stream.mjpg HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert ask(sink, "/healthz")[0] == 200
