@@ -59,9 +59,10 @@ def cli_page() -> str:
     rows = {name: [row for one in command.params if (row := option_row(one))] for name, command in shown.items()}
     counts = Counter(row for own in rows.values() for row in own)
     common = [row for row, count in counts.items() if count >= _COMMON and row.startswith("| `-")]
+    every = [row for one in group.params if one.name in ("debug", "no_code") and (row := option_row(one))]
     parts = ["# The command line", "", "Written by `scripts/write_docs.py` from `edgert --help`.", ""]
     parts += ["```sh", "edgert --help", "```", "", "## Options of many verbs", ""]
-    parts += ["| option | meaning |", "|---|---|", *common, "", "## Exit codes", ""]
+    parts += ["| option | meaning |", "|---|---|", *every, *common, "", "## Exit codes", ""]
     parts += ["| code | meaning |", "|---|---|", *(f"| {code} | {what} |" for code, what in EXIT_CODES.items()), ""]
     for name, command in shown.items():
         own = [row for row in rows[name] if row not in common]

@@ -41,7 +41,7 @@ from edgert.errors import (
     printable,
 )
 
-_NO_CODE = "--no-code"
+_NO_CODE, _DEBUG = "--no-code", "--debug"
 _NO_THREAD = "can't start new thread"
 """How CPython says it; there is no type of its own."""
 _shown: set[str] = set()
@@ -88,6 +88,7 @@ def _edgert(
     no_code: Annotated[
         bool, typer.Option(_NO_CODE, help="Refuse files that bring code of their own: python:, ops: and the like.")
     ] = False,
+    debug: Annotated[bool, typer.Option(_DEBUG, help="Show the traceback of an error.")] = False,
 ) -> None:
     user_code.before = _refuse_code if no_code else _show_code
     if version:
@@ -119,15 +120,16 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # names of files, and signs that a terminal may not have
             stream.reconfigure(errors="backslashreplace")
-    if _NO_CODE in sys.argv:  # of all verbs: it may stand behind one, too
-        sys.argv = [sys.argv[0], _NO_CODE, *(word for word in sys.argv[1:] if word != _NO_CODE)]
+    for name in (_NO_CODE, _DEBUG):  # of all verbs: they may stand behind one, too
+        if name in sys.argv:
+            sys.argv = [sys.argv[0], name, *(word for word in sys.argv[1:] if word != name)]
     try:
         app()  # reports usage errors itself, and always leaves by SystemExit
     except (EdgertError, MemoryError, RuntimeError) as error:
         said = error if isinstance(error, EdgertError) else exhausted(error)
         if said is None:
             _bug()
-        if "--debug" in sys.argv:
+        if _DEBUG in sys.argv:
             typer.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
         typer.echo(str(said), err=True)

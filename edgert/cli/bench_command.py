@@ -8,54 +8,59 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option, terminal
-from edgert.errors import EXIT_ERROR, ConfigError, nearest
+from edgert.errors import EXIT_ERROR, ConfigError
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
     from edgert.benchmark.measure import Figure
 
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL.onnx|PIPELINE|BUNDLE|PROFILE.json",
+        help="Model to measure alone, pipeline to measure with edgert around it, or a shared profile to check.",
+    ),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Measure fewer rounds, which is less exact.")]
+Units = Annotated[
+    bool, typer.Option("--units", help="Time every unit of a model on every core, and write a profile for edgert plan.")
+]
+Peer = Annotated[
+    str | None,
+    typer.Option(
+        "--peer", metavar="NAME", help="Race the engine with onnxruntime, openvino or torch used by themselves."
+    ),
+]
+Torch = Annotated[
+    str | None,
+    typer.Option(
+        "--torch", metavar="MODULE:FUNCTION", help="Race with PyTorch, by a function that returns the nn.Module."
+    ),
+]
+Share = Annotated[
+    Path | None,
+    typer.Option(
+        "--share",
+        metavar="FILE",
+        help="Write what a BUNDLE measured when it was finished on a board, as an anonymous profile.",
+    ),
+]
+RunFile = Annotated[
+    Path | None,
+    typer.Option("--run", metavar="FILE", help="For --share: stages' times from a summary of edgert run --json."),
+]
+
 
 def bench(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL.onnx|PIPELINE|BUNDLE|PROFILE.json",
-            help="Model to measure alone, pipeline to measure with edgert around it, or a shared profile to check.",
-        ),
-    ] = "hello",
-    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer rounds, which is less exact.")] = False,
-    units: Annotated[
-        bool,
-        typer.Option("--units", help="Time every unit of a model on every core, and write a profile for edgert plan."),
-    ] = False,
-    board: Annotated[str, option.board("For --units; host is this machine, the only one there is.")] = "host",
+    target: Target = "hello",
+    quick: Quick = False,
+    units: Units = False,
     output: Annotated[Path, option.output("The profile of --units.")] = Path("profile.json"),
-    peer: Annotated[
-        str | None,
-        typer.Option(
-            "--peer", metavar="NAME", help="Race the engine with onnxruntime, openvino or torch used by themselves."
-        ),
-    ] = None,
-    torch: Annotated[
-        str | None,
-        typer.Option(
-            "--torch", metavar="MODULE:FUNCTION", help="Race with PyTorch, by a function that returns the nn.Module."
-        ),
-    ] = None,
-    share: Annotated[
-        Path | None,
-        typer.Option(
-            "--share",
-            metavar="FILE",
-            help="Write what a BUNDLE measured when it was finished on a board, as an anonymous profile.",
-        ),
-    ] = None,
-    run: Annotated[
-        Path | None,
-        typer.Option("--run", metavar="FILE", help="For --share: stages' times from a summary of edgert run --json."),
-    ] = None,
+    peer: Peer = None,
+    torch: Torch = None,
+    share: Share = None,
+    run: RunFile = None,
     json: option.Json = None,
-    debug: option.Debug = False,
 ) -> None:
     """Measure a model alone, or what edgert adds to it.
 
@@ -100,7 +105,7 @@ def bench(
         if peer is not None or torch is not None:
             figures = _raced(console, pipeline_path(target), peer or "torch", torch, quick)
         elif units:
-            figures = _profiled(console, Path(target), board, quick, output)
+            figures = _profiled(console, Path(target), quick, output)
         else:
             figures = [_shown(console, figure) for figure in measure(pipeline_path(target), quick)]
     events = over_current.since_start()
@@ -124,7 +129,7 @@ def _shown(console: terminal.Console, figure: Figure) -> Figure:
     return figure
 
 
-def _profiled(console: terminal.Console, target: Path, board: str, quick: bool, output: Path) -> list[Figure]:
+def _profiled(console: terminal.Console, target: Path, quick: bool, output: Path) -> list[Figure]:
     """Measure, write and print a profile."""
     from edgert.benchmark.core_profile import figures_of
     from edgert.benchmark.core_profile import profile as measure
@@ -132,12 +137,6 @@ def _profiled(console: terminal.Console, target: Path, board: str, quick: bool, 
 
     if target.suffix != ".onnx":
         raise ConfigError(f"a profile is of one model, not of {target}", fix="edgert bench --units MODEL.onnx")
-    if board != "host":
-        raise ConfigError(
-            f"cannot profile board {board!r} here{nearest(board, ['host'])}",
-            why="times are measured on the machine that edgert runs on",
-            fix="--board host, or run this on the board",
-        )
     found = measure(load(target), 6 if quick else 12)
     terminal.write_json(found.to_json(), output)
     figures = [_shown(console, figure) for figure in figures_of(found)]

@@ -58,7 +58,6 @@ def boards(
         bool, typer.Option("--yaml", help="Print the board's file, as a start for a board file of your own.")
     ] = False,
     json: option.Json = None,
-    debug: option.Debug = False,
 ) -> None:
     """List the boards that edgert knows, and what they can do in each power mode.
 

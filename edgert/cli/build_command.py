@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -26,36 +26,39 @@ if TYPE_CHECKING:
     from edgert.tuner.trials import Tuned
 
 
+Folder = Annotated[
+    bool, typer.Option("--folder", help="Write a folder of plain files, to look into, instead of one file.")
+]
+Tune = Annotated[
+    bool, typer.Option("--tune", help="Search for the settings that run each model fastest on this machine.")
+]
+Remote = Annotated[
+    str | None,
+    typer.Option("--remote", metavar="USER@HOST", help="Compile on this board over ssh, and bring the engines back."),
+]
+RemoteEdgert = Annotated[
+    str | None,
+    typer.Option(
+        "--remote-edgert",
+        metavar="PATH",
+        help="Path of edgert on that board, from its home folder. Default: search for it.",
+    ),
+]
+
+
 def build(
     pipeline: option.BundleArgument,
     board: option.Board = None,
     mode: Annotated[str | None, option.mode("Default: the one that the board boots into.")] = None,
     output: Annotated[Path | None, option.output("Default: NAME.edgert, by the pipeline's name.")] = None,
     trt: option.Trt = None,
-    folder: Annotated[
-        bool, typer.Option("--folder", help="Write a folder of plain files, to look into, instead of one file.")
-    ] = False,
-    tune: Annotated[
-        bool, typer.Option("--tune", help="Search for the settings that run each model fastest on this machine.")
-    ] = False,
+    folder: Folder = False,
+    tune: Tune = False,
     strict: option.Strict = False,
-    remote: Annotated[
-        str | None,
-        typer.Option(
-            "--remote", metavar="USER@HOST", help="Compile on this board over ssh, and bring the engines back."
-        ),
-    ] = None,
-    remote_edgert: Annotated[
-        str | None,
-        typer.Option(
-            "--remote-edgert",
-            metavar="PATH",
-            help="Path of edgert on that board, from its home folder. Default: search for it.",
-        ),
-    ] = None,
+    remote: Remote = None,
+    remote_edgert: RemoteEdgert = None,
     overrides: option.Set = None,
     json: option.Json = None,
-    debug: option.Debug = False,
 ) -> None:
     """Prepare a pipeline for a board on any machine, and pack all of it into one file; or finish that file on a board.
 
@@ -81,7 +84,7 @@ def build(
     from edgert.bundle.bundle import is_bundle
     from edgert.config import load_pipeline
 
-    source, file = pipeline_path(pipeline), None
+    source = pipeline_path(pipeline)
     if remote is None:
         option.refuse({"--remote-edgert": remote_edgert}, "it names where edgert is on the board of --remote")
     else:
@@ -89,58 +92,58 @@ def build(
     if is_bundle(source):
         given = {"--board": board, "--mode": mode, "--trt": trt, "--set": overrides, "--tune": tune}
         option.refuse(given, f"{source} is a bundle, for which that is settled")
-    elif strict and remote is None:
-        why = f"it is for bundles and --remote, where engines are compiled, and {source} is a pipeline file"
-        raise typer.BadParameter(why, param_hint="--strict")
+        file = None
     else:
+        why = f"it is for bundles and --remote, where engines are compiled, and {source} is a pipeline file"
+        option.refuse({"--strict": strict and remote is None}, why)
         file = load_pipeline(source, overrides or ())
-    show: Callable[[terminal.Console], None]
+    path = output or (option.bundle_of(file) if file else source)
+    target: dict[str, Any] = {"board": board, "mode": mode, "tensorrt": trt}
     with _events(json) as (on_progress, write), stop_on_signal(on_progress.stop.set):
         if remote is not None:
             from edgert.remote.remote_build import build_remote
 
-            path = output or (option.bundle_of(file) if file else source)
             there = build_remote(
-                file or source,
-                path,
-                remote,
-                program=remote_edgert,
-                board=board,
-                mode=mode,
-                tensorrt=trt,
-                strict=strict,
-                on_progress=on_progress,
+                file or source, path, remote, **target, program=remote_edgert, strict=strict, on_progress=on_progress
             )
-            write({**_outcome(there), "board": there.remote_board.name, **_engines(there)})
-            show = partial(_show_compiled, there, f"on {remote}")
+            show = _compiled_there(there, remote, write)
         elif file is None:
             from edgert.compiler.finish import finish
 
             here = finish(source, output, strict=strict, folder=folder, on_progress=on_progress)
-            skipped = [{"engine": one.engine, "model": one.model, "why": one.why} for one in here.skipped]
-            write({**_outcome(here), "target": here.target, **_engines(here), "skipped": skipped})
-            show = partial(_show_compiled, here, "here")
+            show = _compiled_here(here, write)
         else:
             from edgert.compiler.build_pipeline import build as build_pipeline
 
-            path = output or option.bundle_of(file)
-            built = build_pipeline(
-                file,
-                path,
-                board=board,
-                mode=mode,
-                tensorrt=trt,
-                folder=folder,
-                tune=tune,
-                on_progress=on_progress,
-            )
-            tuned = _tuned(built.path) if tune else {}
-            sizes = {"models_bytes": built.manifest.onnx_bytes, "engines": built.manifest.engines}
-            found = {"tuned": {name: one.to_json() for name, one in tuned.items()}} if tune else {}
-            write({**_outcome(built), **sizes, **found})
-            show = partial(_show_built, built, tuned)
+            built = build_pipeline(file, path, **target, folder=folder, tune=tune, on_progress=on_progress)
+            show = _built(built, tune, write)
     if not terminal.is_stdout(json):
         show(terminal.console(tables=False))
+
+
+# Each writes the result as JSON, and returns what prints it.
+
+_Write: TypeAlias = "Callable[[object], None]"
+_Show: TypeAlias = "Callable[[terminal.Console], None]"
+
+
+def _compiled_there(made: RemoteBuilt, remote: str, write: _Write) -> _Show:
+    write({**_outcome(made), "board": made.remote_board.name, **_engines(made)})
+    return partial(_show_compiled, made, f"on {remote}")
+
+
+def _compiled_here(made: Finished, write: _Write) -> _Show:
+    skipped = [{"engine": one.engine, "model": one.model, "why": one.why} for one in made.skipped]
+    write({**_outcome(made), "target": made.target, **_engines(made), "skipped": skipped})
+    return partial(_show_compiled, made, "here")
+
+
+def _built(made: Built, is_tuned: bool, write: _Write) -> _Show:
+    tuned = _tuned(made.path) if is_tuned else {}
+    sizes = {"models_bytes": made.manifest.onnx_bytes, "engines": made.manifest.engines}
+    found = {"tuned": {name: one.to_json() for name, one in tuned.items()}} if is_tuned else {}
+    write({**_outcome(made), **sizes, **found})
+    return partial(_show_built, made, tuned)
 
 
 @contextmanager

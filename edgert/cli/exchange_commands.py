@@ -15,46 +15,50 @@ if TYPE_CHECKING:
     from edgert.importer.conversion import Imported
 
 
+ImportArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE", help="PyTorch program (.pt2), module:function, SavedModel folder or .tflite file."
+    ),
+]
+ExampleInputs = Annotated[
+    Path | None,
+    typer.Option("--inputs", metavar="FILE", help="Example inputs to compare on, by name, in an .npz file."),
+]
+Dynamic = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dynamic", metavar="INPUT=batch,_,h,w", help="Name the dimensions of a module that stay open. Repeatable."
+    ),
+]
+Signature = Annotated[str, typer.Option("--signature", metavar="NAME", help="Signature of a SavedModel to import.")]
+Opset = Annotated[int, typer.Option("--opset", metavar="N", min=13, help="Version of the ONNX operators to write.")]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        "--tolerance",
+        metavar="0-1",
+        min=0,
+        help="Largest accepted difference of an output, as a fraction of its largest value.",
+    ),
+]
+Python = Annotated[
+    Path | None,
+    typer.Option("--python", metavar="PATH", help="Path of another Python, which has the framework installed."),
+]
+
+
 def import_model(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE", help="PyTorch program (.pt2), module:function, SavedModel folder or .tflite file."
-        ),
-    ],
+    source: ImportArgument,
     output: Annotated[Path | None, option.output("Default: SOURCE.onnx.")] = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option("--inputs", metavar="FILE", help="Example inputs to compare on, by name, in an .npz file."),
-    ] = None,
+    inputs: ExampleInputs = None,
     shape: option.Shape = None,
-    dynamic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dynamic", metavar="INPUT=batch,_,h,w", help="Name the dimensions of a module that stay open. Repeatable."
-        ),
-    ] = None,
-    signature: Annotated[
-        str, typer.Option("--signature", metavar="NAME", help="Signature of a SavedModel to import.")
-    ] = "serving_default",
-    opset: Annotated[
-        int, typer.Option("--opset", metavar="N", min=13, help="Version of the ONNX operators to write.")
-    ] = 18,
-    tolerance: Annotated[
-        float,
-        typer.Option(
-            "--tolerance",
-            metavar="0-1",
-            min=0,
-            help="Largest accepted difference of an output, as a fraction of its largest value.",
-        ),
-    ] = 1e-3,
-    python: Annotated[
-        Path | None,
-        typer.Option("--python", metavar="PATH", help="Path of another Python, which has the framework installed."),
-    ] = None,
+    dynamic: Dynamic = None,
+    signature: Signature = "serving_default",
+    opset: Opset = 18,
+    tolerance: Tolerance = 1e-3,
+    python: Python = None,
     json: option.Json = None,
-    debug: option.Debug = False,
 ) -> None:
     """Make an ONNX model of a PyTorch or TensorFlow one, and check that it computes the same.
 
@@ -156,7 +160,6 @@ def export(
     ] = None,
     overrides: option.Set = None,
     json: option.Json = None,
-    debug: option.Debug = False,
 ) -> None:
     """Export what was built to a Triton server, another ONNX runtime, or trtexec.
 

@@ -41,7 +41,6 @@ def validate(
     pipeline: option.PipelineArgument,
     board: Annotated[str | None, option.board("Sources must work there. Default: this machine.")] = None,
     overrides: option.Set = None,
-    debug: option.Debug = False,
 ) -> None:
     """Check a pipeline file and everything it names.
 
@@ -73,7 +72,6 @@ def check(
     every: option.All = False,
     json: option.Json = None,
     overrides: option.Set = None,
-    debug: option.Debug = False,
 ) -> None:
     """Check whether a model is wired right: try plausible settings on images, and name the line that looks wrong.
 
@@ -164,7 +162,6 @@ def new(
             "--own-decoder", help="Write a decoder to be filled in, with a test, also where edgert has one that fits."
         ),
     ] = False,
-    debug: option.Debug = False,
 ) -> None:
     """Write a commented starter pipeline for a model.
 

@@ -35,7 +35,6 @@ def gallery(
     model: option.Model = None,
     json: option.Json = None,
     overrides: option.Set = None,
-    debug: option.Debug = False,
 ) -> None:
     """List the names in a gallery; add images to it, or remove a name.
 

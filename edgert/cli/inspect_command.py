@@ -44,35 +44,39 @@ _NODES = (
 )
 
 
+Ops = Annotated[bool, typer.Option("--ops", help="Show a table of the operators with their share of the work.")]
+ForDla = Annotated[
+    bool,
+    typer.Option("--dla", help="Check node by node what a board's DLA can run, why not, and what helps."),
+]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Rewrite the model as a build would, and show what that changes (--dla).")
+]
+RewrittenFile = Annotated[
+    Path | None, typer.Option("--rewritten", metavar="FILE", help="Write the rewritten model to this file (--dla).")
+]
+SkipRewrite = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--skip-rewrite", metavar="NAME", help="Leave a rewrite out, by its name or a glob (--dla). Repeatable."
+    ),
+]
+
+
 def inspect(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file, or bundle of edgert build.")],
     shapes: option.Shape = None,
-    ops: Annotated[
-        bool, typer.Option("--ops", help="Show a table of the operators with their share of the work.")
-    ] = False,
-    dla: Annotated[
-        bool,
-        typer.Option("--dla", help="Check node by node what a board's DLA can run, why not, and what helps."),
-    ] = False,
+    ops: Ops = False,
+    dla: ForDla = False,
     board: Annotated[str | None, option.board("For --dla. Default: this machine.")] = None,
     trt: Annotated[str | None, option.trt("For --dla. Default: 10.3 for Orin, 8.5 for Xavier.")] = None,
     precision: Annotated[str | None, option.precision("For --dla. Default: int8.")] = None,
     every: option.All = False,
     report: option.Report = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Rewrite the model as a build would, and show what that changes (--dla).")
-    ] = False,
-    rewritten: Annotated[
-        Path | None, typer.Option("--rewritten", metavar="FILE", help="Write the rewritten model to this file (--dla).")
-    ] = None,
-    skipped: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--skip-rewrite", metavar="NAME", help="Leave a rewrite out, by its name or a glob (--dla). Repeatable."
-        ),
-    ] = None,
+    explain: Explain = False,
+    rewritten: RewrittenFile = None,
+    skipped: SkipRewrite = None,
     json: option.Json = None,
-    debug: option.Debug = False,
 ) -> None:
     """Show what an ONNX model takes, returns and costs; with --dla, what a DLA can run of it.
 

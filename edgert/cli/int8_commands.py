@@ -14,8 +14,23 @@ from edgert.errors import EXIT_ERROR, EXIT_INTERRUPTED
 if TYPE_CHECKING:
     from edgert.evaluation import EvaluationResult
 
-_MINUTE_S = 60
 _VERDICT_STYLES = {"within": "green", "probably within": "green", "probably missed": "red", "missed": "red"}
+
+
+Workers = Annotated[
+    int,
+    typer.Option(
+        "--workers", metavar="N", min=1, max=256, help="Number of processes; one process already uses all cores."
+    ),
+]
+Dask = Annotated[
+    str,
+    typer.Option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Address of a Dask scheduler, whose workers measure; needs the extra dask.",
+    ),
+]
 
 
 def calibrate(
@@ -26,26 +41,9 @@ def calibrate(
     output: Annotated[Path, option.output("The range file.")] = Path("ranges.json"),
     method: option.Method = None,
     limit: Annotated[int | None, option.limit("Default: 256.")] = None,
-    workers: Annotated[
-        int,
-        typer.Option(
-            "--workers", metavar="N", min=1, max=256, help="Number of processes; one process already uses all cores."
-        ),
-    ] = 1,
-    dask: Annotated[
-        str,
-        typer.Option(
-            "--dask",
-            metavar="ADDRESS",
-            help="Address of a Dask scheduler, whose workers measure; needs the extra dask.",
-        ),
-    ] = "",
-    early_stop: Annotated[
-        bool,
-        typer.Option("--early-stop/--no-early-stop", help="Stop as soon as more images no longer change the ranges."),
-    ] = True,
+    workers: Workers = 1,
+    dask: Dask = "",
     overrides: option.Set = None,
-    debug: option.Debug = False,
 ) -> None:
     """Measure the ranges of a model's tensors on typical images, for INT8.
 
@@ -62,7 +60,7 @@ def calibrate(
     from edgert.quantization.to_files import calibrate as measure
 
     console = terminal.console(stderr=True, tables=False)
-    options = CalibrateOptions(method, limit, workers, dask, early_stop)
+    options = CalibrateOptions(method, limit, workers, dask)
     with counting_bar(console) as bar, stop_on_signal(bar.stop.set):
         ranges = measure(
             source,
@@ -80,6 +78,18 @@ def calibrate(
     console.print("[green]→[/]", str(output), soft_wrap=True)
 
 
+Target = Annotated[
+    str,
+    option.target("With cache, a calibration cache for TensorRT <= 10; gpu and dla are for TensorRT >= 11."),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep", metavar="LAYER", help="Leave a layer in higher precision, by its name or a glob. Repeatable."
+    ),
+]
+
+
 def quantize(
     source: option.SourceArgument,
     model: option.Model = None,
@@ -90,32 +100,14 @@ def quantize(
     task: option.Task = None,
     method: option.Method = None,
     limit: Annotated[int | None, option.limit("Default: 256.")] = None,
-    target: Annotated[
-        str,
-        option.target("With cache, a calibration cache for TensorRT <= 10; gpu and dla are for TensorRT >= 11."),
-    ] = "ort",
+    target: Target = "ort",
     trt: Annotated[str, option.trt("It stands in the header of a calibration cache.")] = "10.3.0",
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--keep", metavar="LAYER", help="Leave a layer in higher precision, by its name or a glob. Repeatable."
-        ),
-    ] = None,
+    keep: Keep = None,
     data: option.Data = None,
     metric: option.Metric = None,
     max_drop: option.MaxDrop = None,
-    minutes: Annotated[
-        float,
-        typer.Option(
-            "--minutes",
-            metavar="N",
-            min=0.1,
-            help="Time for finding the layers to leave in higher precision, in minutes.",
-        ),
-    ] = 10.0,
     report: option.Report = None,
     overrides: option.Set = None,
-    debug: option.Debug = False,
 ) -> None:
     """Make a model INT8, within an accuracy budget, and report what it costs.
 
@@ -151,7 +143,6 @@ def quantize(
         data=data,
         metric=metric,
         max_drop=max_drop,
-        timeout=minutes * _MINUTE_S,
     )
     with counting_bar(console) as bar, stop_on_signal(bar.stop.set):
         made = quantize_model(
@@ -175,36 +166,36 @@ def quantize(
         console.print("[green]→[/]", str(report), soft_wrap=True)
 
 
+Against = Annotated[
+    list[Path] | None,
+    typer.Option("--against", metavar="OTHER.onnx", help="Another version of the model to compare with. Repeatable."),
+]
+Emulate = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--emulate",
+        metavar="NAME",
+        help="Compare INT8 as that part of a Jetson computes it, emulated: dla or gpu. Repeatable.",
+    ),
+]
+
+
 def evaluate(
     source: option.SourceArgument,
     model: option.Model = None,
     data: option.Data = None,
     metric: option.Metric = None,
-    against: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--against", metavar="OTHER.onnx", help="Another version of the model to compare with. Repeatable."
-        ),
-    ] = None,
+    against: Against = None,
     max_drop: option.MaxDrop = None,
     limit: Annotated[int | None, option.limit("Default: all.")] = None,
     precision: Annotated[list[str] | None, option.precision("It is made that too, and compared. Repeatable.")] = None,
-    emulate: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--emulate",
-            metavar="NAME",
-            help="Compare INT8 as that part of a Jetson computes it, emulated: dla or gpu. Repeatable.",
-        ),
-    ] = None,
+    emulate: Emulate = None,
     images: option.CalibrationImages = None,
-    ranges: option.Ranges = None,
     report: option.Report = None,
     task: option.Task = None,
     input: option.Input = None,
     json: option.Json = None,
     overrides: option.Set = None,
-    debug: option.Debug = False,
 ) -> None:
     """Measure how good a model is on your images, and what another version of it loses.
 
@@ -229,7 +220,7 @@ def evaluate(
     from edgert.quantization.evaluate import evaluate as evaluate_model
 
     console = terminal.console(json)
-    options = EvaluateOptions(metric, max_drop, limit, precision or (), emulate or (), images, ranges, task)
+    options = EvaluateOptions(metric, max_drop, limit, precision or (), emulate or (), images, task=task)
     with counting_bar(console) as bar, stop_on_signal(bar.stop.set):
         found = evaluate_model(
             source,

@@ -71,7 +71,7 @@ Row = dict[str, Any]
 live page gives them and ``fps_now``, since the look before; or its ``trouble``."""
 
 
-def doctor(json: option.Json = None, debug: option.Debug = False) -> None:
+def doctor(json: option.Json = None) -> None:
     """Check what is on this machine, what is missing, and how to get it.
 
     Looks at Python, board, CPU, memory, GPU, TensorRT, DLA, codecs, GStreamer and cameras. Needs no network and changes
@@ -120,7 +120,6 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Show one sample, then exit.")] = False,
     json: option.Json = None,
     root: Annotated[Path, typer.Option("--root", hidden=True, help="Folder that stands for / of a Linux.")] = Path("/"),
-    debug: option.Debug = False,
 ) -> None:
     """Watch this machine: power, clocks, load, heat and memory, and the pipelines that you run on it.
 

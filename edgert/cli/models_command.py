@@ -24,7 +24,6 @@ def models(
         typer.Argument(metavar="[FAMILY]", help="Part of a family's name, or a decoder such as yolov8. Default: all."),
     ] = None,
     json: option.Json = None,
-    debug: option.Debug = False,
 ) -> None:
     """List the families of models that edgert knows: how each is exported, fed and read, and what is known to work.
 

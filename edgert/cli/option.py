@@ -112,7 +112,6 @@ Profiles = Annotated[
         "--share. Repeatable.",
     ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Strict = Annotated[
     bool,
     typer.Option(

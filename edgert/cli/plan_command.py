@@ -40,7 +40,6 @@ def plan(
     report: option.Report = None,
     overrides: option.Set = None,
     json: option.Json = None,
-    debug: option.Debug = False,
 ) -> None:
     """Predict what a pipeline does on a board, and which layers should run on its GPU and which on its DLA.
 

@@ -59,7 +59,6 @@ def run(
     allow_power_control: PowerControl = False,
     log: Log = None,
     jobs: Jobs = 1,
-    debug: option.Debug = False,
 ) -> None:
     """Run a pipeline until its sources end, or Ctrl-C.
 

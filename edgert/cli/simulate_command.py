@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,57 +32,25 @@ def simulate(
     board: option.Board = None,
     mode: Annotated[str | None, option.mode("Default: the one that edgert plan chooses.")] = None,
     duration: Annotated[float, option.Duration] = 60.0,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace", metavar="FILE", help="Replay the frames that a camera delivered, or that sink: jsonl wrote."
-        ),
-    ] = None,
-    objects: Annotated[
-        float | None,
-        typer.Option(
-            "--objects",
-            metavar="N",
-            min=0,
-            help="Mean number of objects on a frame. Default: as many as crops take.",
-        ),
-    ] = None,
-    stages: Annotated[
-        Path | None,
-        typer.Option(
-            "--stages",
-            metavar="FILE",
-            help="Read what stages take besides their models from a summary of edgert run --json.",
-        ),
-    ] = None,
-    jitter: Annotated[
-        float,
-        typer.Option(
-            "--jitter", metavar="0-1", min=0, max=1, help="Jitter of the cameras, as a fraction of the frame period."
-        ),
-    ] = 0.0,
-    ambient: Annotated[
-        float, typer.Option("--ambient", metavar="CELSIUS", help="Temperature of the air around the board.")
-    ] = 25.0,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Random seed of jitter and objects.")] = 0,
     profiles: option.Profiles = None,
     report: option.Report = None,
     overrides: option.Set = None,
     json: option.Json = None,
-    debug: option.Debug = False,
 ) -> None:
     """Simulate a pipeline on a board that you do not have: frames, latency, drops, watts and degrees, second by second.
 
     Sources, queues, threads, accelerators and the governor of the budgets are simulated event by event. A minute takes
     a second or two. Nothing is run. Exit code 1 unless rate, memory and every budget are sure to be kept.
 
+    Recorded frames, objects, jitter, measured stages and the temperature of the air are for edgert.simulate in Python.
+
     Examples:
 
         edgert simulate pipeline.yaml --board orin-nx-16gb --mode 15W --duration 60
 
-        edgert simulate pipeline.yaml --board orin-nano-8gb --trace camera.jsonl --report simulated.html
+        edgert simulate pipeline.yaml --board orin-nano-8gb --report simulated.html
 
-        edgert simulate pipeline.yaml --board host --profile profile.json --stages run.json
+        edgert simulate pipeline.yaml --board host --profile profile.json
     """
     from edgert.planner.simulation import Scenario
     from edgert.planner.simulation import simulate as simulate_pipeline
@@ -96,7 +63,7 @@ def simulate(
             mode=mode,
             profiles=profiles or (),
             overrides=overrides or (),
-            scenario=Scenario(duration, seed, trace, objects, jitter, stages, ambient),
+            scenario=Scenario(duration),
             on_progress=bar,
         )
     screen = terminal.console(json)

@@ -211,8 +211,8 @@ class Scenario:
 
     def __post_init__(self) -> None:
         for where, number, (least, most), unit in (
-            ("--duration", self.seconds, _DURATION_S, "s"),
-            ("--ambient", self.ambient_c, _AMBIENT_C, "°C"),
+            ("seconds", self.seconds, _DURATION_S, "s"),
+            ("ambient_c", self.ambient_c, _AMBIENT_C, "°C"),
         ):
             if not least <= number <= most:  # NaN, too
                 fix = f"from {least:g} to {most:g} {unit}"
@@ -423,10 +423,10 @@ def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -
 def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None, platform: Platform) -> list[str]:
     notes = list(dict.fromkeys(note for demand in demands(file.config) for note in demand.notes if "fps" in note))
     if not scene.times.threads and row is None:
-        notes.append("stages other than models take no time: --stages takes the times that a run measured")
+        notes.append("stages other than models take no time: edgert.Scenario(stages=...) takes those of a run")
     if any(source.most for source in design.sources) and scene.objects is None and not scene.traces:
         most = max(source.most for source in design.sources)
-        notes.append(f"{most} objects on every frame, as many as crops take: --objects or --trace set others")
+        notes.append(f"{most} objects on every frame, as many as crops take: edgert.Scenario(objects=...) sets others")
     notes += [f"{one.name}: {one.measured}" for one in (row.models if row else ()) if one.measured]
     if row is not None and platform.power is None:
         notes.append(NOT_KNOWN)

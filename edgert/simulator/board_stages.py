@@ -64,7 +64,7 @@ class BoardStages:
         """What had to be assumed."""
         yield (
             "decoding, drawing, encoding and the like: as measured on another processor, scaled by 7-Zip of a core "
-            f"(± {self.error:.0%}); edgert simulate --stages takes those of a run"
+            f"(± {self.error:.0%}); edgert.Scenario(stages=...) takes those of a run"
         )
         for kind in dict.fromkeys(kind for kind, _ in self.kinds.values() if kind in self.measured):
             yield f"{kind}: corrected by what was measured on {self.measured[kind]}"

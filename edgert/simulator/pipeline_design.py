@@ -261,6 +261,6 @@ def _check_traces(stages: Mapping[str, StageConfig], traces: Mapping[str, Trace]
         if name and name not in sources:
             raise ConfigError(
                 f"the trace is of stream {name!r}, which is no source here{nearest(name, sources)}",
-                where="--trace",
+                where="trace",
                 fix=f"sources: {', '.join(sources)}; or leave stream out: it is then any source's",
             )

@@ -89,7 +89,7 @@ VERBS = (
     ("inspect", "p.yaml"),
     ("quantize", "p.yaml", "-o", "int8.onnx"),
     ("eval", "p.yaml", "--data", "photos"),
-    ("bench", "p.yaml", "--minutes", "0.01"),
+    ("bench", "p.yaml", "--quick"),
     ("new", "model.onnx", "-o", "made.yaml", "--images", "photos/0.png"),
     ("import", "brought:work", "-o", "made.onnx"),
     ("gallery", "p.yaml"),

@@ -142,10 +142,31 @@ def creator_of(trt: api.Trt, one: Operator) -> Any:
     return OperatorCreator()
 
 
+class _OneKernel:
+    """Methods of a plugin that has one kernel, which needs no scratch memory and gets its sizes at every launch."""
+
+    def configure_plugin(self, inputs: Any, outputs: Any) -> None:
+        """Do nothing."""
+
+    def on_shape_change(self, inputs: Any, outputs: Any) -> None:
+        """Do nothing."""
+
+    def get_valid_tactics(self) -> list[int]:
+        """Return none."""
+        return []
+
+    def set_tactic(self, tactic: int) -> None:
+        """Do nothing."""
+
+    def get_workspace_size(self, inputs: Any, outputs: Any) -> int:
+        """Return 0 bytes."""
+        return 0
+
+
 def plugin_of(trt: api.Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
     """Return a plugin for one node."""
 
-    bases: Any = (trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime)
+    bases: Any = (_OneKernel, trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime)
 
     class OperatorPlugin(*bases):  # type: ignore[misc]
         """The node's plugin, during the build and at run time."""
@@ -189,21 +210,6 @@ def plugin_of(trt: api.Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
             else:
                 known = [_vendor_name(one.result_dtypes(_dtypes(ports[:inputs]), one.name)[place - inputs])]
             return desc.type.name in known
-
-        def configure_plugin(self, inputs: Any, outputs: Any) -> None:
-            """Do nothing."""
-
-        def on_shape_change(self, inputs: Any, outputs: Any) -> None:
-            """Do nothing: every launch gets the sizes."""
-
-        def get_valid_tactics(self) -> list[int]:
-            return []
-
-        def set_tactic(self, tactic: int) -> None:
-            """Do nothing: there is one kernel."""
-
-        def get_workspace_size(self, inputs: Any, outputs: Any) -> int:
-            return 0
 
         def get_fields_to_serialize(self) -> Any:
             return trt.PluginFieldCollection(_fields(trt, settings))

@@ -241,14 +241,7 @@ def calibrate(
         shards = parallel.from_feed(feed, run.journal.tally.done)
     else:
         shards = parallel.from_batches(feed, inputs(model))
-    pool: parallel.Pool
-    if dask:
-        pool = parallel.Cluster(observer, images, dask)
-    elif workers > 1:
-        pool = parallel.Processes(observer, images, workers)
-    else:
-        pool = parallel.Threads(observer, images, threads or min(core_count(), _MAX_THREADS))
-    with run.journal, closing(pool):
+    with run.journal, closing(_pool(observer, images, workers, threads, dask)) as pool:
         run.collect(pool, shards)
     _check_number(run.journal.tally.done)
     tally = run.journal.tally
@@ -261,6 +254,17 @@ def calibrate(
         available=tally.done if run.total is None and not tally.settled else run.total,
     )
     return table.with_warnings(*_notes(table, tally.settled))
+
+
+def _pool(
+    observer: Observer, images: parallel.Feed | None, workers: int, threads: int | None, dask: str
+) -> parallel.Pool:
+    """Return what counts: the workers of a cluster, processes, or threads of this process."""
+    if dask:
+        return parallel.Cluster(observer, images, dask)
+    if workers > 1:
+        return parallel.Processes(observer, images, workers)
+    return parallel.Threads(observer, images, threads or min(core_count(), _MAX_THREADS))
 
 
 @dataclass

@@ -53,50 +53,73 @@ def camera_source(
     """
     live = True if config.realtime is None else config.realtime
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=None, paced=False)
-    where = f"stages.{name}"
-    shared: list[CudaDevice] = []
-    choice, mode = Choice(where, config.decode), ModeChoice(path, config, where)
-    check = RateCheck(where, path, config.fps, clock) if config.fps else None
+    devices = _Devices(name, path, config, counter, clock, opener)
+    return LiveSource(
+        name,
+        path,
+        devices.connect,
+        timeline,
+        clock,
+        live=live,
+        reconnect=config.reconnect,
+        start=config.start,
+        why_not=devices.why_not_on_gpu,
+        share=devices.shared.append,
+    )
 
-    def on_processor(config: SourceStage) -> str:
-        """Return why the board's decoder does not get the camera's images; empty when it does."""
-        if config.decode == "cpu":
-            return "decode: cpu"
-        format_name = (config.format or "").lower()
-        if format_name not in USB_CODECS:
-            return f"format: is none of {', '.join(USB_CODECS)}"
-        return choice.refused or jetson_missing() or (missing_mjpeg() if format_name == "mjpeg" else "")
 
-    def connect(device: CudaDevice | None) -> Device:
-        if opener is not None:
-            return opened(config, device)
-        require(path, where)
-        mode.look()
-        made = opened(mode.config, device)
-        return made if check is None else check.over(made, Kernel(), mode.size, mode.offers)
+class _Devices:
+    """Opens one camera by what reads it best: the board's decoder, its driver into a GPU's memory, FFmpeg, OpenCV.
 
-    def opened(config: SourceStage, device: CudaDevice | None) -> Device:
-        if opener is None:
-            reason = on_processor(config)
-            if not reason:
-                try:
-                    made = JetsonCamera(path, mode.reachable(), counter, clock, where, device, choice)
-                    choice.say("", JETSON_DECODER)
-                    return made
-                except DeviceError as error:
-                    reason = error.why
-                    if config.decode != "gpu":
-                        choice.refuse(reason)
-            if config.decode == "gpu" and device is None:
-                what = f"the images of camera {path} cannot be decoded on the GPU"
-                raise FinalError(what, why=reason, where=f"{where}.decode", fix="leave decode: out")
+    Attributes:
+        shared: GPUs that share the processor's memory.
+    """
+
+    def __init__(
+        self, name: str, path: str, config: SourceStage, counter: Counter, clock: Clock, opener: Opener | None
+    ) -> None:
+        self._where, self._path, self._config = f"stages.{name}", path, config
+        self._counter, self._clock, self._opener = counter, clock, opener
+        self._choice, self._mode = Choice(self._where, config.decode), ModeChoice(path, config, self._where)
+        self._check = RateCheck(self._where, path, config.fps, clock) if config.fps else None
+        self.shared: list[CudaDevice] = []
+
+    def connect(self, device: CudaDevice | None) -> Device:
+        """Open the camera.
+
+        Args:
+            device: a GPU that its images are to come on, if any.
+
+        Raises:
+            DeviceError: there is no such camera, or it may not be read.
+        """
+        if self._opener is not None:
+            return self._opened(self._config, device)
+        require(self._path, self._where)
+        self._mode.look()
+        made = self._opened(self._mode.config, device)
+        return made if self._check is None else self._check.over(made, Kernel(), self._mode.size, self._mode.offers)
+
+    def why_not_on_gpu(self, device: CudaDevice) -> str:
+        """Return why images do not come on a GPU, as far as is known before the camera is opened."""
+        if self._opener is None:
+            self._mode.look()
+            if not self._on_processor(self._mode.config):
+                return ""
+        is_known = (self._config.format or "").lower() in FORMATS
+        return "" if is_known else f"its format is not known; {', '.join(FORMATS)} can be read in place"
+
+    def _opened(self, config: SourceStage, device: CudaDevice | None) -> Device:
+        path, where, counter, clock = self._path, self._where, self._counter, self._clock
+        if self._opener is None and (made := self._decoded_by_board(config, device)) is not None:
+            return made
         if device is not None and (config.format or "").lower() in FORMATS:
             try:
                 return UserPointerCamera(path, config, device, counter, clock, where, Kernel())
             except DeviceError as error:  # the other way then reports what is wrong, if anything is
                 log.info("%s: its frames go through the processor: %s", where, error.why)
-        if opener is not None or not ffmpeg.has_input("v4l2"):
-            return Camera(path, config, counter, clock, where, opener or _VIDEO_CAPTURE, shared)
+        if self._opener is not None or not ffmpeg.has_input("v4l2"):
+            return Camera(path, config, counter, clock, where, self._opener or _VIDEO_CAPTURE, self.shared)
         asked = {
             "video_size": "x".join(map(str, config.size)) if config.size else None,
             "framerate": f"{config.fps:g}" if config.fps else None,
@@ -107,27 +130,38 @@ def camera_source(
             path, counter, clock, where=where, format="v4l2", options=options, timeout_s=config.timeout, live=True
         )
 
-    def why_not(device: CudaDevice) -> str:
-        """Return why images do not come on a GPU, as far as is known before the camera is opened."""
-        if opener is None:
-            mode.look()
-            if not on_processor(mode.config):
-                return ""
-        is_known = (config.format or "").lower() in FORMATS
-        return "" if is_known else f"its format is not known; {', '.join(FORMATS)} can be read in place"
+    def _decoded_by_board(self, config: SourceStage, device: CudaDevice | None) -> Device | None:
+        """Return the camera whose images the board decodes; None where it cannot.
 
-    return LiveSource(
-        name,
-        path,
-        connect,
-        timeline,
-        clock,
-        live=live,
-        reconnect=config.reconnect,
-        start=config.start,
-        why_not=why_not,
-        share=shared.append,
-    )
+        Raises:
+            FinalError: ``decode: gpu``, and neither the board nor a GPU can.
+        """
+        reason = self._on_processor(config)
+        if not reason:
+            try:
+                reachable = self._mode.reachable()
+                made = JetsonCamera(
+                    self._path, reachable, self._counter, self._clock, self._where, device, self._choice
+                )
+                self._choice.say("", JETSON_DECODER)
+                return made
+            except DeviceError as error:
+                reason = error.why
+                if config.decode != "gpu":
+                    self._choice.refuse(reason)
+        if config.decode == "gpu" and device is None:
+            what = f"the images of camera {self._path} cannot be decoded on the GPU"
+            raise FinalError(what, why=reason, where=f"{self._where}.decode", fix="leave decode: out")
+        return None
+
+    def _on_processor(self, config: SourceStage) -> str:
+        """Return why the board's decoder does not get the camera's images; empty when it does."""
+        if config.decode == "cpu":
+            return "decode: cpu"
+        format_name = (config.format or "").lower()
+        if format_name not in USB_CODECS:
+            return f"format: is none of {', '.join(USB_CODECS)}"
+        return self._choice.refused or jetson_missing() or (missing_mjpeg() if format_name == "mjpeg" else "")
 
 
 class ModeChoice:

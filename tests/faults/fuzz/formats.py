@@ -33,6 +33,7 @@ from edgert.dataset.coco_file import read_annotations
 from edgert.dataset.labeled import class_numbers
 from edgert.errors import EdgertError
 from edgert.installation import data_folder
+from edgert.planner.simulation import Scenario, simulate
 from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.remote.link import read_line
 from edgert.runtime import announce
@@ -326,7 +327,6 @@ def _digested(content: bytes) -> bytes:
 
 
 _PLAN = "plan p.yaml --board {} --set models.m.precision=fp32 --profile profile.json"
-_SIMULATE = "simulate p.yaml --board orin-nx-16gb --mode 15W --duration 0.2 --set models.m.precision=fp32"
 _YAML = ("validate y.yaml", "run y.yaml --dry-run")
 
 
@@ -334,6 +334,18 @@ def _tried_pipeline(content: bytes) -> bool:
     """One of four is planned, too, which takes ten times as long."""
     more = ["plan y.yaml --board jetson-nano-4gb --mode MAXN"] if _one_of_four(content) else []
     return verbs(content, "y.yaml", (*_YAML, *more))
+
+
+def _tried_scenario(name: str, content: bytes) -> bool:
+    """Return whether a simulation takes a file of this content."""
+    path = Path("scenario.json")
+    path.write_bytes(content)
+    scenario, keys = Scenario(0.2, **{name: path}), ["models.m.precision=fp32"]
+    try:
+        simulate("p.yaml", board="orin-nx-16gb", mode="15W", scenario=scenario, overrides=keys)
+    except EdgertError:
+        return False
+    return True
 
 
 _JSON = mutate.mutated_json
@@ -373,12 +385,12 @@ FORMATS: Mapping[str, Format] = {
     "summary": Format(
         lambda: (seeds.summary(),),
         _JSON,
-        lambda content: verbs(content, "run.json", (f"{_SIMULATE} --stages run.json",)),
+        partial(_tried_scenario, "stages"),
     ),
     "trace": Format(
         lambda: (seeds.trace(),),
         mutate.mutated_lines,
-        lambda content: verbs(content, "t.jsonl", (f"{_SIMULATE} --trace t.jsonl",)),
+        partial(_tried_scenario, "trace"),
     ),
     "labels": Format(
         lambda: (seeds.annotations(),),

@@ -196,7 +196,7 @@ def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
     for seconds in (0.0, -1.0, float("nan")):
         with pytest.raises(ConfigError, match="cannot simulate") as caught:
             simulate(file, scenario=Scenario(seconds=seconds))
-        assert caught.value.where == "--duration"
+        assert caught.value.where == "seconds"
 
 
 def test_a_pipeline_without_models_is_refused(tmp_path: Path) -> None:
