@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from edgert.runtime import Segmentation as Segmentation
     from edgert.runtime import Summary as Summary
     from edgert.runtime import Text as Text
+    from edgert.single_model import Model as Model
     from edgert.stages.gallery import Gallery as Gallery
     from edgert.stages.source.user_memory import Buffer as Buffer
     from edgert.validation import Validation as Validation
@@ -119,6 +120,7 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.result_reader": "ResultTimeout Results",
     "edgert.runtime": "AnomalyMap Attributes Classification Crops DepthMap Detection Detections Embedding Frame "
     "Keypoints OutputImage Result Segmentation Summary Text",
+    "edgert.single_model": "Model",
     "edgert.stages.gallery": "Gallery",
     "edgert.stages.source.user_memory": "Buffer",
     "edgert.validation": "Validation validate",

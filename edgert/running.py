@@ -153,6 +153,7 @@ class Running:
         """Start all threads, once. Raises StageError for a pipeline that is called."""
         with self.turn:
             self.refuse_called("started")
+            self._refuse_closed()
             if not self.started:
                 self.started = True
                 for name in filter(lambda name: name.startswith("edgert"), [*logging.root.manager.loggerDict]):
@@ -196,6 +197,7 @@ class Running:
         node = Node(f"results of {', '.join(stages)}", CallbackSink(self.known(stages[0]), lambda result: None))
         with self.turn:
             self.refuse_called("listened to")
+            self._refuse_closed()
             skips = newest_only or self.assembly.live
             queue: tuple[int, Drop] = (1, "oldest") if skips else (_TAP_QUEUE, "never")
             producers = [self.assembly.listen(self.known(one), node, *queue) for one in stages]
@@ -317,6 +319,10 @@ class Running:
         if self.calling is not None:
             why, fix = "its stages run in the thread of whoever calls it", "make another Pipeline of the file"
             raise StageError(f"a pipeline that is called cannot be {done}", why=why, fix=fix)
+
+    def _refuse_closed(self) -> None:
+        if self.assembly.closed and not self.started:
+            raise StageError("this pipeline was closed", fix="make another Pipeline of the file")
 
     def _show(self) -> None:
         """Begin what runs beside the stages."""

@@ -175,15 +175,15 @@ def starter(
         asked = "as you asked" if is_own else "no decoder of edgert reads these outputs"
         note = f"{asked}: {stubs[0].module}.py is one to be filled in, and test_{stubs[0].module}.py tries it"
         made = replace(made, task_notes=(note,))
-    listed, labels_file = _listed(made), f"{path.stem}_labels.txt"
-    usual = "" if made.prior.declared.labels else _usual_list(made)
+    listed, labels_file = names_beside(made), f"{path.stem}_labels.txt"
+    usual = "" if made.prior.declared.labels else usual_list(made)
     labels = labels_file if listed else usual
     text = _text(os.path.relpath(path.absolute(), folder), path.stem, made, source, labels, is_usual=bool(usual))
     notes = (*made.task_notes, *([f"labels: {usual}, {_USUAL_LISTS[usual]}"] if usual else []), *made.input_notes)
     return Starter(text, notes, made.report, stubs[0] if stubs else None, listed, labels_file)
 
 
-def _listed(made: Inferred) -> tuple[str, ...]:
+def names_beside(made: Inferred) -> tuple[str, ...]:
     """Return class names of a file beside the model's, where they are those of its outputs."""
     declared = made.prior.declared
     return declared.labels if declared.named_beside and _fit(made, declared.labels) else ()
@@ -206,7 +206,7 @@ _USUAL_LISTS = {
 _LISTS_OF = {("detect", 80): "coco", ("classify", 1000): "imagenet"}
 
 
-def _usual_list(made: Inferred) -> str:
+def usual_list(made: Inferred) -> str:
     """Return the shipped list that a model without labels was probably trained on; empty for none."""
     task = made.setting.task
     verb, looks = verb_of(task), guesses(made.found.engine, None)

@@ -20,7 +20,10 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
     ("models and memory", "graph memory budget"),
     ("engines", "backend runtime placement"),
     ("stages and data", "stages report engine dataset evaluation wiring"),
-    ("pipelines", "quantization assemble videos result_reader running pipeline validation video_runs testing"),
+    (
+        "pipelines",
+        "quantization assemble videos result_reader running pipeline single_model validation video_runs testing",
+    ),
     ("tools", "tuner simulator planner compiler emulation exporter importer remote benchmark diagnosis inspect_model"),
     ("face", "cli __main__ __init__"),
 )
