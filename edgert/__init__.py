@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from edgert.evaluation.enroll import Enrolled as Enrolled
     from edgert.evaluation.enroll import enroll as enroll
     from edgert.exporter.export import Exported as Exported
+    from edgert.exporter.export import ExportOptions as ExportOptions
     from edgert.exporter.export import export as export
     from edgert.importer.conversion import from_torch as from_torch
     from edgert.inspect_model import BundleInspection as BundleInspection
@@ -106,7 +107,7 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.errors": "ArtifactError BudgetError BuildError CalibrationError ConfigError DeviceError EdgertError "
     "ModelError PlacementError StageError",
     "edgert.evaluation.enroll": "Enrolled enroll",
-    "edgert.exporter.export": "Exported export",
+    "edgert.exporter.export": "ExportOptions Exported export",
     "edgert.importer.conversion": "from_torch",
     "edgert.inspect_model": "BundleInspection DlaInspection Inspection inspect inspect_bundle",
     "edgert.pipeline": "Pipeline",

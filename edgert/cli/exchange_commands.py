@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -12,6 +12,7 @@ from edgert.cli.progress import build_progress, stop_on_signal, waiting
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
+    from edgert.exporter.export import Format
     from edgert.importer.conversion import Imported
 
 
@@ -175,20 +176,21 @@ def export(
 
         edgert export pipeline.yaml --board orin-nx-16gb --format onnx --form int8-qdq --target dla -o dla.onnx
     """
+    from edgert.exporter.export import ExportOptions
     from edgert.exporter.export import export as run
 
-    options: dict[str, Any] = {"format": format, "form": form, "target": target, "device": device}
+    options: dict[str, Any] = {"form": form, "target": target, "device": device, "max_batch": max_batch}
     with build_progress() as on_progress, stop_on_signal(on_progress.stop.set):
         made = run(
             source,
             output,
+            format=cast("Format", format),
             model=model,
-            max_batch=max_batch,
             board=board,
             tensorrt=trt,
+            options=ExportOptions(**options),
             overrides=overrides or (),
             on_progress=on_progress,
-            **options,
         )
     terminal.write_json({"files": [str(path) for path in made.files], "limitations": list(made.limitations)}, json)
     console = terminal.console(json, tables=False)

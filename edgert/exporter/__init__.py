@@ -1,5 +1,5 @@
 """``edgert export``: what was built, written for a Triton server, any ONNX runtime, or trtexec.
 
 export.export(source, output, format="triton") → Exported         a pipeline, bundle or ONNX file
-source.open_source(path) → Source → export.write_export(source, options) → Exported    several formats of one build
+source.open_source(path) → Source → export.write_export(source, request) → Exported    several formats of one build
 """

@@ -135,7 +135,24 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What is to be written; see :func:`export`."""
+    """What some formats leave open.
+
+    Attributes:
+        form: ONNX form, one of :data:`FORMS`; by default by the model's precision.
+        target: whose INT8 form, one of :data:`TARGETS`; ONNX Runtime's by default.
+        device: where Triton runs the models, ``cpu`` or ``gpu``; by default ``gpu`` where they were built for a board.
+        max_batch: of requests, for Triton; see :func:`~edgert.exporter.triton.batch_of`.
+    """
+
+    form: Form | None = None
+    target: Target | None = None
+    device: Device | None = None
+    max_batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """A checked request; see :func:`export`."""
 
     format: Format
     output: Path
@@ -161,12 +178,9 @@ def export(
     *,
     format: Format,
     model: str | None = None,
-    form: Form | None = None,
-    target: Target | None = None,
-    device: Device | None = None,
-    max_batch: int | None = None,
     board: str | None = None,
     tensorrt: str | None = None,
+    options: ExportOptions = ExportOptions(),
     overrides: Iterable[str] = (),
     on_progress: OnProgress | None = None,
 ) -> Exported:
@@ -180,12 +194,9 @@ def export(
         output: a folder; for ``onnx`` and a single model also a file that ends in ``.onnx``.
         format: ``triton``, ``onnx`` or ``trtexec``.
         model: name of the only model to export; all by default.
-        form: ONNX form, one of :data:`FORMS`; by default by the model's precision.
-        target: whose INT8 form, one of :data:`TARGETS`; ONNX Runtime's by default.
-        device: where Triton runs the models, ``cpu`` or ``gpu``; by default ``gpu`` where they were built for a board.
-        max_batch: of requests, for Triton; see :func:`~edgert.exporter.triton.batch_of`.
         board: name or file; of a pipeline its own by default. A bundle already has one.
         tensorrt: release; that of the board's usual JetPack by default.
+        options: what some formats leave open.
         overrides: ``key.path=value`` for a pipeline, as given to ``--set``.
         on_progress: called for everything that happens during a build, from several threads; what it raises ends it.
 
@@ -196,8 +207,7 @@ def export(
         BuildError: the format cannot take a model.
         EdgertError: the source cannot be read or built.
     """
-    options = ExportOptions(format, Path(output), form, target, device, max_batch)
-
+    request = ExportRequest(format, Path(output), options.form, options.target, options.device, options.max_batch)
     path = pipeline_path(str(source))
     with open_source(
         path,
@@ -205,23 +215,23 @@ def export(
         overrides=tuple(overrides),
         board=board,
         tensorrt=tensorrt,
-        check=lambda names, release: _check(options, path, names, release),
+        check=lambda names, release: _check(request, path, names, release),
         on_progress=on_progress,
     ) as opened:
-        return write_export(opened, options)
+        return write_export(opened, request)
 
 
-def write_export(source: Source, options: ExportOptions) -> Exported:
+def write_export(source: Source, request: ExportRequest) -> Exported:
     """Write the models of an open source. Raises as :func:`export`."""
-    _check(options, source.path, source.names, source.tensorrt)
-    return {"onnx": _onnx, "triton": _triton, "trtexec": _trtexec}[options.format](source, options)
+    _check(request, source.path, source.names, source.tensorrt)
+    return {"onnx": _onnx, "triton": _triton, "trtexec": _trtexec}[request.format](source, request)
 
 
-def _check(options: ExportOptions, path: Path, names: Sequence[str], tensorrt: str) -> None:
+def _check(request: ExportRequest, path: Path, names: Sequence[str], tensorrt: str) -> None:
     """Refuse known errors before anything is built.
 
     Args:
-        options: of the export.
+        request: what was requested.
         path: the file that was named.
         names: of its models.
         tensorrt: release on the board, ``"10.3.0"``; empty without one.
@@ -230,13 +240,13 @@ def _check(options: ExportOptions, path: Path, names: Sequence[str], tensorrt: s
         ConfigError: an option without a meaning for the format, several models for one file, or an unknown TensorRT.
     """
     for name in ("form", "target", "device", "max_batch"):
-        if getattr(options, name) is not None and name not in _OPTIONS[options.format]:
+        if getattr(request, name) is not None and name not in _OPTIONS[request.format]:
             option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} has no effect with --format {options.format}", fix=f"leave {option} out")
-    if options.format == "onnx" and options.output.suffix == ".onnx" and len(names) > 1:
+            raise ConfigError(f"{option} has no effect with --format {request.format}", fix=f"leave {option} out")
+    if request.format == "onnx" and request.output.suffix == ".onnx" and len(names) > 1:
         why, fix = ", ".join(names), "name a folder, or --model NAME"
         raise ConfigError(f"cannot write {len(names)} models to one file", why=why, fix=fix)
-    if options.format == "trtexec" and not tensorrt:
+    if request.format == "trtexec" and not tensorrt:
         fix = "--board NAME; edgert boards lists them"
         if is_bundle(path):
             fix = f"build it for a board: edgert build PIPELINE {fix}"
@@ -246,12 +256,12 @@ def _check(options: ExportOptions, path: Path, names: Sequence[str], tensorrt: s
         raise ConfigError("cannot tell which TensorRT the commands are for", why=why, where=str(path), fix=fix)
 
 
-def _onnx(source: Source, options: ExportOptions) -> Exported:
+def _onnx(source: Source, request: ExportRequest) -> Exported:
     written, limitations = [], list(source.around)
-    output = options.output
+    output = request.output
     for item in source.items:
         usual: Form = "int8-qdq" if ORT in item.forms else "fp16" if FP16 in item.forms else "float"
-        model = form_of(item, options.form or usual, options.target or "ort")
+        model = form_of(item, request.form or usual, request.target or "ort")
         path = output if output.suffix == ".onnx" else output / f"{item.name}.onnx"
         replace_bytes(path, to_bytes(model))
         check_written(path, item, model)
@@ -260,21 +270,21 @@ def _onnx(source: Source, options: ExportOptions) -> Exported:
     return Exported(tuple(written), tuple(limitations))
 
 
-def _triton(source: Source, options: ExportOptions) -> Exported:
-    device = options.device or ("cpu" if source.board == HOST else "gpu")
-    every = [one for item in source.items for one in served_of(item, device, options.max_batch)]
+def _triton(source: Source, request: ExportRequest) -> Exported:
+    device = request.device or ("cpu" if source.board == HOST else "gpu")
+    every = [one for item in source.items for one in served_of(item, device, request.max_batch)]
     files = {name: content for one in every for name, content in repository_part(one).items()}
     limitations = (*(f"{one.name}, {line}" for one in every for line in one.limitations), *source.around)
-    return Exported(_write(options.output, files), limitations)
+    return Exported(_write(request.output, files), limitations)
 
 
-def _trtexec(source: Source, options: ExportOptions) -> Exported:
+def _trtexec(source: Source, request: ExportRequest) -> Exported:
     commands = [one for item in source.items for one in commands_of(item, source.tensorrt)]
     limitations = [*dict.fromkeys(line for one in commands for line in one.limitations)]
     limitations += [f"{item.name}, {line}" for item in source.items for line in (*item.work, *dispatch_shares(item))]
     limitations += source.around
     files = {name: content for one in commands for name, content in one.members.items()}
-    written = _write(options.output, {**files, SCRIPT: script(commands, source.tensorrt, limitations).encode()})
+    written = _write(request.output, {**files, SCRIPT: script(commands, source.tensorrt, limitations).encode()})
     written[-1].chmod(0o755)
     return Exported(written, tuple(limitations))
 
