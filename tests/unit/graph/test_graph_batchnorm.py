@@ -233,3 +233,16 @@ def test_half_precision_keeps_its_type_and_overflow_is_refused() -> None:
 def test_no_layer_beside_it() -> None:
     model = make([node("Relu", ["x"], ["r"]), bn("r", "y")], {"x": [1, 4, 6, 6]}, {"y": None}, norm(4))
     assert applied(FOLD_BATCHNORM, model)[0] is model
+
+
+def test_a_norm_that_others_read_too_stays() -> None:
+    nodes = [bn("x", "n"), node("Conv", ["n", "w"], ["y"]), node("Relu", ["n"], ["z"])]
+    stored = {"w": weights(6, 4, 1, 1), **norm(4)}
+    model = make(nodes, {"x": [1, 4, 5, 5]}, {"y": None, "z": None}, stored)
+    assert applied(FOLD_BATCHNORM, model)[0] is model
+
+
+def test_a_norm_that_is_a_layers_weights_stays() -> None:
+    nodes = [bn("x", "n"), node("Conv", ["image", "n"], ["y"])]
+    model = make(nodes, {"x": [2, 4, 3, 3], "image": [1, 4, 5, 5]}, {"y": None}, norm(4))
+    assert applied(FOLD_BATCHNORM, model)[0] is model

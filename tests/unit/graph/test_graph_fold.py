@@ -178,3 +178,43 @@ def test_grids_of_anchor_points() -> None:
     folded, _ = applied(FOLD_CONSTANTS, model)
     assert ops(folded) == ["Add"]
     assert_same(model, folded)
+
+
+@pytest.mark.parametrize("step", [1, 2, -1, -2])
+@pytest.mark.parametrize(("start", "end"), [(0, 5), (-2, -9), (1, 99), (9, -99), (4, 0), (-99, 3)])
+def test_slices_clamp_as_the_standard_says(start: int, end: int, step: int) -> None:
+    stored_values = {
+        "all": np.arange(5),
+        **{name: np.array([n]) for name, n in zip("bes", (start, end, step), strict=True)},
+    }
+    nodes = [node("Slice", ["all", "b", "e", "", "s"], ["part"]), node("Cast", ["part"], ["f"], to=1)]
+    nodes += [node("ReduceSum", ["f"], ["sum"], keepdims=0), node("Add", ["x", "sum"], ["y"])]
+    model = make(nodes, {"x": [1]}, {"y": None}, stored_values)
+    folded, _ = applied(FOLD_CONSTANTS, model)
+    assert ops(folded) == ["Add"]
+    assert_same(model, folded)
+
+
+def test_the_size_of_a_dynamic_tensor_is_left_and_that_of_a_static_one_known() -> None:
+    for shape, left in ((["n", 3], ["Size", "Cast", "Add"]), ([2, 3], ["Add"])):
+        nodes = [node("Size", ["x"], ["s"]), node("Cast", ["s"], ["f"], to=1), node("Add", ["x", "f"], ["y"])]
+        folded, _ = applied(FOLD_CONSTANTS, make(nodes, {"x": shape}, {"y": None}))
+        assert ops(folded) == left
+
+
+def test_a_concatenation_larger_than_the_cap_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its operands together are as large as it: only the sum of all that one walk stores ends it."""
+    parts = {"a": weights(64, 8), "b": weights(64, 8, seed=1)}
+    nodes = [node("Concat", ["a", "b"], ["ab"], axis=0), node("MatMul", ["x", "ab"], ["y"])]
+    model = make(nodes, {"x": [1, 128]}, {"y": None}, parts)
+    assert ops(applied(FOLD_CONSTANTS, model)[0]) == ["MatMul"]
+    monkeypatch.setattr(fold_module, "TOTAL_CAP_BYTES", 4095)
+    assert ops(applied(FOLD_CONSTANTS, model)[0]) == ["Concat", "MatMul"]
+
+
+def test_what_is_up_to_a_mebibyte_is_stored() -> None:
+    for rows, left in ((512, ["Add"]), (513, ["Expand", "Add"])):
+        nodes = [node("Expand", ["one", "to"], ["many"]), node("Add", ["x", "many"], ["y"])]
+        stored_values = {"one": np.float32([[1]]), "to": np.array([rows, 512])}
+        model = make(nodes, {"x": [rows, 512]}, {"y": None}, stored_values)
+        assert ops(applied(FOLD_CONSTANTS, model)[0]) == left

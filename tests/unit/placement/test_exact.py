@@ -89,3 +89,26 @@ def test_conditions_and_counts_of_segments_are_kept() -> None:
     assert keeps(net, home, [Condition("latency", LATENCY, time_ms)], {})
     assert not keeps(net, home, [Condition("latency", LATENCY, 0.99 * time_ms)], {})
     assert not keeps(net, home, [], {"gpu": 0})
+
+
+def test_where_no_plain_placement_keeps_a_condition_a_mixed_one_is_found() -> None:
+    """On neither accelerator alone a network is within the energy; split at the right tensors it is."""
+    mixed = 0
+    for seed in range(12):
+        net = random_network(seed, 8)
+        every = Everything(net, GPU_DLA)
+        limit = [Condition("energy", ENERGY, float(every.energy_mj.min()) * 1.0001)]
+        if plain(net, GPU_DLA, LATENCY, limit, {}) is None:
+            found = exact(net, GPU_DLA, LATENCY, limit)
+            kept = every.energy_mj <= limit[0].most
+            assert found.cost == pytest.approx(every.latency_ms[kept].min(), rel=1e-6)
+            mixed += len(set(found.assignment)) == 2
+    assert mixed
+
+
+def test_a_bound_is_never_above_the_cost() -> None:
+    for seed in range(10):
+        every, _ = instance(seed)
+        found = exact(every.network, every.among, LATENCY)
+        assert found.cost == pytest.approx(every.latency_ms.min(), rel=1e-6)
+        assert found.bound <= found.cost and found.gap <= 1e-5

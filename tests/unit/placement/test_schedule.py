@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from edgert.errors import PlacementError
@@ -167,3 +168,18 @@ def test_a_dla_that_starts_often_has_less_time_for_frames() -> None:
     (flow,) = play(streams([net], placement, saturated=True), 5000).streams
     assert placement.value == pytest.approx(1e3 / 2.815, rel=0.002), "free starts would promise 1e3 / 2.4"
     assert flow.fps == pytest.approx(placement.value, rel=0.1)
+
+
+def test_a_stream_without_a_frame_in_time_has_no_latency() -> None:
+    (flow,) = play([Stream("a", (Replica((Step("gpu", 50.0),)),), 10.0)], 20.0).streams
+    assert flow.fps == 0 and np.isnan(flow.p50_ms) and np.isnan(flow.p99_ms)
+
+
+def test_quantiles_are_those_of_the_frames() -> None:
+    """Two streams on one accelerator: of the short one's frames, one in four waits behind a long one."""
+    long = Stream("long", (Replica((Step("gpu", 30.0),)),), 10.0)
+    short = Stream("short", (Replica((Step("gpu", 1.0),)),), 40.0, start_ms=1.0)
+    flow = play([long, short], 10_000).streams[1]
+    waits = [30.0, 5.0 + 1.0, 1.0, 1.0]  # at 1, 26, 51 and 76 ms of every 100; the long one runs from 0 to 30
+    assert flow.p50_ms == pytest.approx(np.percentile(np.repeat(waits, 90), 50), abs=0.01)
+    assert flow.p99_ms == pytest.approx(30.0)

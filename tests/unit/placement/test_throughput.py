@@ -15,7 +15,7 @@ from edgert.placement.engine_selection import EngineSelector
 from edgert.placement.problem import Cost, Edge, Network, Unit
 from edgert.placement.run_load import accelerators, preferring, use
 from edgert.placement.solver import solve
-from edgert.placement.throughput import Resources, blend, classed
+from edgert.placement.throughput import Column, Resources, blend, classed
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, random_network
 
 optimize = pytest.importorskip("scipy.optimize", reason="scipy, the solvers' engine, is not installed")
@@ -200,3 +200,35 @@ def test_beside_one_that_fits_it_is_refused_too() -> None:
     nets = [striped(8), random_network(3, 4, among=GPU_DLA, name="other", rate_hz=10.0)]
     with pytest.raises(PlacementError, match="keep all limits"):
         solve(nets, "throughput", Limits(loadables={"dla0": 3}))
+
+
+def test_on_one_accelerator_the_rate_is_that_of_its_time() -> None:
+    net = random_network(3, 6, among=("gpu",), rate_hz=20.0)
+    found = blend([net], Resources.of([net], Limits()), gap=1e-9)
+    time_s = use(net, ("gpu",) * 6).busy_ms["gpu"] / 1e3
+    assert found.multiplier == pytest.approx(1 / (20.0 * time_s)) and found.gap <= 1e-9
+
+
+def test_whole_networks_on_each_accelerator_are_among_the_placements() -> None:
+    nets = pair_of(4, 12)
+    found = blend(nets, Resources.of(nets, Limits()))
+    considered = {(column.network, column.assignment) for column in found.columns}
+    for index, net in enumerate(nets):
+        assert {(index, preferring(net, (name, "gpu"))) for name in ("gpu", "dla0")} <= considered
+    busy = sum(rate * resources for rate, resources in zip(found.runs_hz, _shares(found.columns, nets), strict=True))
+    assert np.max(busy) <= 1 + 1e-6  # no accelerator has more to do than there is time
+
+
+def _shares(columns: Sequence[Column], nets: Sequence[Network]) -> list[np.ndarray]:
+    """The share of each resource's second that a run of each column takes."""
+    resources = Resources.of(nets, Limits())
+    return [resources.used(column.use) for column in columns]
+
+
+def test_the_price_of_a_run_is_what_it_takes_of_each_resource() -> None:
+    nets = pair_of(5, 6)
+    resources = Resources.of(nets, Limits(traffic_bytes_s=1e9))
+    run = use(nets[0], preferring(nets[0], ("dla0", "gpu")) or ())
+    worth = [2.0, 3.0, 5.0]
+    assert len(resources.amounts) == 3
+    assert run.cost(resources.price(worth)) == pytest.approx(float(resources.used(run) @ worth))

@@ -98,3 +98,18 @@ def test_to_bgr_is_counted() -> None:
     counter = Counter()
     image = frame_of(16, 8, "nv12", counter=counter).to_bgr()
     assert (counter.read().copies, counter.read().bytes_copied) == (1, image.nbytes)
+
+
+@pytest.mark.parametrize("form", ["i420", "nv12"])
+@pytest.mark.parametrize(("height", "width"), [(24, 40), (25, 61)])
+def test_planes_are_scaled_each_to_its_own_size(form: PixelFormat, height: int, width: int) -> None:
+    """Slow changes over the image survive the scaling: every pixel is near to its place in the large image."""
+    rows, columns = np.mgrid[0:48, 0:64].astype(np.float64)
+    y = (60 + 2 * rows + columns).astype(np.uint8)
+    u, v = (100 + rows[::2, ::2]).astype(np.uint8), (100 + columns[::2, ::2] / 2).astype(np.uint8)
+    frame = frame_of(64, 48, form, pixels=(y, u, v) if form == "i420" else (y, np.stack([u, v], axis=-1)))
+    out = np.zeros((height, width, 3), np.uint8)
+    bgr_into(frame, out)
+    at_row = np.clip(((np.arange(height) + 0.5) * 48 / height - 0.5).round().astype(int), 0, 47)
+    at_column = np.clip(((np.arange(width) + 0.5) * 64 / width - 0.5).round().astype(int), 0, 63)
+    assert np.abs(out.astype(float) - reference(frame)[at_row][:, at_column]).max() <= 12

@@ -105,3 +105,26 @@ def test_a_crop_keeps_what_belongs_to_the_frame() -> None:
     crop = frame.crop(3, 3, 9, 9)
     assert (crop.stream, crop.index, crop.timestamp_ns, crop.media_ns, crop.color) == ("door", 7, 5, 6, color)
     assert crop.region == (2, 2, 10, 10)
+
+
+class OnGpu:
+    """What says of itself that it is memory of a GPU."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        return {}
+
+
+def test_a_frame_is_where_its_planes_are() -> None:
+    assert not frame_of().is_on_gpu
+    there = frame_of(pixels=(OnGpu(),))  # type: ignore[arg-type]
+    assert there.is_on_gpu
+    assert not frame_of(pixels=(object(),)).is_on_gpu  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", PLANES)
+def test_a_crop_of_planes_has_its_part_of_each(form: PixelFormat) -> None:
+    frame = frame_of(40, 30, form)
+    crop = frame.crop(6, 4, 16, 10)
+    assert [plane.shape for plane in crop.planes] == planes_of(form, 10, 6)
+    assert (crop.planes[1] == frame.planes[1][2:5, 3:8]).all()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgert.policy import Join
+from edgert.policy import Join, join_of, most_under_way
 from edgert.runtime import Result
 from edgert.runtime.node import merged
 from tests.helpers.stages import frame, result
@@ -150,3 +150,17 @@ def test_exactly_the_frames_that_every_branch_delivers_come_through_in_order(
 def _release(results: Sequence[Result]) -> None:
     for item in results:
         item.frame.lease.release()
+
+
+def test_results_under_way_are_those_of_every_edge_or_of_the_slowest_twice() -> None:
+    """An edge has what is under way to its producer, the one that the producer works on, and what it holds."""
+    assert most_under_way([], joins=False) == 0
+    assert most_under_way([(2, 3)], joins=False) == most_under_way([(2, 3)], joins=True) == 6
+    assert most_under_way([(2, 3), (0, 1)], joins=False) == 6 + 2
+    assert most_under_way([(2, 3), (0, 1)], joins=True) == 2 * 6
+
+
+def test_only_parts_of_the_same_frames_are_joined() -> None:
+    other = frozenset({"other"})
+    assert join_of([CAM, other], 4, merged) is None and join_of([CAM], 4, merged) is None
+    assert join_of([CAM, CAM | other], 4, merged) is not None

@@ -119,3 +119,30 @@ def test_they_are_guessed() -> None:
     assert str(guess(maps, ["a", "b", "c"], (3, 640, 640), None)[0]) == "detect: yolo-raw"
     people = guess([(12, 34, 60), (3, 34, 60)], ["output_bbox/BiasAdd", "output_cov/Sigmoid"], (3, 544, 960), 3)
     assert str(people[0]) == "detect: detectnet" and people[0].classes == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("yolov5", "[10,13, 16,30, 33,23] [30,61, 62,45, 59,119] [116,90, 156,198, 373,326]"),
+        ("yolov7", "[12,16, 19,36, 40,28] [36,75, 76,55, 72,146] [142,110, 192,243, 459,401]"),
+        (
+            "yolov5-p6",
+            "[19,27, 44,40, 38,94] [96,68, 86,152, 180,137] [140,301, 303,264, 238,542] [436,615, 739,380, 925,792]",
+        ),
+    ],
+)
+def test_anchors_are_those_of_the_authors_files(name: str, file: str) -> None:
+    """A cell of zeros is a box of the anchor's own size around the middle of the cell."""
+    levels = [[float(side) for side in part.strip("[] ").split(",")] for part in file.split("] [")]
+    strides = [8 * 2**level for level in range(len(levels))]
+    maps = [np.full((3, 384 // stride, 640 // stride, 6), -20, np.float32) for stride in strides]
+    for level, sides in enumerate(levels):
+        for anchor in range(3):
+            made = [one.copy() for one in maps]
+            made[level][anchor, 2, 3] = (0, 0, 0, 0, 20, 20)
+            (box,) = Detector(YoloRaw(anchors=name))(made, identity((640, 384))).boxes
+            center = np.array([3.5, 2.5]) * strides[level]
+            half = np.array(sides[2 * anchor : 2 * anchor + 2]) / 2
+            expected = np.clip([*(center - half), *(center + half)], 0, [640, 384, 640, 384])
+            assert box == pytest.approx(expected, abs=0.01)
