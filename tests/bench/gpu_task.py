@@ -17,7 +17,7 @@ NEAR = 1.25
 """Scores of a class are alike that are no more times apart: as far as engines in FP16 are that add products in another
 order and precision. A classifier of the races has logits that differ by about 1 from image to image; a factor of 1.25
 is a difference of 0.22. Sums of 16 products that are rounded to FP16 on the way move logits by 0.02 (standard
-deviation), frames that are a pixel aside by 1 (test_gpu_peers_torch.py)."""
+deviation), frames that are a pixel aside by 1."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from edgert.cli import app
 GROUP: Any = typer.main.get_command(app)
 LEAST_WORDS = 4
 EXIT_USAGE = 2
-FORMER = ("--tensorrt", "--image", "--image", "--html", "--for", "--seconds")
 
 
 def parameters() -> list[tuple[str, Any]]:
@@ -75,10 +74,6 @@ def test_a_value_has_a_name(verb: str, one: Any) -> None:
     is_option = one.opts[0].startswith("-")
     assert one.metavar or (is_option and one.is_flag), f"{verb} {one.opts}"
     assert "<" not in (one.metavar or "")
-
-
-def test_former_names_are_gone() -> None:
-    assert [name for name in FORMER if name in options()] == []
 
 
 def test_a_default_is_shown() -> None:
