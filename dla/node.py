@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 Answer = Literal["yes", "no", "verify"]
 Form = Literal["int8", "lookup", "fp16", "none"]
-"""Way in which a node runs in an INT8 build: on integers; with integers in and out, but computed in FP16 by a lookup
-table; in FP16; or not on the DLA at all."""
+"""Way in which a node runs in an INT8 build. It is on integers, with integers in and out but computed in FP16 by a
+lookup table, in FP16, or not on the DLA."""
 _FORMS: tuple[Form, ...] = ("int8", "lookup", "fp16", "none")
 FOLDED = "folded"
 """Rule of a node that becomes no layer: it costs nothing, wherever its neighbors run."""

@@ -1,4 +1,4 @@
-"""Every error edgert raises on purpose.
+"""Every error edgert raises on purpose::
 
     EdgertError
     ├── ConfigError        the pipeline file

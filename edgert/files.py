@@ -21,7 +21,7 @@ from edgert.errors import ArtifactError, cause
 log = logging.getLogger("edgert.files")
 
 _STALE_S = 3600.0
-"""Age from which a half-written entry is taken for one that nobody writes any more."""
+"""Age from which a partly written entry counts as abandoned."""
 
 
 def cache_folder() -> Path:

@@ -108,7 +108,7 @@ def wheel(version: str) -> str:
 
 
 CHECKPOINTS = (".pt", ".pth", ".ckpt")
-"""Endings of files that PyTorch saved and that hold a pickle, which is a program and is never read here."""
+"""Endings of PyTorch's files with a pickle, which is a program and is never read here."""
 
 
 def export_first(path: str) -> str:

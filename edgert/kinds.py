@@ -179,7 +179,7 @@ OWN_BACKENDS = {
     "tensorrt": "edgert.backend.tensorrt.trt_backend:TrtBackend",
     "null": "edgert.backend.null:NullBackend",
 }
-"""Here, as everything in ``edgert.backend`` is slow to import."""
+"""Backends of edgert, listed here because everything in ``edgert.backend`` is slow to import."""
 BACKENDS = Registry("backend", "edgert.backends", "edgert.kinds:OWN_BACKENDS", {"name": str}, ("compile",))
 _READS = ("fits", "check", "__call__")
 DECODERS: Mapping[str, Registry] = {
@@ -198,7 +198,7 @@ DECODERS: Mapping[str, Registry] = {
         ("anomaly", {}, _READS),
     )
 }
-"""By task: each of a detector's decoders reads boxes, all others the whole record."""
+"""Registries by task: a detector's decoders return boxes, others the complete record."""
 REGISTRIES = (SOURCES, STAGES, SINKS, *DECODERS.values(), TRACKERS, BACKENDS)
 
 

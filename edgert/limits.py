@@ -120,4 +120,4 @@ TABLE = (
         "its length is announced, and waited for in memory",
     ),
 )
-"""What, at most how much, and why."""
+"""Rows: subject, limit, reason."""

@@ -17,23 +17,22 @@ Drop = Literal["oldest", "newest", "never"]
 """What a full queue loses; ``never``: nothing, its producer waits instead."""
 
 OnError = Literal["stop", "restart", "drop", "log"]
-"""What becomes of a stage that fails: the pipeline ends; it is closed and opened again; it is closed for good, and the
-others go on; or what it worked on is lost, and it goes on itself."""
+"""Effect of a failing stage. The pipeline ends; the stage is closed and opened again; it is closed for good while other
+stages continue; or its result is lost and it continues."""
 
 Reads = Literal["nothing", "drawn", "host", "anywhere"]
-"""Which pixels a stage looks at: none; the image that was drawn before it, on the host; those of the frame, on the
-host; or these, be they on a GPU or not."""
+"""Pixels that a stage reads: none, the image drawn before it on the host, those of the frame on the host, or these on
+the host or a GPU."""
 
 Offer = Literal["added", "dropped", "full"]
-"""There is one more for the consumer; something was lost, this item or one that waited; or nothing happened, and the
-producer has to wait for room."""
+"""Result of an offer: one more item waits, an item was lost, or the producer must wait for room."""
 
 _USER_HELD = 16
-"""Results that a user's stage may collect, to pass several on at once, without a join giving their frames up."""
+"""Results that a user's stage may collect before a join gives their frames up."""
 _LEARNING_RATE = 0.1
-"""Of learning how fast a file goes by itself, per frame."""
+"""Weight of one frame in the learned speed of a file."""
 _UNLIMITED_FRAMES = 8
-"""Frames of a file that go as fast as they can, whatever the share, to learn from."""
+"""Frames of a file that pass at full speed, to learn from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +271,7 @@ def run_sizes(rows: int, dynamic: bool) -> tuple[int, ...]:
 
 
 _LONGEST_PAUSE = 1024
-"""Batches between two tries to fill one, where none could be filled: what that costs is then spread over as many."""
+"""Most batches between two tries to fill one, which spreads the cost of a failed try."""
 
 
 class Batcher(Generic[T]):

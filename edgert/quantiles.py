@@ -8,7 +8,7 @@ import numpy as np
 AT = (0.0, 0.01, *(number / 20 for number in range(1, 20)), 0.98, 0.99, 0.995, 1.0)
 """The places of the quantiles, from the shortest time to the longest; closer together above 0.98, for a p99."""
 Quantiles = tuple[float, ...]
-"""The quantile at each of :data:`AT`, 1.0 at the half; empty where nobody measured them."""
+"""The quantile at each of :data:`AT`, 1.0 at the half; empty without measurements."""
 
 
 def quantiles_of(times: Sequence[float]) -> Quantiles:

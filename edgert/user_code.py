@@ -114,8 +114,8 @@ def _nothing(name: str, where: str) -> None:
 
 
 before: Callable[[str, str], None] = _nothing
-"""Called with the name of each module and what asks for it, before any of its code runs; it may refuse by raising a
-ConfigError. The command line shows the names, and refuses under ``--no-code``."""
+"""Called with a module's name and what needs it, before its code runs; it may raise a ConfigError. The command line
+shows the names, and refuses under ``--no-code``."""
 
 
 def load_module(name: str, where: str, search: Path | None = None) -> ModuleType:
@@ -263,7 +263,7 @@ def _names(scope: ast.AST) -> Iterator[str]:
 # Where the user's own code is at work, or failed.
 
 _own = set[str]()
-"""Folders of modules that were loaded from here, which may stand among the installed packages."""
+"""Folders of modules that were loaded from here, which may be among the installed packages."""
 
 
 def place_of(error: BaseException) -> str:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VideoResult:
-    """What came of one video.
+    """The result of one video.
 
     Attributes:
         path: of the video.
-        state: ``ok``; ``before``: an earlier run was done with it; ``damaged``: it cannot be played, or not to its end;
+        state: ``ok``; ``before``: an earlier run finished it; ``damaged``: it cannot be played to its end.
             ``incomplete``: a stage that may fail was down at its end.
         why: it is damaged or incomplete.
         frames: that the last stages took.
@@ -53,10 +53,10 @@ class VideoResult:
 
 
 _LOOK_S = 0.2
-"""How often the thread that waits looks for a signal: another thread may have got it, but Python's main thread runs the
-handler."""
+"""Seconds between two checks for a signal: another thread may have got it, but Python's main thread runs the handler.
+"""
 OnResult = Callable[[VideoResult, int, int], object]
-"""Called with what came of a video, how many of the videos are done, and how many there are."""
+"""A function of a video's result, the number of finished videos, and of all."""
 
 
 class VideoRuns:

@@ -25,8 +25,7 @@ from edgert.installation import CHECKPOINTS, export_first
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10))})
-"""Names of devices on Windows, whatever stands behind their dot:
-https://learn.microsoft.com/windows/win32/fileio/naming-a-file."""
+"""Names of devices on Windows, with any suffix: https://learn.microsoft.com/windows/win32/fileio/naming-a-file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ log = logging.getLogger("edgert.backend")
 
 Array = npt.NDArray[Any]
 RunOnce = Callable[[], Mapping[str, Array]]
-"""Runs a model once on inputs that it was given: output → array of the caller's own."""
+"""A function that runs a model once on inputs given before: output → the caller's own array."""
 Shapes = Mapping[str, tuple[int, ...]]
 """Input name → static shape."""
 
@@ -87,16 +87,16 @@ class Tuning:
 
     Attributes:
         optimization: ``all``; ``extended`` without its own tensor layouts; ``basic`` without its operators; ``none``.
-        spinning: threads wait for their next piece of work without going to sleep; ``runs``: but not from one run to
-            the next; ``auto``: True here, as who knows the sources has decided before.
+        spinning: threads wait for their next piece of work without sleeping; ``runs``: only within a run; ``auto``:
+            True at this point, because the pipeline has decided before.
         arena: reuses the memory of one run for the next.
         shared_arena: that memory is shared with every other engine that has this set; given back when the process ends.
-        prepacking: a second copy of the weights, in the order in which kernels read them.
-        balance: hands out work in ever smaller pieces, for cores that are not equally fast.
+        prepacking: keeps a second copy of the weights, in the order in which kernels read them.
+        balance: divides work into ever smaller pieces, for cores of unequal speed.
         parallel: runs branches of the model at the same time.
         channels_last: on a GPU, kernels for NHWC tensors, where cuDNN has them.
-        conv_search: on a GPU, how cuDNN's convolutions are chosen: ``heuristic`` asks cuDNN; ``exhaustive`` has it
-            look longer at every start (up to ONNX Runtime 1.19: runs them all).
+        conv_search: on a GPU, how cuDNN's convolutions are chosen: ``heuristic`` asks cuDNN; ``exhaustive`` has it look
+            longer at every start (up to ONNX Runtime 1.19: runs them all).
         tf32: on a GPU, float32 numbers are multiplied with 10 bits of their fraction.
     """
 
@@ -113,7 +113,7 @@ class Tuning:
 
 
 DEFAULT_TUNING = Tuning()
-"""What edgert does by default."""
+"""The default tuning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Replicated:
 log = logging.getLogger("edgert.backend")
 CompiledT = TypeVar("CompiledT")
 _REFUSALS = (BuildError, DeviceError, ModelError, PlacementError)
-"""What makes the next engine be tried. Anything else is no engine's fault."""
+"""Errors after which the next engine is tried. Any other is not the engine's fault."""
 
 
 @dataclass(frozen=True, slots=True)

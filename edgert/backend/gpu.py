@@ -19,8 +19,8 @@ from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import Block, CudaDevice, Stream
 
 OnHost = Literal["all", "outputs", "none"]
-"""Which of its tensors a session is made for on the host, too: those that the host fills and reads in every run. The
-others' memory is the GPU's own; their host side is made when it is asked for."""
+"""Tensors of a session with host memory, too: those that the host writes or reads in every run. Other tensors get their
+host side on first use."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ class GpuEngine(Engine, Protocol):
 
 
 _NICE = 10
-"""Of the thread that makes an engine faster: frames come before it where there are too few cores for both."""
+"""Nice value of the background thread: frames come first where cores are scarce."""
 
 log = logging.getLogger("edgert.backend")
 

@@ -27,10 +27,10 @@ from edgert.placement.cutting import Part, cut, partition
 from edgert.placement.profile import MAX_GAP, MeasuredTransition, Profile, ProfiledUnit, Whole, tensor_bytes
 
 _CUTS = 4
-"""Places where a model is cut in two to see what cutting costs."""
+"""Places where a model is cut in two to measure the cost of a cut."""
 _ROUNDS = 6
-"""On a shared machine a neighbor slows a core for seconds at a time, by half and more. The fastest of several rounds
-is that of a machine left alone, which is what a profile is about; company of our own is in all rounds alike."""
+"""Rounds of a measurement. On a shared machine a neighbor slows a core for seconds, by half and more. The fastest of
+several rounds is that of an idle machine, which a profile describes."""
 
 
 def machine_identity() -> dict[str, str]:

@@ -169,7 +169,7 @@ def _frames(clip: Path, counter: Counter) -> Iterator[Any]:
 
 CLIP_FRAMES = 90
 _QUICK_S = 2.0
-"""For an engine with each number of threads; five runs are made in any case."""
+"""Seconds for an engine with each number of threads; it runs five times in any case."""
 
 
 def bench(target: Path, quick: bool = False) -> Iterator[Figure]:

@@ -80,11 +80,11 @@ class Budget:
     Attributes:
         power_w: averaged over a second.
         latency_ms: p99 from capture to sink.
-        memory_bytes: of the process. No setting frees any, since only engines that are loaded are used; memory is
-            planned before the start, and only reported, or a reason to stop, when it grows beyond the budget later.
+        memory_bytes: of the process. No setting frees any, since all engines stay loaded. Memory is planned before the
+            start; later growth beyond the budget is only reported, or stops the pipeline.
         margin_c: degrees to stay below the temperature at which the hardware throttles.
         when_exceeded: warn, choose another setting, or end the pipeline.
-        unit: of ``power_w``: ``W``, or ``cores`` where CPU time stands in for watts.
+        unit: of ``power_w``: ``W``, or ``cores`` where CPU time replaces watts.
     """
 
     power_w: float | None = None
@@ -230,8 +230,7 @@ class State:
         overloaded: how many looks in a row queues were full, or lost results.
         exceeded_ns: since when a budget is exceeded; None: it is kept.
         was_reported: whether it was reported.
-        tried: indices of settings whose own error is known, and ``failures``: how often any had to be left; both of
-            ``records``, stored here as every setting is judged by them at every look.
+        tried: indices of settings whose own error is known, from ``records``.
     """
 
     index: int

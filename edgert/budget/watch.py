@@ -35,11 +35,10 @@ ALLOWED_PATIENCE = replace(
     wary=0.0,
     own_error=0.15,
 )
-"""The same beside a CPU token bucket, which keeps the budget frame by frame: fewer go on where frames cost more. Cores
-change their speed by up to half for seconds, here and on boards that throttle: what comes and goes like that is left to
-the bucket, and only what lasts and is more changes the setting. Half the frames take about half the CPU time: what is
-mispredicted is what a frame costs, which is the same in every setting. So a rise that met a slow core says little
-against the setting."""
+"""The same beside a CPU token bucket, which keeps the budget frame by frame by passing fewer frames. Cores change their
+speed by up to half for seconds. The bucket handles such changes, and only larger, lasting ones change the setting. Half
+the frames take about half the CPU time. A wrong prediction is about the cost of a frame, which is the same in every
+setting. So a rise that met a slow core says little against the setting."""
 VARIANT_PATIENCE = replace(ALLOWED_PATIENCE, over=-0.2, surge=0.2, spare_down=-0.1, spare_known=-0.1, spare_new=-0.1)
 """The same where a smaller model is at hand: all frames of that one are worth more than two thirds of the larger."""
 _LEAST_SHARE = 0.05  # of granted frames: from fewer, what all would take cannot be estimated

@@ -143,8 +143,8 @@ PIPELINE = "pipeline.yaml"
 _FREE_BYTES = 64 * 2**20
 """Space that must be free on the disk before a build begins."""
 _BASE_BYTES, _PER_MODEL_BYTE = 400 * 2**20, 12
-"""Memory for the steps of one model: a base for the libraries, and bytes per byte of the model at most, as it is held
-as bytes, message, arrays and session before and after a step."""
+"""Memory for the steps of one model: a base for the libraries, and bytes per byte of the model. It is held as bytes,
+message, arrays and session before and after a step."""
 
 
 @dataclass(frozen=True, slots=True)

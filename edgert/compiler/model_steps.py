@@ -31,10 +31,10 @@ NEGLIGIBLE = 1e-6
 """A difference below this is none, however small the outputs are: probabilities that are all but 0 differ by much of
 themselves without any visible effect."""
 TOLERANCE: Mapping[str, float] = {"float": 1e-3, "fp16": 2e-2, "ort": 0.7, "gpu": 0.7, "dla": 0.7}
-"""Form → how far its outputs may be from the reference: the root of the mean squared difference over that of the
-reference, over all outputs and images. Of INT8 only noise of at most half the power of the signal is required
-(3 dB): YOLOX-nano for the DLA, calibrated on 16 photos, has 0.43, while outputs that have nothing to do with the
-reference have 1.0 and more. It is a check of the build, not of accuracy, which ``accuracy:`` holds to labels."""
+"""Form → largest RMS difference of its outputs from the reference's, over the reference's RMS, over all outputs and
+images. For INT8 the noise must have at most half the signal's power (3 dB). YOLOX-nano for the DLA, calibrated on 16
+photos, has 0.43, while unrelated outputs have 1.0 and more. It is a check of the build. Accuracy is checked by
+``accuracy:`` with labels."""
 _PROOFS = 2
 _BOARD_BATCH = (
     "a bundle for a board has models of one size, as a DLA must: with more frames in batch than that size has, it will "

@@ -262,13 +262,13 @@ def load_pipeline(path: PipelineSource, overrides: Iterable[str] = ()) -> Pipeli
     """Read and check a pipeline file; open no model, touch no hardware, run no code but that under ``ops:``.
 
     Args:
-        path: the YAML file, to which paths in it are relative; or the name of a shipped pipeline, such as ``hello``; or
-            a mapping with the same keys, in which paths are relative to the current folder. A pipeline that is loaded
-            already is returned as it is.
-        overrides: ``key.path=value``, as given to ``--set``; not for a pipeline that is loaded already.
+        path: the YAML file, or the name of a shipped pipeline, such as ``hello``; paths in it are relative to the file.
+            A mapping with the same keys has paths relative to the current folder. A loaded pipeline is returned
+            unchanged.
+        overrides: ``key.path=value``, as given to ``--set``; not for a loaded pipeline.
 
     Raises:
-        ConfigError: with the key, and the line of a file, of the first mistake; all further ones are in ``others``.
+        ConfigError: with key and line of the first mistake; further ones are in ``others``.
     """
     return read_pipeline(path, overrides)
 

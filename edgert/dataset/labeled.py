@@ -1,4 +1,4 @@
-"""Images with their ground truth, found by the layout of a path.
+"""Images with their ground truth, found by the layout of a path::
 
     x.json          COCO annotations; images in a folder x, or images, or beside the file
     annotations/    COCO as it is unpacked; _annotations.coco.json in valid, as Roboflow exports it

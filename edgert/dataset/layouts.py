@@ -1,6 +1,6 @@
 """Readers of boxes in other formats than COCO's: YOLO folders and data.yaml, Pascal VOC, MOT sequences.
 
-Each reader returns the contents of a COCO annotation file (:class:`Annotated`), and the folder of its images.
+Each reader returns the contents of a COCO annotation file (:class:`Annotated`), and the folder of its images::
 
     data.yaml                        https://docs.ultralytics.com/datasets/detect: path, train, val, test, names; a
                                      split is a folder, a text file with one image per line, or a list of these

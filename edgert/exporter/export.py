@@ -34,7 +34,7 @@ Target = Literal["ort", "gpu", "dla"]
 FORMS: tuple[Form, ...] = get_args(Form)
 TARGETS: tuple[Target, ...] = get_args(Target)
 _TOLERANCE: Mapping[Form, float] = {"fp16": TOLERANCE["fp16"], "fit": REWRITE_TOLERANCE}
-"""Form that is made here → how far its outputs may be from the float model's."""
+"""Form → largest difference of its outputs from the float model's."""
 
 
 def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
@@ -117,7 +117,7 @@ Format = Literal["triton", "onnx", "trtexec"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SCRIPT = "build.sh"
 _OPTIONS = {"onnx": ("form", "target"), "triton": ("device", "max_batch"), "trtexec": ()}
-"""Format → the options that it has a use for."""
+"""Format → its options."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def _scalar(value: Word | str | bool | int) -> str:
 Device = Literal["cpu", "gpu"]
 DEVICES: tuple[Device, ...] = get_args(Device)
 USUAL_BATCH = 4
-"""Triton's own for a model that can be batched and gives no limit: "Auto-Generated Model Configuration"."""
+"""Triton's default for a model with a batch and no limit: "Auto-Generated Model Configuration"."""
 _TYPES = {
     **{f"{kind}{bits}": f"TYPE_{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
     "float16": "TYPE_FP16",

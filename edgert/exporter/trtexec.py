@@ -28,13 +28,13 @@ from edgert.graph import Model, TensorSpec, inputs, load, outputs
 from edgert.quantization.scheme.trt_scheme import is_sayable, layer_precisions
 
 LONGEST = 131_071
-"""Bytes that Linux lets one argument have, MAX_ARG_STRLEN less its end: ``man 2 execve``."""
+"""Most bytes of one argument on Linux, MAX_ARG_STRLEN less its end: ``man 2 execve``."""
 _LAYOUTS = {"LINEAR": "chw"}
-"""Those that trtexec does not call what TensorRT does, in small letters."""
+"""Layouts whose names in trtexec are not TensorRT's in lower case."""
 _NEW_LAYOUTS = {"HWC16": 11}
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "int32": "int32"}
 _NEW_DTYPES = {"int64": "int64", "bool": "bool", "uint8": "uint8"}
-"""From 10 on."""
+"""Types from 10 on."""
 _POOLS = {
     "WORKSPACE": "workspace",
     "DLA_MANAGED_SRAM": "dlaSRAM",

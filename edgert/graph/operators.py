@@ -37,12 +37,10 @@ Kind: TypeAlias = Literal[
 """
 
 Values: TypeAlias = Literal["same", "some", "picked", "mean", "smaller", "new"]
-"""Relation of the values of the (first) output to those of the data inputs (:func:`data_of`); each includes the next:
-
-``same``: every one of them once; ``some``: those of one input; ``picked``: each is one of them; ``mean``: each lies
-between the least and the largest, or 0; ``smaller``: none is larger in magnitude than the largest; ``new``: no such
-relation.
-"""
+"""Relation of the (first) output's values to those of the data inputs (:func:`data_of`). Each includes the next.
+``same``: every one of them once. ``some``: those of one input. ``picked``: each is one of them. ``mean``: each lies
+between the least and the largest, or 0. ``smaller``: none is larger in magnitude than the largest. ``new``: no such
+relation."""
 
 Work: TypeAlias = Literal["", "conv", "transposed", "gemm", "matmul", "einsum", "recurrent"]
 """Formula that counts multiply-adds, in :mod:`edgert.graph.count`."""

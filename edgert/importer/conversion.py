@@ -98,8 +98,8 @@ def _unknown(path: Path) -> ModelError:
 # How far a converted model is from its source, output by output.
 
 TOLERANCE = 1e-3
-"""An output may differ by so much of its largest value: float32 sums in another order differ by some 1e-5 of it, a
-conversion that is wrong by far more."""
+"""Largest difference of an output, over its largest value. Float32 sums in another order differ by some 1e-5, a wrong
+conversion by far more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _compare(name: str, wanted: worker.Array, made: worker.Array, source: str) -
 
 
 OPSET = 18
-"""The oldest that PyTorch's exporter writes; TensorRT 10.3 and all later ones read it."""
+"""The oldest opset of PyTorch's exporter; TensorRT 10.3 and later read it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,8 @@ class Counter:
 
 U8 = npt.NDArray[np.uint8]
 SETTLED = 48
-"""Buffers of one size that a pipeline may well hold at a time: four batches of eight between a source and whoever looks
-at the frames of results, and queues."""
+"""Buffers of one size that a pipeline may hold at a time: four batches of eight from the source to users of results,
+and queues."""
 ALIGN_BYTES = 64  # one cache line, and the widest vector register of AVX-512
 
 

@@ -27,8 +27,9 @@ from edgert.placement.run_load import Price, Use, stranded
 
 SOURCE, SINK = -1, -2
 TIME, ENERGY, TRAFFIC, FIRST, SECOND, REFORMAT, HOME, ENTRIES = range(8)
-"""Columns of an arc's load: the fields of Load; busy time of the first and the second accelerator; busy time of
-transitions on the GPU and the home accelerator where they are neither of the two; tensors that go to the second."""
+"""Columns of an arc's load. They are the fields of Load, busy time of the first and the second accelerator, and busy
+time of transitions on the GPU and the home accelerator, unless these are the two. The last is tensors that go to the
+second."""
 
 _NUMBERS = 8
 """Numbers of an arc.

@@ -4,7 +4,7 @@ calibrated.calibrate_section(config) -> Calibrated                  ranges of a 
 int8_model.quantize_section(config, ...) -> QuantizationResult      the INT8 model, within its accuracy budget
 precision.in_precision(config) -> model                             what a pipeline runs, cached
 
-calibration/ counts values and chooses thresholds; scheme/ decides what becomes INT8 and what shares a scale; lowering/
-writes that into a graph, for each engine; quantization_error, equalization, adaround and mixed_precision win
-accuracy back, in the order of recovery; fp16/ converts to float16; describe makes reports.
+calibration/ counts values and chooses thresholds. scheme/ decides what becomes INT8 and what shares a scale. lowering/
+writes that into a graph, for each engine. quantization_error, equalization, adaround and mixed_precision recover
+accuracy, in the order of recovery. fp16/ converts to float16; describe makes reports.
 """

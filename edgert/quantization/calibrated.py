@@ -45,8 +45,8 @@ def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> 
         shapes: input name → all its dimensions. A first dimension that stays open becomes 1.
 
     Raises:
-        ModelError: dimensions stay open, or the shapes do not fit; the model is quantized already, or float16; it takes
-            no float32 input; it has no weights that could be quantized; an operator has no equal in opset 17.
+        ModelError: dimensions stay open, or the shapes do not fit; the model is quantized or float16, or has no float32
+            input or weights. Or an operator has no equal in opset 17.
     """
     _check_types(model)
     cleaned, _ = clean(_static(with_shapes(model, shapes or {})))

@@ -134,13 +134,12 @@ class Unquantized:
     """A quantized model taken apart.
 
     Attributes:
-        graph: without Q/DQ; weights are what their integers stood for, tensors keep the names they had in front of
-            their Q.
-        scales: tensor → scale of one step, for every float32 tensor that has one by its own Q/DQ or by those of a
-            neighbor it must share one with; what :func:`~edgert.quantization.lowering.trt_form.write_cache` takes.
-        float_nodes: weighted nodes that were not quantized; to be named as FP16 exceptions, for with a scale on either
-            side TensorRT would run them in INT8.
-        problems: what will not be as it was in the model, a sentence each, naming the node or tensor.
+        graph: without Q/DQ; weights have their real values, tensors keep the names they had in front of their Q.
+        scales: tensor → scale of one step, for every float32 tensor that has one by its own Q/DQ or a neighbor's that
+            it must share. See :func:`~edgert.quantization.lowering.trt_form.write_cache`.
+        float_nodes: weighted nodes that were not quantized. They must be FP16 exceptions: with a scale on both sides
+            TensorRT would run them in INT8.
+        problems: differences from the model, a sentence each, naming the node or tensor.
     """
 
     graph: Graph
@@ -156,9 +155,9 @@ def ranges_of_qdq(graph: Graph) -> Unquantized:
         graph: cleaned, with types of tensors known.
 
     Raises:
-        ModelError: the graph has no Q/DQ; it is in QOperator form or quantizes at run time; a zero point is not in the
-            middle; a pair's Q and DQ differ; an activation has several scales; something computes on integers, or
-            integers are fed or given out. The node is named.
+        ModelError: the graph has no Q/DQ, is in QOperator form, quantizes at run time, or computes on integers. A zero
+            point is not in the middle, a pair's Q and DQ differ, or an activation has several scales. The node is
+            named.
     """
     stripped = strip(graph)
     scales, gaps = propagate_scales(stripped.graph, stripped.scales)

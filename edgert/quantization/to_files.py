@@ -79,8 +79,8 @@ def calibrate(
         output: where the range file goes, beside which an interrupted measurement is saved; None: nowhere.
         options: how they are measured.
         overrides: ``KEY=VALUE`` of a pipeline.
-        on_progress: called for each image, and with what was inferred about an ONNX file; what it raises ends the work
-            within an image's time, and the next call with the same ``output`` resumes.
+        on_progress: called for each image, and with what was inferred about an ONNX file. An exception in it ends the
+            work within an image's time; the next call with the same ``output`` resumes.
 
     Raises:
         ConfigError: no such model, method or images; or nothing shows the preprocessing of an ONNX file.

@@ -19,7 +19,7 @@ from edgert.placement.schedule import Then, Timeline
 
 T = TypeVar("T")
 _SLACK_S = 0.05
-"""What this machine was late by, and no more, is made up for by going faster than real time."""
+"""Most lateness of this machine that is made up for by running faster than real time."""
 _LOOK_S = 0.05  # between two looks at whether to stop
 _STUCK_S = 0.5  # of a pipeline that was stopped: threads that work for longer are not waited for
 

@@ -30,7 +30,7 @@ from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
 AMBIENT_C = 25.0
 """Ambient temperature around the board, by default."""
 _RISE_C = 40.0
-"""Assumed, as no cooler is known: how much warmer than the air a module gets at the most that a mode is named for."""
+"""Assumed rise of a module's temperature at its mode's nominal power, as no cooler is known."""
 
 
 def contention_of(board: Board, mode: Mode, costs: Coefficients) -> Contention:

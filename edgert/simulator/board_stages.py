@@ -19,9 +19,9 @@ from edgert.stages.source.kinds import kind_of
 
 Steps = tuple[Step, ...]
 OBJECTS = 8.0
-"""On a frame, where neither a trace nor the pipeline's crops determine how many."""
+"""Objects on a frame, where neither a trace nor the pipeline's crops set them."""
 UNMEASURED = 0.25
-"""Added to the error bar of times where a pipeline has stages that nobody measured. Assumed."""
+"""Assumed addition to the error bar of times where a pipeline has stages without measurements."""
 _FREE_SOURCES = ("synthetic", "csi", "camera")  # csi:// is the hardware's work, raw images of a camera need none
 _FREE_SINKS = ("null", "callback", "http", "display", "prometheus")  # http encodes only while somebody looks
 _ENCODER_THREADS = 4

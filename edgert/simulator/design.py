@@ -15,7 +15,7 @@ from edgert.policy import Drop
 # Rates: how often each model of a pipeline has to run.
 
 ASSUMED_HZ = 30.0
-"""Of a source whose rate the file does not give."""
+"""Rate of a source whose file gives none."""
 
 
 def source_rates(config: PipelineConfig) -> dict[str, float]:

@@ -49,7 +49,7 @@ class InferenceSlot:
 
 
 Slots = Callable[[str, InferStage, bool], Sequence[InferenceSlot]]
-"""Called with a stage's name, the stage, and whether any source is live."""
+"""A function of a stage's name, the stage, and whether any source is live."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.threads import Channel, Perform
 
 MOST = 6000
-"""Spans, and changes of queues, of one second; where there are more, only its beginning is kept."""
+"""Most spans, and changes of queues, of one second; beyond, only its beginning is kept."""
 _LATER = 1 + 1e-3  # a p99 that is not longer by this is the same
 
 
@@ -205,7 +205,7 @@ class Recorder:
 
 
 SHARED = "shared"
-"""The lane of what runs while more threads work than there are cores: it shares those."""
+"""The lane of work that shares cores, while more threads work than there are cores."""
 _FIRST = ("gpu", "dla0", "dla1", "nvdec", "nvenc")
 
 

@@ -13,9 +13,9 @@ from edgert.policy import Batcher, BoundedQueue, Dispatcher, Join, ReorderBuffer
 from edgert.simulator.design import Edge, Node, Task
 
 LEAST_MS = 0.02
-"""A thread's time for a result that costs nothing, so that nothing goes on forever at one moment."""
+"""A thread's time for a result without cost, so that time always advances."""
 Perform = Callable[[Sequence[Step], Then], None]
-"""Runs steps one after the other, and then does what follows."""
+"""A function that runs steps one after the other, and then calls the next."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class Channel(BoundedQueue[Token]):
         self.edge, self.consumer, self.number = edge, consumer, number
         self.blocked: Then | None = None
         self.noted: Then | None = None
-        """Called whenever its length may have changed; None: nobody asks."""
+        """Called whenever its length may have changed; None for no caller."""
 
     def put(self, token: Token) -> bool:
         """Add an item; return False where the queue is full and the producer waits."""
@@ -110,7 +110,7 @@ class Thread(Sender):
         self.reorder: ReorderBuffer[Token] | None = None
         self.dispatcher = Dispatcher(node.weights, node.task.every, node.levels) if node.weights else None
         self.level = 0
-        """How far models are degraded; set by whoever governs."""
+        """How far models are degraded; set by the governor."""
         self.taken = self.passed = self.unmatched = 0
         self.is_busy = True  # until it is ready
 

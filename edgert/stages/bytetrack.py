@@ -26,7 +26,7 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 UNTRACKED = -1
-"""The id of a detection that belongs to no confirmed track."""
+"""Id of a detection without a confirmed track."""
 
 _REFERENCE_RATE_HZ = 30.0  # ``keep`` counts frames at this rate (ByteTrack paper, section 4.1: 30 frames)
 

@@ -88,7 +88,7 @@ def _by_y(pairs: F32) -> npt.NDArray[np.intp]:
 
 
 _TALL = 1.5
-"""Height over width from which on a text box is one of text that runs downwards."""
+"""Height over width from which a text box holds vertical text."""
 
 
 def upright(frame: Frame, corners: F32, margin: float = 0.0) -> Frame:

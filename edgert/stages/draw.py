@@ -239,7 +239,7 @@ def _notes(canvas: Canvas, crops: Crops, parent: Record | None) -> Iterable[Shap
 
 _IN_FLIGHT = 6  # being painted, waiting in a queue or two, in a sink, shown to a viewer
 Shapes = Callable[[tuple[int, int]], Sequence[Shape]]
-"""What is painted on an image of (width, height)."""
+"""A function from (width, height) of an image to the shapes to paint on it."""
 
 
 class Images:
@@ -391,7 +391,7 @@ class Draw(SimpleStage):
 
 
 KEY = "simulated"
-"""Among the outputs of a result: the label."""
+"""Key of the label among the outputs of a result."""
 _LABEL_SHARE, _LEAST_PX = 1 / 30, 12
 
 

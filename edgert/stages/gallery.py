@@ -23,11 +23,11 @@ from edgert.files import replace_bytes
 log = logging.getLogger("edgert.gallery")
 F32 = npt.NDArray[np.float32]
 _LOOK_S = 1.0
-"""How often the file is asked whether it has changed."""
+"""Seconds between two checks of the file for changes."""
 _FIX = "make it again with edgert.Gallery, or put a copy back"
 _BYTES = {".npz": limits.GALLERY_BYTES, ".json": limits.GALLERY_JSON_BYTES}
 _DIRECTORY_BYTES = 1 << 16
-"""Of an archive at most: a gallery has two members, and each takes ten times as much in memory."""
+"""Most bytes of an archive's directory: a gallery has two members, and each takes ten times as much in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -67,7 +67,7 @@ class FileSink(SinkStage):
     """What sinks that write files have in common; see [files](files.md)."""
 
     fields: ClassVar[tuple[str, ...]] = ("stream", "date", "time")
-    """What may stand in braces in ``path``."""
+    """Fields that ``path`` may contain in braces."""
     path: OutputPath
     existing: Literal["auto", "keep", "replace"] = Field(
         default="auto",
@@ -307,7 +307,7 @@ class Null(SinkStage):
 
 
 _LEAST_HIGH = 0.25
-"""Of models that show their doubtful boxes as well; where the usual settings for detectors of COCO have it."""
+"""Lowest ``high`` for models that also give uncertain boxes; the usual one for COCO's detectors."""
 _ABOVE = 0.1  # from `high` to `activate`, as in ByteTrack's published code
 
 

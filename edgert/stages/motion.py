@@ -15,7 +15,7 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 ROWS = 20
-"""Of reals in a column of the state: 4 numbers of the box, their velocities, the variances of both, the covariance."""
+"""Numbers in a column of the state: 4 of the box, their velocities, the variances of both, the covariance."""
 _POSITION, _VELOCITY = 1 / 20, 1 / 160  # standard deviations, of the size (ByteTrack's and BoT-SORT's published code)
 _FIRST_POSITION, _FIRST_VELOCITY = 2 * _POSITION, 10 * _VELOCITY
 
@@ -130,6 +130,6 @@ class Motion:
 
 
 ASPECT_AND_HEIGHT = Motion(True, (3, 3, 3, 3), slice(3, 4))
-"""ByteTrack's."""
+"""The form of ByteTrack."""
 WIDTH_AND_HEIGHT = Motion(False, (2, 3, 2, 3), slice(2, 4))
-"""BoT-SORT's."""
+"""The form of BoT-SORT."""

@@ -107,7 +107,7 @@ def load_font() -> None:
 
 
 SUBPIXEL_BITS = 4
-"""Of the sixteenths of a pixel that strokes and dots are placed by, OpenCV's ``shift``."""
+"""Bits of the fraction of a pixel that strokes and dots are placed by, OpenCV's ``shift``."""
 
 
 class Box(NamedTuple):

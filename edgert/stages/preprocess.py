@@ -24,7 +24,7 @@ from edgert.stages.crop import F32, Geometry
 
 Array = npt.NDArray[Any]
 _STAND_IN = {"float32": None, "uint8": None, "int8": None, "int32": None, "float16": np.int16}
-"""What cv2.LUT moves pixels of a type as, where that is not the type: it does not know fp16."""
+"""Type as which cv2.LUT moves pixels of another type: it does not support fp16."""
 
 # Where an image lands in the network's input: which part of it, at what size, with what border.
 

@@ -8,7 +8,7 @@ from edgert.errors import ConfigError, StageError
 from edgert.runtime import Detections, Result, Stage
 
 Function = Callable[..., Any]
-"""Called with a Result; returns a Result, several, or None."""
+"""A function of a Result that returns a Result, several, or None."""
 
 
 class PythonStage:

@@ -51,7 +51,7 @@ class Predicting(Protocol):
 
 
 _FARTHEST = 2.0
-"""Of the time between two updates: objects that nobody looked at for longer stay where they are expected then."""
+"""Most update intervals to predict: objects without detections for longer stay at that position."""
 
 
 @dataclass(slots=True)

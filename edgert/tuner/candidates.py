@@ -147,8 +147,8 @@ FORMS_OF = {
     ORT_CUDA: ("fp16", "float"),
     "tensorrt": ("fp16", "float"),
 }
-"""Backend → the forms it can run. OpenVINO turns float16 models back into float32 on a processor; the INT8 form is made
-for ONNX Runtime's kernels, which a GPU has none of, and has zero points, which TensorRT takes none of."""
+"""Backend → the forms it can run. OpenVINO converts float16 models back to float32 on a processor. The INT8 form is for
+ONNX Runtime's CPU kernels, which a GPU lacks, and has zero points, which TensorRT does not take."""
 _FLIPS: Sequence[tuple[str, Any]] = (
     ("optimization", "extended"),
     ("optimization", "basic"),

@@ -23,16 +23,16 @@ _MATCH_IOU = 0.5
 _ROUNDED = 0.01  # by which shares of FP16 or INT8 may miss their sum
 _GRID, _INSET = 64, 0.06  # points across and down at which segmentations are compared, and the border left out
 _SURENESS = 3
-"""Power of the score with which an object counts. Wrong colors and scales cost a detector its sure objects first, and
-objects near the threshold come and go by chance."""
+"""Power of the score with which an object counts. Wrong colors and scales first cost a detector its confident objects;
+objects near the threshold appear by chance."""
 _ACCIDENT, _DISTRUST = 1.0, 2.0
-"""One sure object in the control is an accident; what goes beyond it counts twice against the photo's. A reading
-that takes background for objects finds a hundred in either, and a few more in one of them mean nothing."""
+"""One confident object in the control is an accident; more count twice against the photo's. A decoder that takes
+background for objects finds a hundred in both."""
 _MOST_SCORE = 1.05
-"""A score that rounding may give. Above it the outputs are no scores: angles, or logits, taken for some."""
+"""Largest score with rounding. Larger outputs are no scores, but angles or logits."""
 _COUNTED = {"detect": 0.5, "keypoints": 0.5, "segment": 0.1}
-"""Measures that count: how much of them, at least, is a whole photo's evidence. An object of score 0.8; a tenth
-of a bit."""
+"""Measures that count objects: the least of them that is a photo's full evidence. An object of score 0.8; a tenth of a
+bit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ _PADDLE_LINE = {
     "mean": (127.5,),
     "std": (127.5,),
 }
-"""Padded behind the normalization, with its 0."""
+"""Padded after the normalization, with 0."""
 
 _ULTRALYTICS = "https://docs.ultralytics.com/modes/export"
 _ULTRALYTICS_TASKS = {
@@ -301,7 +301,7 @@ FAMILIES = (
         producer="pytorch",
     ),
 )
-"""Rows that outputs alone show come after rows that more shows; of rows that fit equally the first is taken."""
+"""Rows identified by outputs alone come last; of rows that fit equally the first is used."""
 
 PLACED = (
     Family(
@@ -325,4 +325,4 @@ PLACED = (
         lengths=(256, 512, 1024, 2048),
     ),
 )
-"""Kinds of models that all are placed alike, whoever published them."""
+"""Kinds of models with one usual placement, independent of their publisher."""

@@ -19,7 +19,7 @@ _DENIED = {
     "normalization": frozenset({"classify: multilabel"}),
     "curve": frozenset({"classify: auto", "classify: softmax", "classify: logits"}),
 }
-"""Kind of the last operator → decoders that it speaks against."""
+"""Kind of the last operator → decoders that it contradicts."""
 
 
 _ASKING = ("yolo-raw", "detr", "detr-seg")

@@ -35,7 +35,7 @@ _DEFAULT_INPUTS: dict[str, dict[str, object]] = {
     "anomaly": {"resize": "stretch"},
     "python": {"resize": "letterbox", "std": (255.0,)},
 }
-"""What models of a task usually want; where color and scale are not named, ImageNet's mean and std."""
+"""Usual input of a task's models; where color and scale are missing, ImageNet's mean and std."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

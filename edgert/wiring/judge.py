@@ -13,15 +13,14 @@ from edgert.wiring.search import CLEAR, SAME, Ranking, Tally
 from edgert.wiring.settings import differs
 
 SOMETHING = 0.05
-"""Mean evidence of answers below which a model found nothing that its views agree on."""
+"""Mean evidence below which a model found nothing that its views agree on."""
 _PRACTICALLY, _SEVERAL = 0.95, 4
-"""Sameness of answers, and the number of photos that must show it, from which on a setting that is not what is known of
-its model is as good as one that is."""
+"""Sameness of answers, and the number of photos with it, that make a setting as good as the known one."""
 FITTING = 0.5
-"""Fit with what a model remembers from which on that alone is enough for a verdict."""
+"""Fit with a model's stored statistics that is enough for a verdict."""
 _NAMED = 4  # classes that are named
 _MOST_PHOTOS = 64
-"""More photos than anybody takes: what so many would not settle, labels do."""
+"""More photos than are ever given: what they would not decide, labels do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,8 +111,7 @@ def judge(ranking: Ranking, prior: Prior, favored: Tally) -> Judgment:
 
 
 _AHEAD = 0.5
-"""Standard errors by which another setting must lead to be chosen; placements differ little, and need to lead clearly:
-a network that finds things in one finds nearly the same in another."""
+"""Standard errors by which another setting must lead to be chosen. Placements differ little and must lead clearly."""
 
 
 def _wanted(chosen: Tally, other: Tally) -> float:

@@ -21,11 +21,11 @@ from edgert.wiring.settings import Setting, for_checking
 from edgert.wiring.trial import decoder_of
 
 MOST_IMAGES = 64
-"""More change little; the first so many of a dataset are a sample of it."""
+"""Most images; more change little, and the first ones of a dataset are a sample of it."""
 POINT = 0.01
-"""A difference of the metric from which on it matters."""
+"""Smallest difference of the metric that matters."""
 _STEADY = 0.03
-"""Standard error of a difference above which "no better" would say little."""
+"""Standard error of a difference above which "no better" would mean little."""
 _RESAMPLES = 200
 _LEAST_CLASSES = 5
 

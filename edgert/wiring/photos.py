@@ -29,9 +29,9 @@ _CUTS = {
     "text": (_MIDDLE, (0, 0, 2, 2, False), (2, 2, 0, 0, False)),
     "image": (),
 }
-"""Task → what its views lose at the left, top, right and bottom, in halves of :data:`_EDGE`, and whether they are
-mirrored. Answers without a position must agree on shifted views, too; mirrored text is none; images are compared with
-the photo itself."""
+"""Task → cuts of its views at the left, top, right and bottom, in halves of :data:`_EDGE`, and whether they are
+mirrored. Answers without a position must also agree on shifted views. Mirrored text is no text; images are compared
+with the photo itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,8 +15,8 @@ from edgert.wiring.families import FAMILIES, PLACED, Family
 from edgert.wiring.settings import GROUPS, Setting, crossed, differs
 
 FILE, FAMILY, USUAL = 5.0, 3.0, 1.0
-"""Standard errors by which photos must speak against what the model's file says, against what its family's own code
-does, and against what is only usual for models of its kind, before they are believed."""
+"""Standard errors by which photos must contradict the model's file, its family's code, and the usual practice, before
+they count."""
 
 
 @dataclass(frozen=True, slots=True)

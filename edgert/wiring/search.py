@@ -33,18 +33,15 @@ from edgert.wiring.trial import Trial, decoder_of
 
 F64 = npt.NDArray[np.float64]
 PRIOR_SPREAD, PRIOR_PHOTOS = 0.25, 4
-"""How far one kind of evidence is taken to vary from photo to photo before any has been seen, and
-how many photos that belief weighs as much as. On its own, one photo then has to show half of what it can."""
+"""Assumed spread of one kind of evidence between photos, and the number of photos that this assumption weighs."""
 SYSTEMATIC = 0.02
-"""Standard error that no number of photos takes away: what hangs together best is not always right."""
+"""Standard error that no number of photos removes: the most consistent setting is not always right."""
 CLEAR = 2.0
-"""Standard errors between two settings from which they count as different."""
-DOUBT = 1.25
-"""Standard errors from which on one photo more is worth taking."""
+"""Standard errors from which two settings count as different."""
 HOPELESS = 3.5
-"""Standard errors at which a setting is not tried on further photos; after one, only if that showed nothing."""
+"""Standard errors at which a setting is not tried on further photos."""
 SAME = 0.9
-"""Sameness of records from which on it does not matter which of two settings is used."""
+"""Sameness of records from which two settings are equally good."""
 
 
 @dataclass(slots=True, eq=False)
@@ -170,9 +167,9 @@ def _pseudo_values(memory: Memory, looks: Sequence[F64]) -> F64:
 
 
 Progress = Callable[[int, int], object]
-"""Called with the runs made and the most runs there will be."""
+"""A function of the runs made and the most runs to come."""
 _MOST_SETTINGS = 96
-"""Colors and scales, times readings: a head with many options is not searched through for minutes."""
+"""Most settings: colors and scales, times tasks, which bounds heads with many options."""
 CPU_SECONDS = 30.0
 """Processor time that trying settings on photos may take, of all threads together."""
 

@@ -15,7 +15,7 @@ from edgert.kinds import DECODERS
 from edgert.wiring.families import IMAGENET_MEAN, IMAGENET_STD
 
 CAFFE_MEAN = (123.0, 117.0, 104.0)
-"""Red, green, blue of ImageNet's mean image, as the model zoo of Caffe subtracts it."""
+"""Red, green, blue of ImageNet's mean image, as in Caffe's model zoo."""
 
 SCALES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "0 to 255": ((0.0,), (1.0,)),
@@ -36,9 +36,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "scale": ("mean", "std"),
     "placement": ("resize", "anchor", "pad", "crop"),
 }
-"""Keys of ``input`` that belong together: one is not changed without looking at the others."""
+"""Keys of ``input`` that belong together: one is not changed without the others."""
 CHECK_SCORE = 0.25
-"""Lowest score that counts as an answer while checking, whatever the file asks for."""
+"""Lowest score of an answer while checking, independent of the file."""
 _CHECK_LIMIT = 100
 
 
@@ -81,7 +81,7 @@ class Setting:
 
 
 _NEAR = 0.01
-"""Part of its range by which a scale may be off another without being another: 127 and 128 for 127.5."""
+"""Relative difference below which two scales are the same: 127 and 128 for 127.5."""
 
 
 def differs(first: Setting, second: Setting, group: str) -> bool:

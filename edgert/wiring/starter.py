@@ -202,7 +202,7 @@ _USUAL_LISTS = {
     "coco": "guessed: its 80 classes are probably those of COCO",
     "imagenet": "guessed: its 1000 classes are probably those of ImageNet",
 }
-"""Shipped lists whose length hardly any other has, and what a comment says of them."""
+"""Shipped lists of a characteristic length, and a comment on them."""
 _LISTS_OF = {("detect", 80): "coco", ("classify", 1000): "imagenet"}
 
 

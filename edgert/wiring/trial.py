@@ -61,7 +61,7 @@ def guesses(engine: Engine, label_count: int | None = None, declared: str = "") 
 
 
 _TOLD, _NAMED = 9, 3
-"""Weight of a guess that is none, and of what names show that no shape does: text for masks."""
+"""Weight of a declared decoder, and of names without a shape: text for masks."""
 
 
 def readings(
@@ -126,11 +126,11 @@ def checked(task: TaskConfig, labels: tuple[str, ...], engine: Engine, network: 
 
 
 _LEAST_PART, _MOST_PART = 0.05, 1.5
-"""What the greatest number of boxes that are parts of the input lies between: a box may reach beyond it a little."""
+"""Range of the largest coordinate of boxes that are fractions of the input; a box may exceed it a little."""
 
 
 _WRONG_CORNERS = 0.1
-"""Part of the boxes whose corners may be swapped by a network that found nothing."""
+"""Fraction of boxes with swapped corners for a network that found nothing."""
 
 
 def in_their_unit(
@@ -214,7 +214,7 @@ def _why_not(task: TaskConfig, engine: Engine, network: Size) -> str | None:
 # Running one model under many settings: images are resized once, and no run is made twice.
 
 Answer = tuple[tuple[Array, ...], Geometry]
-"""The outputs of one image without their batch dimension, copied, and the way back to the view's pixels."""
+"""The outputs of one image without their batch dimension, copied, and the mapping to the view's pixels."""
 
 
 class Trial:

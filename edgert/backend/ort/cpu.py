@@ -66,7 +66,7 @@ def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int) -> tuple[K
 
 
 _FATAL = 4
-"""Of ONNX Runtime's log levels; what it does not survive (https://onnxruntime.ai/docs/api/c/group___global.html)."""
+"""ONNX Runtime's highest log level (https://onnxruntime.ai/docs/api/c/group___global.html)."""
 
 
 class Function:

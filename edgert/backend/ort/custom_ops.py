@@ -1,8 +1,8 @@
 """Models with custom operators: ONNX Runtime runs the parts between them, Python runs them.
 
-The parts hand each other bound tensors, so that an operator reads what ONNX Runtime wrote, in place; what it returns is
-copied into the tensor that the next part reads. ONNX Runtime can also be given Python operators, by the package
-onnxruntime-extensions, which makes a Python list of every output: a number at a time, far slower than the copy.
+The parts share bound tensors, so that an operator reads ONNX Runtime's output in place. Its own result is copied into
+the tensor that the next part reads. The package onnxruntime-extensions also runs Python operators, but makes a Python
+list of every output, far slower than the copy.
 """
 
 from __future__ import annotations

@@ -158,8 +158,8 @@ def _store(path: Path, content: bytes) -> None:
 WORKER = "edgert.backend.tensorrt.builder"
 
 PATIENCE_S = 10.0
-"""How long a canceled builder may take to reach its next step before its process is ended: trying one kernel takes
-seconds at most, a DLA compiler is not asked in between."""
+"""Seconds that a canceled builder may take to its next step before its process is killed. Trying one kernel takes
+seconds; a DLA compiler cannot be interrupted."""
 
 _LOOK_S = 0.1
 

@@ -65,9 +65,9 @@ GPU = "gpu"
 LAYOUTS = ("LINEAR", "CHW2", "CHW4", "CHW16", "CHW32", "HWC", "HWC8", "HWC16", "DLA_LINEAR", "DLA_HWC4")
 """TensorRT's names for the layouts that an input or output may have."""
 DTYPES = {"float32": "FLOAT", "float16": "HALF", "int8": "INT8", "int32": "INT32", "uint8": "UINT8", "bool": "BOOL"}
-"""NumPy's name → TensorRT's, of the types that an input or output may be given."""
+"""NumPy's name → TensorRT's, of types for inputs and outputs."""
 NUMPY_NAMES = {name: dtype for dtype, name in DTYPES.items()} | {"INT64": "int64"}
-"""TensorRT's name → NumPy's; types that NumPy has not are left out."""
+"""TensorRT's name → NumPy's; types that NumPy lacks are left out."""
 
 
 @dataclass(frozen=True, slots=True)

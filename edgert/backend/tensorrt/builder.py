@@ -30,14 +30,14 @@ from edgert.errors import EXIT_ERROR, EXIT_OK, BuildError, EdgertError
 from edgert.units import format_bytes
 
 _NO_INT8 = "CHECK(dtype == myelinType"
-"""In what TensorRT-RTX 1.4 logs about convolutions of INT8; 1.7 builds them."""
+"""Part of TensorRT-RTX 1.4's log about INT8 convolutions; 1.7 builds them."""
 _NEEDS_DQ = "You might want to add a DQ node"
-"""In what TensorRT-RTX 1.4 logs about an int8 input that is no quantized number; 1.7 builds it."""
+"""Part of TensorRT-RTX 1.4's log about an int8 input that is not quantized; 1.7 builds it."""
 
 Report = Callable[[LogRecord], object]
 
 Step = Callable[[process.Progress], bool]
-"""Called with each step; False cancels."""
+"""A function that is called with each step; False cancels."""
 
 
 def compile_engine(library: api.Library, request: BuildRequest, report: Report, step: Step) -> process.BuildResult:

@@ -27,10 +27,10 @@ from edgert.graph import Model
 # changed.
 
 Facts = Mapping[str, str]
-"""Name → value, both for people. A value that begins with ``#`` is a digest."""
+"""Name → value, both readable. A value that begins with ``#`` is a digest."""
 
 POWER_MODE = "power mode"
-"""Fact that times depend on, and engines do not: they run in every mode, with the kernels that were fastest in one."""
+"""A fact that times depend on, but engines do not: they run in every mode, with one mode's fastest kernels."""
 DLA_COMPILER = "nvidia-l4t-dla-compiler"
 """Debian package of Jetson Linux with the DLA's compiler: https://docs.nvidia.com/jetson/archives/."""
 _RECIPE = "2"

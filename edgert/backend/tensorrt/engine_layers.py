@@ -20,7 +20,7 @@ from edgert.errors import BuildError
 Accelerator = Literal["gpu", "dla", ""]
 _FUSED = re.compile(r" \+ |PWN\(|, |\)")
 _TRANSFER = re.compile(r"^.+ (?:to|from) nvm$|^.+ copy finish$")
-"""Layers with which TensorRT hands tensors to a DLA and takes them back; they run no node."""
+"""Layers that copy tensors to or from a DLA; they run no node."""
 
 
 @dataclass(frozen=True, slots=True)

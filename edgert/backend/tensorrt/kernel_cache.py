@@ -15,7 +15,7 @@ from edgert.errors import DeviceError
 
 log = logging.getLogger("edgert.backend")
 _PAUSES_S = 0.01, 0.1
-"""Before the second and the third try to read cached kernels."""
+"""Pauses before the second and the third try to read cached kernels."""
 
 
 @dataclass(frozen=True, slots=True)

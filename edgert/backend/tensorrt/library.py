@@ -52,10 +52,10 @@ Kind = Literal["weak", "strong", "rtx"]
 Wanted = Literal["auto", "tensorrt", "tensorrt_rtx"]
 
 _MODULES = {"tensorrt": ("tensorrt",), "tensorrt_rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}
-"""NVIDIA's archives call the module of TensorRT-RTX by its name, the packages of PyPI only by that of its binding."""
+"""Modules by package. NVIDIA's archives name TensorRT-RTX's module after it, PyPI's packages after its binding."""
 
 _OLDEST = (8, 6)
-"""That of JetPack 6.0. Tensors are bound by name since 8.5, but its bindings are for a Python older than edgert's."""
+"""The release of JetPack 6.0. Tensors are bound by name since 8.5, but its bindings need an older Python."""
 
 _FIRST_STRONG = 11
 

@@ -80,7 +80,7 @@ _WORTH_A_LOOK = re.compile(
     r"DLA|Dla|\[GpuLayer\]|INT8 mode|FP16 and Int8|implementation for node|[Mm]emory|only supports|not support"
     r"|Batch size \("
 )
-"""A build writes tens of thousands of verbose lines; nearly all of them end here."""
+"""A filter of a build's tens of thousands of verbose lines; nearly all end here."""
 _PLACED = re.compile(r"DLA|\[DlaLayer\]|\[GpuLayer\]")
 _REASONS = ("rule", "scale", "precision", "dynamic", "batch", "loadables")
 _ASKED = re.compile(r"\((\d+) bytes\)|[Rr]equested size (?:of|was) (\d+)")

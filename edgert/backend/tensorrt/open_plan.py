@@ -14,7 +14,7 @@ from edgert.memory.cuda import CudaDevice, Stream
 from edgert.units import format_bytes
 
 _CAPABILITY = re.compile(r"compute capabilit|\bSM ?\d", re.IGNORECASE)
-"""What TensorRT-RTX 1.4 and 1.7 name where the GPU's compute capability is why they refuse."""
+"""Words of TensorRT-RTX 1.4 and 1.7 where they refuse a GPU's compute capability."""
 
 
 class UnopenedError(DeviceError):

@@ -30,7 +30,7 @@ from edgert.memory.cuda.nvrtc import DriverKernel
 # Everything in it takes eight bytes, so that there is no padding.
 
 MOST_DIMENSIONS = 8
-"""Of a tensor of TensorRT: Dims::MAX_DIMS."""
+"""Most dimensions of a TensorRT tensor: Dims::MAX_DIMS."""
 _TYPES = {
     "float32": "float",
     "float16": "half",
@@ -93,7 +93,7 @@ def _numbers(one: Operator) -> dict[str, str]:
 VERSION = "1"
 _FIRST = (10, 0)
 _CREATORS: dict[tuple[int, str], Any] = {}
-"""Registered with TensorRT, which does not hold them alive: (module, operator) → its creator."""
+"""Creators registered with TensorRT, which does not keep them alive: (module, operator) → its creator."""
 
 
 def can_plug(library: api.Library) -> bool:

@@ -16,11 +16,11 @@ Rung = Literal["", "plain", "pools", "split", "bisect", "gpu"]
 Placement = Mapping[str, str]
 
 _DEFAULTS = {"dla_sram_bytes": 1 << 20, "dla_local_bytes": 1 << 30, "dla_global_bytes": 512 << 20}
-"""TensorRT's own since 8.6: NVIDIA's page on DLA memory pools."""
+"""TensorRT's own pools since 8.6: NVIDIA's page on DLA memory pools."""
 _LARGEST = {"dla_sram_bytes": 4 << 20, "dla_local_bytes": 4 << 30, "dla_global_bytes": 2 << 30}
-"""Four times as much, which no board with a DLA lacks; SRAM beyond what the chip has is spilled, not refused."""
+"""Four times as much, which every board with a DLA has; SRAM beyond the chip's is spilled, not refused."""
 _FOUND = 2
-"""Nodes that are looked for one by one; with more to blame, whole regions go to the GPU: builds take minutes each."""
+"""Nodes that are searched for one by one. Beyond, regions go to the GPU: builds take minutes each."""
 
 
 @dataclass(frozen=True, slots=True)

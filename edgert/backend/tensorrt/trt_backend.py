@@ -147,7 +147,7 @@ def _spans(specs: Sequence[TensorSpec], shapes: Shapes) -> dict[str, Span]:
 
 log = logging.getLogger("edgert.backend")
 BuildOnce = Callable[..., BuildResult]
-"""Builds one request, as :func:`~edgert.backend.tensorrt.build_process.build` does."""
+"""A function that builds one request, as :func:`~edgert.backend.tensorrt.build_process.build` does."""
 
 
 @dataclass(frozen=True)

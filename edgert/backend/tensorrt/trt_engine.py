@@ -19,7 +19,7 @@ from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import CudaDevice, Stream
 
 MAX_LOADABLES = 16
-"""Programs that one DLA core holds at the same time: NVIDIA's page on DLA layer restrictions."""
+"""Most programs that one DLA core holds: NVIDIA's page on DLA layer restrictions."""
 
 
 class TrtEngine:

@@ -29,8 +29,8 @@ _LOST = (
     "launch timed out",
     "unknown error",
 )
-"""Parts of CUDA's messages after which a context takes no more work: cuda.h, "This leaves the process in an
-inconsistent state"; and what a GPU that fell off its bus gives."""
+"""Parts of CUDA's messages after which a context takes no more work. cuda.h calls it "an inconsistent state"; the rest
+come from a GPU that fell off its bus."""
 
 
 def pycuda_driver() -> Any:

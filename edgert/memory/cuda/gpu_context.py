@@ -25,7 +25,7 @@ _LOG = logging.getLogger("edgert.gpu")
 
 
 MemoryKind = Literal["mapped", "staged"]
-"""mapped: one piece of memory that both sides see. staged: pinned host memory, device memory, and a copy between."""
+"""``mapped``: one memory that both sides see. ``staged``: pinned host memory, device memory, and copies."""
 
 _COHERENT = (7, 2)
 """Compute capability from which an integrated GPU reads pinned memory through the CPU's caches (Xavier): NVIDIA, "CUDA
@@ -128,7 +128,7 @@ class _Thread(threading.local):
 
 
 _RECORDINGS: defaultdict[int, threading.RLock] = defaultdict(threading.RLock)
-"""By GPU: its context is one, however many objects stand for it."""
+"""Locks by GPU: its context is shared by all objects of it."""
 
 
 class Context:
@@ -169,7 +169,7 @@ class Context:
         self._live: dict[int, int] = {}
         self._deferred: deque[Releasable] = deque()
         self.leaked = 0
-        """Blocks that were forgotten instead of released."""
+        """Blocks that were dropped without release."""
 
     @property
     def architecture(self) -> str:

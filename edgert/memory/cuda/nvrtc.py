@@ -123,7 +123,7 @@ def _candidates() -> Iterator[str | Path]:
 # https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html.
 
 THREADS = 256
-"""Of a block."""
+"""Threads of a block."""
 
 
 class DriverKernel:

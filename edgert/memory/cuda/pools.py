@@ -43,7 +43,7 @@ class StreamLease(Lease):
         self.copy: object = None
         self.copying = threading.Lock()
         self.after = after
-        """The work that the stream has now uses this memory. To be called after enqueuing, before releasing; see
+        """Name work that uses this memory: all that the stream has now. Call it after enqueuing, before releasing; see
         :meth:`StreamMarks.after`."""
 
     def share(self, copy: object, lease: Lease) -> None:

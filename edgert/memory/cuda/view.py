@@ -221,7 +221,7 @@ _bare_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_cha
 
 _numbers = itertools.count(1)
 _lent: dict[int, tuple[Any, ...]] = {}
-"""What capsules in use point into, and the views whose leases they hold."""
+"""Structs of capsules in use, and the views whose leases they hold."""
 
 
 def _give_back(managed: int) -> None:

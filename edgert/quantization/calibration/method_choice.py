@@ -32,7 +32,7 @@ class Choice:
         method: the one chosen.
         thresholds: method → amax.
         errors: method → squared error per element at the outputs of the weighted nodes that read a tensor, relative to
-            the square of those outputs; empty where no such node reads it.
+            the squared outputs. Empty without such nodes.
     """
 
     tensors: tuple[str, ...]

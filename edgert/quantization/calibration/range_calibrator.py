@@ -218,8 +218,8 @@ def calibrate(
         stop: ends the call when set, within an image's time.
 
     Raises:
-        CalibrationError: fewer than 8 images; one that does not fit; NaN or infinity in a tensor; stopped; workers that
-            keep dying over an image; a file that holds no state; no cluster. Images and tensors are named.
+        CalibrationError: fewer than 8 images; one that does not fit; NaN or infinity in a tensor; or a stop. Or workers
+            fail repeatedly, a file holds no state, or there is no cluster. Images and tensors are named.
         EdgertError: what a feed raises.
         ArtifactError: the state cannot be written.
         BuildError: ONNX Runtime cannot run the model.

@@ -15,8 +15,8 @@ Floats = npt.NDArray[np.float64]
 METHODS = ("minmax", "percentile", "entropy", "mse")
 
 LEVELS = 127
-"""Steps on each side of zero: scale = threshold / 127, values are clipped to ±127 steps (-128 is not used, so that the
-sign of a value never changes its error)."""
+"""Steps on each side of zero: scale = threshold / 127, values are clipped to ±127 steps. -128 is not used, so that the
+sign of a value never changes its error."""
 
 ZERO_AMAX = 1.0
 """Threshold of a tensor that is zero throughout. Any positive one holds zeros; a tiny one would make the int32 bias of

@@ -48,8 +48,7 @@ class Histogram:
 
     A value x is counted in bin ``floor(|x| * 2**(11 - exponent))``. The exponent is the smallest from ``MIN_EXPONENT``
     on that holds every value; when a larger one comes, the range doubles by adding neighboring counts, which is exact.
-    So all that a histogram holds depends on how often each value was added and on nothing else: not on order, on
-    batches, or on how the values were spread over histograms that are merged.
+    So a histogram depends only on how often each value was added. Order, batches and merging do not matter.
 
     Not thread-safe; different histograms may be added to by different threads at once, and most of the counting runs
     without the interpreter lock.

@@ -150,8 +150,8 @@ def write_cache(scales: Mapping[str, float], version: str) -> str:
         version: of the TensorRT that will read it, ``"8.6.2"``: a cache is not promised to work with another.
 
     Raises:
-        CalibrationError: that TensorRT reads no caches, or its version is not known; there are no scales; a scale is
-            not positive and finite in float32; a name is empty or has a line break in it.
+        CalibrationError: that TensorRT reads no caches, or its version is not known; there are no scales. Or a scale is
+            not positive and finite in float32, or a name is empty or has a line break.
     """
     if not scales:
         raise CalibrationError("the calibration cache has no scales", why="no tensor has one", fix="calibrate first")

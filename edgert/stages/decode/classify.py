@@ -61,7 +61,7 @@ class Embed:
 
 
 _SUM_TOLERANCE = 0.02
-"""How far from 1 the sum of probabilities may be: a thousand of them rounded to fp16 or INT8."""
+"""Largest distance of a sum of probabilities from 1: a thousand of them rounded to fp16 or INT8."""
 
 
 @dataclass(frozen=True, slots=True)

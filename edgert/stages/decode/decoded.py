@@ -173,8 +173,8 @@ class YoloNas(Ssd):
 class PpYoloe(RowHead):
     """Outputs of PP-YOLOE in three layouts.
 
-    They are boxes [S, 4] and scores [C, S] (``exclude_nms``), one output [S, 4 + C] (``exclude_post_process``), or
-    final rows [N, 6] of class, score, x1, y1, x2, y2, perhaps with their count.
+    With ``exclude_nms`` they are boxes [S, 4] and scores [C, S]; with ``exclude_post_process`` one output [S, 4 + C].
+    Otherwise they are final rows [N, 6] of class, score, x1, y1, x2, y2, perhaps with their count.
     """
 
     @classmethod
@@ -270,7 +270,7 @@ Choice = Callable[[decoder.F32, float], tuple[Index, decoder.F32, I32]]
 
 
 _ROUNDED = 1e-4
-"""More than a softmax in float32 is off by: rows at its floor are looked at once more."""
+"""More than the error of a float32 softmax: rows at its floor are computed again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ Index = npt.NDArray[np.intp]
 Bool = npt.NDArray[np.bool_]
 
 Overlap = Callable[[F32, I32, Index, Index, float], Bool]
-"""(F, S) whether two of one class overlap by more than a part: of all forms and classes, and two choices of rows."""
+"""A function (F, S) → whether two of one class overlap by more than a fraction."""
 
 CANDIDATES = 3000
-"""Boxes looked at per frame, best first; weaker ones could only matter to a frame with more objects than any limit."""
+"""Most boxes per frame, best first; weaker ones matter only beyond any limit of objects."""
 _BLOCK = 256
 _STRONGER: Bool = np.triu(np.ones((_BLOCK, _BLOCK), np.bool_), 1)  # [i, j]: i comes before j
 
@@ -152,7 +152,7 @@ class Candidates:
 
 
 Unit = Literal["pixels", "relative"]
-"""Of a head's boxes: network pixels, or parts of the network's width and height, as TFLite exports have them."""
+"""Unit of a head's boxes: network pixels, or fractions of the network's width and height, as in TFLite exports."""
 
 
 def in_pixels(numbers: F32, network: Size, unit: Unit) -> F32:
@@ -169,7 +169,7 @@ class Head(Protocol):
     has_masks: ClassVar[bool] = False
     """Whether objects have masks."""
     uncertain: ClassVar[tuple[str, ...]] = ()
-    """Fields of few values (``Literal``) that shapes do not decide; `edgert check` tries all of them."""
+    """Fields with few values (``Literal``) that shapes do not decide; `edgert check` tries all of them."""
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:

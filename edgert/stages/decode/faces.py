@@ -18,7 +18,7 @@ from edgert.stages.decode.guess import Fit, Look, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead, columns
 
 NAMES = ("right eye", "left eye", "nose", "right mouth corner", "left mouth corner")
-"""Of the five points, the person's own right and left, as OpenCV's FaceDetectorYN calls them."""
+"""Names of the five points, the person's own right and left, as in OpenCV's FaceDetectorYN."""
 _POINTS = 2 * len(NAMES)
 
 

@@ -9,7 +9,7 @@ from edgert.stages.decode.decoder import Shapes, Size, all_cells
 
 STRIDES = (8, 16, 32)
 MOST_QUERIES = 1000
-"""More boxes than any network of queries has; fewer than one of priors has."""
+"""A limit between networks of queries, which have fewer boxes, and of priors, which have more."""
 BODIES = (16, 17, 18)
 """Keypoints of a body in MPII, COCO and OpenPose."""
 
@@ -248,7 +248,7 @@ def nearest_heads(shapes: Shapes, network: Size) -> tuple[tuple[Guess, str], ...
 
 _LIKELY, _MOST_NEAR = 2, 3
 _SIZES = (224, 256, 320, 352, 384, 416, 512, 576, 640, 768, 960, 1024, 1280)
-"""Sides of the square inputs that detectors are published with."""
+"""Usual sides of square inputs of published detectors."""
 
 
 def _changed(shapes: Shapes, network: Size) -> Iterator[tuple[str, Shapes, Size]]:

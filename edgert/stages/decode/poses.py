@@ -26,12 +26,12 @@ from edgert.stages.decode.maps import one_body
 class SimCC:
     """Two outputs [K, across] and [K, down]: for each of K points of one body, a score for every fraction of a pixel.
 
-    Li et al., "SimCC: a Simple Coordinate Classification Perspective for Human Pose Estimation", 2022; as RTMPose has
-    it (``mmpose/codecs/utils/post_processing.py`` of github.com/open-mmlab/mmpose): a point is where both are highest,
-    and its score the lower of the two; one that has none above 0 is not there.
+    Li et al., "SimCC: a Simple Coordinate Classification Perspective for Human Pose Estimation", 2022. As in RTMPose
+    (``mmpose/codecs/utils/post_processing.py`` of github.com/open-mmlab/mmpose), a point is where both are highest, and
+    its score is the lower of the two. A point without a score above 0 is missing.
 
     Attributes:
-        score: lowest mean of the points' scores for a body to count; a body is the whole image's one.
+        score: lowest mean of the points' scores for a body to count; an image has one body.
         labels: names of the K points.
     """
 
@@ -177,8 +177,8 @@ class Landmarks:
 _DATA_SETS = (5, 68, 98, 106)
 """Points of a face in WIDER Face, iBUG 300-W, WFLW and JD-landmark."""
 _OF_A_FACE, _CROP = _DATA_SETS[1:], 256
-"""Those that are no usual number of classes, and the largest side of a crop that such networks read: PFLD takes
-112x112, InsightFace's 2d106det 192x192."""
+"""Those that are no usual number of classes, and the largest crop of such networks. PFLD takes 112x112, InsightFace's
+2d106det 192x192."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from edgert.stages.decode.detection import Bool
 log = logging.getLogger("edgert.decode")
 
 _MOST_SCORE = 1.001
-"""A score of 1 in fp16, or past a softmax, may be rounded up."""
+"""Largest score: 1 may be rounded up in fp16, or past a softmax."""
 
 
 class RecordCheck:

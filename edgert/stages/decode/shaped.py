@@ -18,7 +18,7 @@ from edgert.stages.decode.guess import Fit, Look, wrong_shapes
 # ``nms=True``) it is [300, 7]: x, y, w, h, score, class, angle.
 
 _LEAST_SIDE = 0.01
-"""Network pixels; a thinner box has no area whose overlap could be asked for."""
+"""Least side in network pixels; a thinner box has no area to overlap."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ from edgert.stages.decode.guess import Fit, Look, wrong_shapes
 from edgert.stages.decode.maps import plane_size
 
 _LEAST_SIDE = 3
-"""Cells; what is smaller is no text, nor is what is smaller than two more once it is grown."""
+"""Least side in cells of a text box; after growing it must be two more."""
 _MOST_CONTOURS = 1000
 _NEXT, _PREVIOUS = [1, 2, 3, 0], [3, 0, 1, 2]
-"""Corners round a box; many times as quick as ``numpy.roll``."""
+"""Next and previous corners around a box; many times as fast as ``numpy.roll``."""
 _ARC = 0.25
-"""Cells that Clipper's round corners may be off: ``def_arc_tolerance`` of Angus Johnson's Clipper 6."""
+"""Error in cells of Clipper's round corners: ``def_arc_tolerance`` of Angus Johnson's Clipper 6."""
 
 
 @dataclass(frozen=True, slots=True)

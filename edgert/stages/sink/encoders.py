@@ -297,7 +297,7 @@ def set_color(codec: Any, color: Color) -> None:
 
 
 ON_CPU: dict[Codec, tuple[str, ...]] = {"h264": ("libx264", "mpeg4"), "h265": ("libx265",)}
-"""On the processor; MPEG-4 is part of every FFmpeg, and played nearly everywhere."""
+"""Encoders on the processor; every FFmpeg has MPEG-4, and nearly every player plays it."""
 NVENC: dict[Codec, str] = {"h264": "h264_nvenc", "h265": "hevc_nvenc"}
 
 

@@ -26,11 +26,11 @@ from edgert.stages.source import gst, gst_pipelines
 ENCODERS = dict(gst_pipelines.ENCODERS)
 _IMAGES = "images"
 IN_FLIGHT = 10
-"""Images in video memory: more than V4L2 asks of an encoder's input."""
+"""Images in video memory: more than V4L2 requires for an encoder's input."""
 _ON_HOST = 4
-"""Images on the host that wait for nvvidconv, fewer than there are buffers of them."""
+"""Images on the host that wait for nvvidconv, fewer than its buffers."""
 _MOST_BEHIND = 60
-"""Images that went in and did not come out; an encoder that works is a few behind."""
+"""Most images inside the encoder; a working one has a few."""
 _TRIAL_FRAMES = 2
 _TAKE_NS = 20_000_000
 _WRITTEN = frozenset({"insert-sps-pps", "maxperf-enable", "preset-level", "ratecontrol-enable"})

@@ -18,7 +18,7 @@ from typing import Protocol
 from edgert.errors import StageError, cause
 
 SYNC_S = 0.5
-"""How often what was written is brought to the disk."""
+"""Seconds between two flushes to the disk."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _NOT_SYNCED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS)

@@ -62,7 +62,7 @@ class Rules:
 
 
 REPLACED = Rules()
-"""Every run replaces the files of the one before, and nothing ends or goes."""
+"""Rules by which every run replaces the files of the last, without rotation or removal."""
 
 # Names made from a pattern.
 

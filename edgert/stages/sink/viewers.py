@@ -22,7 +22,7 @@ from edgert.errors import DeviceError
 
 SDL = "SDL"
 CLOSED = "Output window was closed"
-"""What a viewer ends with when its user closes the window."""
+"""Message of a viewer whose window was closed by its user."""
 _PIPE_BYTES = 1 << 16  # what a pipe holds: GStreamer makes a new buffer of the size asked for, however little it reads
 _TO_NVMM = "nvvidconv ! video/x-raw(memory:NVMM),format=NV12"
 _CHAINS = {  # behind raw images in host memory

@@ -35,7 +35,7 @@ _BY_CHANNELS: dict[int, PixelFormat] = {3: "bgr", 2: "yuyv", 1: "gray"}
 
 
 Opener = Callable[[str], Any]
-"""Opens a device, as a ``cv2.VideoCapture``."""
+"""A function that opens a device, as a ``cv2.VideoCapture``."""
 _VIDEO_CAPTURE: Opener = partial(cv2.VideoCapture, apiPreference=cv2.CAP_V4L2)
 
 

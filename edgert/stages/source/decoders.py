@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("edgert.source")
 
 MOST_FAILURES, FAILURES_WITHIN_NS = 3, 60_000_000_000
-"""Failures of a decoder that gave images before, after which the processor takes over."""
+"""Failures of a decoder after its first image, and their time span, after which the processor takes over."""
 
 
 class Choice:

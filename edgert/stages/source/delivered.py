@@ -12,7 +12,7 @@ from edgert.stages.source.stills import read_image
 
 _LIMIT_S = 2.0
 _MOST_FPS = 1000.0
-"""More is no rate of a camera, but a time base that a container gives for want of one."""
+"""A higher rate is no camera's, but a container's time base without a rate."""
 
 
 @dataclass(frozen=True, slots=True)

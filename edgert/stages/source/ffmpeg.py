@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("edgert.source")
 
 PIXELS_PER_THREAD = 1920 * 1088
-"""Every further decoder thread costs processor time and, for frame threads, a frame of latency; one keeps up with
-full HD, and the pipeline's other stages want the other cores."""
+"""Pixels for which one decoder thread is enough: full HD. Each further one costs processor time and, with frame
+threads, a frame of latency."""
 MAX_THREADS = 4
 DECODER_TIMEOUT_S = 5.0
 _MOMENT = 0.1
-"""Of its time-out, a camera that was opened has for a first packet where opening has waited all of that for one."""
+"""Part of a camera's time-out for its first packet, where opening has used all of it."""
 _MAY_LEAP = 0x200
 """AVFMT_TS_DISCONT of libavformat/avformat.h."""
 ERRORS_IN_A_ROW = 64
-"""So many damaged stretches without one packet between them are the end of the file, not a scratch in it."""
+"""Damaged stretches without a packet between them that mean the end of the file."""
 
 
 def has_input(format_name: str) -> bool:

@@ -27,9 +27,9 @@ log = logging.getLogger("edgert.source")
 # Video files.
 
 CUT_NS = 250_000_000
-"""A video this much shorter than its container states was cut off; less may be rounding."""
+"""A video this much shorter than its container declares was cut off; less may be rounding."""
 _RIFF_STATED = 64, 2**32 - 2**20
-"""Bytes of a RIFF chunk of an AVI; what is written before they are known is outside of that."""
+"""Plausible bytes of a RIFF chunk of an AVI; placeholders are outside of that."""
 
 
 class VideoFile:

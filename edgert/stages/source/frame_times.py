@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _BACK_S, _BACK_PERIODS = 1, 16
-"""Times of decoding never lie so far behind those before, unless the clock was set: H.264 reorders 16 images."""
+"""Decoding times never go back this far, unless the clock was set: H.264 reorders 16 images."""
 _LEAP_S = {True: 10, False: 30 * 3600}
-"""Steps forward that are no gap in a recording, as ffmpeg(1) has them (``-dts_delta_threshold`` and
-``-dts_error_threshold``): of formats whose clock may leap, such as MPEG-TS, and of others."""
+"""Steps forward that are no gap in a recording, as in ffmpeg(1), ``-dts_delta_threshold`` and ``-dts_error_threshold``.
+The first is for formats whose clock may leap, such as MPEG-TS."""
 _LEAP_PERIODS = 3
-"""What takes an image every minute is no clock that leaps."""
+"""Frame distances of a leap, so that an image every minute is none."""
 
 
 _NO_TIMES = 0x80

@@ -85,14 +85,14 @@ def is_nvdec(stream: VideoStream, device: CudaDevice) -> bool:
 
 DECODERS = {codec: f"{parse} ! {gst_pipelines.JETSON_DECODER}" for codec, parse in gst_pipelines.PARSERS.items()}
 LOW_LATENCY = {"disable-dpb": 1, "enable-max-performance": 1, "low-latency-mode": 1}
-"""Properties of nvv4l2decoder for live streams whose images come in the order of display: an image is given out as soon
-as it is decoded, not when the buffer for reordering is full. An Orin's has the first two, a Thor's the last."""
+"""Properties of nvv4l2decoder for live streams without reordering. An image is given out as soon as it is decoded, not
+when the reorder buffer is full. An Orin's has the first two, a Thor's the last."""
 END = gst_pipelines.TO_NVMM
 _PACKETS = "packets"
 _BEFORE_NS = 3_600_000_000_000
-"""Added to times on their way: GStreamer's are unsigned, and a stream's may begin below zero."""
+"""Offset of times inside GStreamer, which are unsigned: a stream's may begin below zero."""
 _UNDERWAY = 1 << 14
-"""Images that are on their way through the decoder at most, of whose packets only the time of decoding is known."""
+"""Most images inside the decoder; only the time of decoding is known of their packets."""
 _START_CODES = (b"\x00\x00\x01", b"\x00\x00\x00\x01")
 
 

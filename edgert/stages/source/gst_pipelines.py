@@ -12,13 +12,13 @@ from fractions import Fraction
 from edgert.config.stages import SourceStage
 
 OUTPUT_BUFFERS = 10
-"""Of nvvidconv, which has 4 by default: two wait in the appsink, one is the reader's, one waits for the pipeline, and
-up to three are with the GPU; with fewer, frames are lost in front of the appsink, where nobody counts them."""
+"""Buffers of nvvidconv, 4 by default. Two wait in the appsink, one is the reader's, one waits for the pipeline, and up
+to three are with the GPU. With fewer, frames are lost in front of the appsink, uncounted."""
 NVMM = "video/x-raw(memory:NVMM),format=NV12"
 TO_NVMM = f"nvvidconv bl-output=false output-buffers={OUTPUT_BUFFERS} ! {NVMM}"
-"""The end of a pipeline whose images the GPU reads where they are: kernels cannot read block-linear ones."""
+"""The end of a pipeline whose images the GPU reads in place: kernels cannot read block-linear ones."""
 FLIPS = {"90": 3, "180": 2, "270": 1, "horizontal": 4, "vertical": 6}
-"""``flip-method`` of nvvidconv, which counts quarters against the clock; degrees here go with it."""
+"""``flip-method`` of nvvidconv, which counts quarters counterclockwise; degrees here are clockwise."""
 JETSON_DECODER = "nvv4l2decoder"
 
 
@@ -50,7 +50,7 @@ USB_CODECS = {
     "mjpeg": ("image/jpeg", f"jpegparse ! {JETSON_DECODER} mjpeg=1"),
     "h264": ("video/x-h264", f"{PARSERS['h264']} ! {JETSON_DECODER}"),
 }
-"""``format`` of a camera → what GStreamer calls it, and what decodes it."""
+"""``format`` of a camera → GStreamer's caps and decoder."""
 
 
 def packets(codec: str, source: str, decoder: str, end: str = TO_NVMM) -> str:
@@ -69,7 +69,7 @@ def packets(codec: str, source: str, decoder: str, end: str = TO_NVMM) -> str:
 
 ENCODERS = {"h264": "nvv4l2h264enc", "h265": "nvv4l2h265enc"}
 ENCODER = "encoder"
-"""What such an encoder is called in its pipeline."""
+"""Name of such an encoder in its pipeline."""
 _BASELINE = 0
 _HIGH = 4  # profile, as x264 takes it; the element's own is Baseline, which needs more bits
 

@@ -280,7 +280,7 @@ KINDS = {
     **dict.fromkeys(rtsp.SCHEMES, Network),
     **dict.fromkeys(("v4l2", "usb"), Camera),
 }
-"""Under their own names, and under every scheme that leads to them."""
+"""Kinds by their names, and by every scheme that means them."""
 
 _PREFIXES = ("v4l2://", "usb:", "csi://", "videos:", "images:", "gst:", "python:", "synthetic:", "file:")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")  # two letters at least: C:\ is a path

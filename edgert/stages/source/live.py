@@ -91,23 +91,23 @@ log = logging.getLogger("edgert.source")
 
 FIRST_WAIT_S = 0.25
 LONGEST_WAIT_S = 1.25
-"""A camera that comes back is to be seen within 2 s; a try that finds nobody costs next to nothing."""
+"""Longest wait: a camera that comes back is seen within 2 s; a failed try costs next to nothing."""
 LONGEST_DAEMON_WAIT_S = 30.0
-"""Of a camera behind a daemon of its own, which takes seconds for each try and gets no better by many."""
+"""Longest wait for a camera behind a daemon, which takes seconds for each try."""
 FIRST_LOGIN_WAIT_S, LONGEST_LOGIN_WAIT_S = 60.0, 240.0
-"""After a refused user or password: cameras lock an account, or an address, after a few of those."""
+"""Waits after a refused user or password: cameras lock an account, or an address, after a few of those."""
 JITTER = 0.25
-"""Waits are up to so much of themselves shorter, by chance, lest all cameras of a switch be asked at once."""
+"""Largest random reduction of a wait, so that the cameras of a switch are not tried at once."""
 REMIND_S = 300.0
-"""How often the log says that a camera is still away, and for what reason."""
+"""Seconds between two log lines about a camera that is away."""
 MOST_LINES = 10
-"""Reasons, and losses, that are logged in that time; what comes and goes more often is logged as that."""
+"""Most reasons, and losses, that are logged in that time."""
 POLL_S = 0.1
-"""How often a waiting source looks at ``stop``."""
+"""Seconds between two checks of ``stop``."""
 MOST_LEFT = 2
-"""Connections that are kept open by their other side, give nothing, and were left for another one, at a time."""
+"""Most abandoned connections that their other side keeps open without data."""
 JOIN_S = 0.2
-"""How long closing waits for the reader; one that hangs in a dead connection ends by its own time-out."""
+"""Seconds that closing waits for the reader; one in a dead connection ends by its own time-out."""
 
 
 class FinalError(DeviceError):

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("edgert.source")
 
 CODECS = {"h264": ("H264", "h264_mp4toannexb"), "hevc": ("HEVC", "hevc_mp4toannexb")}
-"""FFmpeg's codec → NVDEC's, and the filter that makes its packets what NVDEC reads: units with start codes."""
+"""FFmpeg's codec → NVDEC's, and the filter that converts its packets to units with start codes."""
 _NEXT = {"h264": bytes.fromhex("00000001 09f0 00000001")}
-"""What shows NVDEC's parser that an image is whole, without the next one: an access unit delimiter (ITU-T H.264,
-7.3.2.4) and the start code of what follows. PyNvVideoCodec 2.2 has a flag for it, which the method that lends images
-leaves out. Of HEVC this was not tried on a GPU, and an image waits for the next one."""
+"""Bytes that show NVDEC's parser the end of an image before the next one. They are an access unit delimiter (ITU-T
+H.264, 7.3.2.4) and a start code. PyNvVideoCodec 2.2 has a flag for it, but not where images are used in place. For HEVC
+this was not tried on a GPU, and an image waits for the next one."""
 _FORMATS = ("yuv420p", "yuvj420p", "nv12")
 _REORDERED = 24
-"""More images than a decoder holds back: 16 of a stream's own, and those that it works on."""
+"""More images than a decoder holds back: 16 of a stream's own, and those in work."""
 TOGETHER = 8
-"""Packets of a file that go to the decoder in one call. Each call gives Python's lock away and waits to get it back,
-and the decoder has nothing to do between two of them."""
+"""Packets of a file that go to the decoder in one call. Each call drops Python's lock and waits to get it back, while
+the decoder has no work."""
 
 
 def nvdec() -> Any:

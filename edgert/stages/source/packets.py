@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("edgert.source")
 
 _BACK_NS = 1_000_000_000
-"""Images are decoded in another order than they are shown in, but never so far ahead."""
+"""Decoding order differs from display order, but never by more than this."""
 _UNTIMED = 64
 _START_CODE = re.compile(rb"\x00\x00\x01")
 _HEAD_BYTES = 1 << 14
-"""In which the parameter sets of an access unit are."""
+"""First bytes of an access unit, which contain its parameter sets."""
 _SETS = {"h264": (0, 31, (7, 8), range(1, 6)), "hevc": (1, 63, (32, 33, 34), range(32))}
-"""How the type of a unit is read, which types are parameter sets, and which are images (ITU-T H.264 and H.265, 7.4)."""
+"""Bits of a unit's type, types of parameter sets, and of images (ITU-T H.264 and H.265, 7.4)."""
 
 
 @dataclass(frozen=True, eq=False)

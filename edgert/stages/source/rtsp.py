@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMES = ("rtsp", "rtsps", "http", "https", "rtmp", "udp")
 _ROUNDING_NS = 500_000_000
-"""So much less, or more, than its announced length a whole stream may have, beside two frames."""
+"""Tolerance of a stream's length against the announced one, beside two frames."""
 _NO_TIMESTAMPS = 0x80  # FFmpeg's AVFMT_NOTIMESTAMPS
 _RECORDINGS = frozenset({".mp4", ".mkv", ".mov", ".avi", ".webm", ".m4v"})
 

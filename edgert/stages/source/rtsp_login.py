@@ -11,7 +11,7 @@ from edgert.clock import Clock
 
 _PORTS = {"rtsp": 554, "rtsps": 322}
 _MOST_BYTES = 1 << 14
-"""Of an answer's headers."""
+"""Most bytes of an answer's headers."""
 _KNOWN = ("MD5", "MD5-sess")
 """Algorithms of Digest that FFmpeg has (libavformat/httpauth.c)."""
 _ALGORITHM = re.compile(r'\balgorithm\s*=\s*"?([\w-]+)', re.IGNORECASE)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("edgert.source")
 
 _WALL_CLOCK_US = struct.Struct("=q")
-"""How an AVProducerReferenceTime begins (libavcodec/defs.h): the packet's time, since 1970."""
+"""Beginning of an AVProducerReferenceTime (libavcodec/defs.h): the packet's time, since 1970."""
 _EARLIEST_NS = 946_684_800 * 10**9
-"""The year 2000: a clock that shows less was never set; it counts from 1900, from 1970, or since the camera is on."""
+"""The year 2000: a clock before that was never set; it counts from 1900, 1970, or the camera's start."""
 
 
 class SenderClock:

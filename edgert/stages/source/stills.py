@@ -11,12 +11,12 @@ from edgert.runtime.frame import U8
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 _MOST_BYTES = 2**31 - 1
-"""OpenCV takes no longer buffer."""
+"""OpenCV's largest buffer."""
 _HEAD_BYTES = 1 << 16
-"""In which a PNG file says that it is an animation: before its first image."""
+"""Beginning of a PNG file in which an animation is declared, before its first image."""
 _MOST_PAGES = 64
 _REDUCED = 1
-"""A page of TIFF that is a smaller form of another (TIFF 6.0, NewSubfileType)."""
+"""A TIFF page that is a smaller form of another (TIFF 6.0, NewSubfileType)."""
 
 
 def is_image(path: Path) -> bool:

@@ -68,15 +68,15 @@ class Canvas:
 
 
 DEFAULT_PERIOD_NS = 40_000_000
-"""FFmpeg's own assumption for streams that state none."""
+"""FFmpeg's own assumption for streams without a rate."""
 JUMP_NS = 10_000_000_000
-"""A stream clock that moves this far from one frame to the next was set anew; no camera waits that long."""
+"""A stream clock that moves this far between two frames was set; no camera pauses that long."""
 LEAST_NS = 1_000
-"""Between two frames at least, where a stream gives both the same time."""
+"""Least distance of two frames, where a stream gives both the same time."""
 SETTLED_NS = 1_000_000_000
-"""From the start of a live stretch, in which its place is found."""
+"""Time from the start of a live stretch in which its position is found."""
 LATE_NS = 1_000_000_000
-"""A paced stream this late gives up catching up: the machine slept, or what follows is too slow for it."""
+"""A paced stream this late does not catch up: the machine slept, or the pipeline is too slow."""
 
 
 class MediaClock:

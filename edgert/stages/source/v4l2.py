@@ -31,9 +31,9 @@ FORMATS: dict[str, tuple[str, PixelFormat]] = {
     "nv12": ("NV12", "nv12"),
     "gray": ("GRAY", "gray"),
 }
-"""``format:`` of a source → V4L2's four letters, and what frames are called."""
+"""``format:`` of a source → V4L2's four letters, and the frames' format."""
 BUFFERS = 6
-"""One being written, one waiting for it, and those that a pipeline holds."""
+"""One being written, one waiting for it, and those in the pipeline."""
 _PAGE_BYTES = 4096
 _POLL_S = 0.1
 

@@ -22,18 +22,18 @@ log = logging.getLogger("edgert.source")
 
 MJPEG = "MJPG"
 _RAW = "YUYV", "UYVY", "YVYU", "VYUY", "NV12", "NV21", "YU12", "YV12", "422P", "RGB3", "BGR3"
-"""Raw color formats, each of which FFmpeg or OpenCV takes before MJPEG."""
+"""Raw color formats, each of which FFmpeg or OpenCV prefers to MJPEG."""
 _USUAL_FPS = 30.0
-"""What is expected of a camera where the file asks for no rate."""
+"""Expected rate of a camera where the file sets none."""
 _DISCRETE = 1  # V4L2_FRMSIZE_TYPE_DISCRETE, V4L2_FRMIVAL_TYPE_DISCRETE
 _MOST = 256  # formats, sizes or rates that are read: a broken driver may name them without an end
 _SLACK = 0.9
-"""A rate counts as slower where it is below so much of what was asked: 29.97 is 30, and clocks of cameras differ."""
+"""A rate counts as slower below this fraction of the requested one: 29.97 is 30, and camera clocks differ."""
 
 Size = tuple[int, int]
 Range = tuple[float, float]
 Offers = Mapping[str, tuple[Range, ...]]
-"""Four letters of each format that has a size → its rates there, as lowest and highest of each range."""
+"""Four letters of each format with a size → its rates there, as lowest and highest of each range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class RateCheck:
 
 
 WINDOW_NS = 5_000_000_000
-"""Images are counted over so long; the first window is not judged, in which a camera finds its exposure."""
+"""Window for counting images; the first one does not count, because a camera adjusts its exposure."""
 
 
 class _Counted:

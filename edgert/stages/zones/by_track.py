@@ -19,7 +19,7 @@ class ByTrack:
 
     def __init__(self, **columns: npt.NDArray[Any]) -> None:
         self.ids: I64 = np.zeros(0, np.int64)
-        """Of every row, rising."""
+        """Track number of every row, rising."""
         self._fresh = columns
         self._columns = {name: np.zeros((*row.shape, 0), row.dtype) for name, row in columns.items()}
 

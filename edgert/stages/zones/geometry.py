@@ -120,7 +120,7 @@ class Lines:
 
 
 INSET_PX = 1e-6
-"""By how much points on the frame's border are moved inwards: far more than rounding, far less than a pixel."""
+"""Distance by which points on the frame's border are moved inwards: far more than rounding, far less than a pixel."""
 
 
 def within_frame(points: F64, size: tuple[int, int]) -> F64:

@@ -12,7 +12,7 @@ from edgert import files
 from edgert.stages.zones.geometry import F64
 
 CELLS = (96, 54)
-"""Columns and rows."""
+"""Columns and rows of the map."""
 _EVERY_S = 60.0
 _SIZE = (960, 540)
 

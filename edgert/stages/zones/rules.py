@@ -19,9 +19,9 @@ from edgert.stages.zones.schedule import Hours, is_within
 
 Phase = Literal["begin", "update", "end"]
 _REMEMBERED_NS = 60 * 10**9
-"""How long it is known which events an object had that is not seen any more."""
+"""Time for which the events of an object are remembered after it was last seen."""
 _STREAM = np.zeros(1, np.int64)
-"""The track number of what is not of one object."""
+"""The track number of events without an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +280,9 @@ class _Limit:
 class _Held:
     """Events that last: for every rule and every object, since when the rule's condition holds.
 
-    Columns of R rules: ``since`` and ``last``, when it began to hold and held last; ``number`` of the present event, 0
-    for none; ``done``, whether there was one; ``reported``, when it was reported last; ``score`` and ``frame``, the
-    best so far.
+    Columns of R rules: ``since`` and ``last``, when it began to hold and held last. ``number`` is the present event's,
+    0 for none; ``done``, whether there was one; ``reported``, when it was reported last. ``score`` and ``frame`` are
+    the best so far.
     """
 
     def __init__(self, stream: str, rules: Sequence[Rule], limits: Sequence[_Limit]) -> None:

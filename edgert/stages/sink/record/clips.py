@@ -9,7 +9,7 @@ from edgert.stages.source.packets import Sample
 from edgert.stages.zones.rules import Event
 
 LATE_NS = 10 * 10**9
-"""So much later than its beginning an event may be reported, and still has all of its pre-roll."""
+"""Largest delay of an event's report after its beginning that keeps its complete pre-roll."""
 
 
 class History:

@@ -21,11 +21,11 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _REMIND_S = 300.0
 _IDLE_S, _SECURE_S, _TRIM_S = 0.5, 1.0, 5.0
 CLOSE_S = 3.0
-"""How long the end of a run waits for what is still to be sent and to settle; the rest waits in the spool."""
+"""Seconds at the end of a run for sending the rest; what is left waits in the spool."""
 _LEAVE_S = 0.4
-"""The part of it in which the connection is ended."""
+"""Part of it for closing the connection."""
 _TRIES = 5
-"""So often a message is tried whose sending fails for a reason of its own."""
+"""Tries of a message whose sending fails for a reason of its own."""
 
 
 class RefusedError(Exception):
@@ -40,11 +40,11 @@ class Door(Protocol):
     """A way to one server. All methods are called in one thread."""
 
     name: str
-    """The server, without credentials, for people."""
+    """The server, without credentials, for messages."""
     settle_s: float
-    """How long the server may still lose what it has acknowledged, when it is killed."""
+    """Seconds for which the server may lose what it has acknowledged, when it is killed."""
     stays: bool
-    """Whether it is connected while there is nothing to send: others see there that we are."""
+    """Whether it stays connected while there is nothing to send, to show that this client is online."""
 
     def connect(self) -> None:
         """Connect to the server. Raises OSError when there is no answer, or it refuses the connection."""

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from edgert.stages.sink.send.server import Server
 
 EXCHANGE_S = limits.EXCHANGE_S
-"""How long a request and its answer may take together."""
+"""Most seconds of a request with its answer."""
 BODY_S = 2.0
-"""How long an answer's body is waited for: its status says all that matters."""
+"""Most seconds for an answer's body: its status is what matters."""
 _ANSWER_BYTES = limits.ANSWER_BYTES
 """The most that is read of an answer, with its headers and interim answers."""
 _READ_BYTES = 4096
@@ -43,7 +43,7 @@ class Exchange:
         self._socket = _connected(server, port)
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_ANSWER_BYTES)
         self.oddity = ""
-        """What was odd about the last answer, though its status is known; empty if nothing."""
+        """Anything odd about the last answer whose status is known; empty if nothing."""
 
     @property
     def is_over(self) -> bool:

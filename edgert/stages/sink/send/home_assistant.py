@@ -17,10 +17,10 @@ from edgert.stages.sink.send.spool import Message
 
 PREFIX = "homeassistant"
 BIRTH = f"{PREFIX}/status"
-"""Where Home Assistant says ``online`` when it starts."""
+"""Topic on which Home Assistant says ``online`` when it starts."""
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
 _OFF_DELAY_S = 1
-"""After which a sensor goes off whose events have no end."""
+"""Seconds after which a sensor goes off whose events have no end."""
 
 
 class Sensor(NamedTuple):
@@ -60,7 +60,7 @@ class Sensors:
         self._sensors = {(one.stream, one.rule): one for one in known}
         self._live: dict[tuple[str, str], set[str]] = {key: set() for key in self._sensors}
         self.own_topics = tuple(self._discovery(one) for one in known)
-        """Where those are announced that the pipeline file has."""
+        """Discovery topics of the sensors in the pipeline file."""
 
     def announced(self) -> Iterator[Publication]:
         """Return all that Home Assistant must know when it starts, or we do."""

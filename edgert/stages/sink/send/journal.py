@@ -24,19 +24,19 @@ Row = tuple[int, float, str, str, str, bytes]
 
 SIZE_BYTES = 2**20
 ROW_BYTES = 64
-"""What a message takes beside its text, about."""
+"""Approximate bytes of a message beside its text."""
 _FIRST = struct.Struct("<12sq")
-"""Whose it is, and the last number that is not wanted any more."""
+"""The spool's name, and the last number that is no longer needed."""
 _LAST = struct.Struct("<12sqI")
-"""The same at the end of the file, with a CRC-32: it is believed where the two differ."""
+"""The same at the end of the file, with a CRC-32; it counts where the two differ."""
 _ROOM_BYTES = SIZE_BYTES - _LAST.size
 _RECORD = struct.Struct("<II")
-"""How many bytes follow, and their CRC-32."""
+"""Length of the rest, and its CRC-32."""
 _HEAD = struct.Struct("<qdHHH")
-"""Number, time, and the lengths of kind, stream and rule, which stand before the body."""
+"""Number, time, and the lengths of kind, stream and rule, which come before the body."""
 _KIND = re.compile(b"result|event")
 _KIND_AT = _RECORD.size + _HEAD.size
-"""Where a record has its kind, by which the next one is found behind a damaged one."""
+"""Offset of a record's kind, by which the next record is found behind a damaged one."""
 
 
 class Journal:

@@ -25,14 +25,15 @@ log = logging.getLogger("edgert.send")
 PORT, TLS_PORT = 1883, 8883
 _KEEPALIVE_S = 20
 _LINGERS_S = 1.5 * _KEEPALIVE_S + 5
-"""How long a broker takes to notice that a client is gone that said no goodbye."""
+"""Seconds until a broker notices that a client is gone without a disconnect."""
 _POLL_S = 0.05
 _SETTLE_S = 2.0
-"""Brokers acknowledge before they have delivered or saved: mosquitto saves at the end of a turn of its loop."""
+"""Seconds after an acknowledgement: brokers send it before they deliver or save. mosquitto saves at the end of a turn
+of its loop."""
 _ONLINE, _OFFLINE = "online", "offline"
 _TWIN = "two pipelines of the same name disturb one another: give each a name:, or its sink a status: of its own"
 _PRESENT, _COUNTING = Counter[tuple[str, str]](), threading.Lock()
-"""How many sinks of this process are connected, by broker and status topic: the last one says offline."""
+"""Connected sinks of this process, by broker and status topic: the last one says offline."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from edgert.stages.sink.send.spool import Message
 
 PORT = 4222
 _CLOSE_S = 1.0
-"""How long a server is waited for that is left."""
+"""Most seconds for closing a connection."""
 
 
 class NatsDoor:

@@ -18,9 +18,9 @@ from typing import NamedTuple
 from edgert.stages.sink.send.journal import Row
 
 PAGE_BYTES = 1024
-"""Of a spool: a commit writes whole pages, and flash wears out."""
+"""Page size of a spool: a commit writes complete pages, and flash wears out."""
 MOST_OPENED = 2**30
-"""How often a spool is opened at most, so that a message's number has 63 bits."""
+"""Most openings of a spool, so that a message's number has 63 bits."""
 _LEAF = 0x0D
 _HEADER_BYTES, _SCHEMA_PAGE = 100, 1
 _MOST_PAGES = 2**24

@@ -75,7 +75,7 @@ class Sends(section.SinkStage):
     shows_images: ClassVar[bool] = False
     schemes: ClassVar[tuple[str, ...]]
     extra: ClassVar[tuple[str, str]] = ("", "")
-    """The module that it needs, and the extra of edgert's that brings it."""
+    """The module that it needs, and edgert's extra with it."""
     server: str = Field(min_length=1, repr=False, description="address of the server")
     user: str = Field(default="", description="user name")
     password: str = Field(default="", repr=False, description="${VAR} from the environment; never printed")

@@ -17,13 +17,13 @@ from edgert import limits
 from edgert.errors import cause
 
 TIMEOUT_S = 10.0
-"""How long a server may take to answer."""
+"""Most seconds for a server's answer."""
 PACKET_BYTES = limits.PACKET_BYTES
-"""The longest that a broker may send us at a time: what it acknowledges takes some bytes."""
+"""Largest packet of a broker: an acknowledgement takes some bytes."""
 
 
 _ASKED, _ASKING = dict[str, "Future[list[Any]]"](), threading.Lock()
-"""Names that are looked up now: one thread for each, however often it is asked for."""
+"""Names that are being looked up: one thread for each."""
 
 
 def _look_up(asked: str, host: str, port: int, answer: Future[list[Any]]) -> None:

@@ -16,7 +16,7 @@ Box = tuple[float, float, float, float]
 
 LONGEST_PX = 640
 _MARGIN = 0.2
-"""Of a box's longer side, which a crop shows around it."""
+"""Margin around a crop, as a fraction of the box's longer side."""
 _QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 80]
 
 

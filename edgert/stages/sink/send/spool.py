@@ -33,11 +33,11 @@ from edgert.stages.sink.send.salvage import Left, is_whole
 log = logging.getLogger("edgert.send")
 
 _RETRY_S = 1.0
-"""How long a full disk is not asked again."""
+"""Seconds until a full disk is tried again."""
 _JUMP_S = 1.0
-"""A clock that is set by less is being slewed, or this thread was held up."""
+"""A clock that is set by less is being slewed, or this thread was delayed."""
 _RENEWALS = 5
-"""A disk that damages its files so often within a run is not used any more."""
+"""A disk that damages its files this often within a run is no longer used."""
 _AT_ONCE = 1000
 """Saved messages that are stored in one step."""
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class Spool:
         self.path = path
         self._gone, self._is_dirty, self._full_until = -1, False, 0.0
         self.dropped = 0
-        """Messages that were too old, had to make room, or are damaged."""
+        """Messages that were too old, made room, or were damaged."""
         self._left, self._renewals = Left("", 0, iter(())), 0
         self.name, self._first = "", 1 << 32
         self._database, self.name, opened = self._opened()

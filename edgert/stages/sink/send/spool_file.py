@@ -16,9 +16,9 @@ from edgert.errors import StageError
 from edgert.stages.sink.send.salvage import MOST_OPENED, NAME, PAGE_BYTES, Left, left_of
 
 Opened = tuple[sqlite3.Connection, str, int]
-"""A database, the name of its spool, and how often that was opened: so no number is used twice."""
+"""A database, the name of its spool, and how often that was opened, so that no number is used twice."""
 DAMAGE = (sqlite3.Error, UnicodeError, OverflowError)
-"""What SQLite and its module raise for a damaged file, among other things."""
+"""Errors of SQLite and its module for a damaged file, among other causes."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS spool (name TEXT, opened INTEGER);
@@ -30,11 +30,11 @@ _COLUMNS = [b"number INTEGER", b"time REAL", b"kind TEXT", b"stream TEXT", b"rul
 _OF_DISK = ("full", "locked", "readonly", "unable to open", "interrupted")
 _PARTS = ("", "-wal", "-shm")
 _CHECK_S = 5.0
-"""How long a file is looked through for damage when it is opened."""
+"""Most seconds for a check of a file when it is opened."""
 _KEPT = 3
-"""So many damaged files are kept; older ones are removed."""
+"""Damaged files that are kept; older ones are removed."""
 _ASIDE_BYTES = 16 * 2**20
-"""How much is kept of messages that cannot be sent."""
+"""Most bytes of messages that cannot be sent."""
 
 
 def is_of_disk(error: Exception) -> bool:

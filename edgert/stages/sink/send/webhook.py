@@ -26,9 +26,9 @@ log = logging.getLogger("edgert.send")
 
 _JSON = {"Content-Type": "application/json"}
 _HURRY_S = 0.1
-"""How long the body of an answer is waited for once it was seen not to end."""
+"""Seconds for the body of an answer that is known to have no end."""
 _NEVER = (400, 406, 411, 413, 414, 415, 422, 431)
-"""Answers that say of the message itself, not of the address or the moment, that it is not taken (RFC 9110)."""
+"""Answers that refuse the message itself, not the address or the moment (RFC 9110)."""
 
 
 class WebhookDoor:
