@@ -1,4 +1,6 @@
-"""Every error edgert raises on purpose::
+"""Every error edgert raises on purpose.
+
+They form a tree::
 
     EdgertError
     ├── ConfigError        the pipeline file

@@ -1,4 +1,6 @@
-"""Images with their ground truth, found by the layout of a path::
+"""Images with their ground truth, found by the layout of a path.
+
+The layouts are::
 
     x.json          COCO annotations; images in a folder x, or images, or beside the file
     annotations/    COCO as it is unpacked; _annotations.coco.json in valid, as Roboflow exports it
