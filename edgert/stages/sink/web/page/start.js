@@ -10,20 +10,21 @@ async function fetched(path) {
 }
 
 async function update({ stats, latest, streams, events, video: has }) {
-  const now = performance.now(), recent = stats.recent || {}, stages = stats.stages || {}, count = Object.keys(streams).length;
+  const now = performance.now(), recent = stats.recent || {}, stages = stats.stages || {};
   showNumbers(stats, now);
   showStages(stages, recent.stages || {});
   showCameras(stages, recent.streams || {});
   showTiles(stages, streams, recent.streams || {});
   document.title = stats.name ? `${stats.name} · edgert` : "edgert live";
   document.querySelector("h1").textContent = stats.name || "edgert";
-  showObjects(latest.objects);
-  places = latest.places;
+  const isAnother = chosen && latest.stream !== chosen;  // the chosen one has no image yet
+  showObjects(isAnother ? [] : latest.objects);
+  places = isAnother ? [] : latest.places;
   size = streams[chosen]?.size || size;
   hasVideo = has && typeof RTCPeerConnection === "function";
   const state = `${latest.stream} ${latest.frame}`;
   if (state !== lastFrame) [lastFrame, lastChange] = [state, now];
-  at("stream").textContent = latest.stream === null ? "" : chosen ? `${latest.stream} · frame ${latest.frame}` : `${count} cameras`;
+  at("stream").textContent = chosen ? (isAnother ? chosen : `${chosen} · frame ${latest.frame}`) : names.length ? `${names.length} cameras` : "";
   judge(stats, latest.stream !== null && now - lastChange < 3000);
   look();
   if (events !== knownEvents) {

@@ -42,6 +42,8 @@ function showTiles(stages, streams, recent) {
     if (Number.isFinite(age)) parts.push(`${time(age)} ago`);
     line.className = `dot ${down ? "down" : old ? "old" : "up"}`;
     line.lastChild.textContent = line.lastChild.title = parts.join(" · ");
+    const text = button.firstChild.dataset.text = down ? `Down${source.reason ? `: ${source.reason}` : ""}` : "No image yet";
+    if (name === chosen) [at("none").textContent, at("none").hidden] = [text, name in streams];
     button.classList.toggle("down", down);
   }
 }
