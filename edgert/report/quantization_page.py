@@ -56,6 +56,7 @@ def _drops(rows: Sequence[AccuracyRow], names: Sequence[str]) -> Iterator[Chart]
 # Noise layer by layer, and layers in another precision.
 
 _WORST = 5
+_MANY = 12  # layers from which a list is folded away
 _LOUD = 9.5  # times the signal: from here on percent stop helping
 _NOT_KNOWN = -math.inf  # sorts below every measured value
 
@@ -91,10 +92,16 @@ def kept_part(report: QuantizationReport) -> Part:
         return Part(absent="Nothing is known of single layers.")
     if not places:
         return Part(f"None: all {counted(len(report.layers), 'layer')} compute in {report.precision}.")
-    reasons = [report.layers[place].reason or "no reason given" for place in places]
+    reasons: dict[str, list[int]] = {}
+    for place in places:
+        reasons.setdefault(report.layers[place].reason or "no reason given", []).append(place)
     verb = "does" if len(places) == 1 else "do"
     lead = f"{counted(len(places), 'layer')} of {len(report.layers)} {verb} not compute in {report.precision}."
-    return Part(lead, tables=(_table(report, places, "Layers in another precision", why=reasons),))
+    tables = (
+        _table(report, some, reason, heading=reason, folded=counted(len(some), "layer") if len(some) > _MANY else "")
+        for reason, some in reasons.items()
+    )
+    return Part(lead, tables=tuple(tables))
 
 
 def _noise(sqnr_db: float) -> str:
@@ -130,7 +137,6 @@ def _table(
     caption: str,
     first: Column | None = None,
     *,
-    why: Sequence[str] = (),
     heading: str = "",
     folded: str = "",
 ) -> Table:
@@ -146,10 +152,9 @@ def _table(
         Column("Type", [layer.precision for layer in found]),
         Column(f"Cost alone{meaning}", costs if any(one.cost is not None for one in found) else (), "minor number"),
         Column("SQNR", noises if any(math.isfinite(_order(one)) for one in found) else (), "number"),
-        Column("Why", why, "prose"),
     ]
     shown = [column for column in columns if column.cells]
-    return Table(caption, shown, head=1, sortable=bool(folded), stacked=bool(why), heading=heading, folded=folded)
+    return Table(caption, shown, head=1, sortable=bool(folded), heading=heading, folded=folded)
 
 
 def _order(layer: LayerRow) -> float:

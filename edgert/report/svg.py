@@ -20,6 +20,7 @@ LINE_PX = 13
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})  # controls, direction overrides, lone surrogates, ...
 _DECADES = 8  # ratio of a logarithmic axis's ends from which its ticks are these digits times powers of ten
 _DIGITS = ((1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
+_LARGEST = 1e300  # beyond it, differences are infinite
 _EDGE_PERCENT = 4  # nearer than this to an edge, a label stays inside
 
 Point = tuple[float, float]
@@ -83,7 +84,7 @@ class Scale:
         """Return the position of a number: 0 at the low end, 1 at the high one."""
         if self.is_log:
             return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
-        return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # halves, as the difference may overflow
+        return (value - self.low) / (self.high - self.low)
 
     def ticks(self, wanted: int) -> tuple[float, ...]:
         """Return about ``wanted`` round numbers."""
@@ -99,16 +100,16 @@ class Scale:
 
 
 def scale_of(values: Iterable[float | None], *, room: float = 0.0) -> Scale:
-    """Return a linear scale that holds zero and all numbers that are known and finite.
+    """Return a linear scale that holds zero and all numbers that are known and not larger than 1e300.
 
     Args:
         values: any of them may be None, infinite or not a number.
         room: what is free beyond the outermost of them, as a part of the scale.
     """
-    known = [0.0, *(value for value in values if value is not None and math.isfinite(value))]
+    known = [0.0, *(value for value in values if value is not None and abs(value) <= _LARGEST)]
     low, high = min(known), max(known)
     high = high if high > low else low + 1.0
-    free = (high / 2 - low / 2) * 2 * room if room else 0.0
+    free = (high - low) * room
     return Scale(low - free, high + free)
 
 
@@ -124,7 +125,7 @@ def ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
         raise ValueError(f"an axis needs finite ends, not {low} and {high}")
     if high <= low or wanted < 1:
         return ()
-    rough = high / wanted - low / wanted
+    rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))
     # the round step nearest to the rough one on a ratio scale
     step = min((power * one for one in (1.0, 2.0, 5.0, 10.0)), key=lambda step: abs(math.log(step / rough)))

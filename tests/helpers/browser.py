@@ -44,6 +44,16 @@ def chromium() -> str:
     return found
 
 
+def axe() -> str:
+    """Return the script of axe-core, which looks for what keeps people out; skips the test where there is none."""
+    npm = shutil.which("npm")
+    found = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, check=False).stdout if npm else ""
+    script = Path(os.environ.get("EDGERT_AXE") or f"{found.strip()}/axe-core/axe.min.js")
+    if not script.is_file():
+        pytest.skip("no axe-core here: npm install -g axe-core, or EDGERT_AXE=axe.min.js")
+    return script.read_text(encoding="utf-8")
+
+
 class Page:
     """One tab.
 
@@ -85,6 +95,20 @@ class Page:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
+
+    def obstacles(self, path: Path, script: str) -> list[str]:
+        """What axe-core (its ``script``) objects to on phones, tablets and desks, light and dark, with all unfolded."""
+        found = []
+        for width_px in (390, 768, 1440):
+            for dark in (False, True):
+                self.open(path, width_px, dark=dark)
+                self.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+                self.evaluate(f"{script};0")
+                wrong = "axe.run().then(r => r.violations.map(v => `${v.id}: ${v.nodes[0].html.slice(0, 200)}`))"
+                found += [f"{width_px} px, dark {dark}: {one}" for one in self.evaluate(wrong)]
+                if self.evaluate("document.documentElement.scrollWidth") != width_px:
+                    found.append(f"{width_px} px, dark {dark}: the page scrolls sideways")
+        return found
 
     def image(self, top_px: int = 0, height_px: int | None = None) -> bytes:
         """PNG of a part of the page; of what the window shows if no height is named."""
