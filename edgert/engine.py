@@ -189,7 +189,7 @@ def builder_settings(config: ModelConfig) -> BuilderSettings:
     """The settings of a section for TensorRT."""
     own = config.tensorrt
     pools = own.workspace, own.dla_sram, own.dla_local, own.dla_global
-    return BuilderSettings(*pools, own.optimization, own.version_compatible, own.refit, own.sparse)
+    return BuilderSettings(*pools, own.optimization, own.version_compatible, own.sparse)
 
 
 def engine_store() -> FileStore:

@@ -125,7 +125,6 @@ class BuilderSettings:
         dla_sram_bytes, dla_local_bytes, dla_global_bytes: pools of each DLA program; of engines that use a DLA.
         optimization_level: 0 to 5, how long kernels are searched for.
         version_compatible: later versions of TensorRT may run the engine.
-        refit: the engine's weights may be exchanged.
         sparse: kernels for weights with two zeros in every four input channels are tried, too.
     """
 
@@ -135,7 +134,6 @@ class BuilderSettings:
     dla_global_bytes: int | None = None
     optimization_level: int | None = None
     version_compatible: bool = False
-    refit: bool = False
     sparse: bool = False
 
 

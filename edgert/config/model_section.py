@@ -311,7 +311,6 @@ class TensorRtConfig(fields.Section):
     version_compatible: bool = Field(
         default=False, description="later versions of TensorRT can run the engine, which may be slower"
     )
-    refit: bool = Field(default=False, description="weights can be exchanged, which may be slower")
     sparse: bool = Field(
         default=False,
         description="sparse kernels, for weights trained with two zeros in every four input channels",

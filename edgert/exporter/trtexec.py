@@ -204,16 +204,8 @@ class _Job:
             yield f"--builderOptimizationLevel={request.optimization_level}"
         if request.version_compatible:
             yield "--versionCompatible"
-        if request.refit:
-            yield "--refit"
         if request.sparse:
             yield "--sparsity=enable"
-        if request.strip:
-            if self.release[0] < 10:
-                raise request.refusal("this TensorRT cannot leave weights out", "--stripWeights came with 10.0")
-            yield "--stripWeights"
-        if request.direct_io:
-            yield "--directIO"
 
     def _precision(self) -> Iterator[str]:
         """Yield precision as :class:`~edgert.backend.tensorrt.dialects.WeakDialect` sets it.
@@ -231,7 +223,7 @@ class _Job:
             return
         named = self._namable(request.fp16_nodes, "in float16")
         if named:
-            yield f"--precisionConstraints={'obey' if request.obey_fp16 else 'prefer'}"
+            yield "--precisionConstraints=prefer"
             yield f"--layerPrecisions={layer_precisions(named)}"
         self.limitations.append(
             "where a node becomes several layers, only the one that has its name stays in float16; edgert keeps all"
@@ -245,7 +237,7 @@ class _Job:
             return
         yield f"--useDLACore={core}"
         yield "--allowGPUFallback"
-        if self.release[0] < 11 and not (request.fp16_nodes and not request.obey_fp16):
+        if self.release[0] < 11 and not request.fp16_nodes:
             self.limitations.append(
                 "with --useDLACore trtexec sets PREFER_PRECISION_CONSTRAINTS by itself; edgert does so for "
                 "nodes that are preferred in float16 only"

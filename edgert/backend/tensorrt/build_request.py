@@ -100,17 +100,13 @@ class BuildRequest:
         precision: what may be computed in. TensorRT >= 11, and TensorRT-RTX, take it from the model's types.
         profiles: input → shapes, one mapping per optimization profile; none where the model's shapes are static.
         placement: node → ``gpu``, ``dla0`` or ``dla1``; a node that is left out runs on the GPU.
-        fp16_nodes: nodes that stay float16 in an INT8 engine (8.6 to 10.x).
-        obey_fp16: whether that must be obeyed, or only preferred.
+        fp16_nodes: nodes that stay float16 in an INT8 engine (8.6 to 10.x), where TensorRT can.
         calibration: text of a calibration cache (8.6 to 10.x).
         pools: memory limits.
         formats: input or output → how it lies in memory.
         timing_cache: of an earlier build; empty for none.
         version_compatible: the engine may be run by later versions of TensorRT.
-        refit: its weights may be exchanged.
         sparse: kernels for weights with two zeros in four are tried, too.
-        strip: it holds no weights; they are put in by refitting.
-        direct_io: no reformatting at inputs and outputs, where this TensorRT can be asked for that.
         optimization_level: 0 to 5; None leaves TensorRT's own, 3.
         operators: files of custom operators that the model has, which become plugins.
         compute: CUDA compute capabilities to build for, ``("8.6",)``; TensorRT-RTX only, empty for all it supports.
@@ -125,16 +121,12 @@ class BuildRequest:
     profiles: tuple[Mapping[str, Span], ...] = ()
     placement: Mapping[str, str] = field(default_factory=dict)
     fp16_nodes: tuple[str, ...] = ()
-    obey_fp16: bool = False
     calibration: str = ""
     pools: Pools = field(default_factory=Pools)
     formats: Mapping[str, Format] = field(default_factory=dict)
     timing_cache: bytes = b""
     version_compatible: bool = False
-    refit: bool = False
     sparse: bool = False
-    strip: bool = False
-    direct_io: bool = False
     optimization_level: int | None = None
     compute: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()

@@ -141,18 +141,10 @@ def _configure(trt: api.Trt, config: api.IBuilderConfig, request: BuildRequest) 
         config.builder_optimization_level = request.optimization_level
     if request.version_compatible:
         config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
-    if request.refit:
-        config.set_flag(trt.BuilderFlag.REFIT)
     if request.sparse:
         config.set_flag(trt.BuilderFlag.SPARSE_WEIGHTS)
-    if request.strip:
-        if not hasattr(trt.BuilderFlag, "STRIP_PLAN"):
-            raise request.refusal("this TensorRT cannot leave weights out", "STRIP_PLAN came with 10.0")
-        config.set_flag(trt.BuilderFlag.STRIP_PLAN)
     if request.profiles and hasattr(trt.PreviewFeature, "PROFILE_SHARING_0806"):  # how it always is since 10.0
         config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
-    if request.direct_io and hasattr(trt.BuilderFlag, "DIRECT_IO"):
-        config.set_flag(trt.BuilderFlag.DIRECT_IO)
 
 
 def inspection(trt: api.Trt, logger: api.ILogger, plan: bytes, request: BuildRequest) -> str:

@@ -131,7 +131,6 @@ class WeakDialect(Dialect):
         parts: Correspondence,
     ) -> None:
         """Set flags, the calibration cache, and the layers that stay in float16."""
-        flags = self._trt.BuilderFlag
         # A DLA computes in FP16 or INT8 only, so without FP16 every other layer would leave it.
         if request.precision != "fp32" or request.dla_core is not None:
             config.set_flag(self._trt.BuilderFlag.FP16)
@@ -140,9 +139,7 @@ class WeakDialect(Dialect):
         if request.calibration:
             config.int8_calibrator = cached_calibrator(self._trt, request.calibration)
         if request.fp16_nodes:
-            config.set_flag(
-                flags.OBEY_PRECISION_CONSTRAINTS if request.obey_fp16 else flags.PREFER_PRECISION_CONSTRAINTS
-            )
+            config.set_flag(self._trt.BuilderFlag.PREFER_PRECISION_CONSTRAINTS)
         for name in request.fp16_nodes:
             for position in parts.layers_of.get(name, ()):
                 # Only layers that compute in floating point: shape arithmetic must stay in integers.

@@ -54,7 +54,7 @@ def machine_facts(library: Library, machine: Machine, driver: CudaDriver | None,
 def request_facts(request: BuildRequest) -> Facts:
     """Return the properties of a request. The timing cache makes no difference: it only saves time."""
     placed = {name: where for name, where in request.placement.items() if where != GPU}
-    settings = [request.obey_fp16, request.version_compatible, request.refit, request.strip, request.direct_io]
+    settings = [request.version_compatible]
     settings += [request.sparse] if request.sparse else []
     formats = {name: asdict(form) for name, form in request.formats.items()}
     shapes = [{name: asdict(span) for name, span in one.items()} for one in request.profiles]

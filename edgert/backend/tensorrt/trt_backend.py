@@ -120,7 +120,6 @@ def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[
         "pools": Pools(builder.workspace_bytes, *(dla if uses_dla else ())),
         "optimization_level": builder.optimization_level,
         "version_compatible": builder.version_compatible,
-        "refit": builder.refit,
         "sparse": builder.sparse,
     }
 

@@ -104,14 +104,14 @@ def test_the_builder_is_told_what_the_pipeline_says(
 ) -> None:
     """Pools of a DLA are told where one is used."""
     said = "{workspace: 64MiB, dla_sram: 512KiB, dla_local: 256MiB, optimization: 5"
-    section = f"    tensorrt: {said}, version_compatible: true, refit: true, sparse: true}}\n"
+    section = f"    tensorrt: {said}, version_compatible: true, sparse: true}}\n"
     text = trt_bundle_helper.PIPELINE.replace("stages:", f"{section}stages:")
     monkeypatch.setattr(trt_bundle_helper, "PIPELINE", text)
     (spec,) = ordered(folder, "10.3", engine_name)
     request = spec.request
     assert dict(request.pools.named()) == pools
     assert (request.optimization_level, request.version_compatible) == (5, True)
-    assert request.refit and request.sparse
+    assert request.sparse
 
 
 class TestSpread:

@@ -66,10 +66,10 @@ HALF = ["--precisionConstraints=prefer", "--layerPrecisions=relu:fp16"]
         ({"placement": DLA}, ["--fp16", *USE]),
         ({**INT8, "placement": DLA}, ["--fp16", "--int8", "--calib=m/e.cache", *USE]),
         (
-            {**INT8, "placement": MIXED, "fp16_nodes": ("relu",), "obey_fp16": True},
+            {**INT8, "placement": MIXED, "fp16_nodes": ("relu",)},
             [
                 *("--fp16", "--int8", "--calib=m/e.cache"),
-                *("--precisionConstraints=obey", "--layerPrecisions=relu:fp16"),
+                *("--precisionConstraints=prefer", "--layerPrecisions=relu:fp16"),
                 *("--useDLACore=0", "--allowGPUFallback", "--layerDeviceTypes=*:GPU,conv:DLA,relu:DLA"),
             ],
         ),
@@ -101,9 +101,7 @@ EVERYTHING: dict[str, Any] = {
     "pools": Pools(3 << 19, 1 << 20, 1 << 30, 4096),
     "timing_cache": b"measured",
     "version_compatible": True,
-    "refit": True,
     "sparse": True,
-    "direct_io": True,
     "optimization_level": 5,
     "formats": {"y": Format("CHW4")},
 }
@@ -113,16 +111,13 @@ EVERYTHING: dict[str, Any] = {
 def test_every_option_is_one_of_that_release(release: str) -> None:
     known = set((DATA / f"{release}.txt").read_text().split())
     asked = request(("n", 3, 8, 8), precision="fp16", profiles=({"x": SPAN},) * 2, **EVERYTHING)
-    strip = {"strip": True} if release != "8.6" else {}
-    for one in (replace(asked, **strip), request(precision="fp16", placement=MIXED, **EVERYTHING)):
+    for one in (asked, request(precision="fp16", placement=MIXED, **EVERYTHING)):
         told = options(one, release)
         assert {option.partition("=")[0] for option in told} <= known
         for option in (
             "--memPoolSize=workspace:1.5,dlaSRAM:1,dlaLocalDRAM:1024,dlaGlobalDRAM:0.00390625",
             "--versionCompatible",
-            "--refit",
             "--sparsity=enable",
-            "--directIO",
             "--builderOptimizationLevel=5",
             "--outputIOFormats=fp32:chw4",
         ):
@@ -192,7 +187,6 @@ def test_what_trtexec_does_otherwise_is_named() -> None:
         ({"precision": "int8"}, "10.3", "cannot build INT8 without ranges"),
         (INT8, "11.1", "reads no calibration cache"),
         ({"fp16_nodes": ("relu",)}, "11.1", "cannot keep node 'relu' in float16"),
-        ({"strip": True}, "8.6", "cannot leave weights out"),
         ({"compute": ("8.7",)}, "10.3", "builds for its own GPU only"),
         ({"formats": {"x": Format("HWC16")}}, "10.3", "cannot make tensor 'x' float32 in HWC16"),
         ({"formats": {"x": Format("LINEAR", "uint8")}}, "8.6", "cannot make tensor 'x' uint8"),

@@ -46,14 +46,11 @@ def test_an_engine_runs() -> None:
 
 def test_the_builder_gets_what_the_options_have() -> None:
     bench = Bench()
-    builder = BuilderSettings(
-        workspace_bytes=1 << 26, dla_sram_bytes=1 << 20, optimization_level=0, refit=True, sparse=True
-    )
+    builder = BuilderSettings(workspace_bytes=1 << 26, dla_sram_bytes=1 << 20, optimization_level=0, sparse=True)
     bench.backend.compile(models.conv(), EngineOptions(builder=builder))
     for call in (
         "IBuilderConfig.set_memory_pool_limit(WORKSPACE, 67108864)",
         "IBuilderConfig.builder_optimization_level = 0",
-        "IBuilderConfig.set_flag(REFIT)",
         "IBuilderConfig.set_flag(SPARSE_WEIGHTS)",
     ):
         assert call in bench.double.calls

@@ -37,7 +37,6 @@ REQUEST = BuildRequest(
     profiles=({"x": Span((1, 3), (1, 3), (1, 3))},),
     placement={"a": "dla1"},
     fp16_nodes=("b",),
-    obey_fp16=True,
     calibration="TRT-100300-EntropyCalibration2\nx: 3c010204\n",
     pools=Pools(1 << 28, 4096),
     formats={"x": Format("CHW16", "float16")},

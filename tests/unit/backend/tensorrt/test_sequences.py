@@ -162,12 +162,10 @@ class TestWeak:
         calls, _ = built("10.7", replace(REQUEST, precision="int8", explicit=True))
         assert "IBuilderConfig.set_flag(INT8)" in calls and not any("calibrator" in call for call in calls)
 
-    @pytest.mark.parametrize("obey", [True, False])
-    def test_exceptions_are_layers_of_the_named_nodes_that_compute(self, obey: bool) -> None:
-        request = replace(REQUEST, precision="int8", calibration=CACHE, fp16_nodes=("resize",), obey_fp16=obey)
+    def test_exceptions_are_layers_of_the_named_nodes_that_compute(self) -> None:
+        request = replace(REQUEST, precision="int8", calibration=CACHE, fp16_nodes=("resize",))
         calls, _ = built("10.3", request)
-        word = "OBEY" if obey else "PREFER"
-        at = calls.index(f"IBuilderConfig.set_flag({word}_PRECISION_CONSTRAINTS)")
+        at = calls.index("IBuilderConfig.set_flag(PREFER_PRECISION_CONSTRAINTS)")
         assert calls[at + 1] == "ILayer[resize].precision = HALF"
         assert not any("sizes" in call for call in calls)
 
@@ -197,10 +195,7 @@ class TestEveryDialect:
             placement=DLA,
             pools=Pools(1 << 28, 1 << 20, 1 << 30, 1 << 29),
             version_compatible=True,
-            refit=True,
             sparse=True,
-            strip=True,
-            direct_io=True,
             optimization_level=5,
             timing_cache=b"earlier",
             formats={"x": Format("DLA_HWC4"), "y": Format("CHW32")},
@@ -214,10 +209,7 @@ class TestEveryDialect:
             "IBuilderConfig.set_memory_pool_limit(DLA_GLOBAL_DRAM, 536870912)",
             "IBuilderConfig.builder_optimization_level = 5",
             "IBuilderConfig.set_flag(VERSION_COMPATIBLE)",
-            "IBuilderConfig.set_flag(REFIT)",
             "IBuilderConfig.set_flag(SPARSE_WEIGHTS)",
-            "IBuilderConfig.set_flag(STRIP_PLAN)",
-            "IBuilderConfig.set_flag(DIRECT_IO)",
             "OnnxParser.set_flag(NATIVE_INSTANCENORM)",
             "IBuilderConfig.create_timing_cache(<7 bytes>)",
             f"ITensor[x].allowed_formats = {1 << int(formats.DLA_HWC4)}",
@@ -262,10 +254,6 @@ class TestEveryDialect:
         with pytest.raises(BuildError):
             compile_engine(library_of(double), replace(REQUEST, precision="int8"), lambda r: None, lambda p: True)
         assert double.calls == []
-
-    def test_8_6_cannot_strip(self) -> None:
-        with pytest.raises(BuildError, match="leave weights out"):
-            built("8.6", replace(REQUEST, strip=True))
 
     def test_a_dla_core_that_is_not_there(self) -> None:
         with pytest.raises(DeviceError, match="no dla1") as caught:
