@@ -1,7 +1,25 @@
 """edgert: camera, ONNX model, output, from one YAML file, on a Jetson or any other machine.
 
-A verb of the command line is a function here: ``edgert.plan``, ``edgert.build``, ``edgert.check`` and so on. Names are
-imported when they are first used, so that ``import edgert`` costs nothing.
+    edgert.Model("parts.onnx")("photo.jpg")                one image in, typed detections out
+    edgert.Pipeline("belt.yaml").results("track")          a camera or video in, results out
+
+Ask for each by its name, ``help(edgert.Model)``; the page with examples is docs/python.md.
+
+To run        Model, Pipeline, Results, ResultTimeout, Summary, Buffer, run_videos, VideoResult, LoadedEngine,
+              load_engine
+Its results   Result, Frame, Detections, Detection, Keypoints, Classification, Segmentation, Embedding, Attributes,
+              Text, DepthMap, OutputImage, AnomalyMap, Crops, Gallery
+Its file      load_pipeline, PipelineFile, PipelineConfig, ModelConfig, InputConfig
+The verbs     new, check, validate, inspect, inspect_bundle, plan, simulate, calibrate, quantize, evaluate, build,
+              export, enroll, models, boards, find_board, doctor, from_torch, op
+Their options Scenario, CalibrateOptions, QuantizeOptions, EvaluateOptions, ExportOptions, Progress
+What they     Starter, CheckReport, Validation, Inspection, DlaInspection, BundleInspection, Plan, BoardPlan,
+return        Simulation, RangeTable, QuantizedModel, QuantizationResult, Evaluation, Built, Exported, Enrolled,
+              KnownFamily, Board, Finding
+Errors        EdgertError, ConfigError, ModelError, CalibrationError, PlacementError, BuildError, ArtifactError,
+              BudgetError, DeviceError, StageError
+
+A name is imported when it is first used, so that ``import edgert`` costs nothing.
 """
 
 from __future__ import annotations
@@ -93,7 +111,7 @@ if TYPE_CHECKING:
     from edgert.wiring.check import check as check
     from edgert.wiring.check_report import CheckReport as CheckReport
     from edgert.wiring.known import KnownFamily as KnownFamily
-    from edgert.wiring.known import families as families
+    from edgert.wiring.known import models as models
     from edgert.wiring.starter import Starter as Starter
     from edgert.wiring.starter import new as new
 
@@ -128,12 +146,11 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.video_runs": "VideoResult run_videos",
     "edgert.wiring.check_report": "CheckReport",
     "edgert.wiring.check": "check",
-    "edgert.wiring.known": "KnownFamily families",
+    "edgert.wiring.known": "KnownFamily models",
     "edgert.wiring.starter": "Starter new",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-
-__all__ = ["__version__", *_HOME]
+# There is no __all__: with it, help(edgert) prints 6,000 lines, the help of every name one after the other.
 
 
 def __getattr__(name: str) -> Any:
@@ -143,4 +160,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return ["__version__", *_HOME]

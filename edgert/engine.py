@@ -1,4 +1,4 @@
-"""An ONNX model made ready to run: by itself, or with the settings of its section of a pipeline file.
+"""An ONNX model compiled for this machine: alone, or with the settings of its section of a pipeline file.
 
 edgert.load_engine("m.onnx")(array)
 """
@@ -52,11 +52,11 @@ class LoadedEngine:
         return self._engine.info
 
     def session(self, profile: str | None = None) -> backends.Session:
-        """Bound tensors of the caller's own, for one thread at a time."""
+        """Return bound tensors of the caller, for one thread at a time."""
         return self._engine.session(profile)
 
     def __call__(self, *arrays: npt.ArrayLike, **named: npt.ArrayLike) -> Array | tuple[Array, ...]:
-        """Runs the model once.
+        """Run the model once.
 
         Args:
             arrays: the inputs in the model's order.
@@ -87,7 +87,7 @@ class LoadedEngine:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def close(self) -> None:
-        """Frees the engine; it must not be called any more."""
+        """Free the engine; it must not be called any more."""
         self._engine.close()
 
     def __enter__(self) -> LoadedEngine:
@@ -116,7 +116,7 @@ def load_engine(
     backend: str = "auto",
     cache: bool = True,
 ) -> LoadedEngine:
-    """Compiles an ONNX model for this machine.
+    """Compile an ONNX model for this machine.
 
     Args:
         path: the ONNX file, or a model that is in memory already.
@@ -150,7 +150,7 @@ def build_engine(
     by: backends.Backend | None = None,
     precision: str = "fp32",
 ) -> backends.Engine:
-    """Compiles one model with the settings of its section; its precision is that of the model given.
+    """Compile one model with the settings of its section, in the precision of the given model.
 
     Args:
         model: the model.
@@ -176,7 +176,7 @@ def build_engine(
 
 
 def own_precision(model: Model) -> str:
-    """What a model's file computes in: ``int8`` with nodes of integers, ``fp16`` with such weights, else ``fp32``."""
+    """Return a file's precision: ``int8`` with nodes of integers, ``fp16`` with such weights, else ``fp32``."""
     if any(node.op_type in operators.QDQ or operators.is_integer(node.op_type) for node in model.proto.graph.node):
         return "int8"
     return "fp16" if any(one.data_type == _FLOAT16 for one in model.proto.graph.initializer) else "fp32"
@@ -186,19 +186,19 @@ _FLOAT16 = 10  # of onnx.TensorProto, whose package is not imported for it
 
 
 def builder_settings(config: ModelConfig) -> BuilderSettings:
-    """The settings of a section for TensorRT."""
+    """Return the settings of a section for TensorRT."""
     own = config.tensorrt
     pools = own.workspace, own.dla_sram, own.dla_local, own.dla_global
     return BuilderSettings(*pools, own.optimization, own.version_compatible, own.sparse)
 
 
 def engine_store() -> FileStore:
-    """The cache of TensorRT engines, which take minutes to make."""
+    """Return the cache of TensorRT engines, which take minutes to compile."""
     return FileStore(cache_folder() / "engine", ENGINE_STORE_BYTES)
 
 
 def default_profile(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, backends.Shapes]:
-    """Shapes for a model with dynamic dimensions and no profiles.
+    """Return shapes for a model with dynamic dimensions and no profiles.
 
     The batch is as given, unless ``input: shape`` sets it; the size that of ``input: size``, or the usual one of
     ``shape``. Raises ModelError: the model fixes another size.
@@ -208,16 +208,14 @@ def default_profile(model: Model, config: ModelConfig, batch: int = 1) -> Mappin
 
 
 def open_spans(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, backends.Span]:
-    """Input → the shapes it may have, where ``input: shape`` names several; empty where it does not."""
+    """Return input → the shapes it may have, where ``input: shape`` names several; else an empty mapping."""
     return _spans(model, config, batch) if config.input.shape.is_open else {}
 
 
 def check_open(model: Model, config: ModelConfig) -> None:
-    """Holds ``input:``'s ``shape`` and ``size`` to the model as its file has it.
+    """Compare ``shape`` and ``size`` of ``input:`` with the model file. Raise ModelError for a size that it fixes.
 
-    Raises ModelError for a size that it does not leave open.
-
-    A model made from it (quantized, or for a DLA) may have the usual size and no other; that is not asked here.
+    A model made from it (quantized, or for a DLA) may have the usual size only; that is not checked here.
     """
     _check_size(model, config)
     extents = config.input.shape.extents
@@ -283,7 +281,7 @@ def _spans(model: Model, config: ModelConfig, batch: int) -> Mapping[str, backen
 
 
 def _letters(spec: TensorSpec, config: ModelConfig, path: Path) -> dict[int, str]:
-    """Axis → its letter in the layout; of an input that is no image, the batch only."""
+    """Return axis → its letter in the layout; the batch only for an input that is no image."""
     if len(spec.shape) != 4:
         return {0: "N"}
     channels = 1 if config.input.color == "gray" else 3
@@ -292,16 +290,16 @@ def _letters(spec: TensorSpec, config: ModelConfig, path: Path) -> dict[int, str
 
 
 def one_image(engine: Shaped) -> list[tuple[int, ...]]:
-    """The shapes of the outputs for one image of the batch, as decoders see them."""
+    """Return the shapes of the outputs for one image of the batch, as decoders see them."""
     return [t.shape[1:] if batched else t.shape for t, batched in zip(engine.outputs, engine.batched, strict=True)]
 
 
 _PROMPTS = ("prompt", "text", "txt", "token", "input_ids", "caption", "attention_mask", "point_", "query_embed")
-"""Parts of the names that exporters give to inputs for what is asked of an image."""
+"""Parts of the names that exporters give to inputs for prompts."""
 
 
 def not_one_image(shapes: Mapping[str, Sequence[object]], path: str) -> ModelError:
-    """The error for a model that takes other things than one image.
+    """Return the error for a model whose inputs are not one image.
 
     Args:
         shapes: name of an input → its sizes.
@@ -335,7 +333,7 @@ def not_one_image(shapes: Mapping[str, Sequence[object]], path: str) -> ModelErr
 
 
 def image_input(session_inputs: Mapping[str, Any], path: str) -> str:
-    """The one input that takes the image. Raises ModelError if there is none, or others besides it."""
+    """Return the one input that takes the image. Raise ModelError if there is none, or more than one input."""
     images = [name for name, array in session_inputs.items() if array.ndim == 4]
     if len(images) != 1 or len(session_inputs) != 1:
         raise not_one_image({name: array.shape for name, array in session_inputs.items()}, path)

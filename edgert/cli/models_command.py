@@ -36,9 +36,9 @@ def models(
         edgert models rf-detr
     """
     from edgert.installation import labels_names
-    from edgert.wiring.known import families
+    from edgert.wiring.known import models as known_models
 
-    screen, found = terminal.console(json), families(family)
+    screen, found = terminal.console(json), known_models(family)
     if family is None:
         columns = [terminal.Column(heading, wraps=rank < 3, rank=rank) for rank, heading in enumerate(HEADINGS)]
         screen.print(terminal.table(columns, [terminal.Row(row(one)) for one in found], width=screen.width))

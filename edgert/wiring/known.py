@@ -118,7 +118,7 @@ class KnownFamily:
         return {**asdict(self.family), "measured": [asdict(one) for one in self.measured], "recipe": self.recipe}
 
 
-def families(name: str | None = None) -> tuple[KnownFamily, ...]:
+def models(name: str | None = None) -> tuple[KnownFamily, ...]:
     """Return the known families of models: how each is exported with its own tools, and measurements.
 
     Downloads nothing.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
+import pydoc
 import re
 import subprocess
 import sys
@@ -18,8 +20,8 @@ import edgert.testing
 from edgert.errors import EdgertError
 from tests.helpers.command import ROOT
 
-VERBS = "plan simulate validate check inspect export evaluate boards doctor build calibrate quantize from_torch op"
-NAMES = sorted(set(edgert.__all__) - {"__version__"})
+VERBS = "new plan simulate validate check inspect export evaluate boards models doctor build calibrate quantize op"
+NAMES = sorted(edgert._HOME)
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(edgert, name))]
 HEAVY = {"numpy", "cv2", "onnx", "onnxruntime", "pydantic", "yaml", "scipy", "typer", "rich", "edgert.config"}
 
@@ -60,6 +62,40 @@ def test_options_are_keyword_only(name: str) -> None:
     assert len(optional) <= 2, optional
 
 
+def test_help_fits_a_few_screens_and_has_every_name() -> None:
+    text = pydoc.render_doc(edgert)
+    assert len(text.splitlines()) <= 300
+    assert [name for name in NAMES if not re.search(rf"\b{name}\b", edgert.__doc__ or "")] == []
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_have_few_parameters_and_one_word_for_each_thing(name: str) -> None:
+    parameters = inspect.signature(getattr(edgert, name)).parameters.keys() - {"overrides", "on_progress"}
+    assert len(parameters) <= 8, parameters
+    assert parameters.isdisjoint({"trt", "timeout_s", "bar", "progress", "log", "on_event", "stop", "env", "ask"})
+
+
+@pytest.mark.parametrize(
+    "method", ["__call__", "call_batch", "acall", "map", "buffer", "submit", "results", "aresults", "latest"]
+)
+def test_methods_of_a_pipeline_spell_their_arguments_out(method: str) -> None:
+    parameters = inspect.signature(getattr(edgert.Pipeline, method)).parameters.values()
+    assert not [one for one in parameters if one.kind is one.VAR_KEYWORD or one.name.endswith("_s")]
+
+
+def test_results_and_frames_show_what_a_program_needs() -> None:
+    result = "detections frame image latest outputs stage time_ns timestamp_ns with_output"
+    frame = "color crop file format height index is_on_gpu lease media_ns planes region sender_ns stream timestamp_ns"
+    for kind, shown in ((edgert.Result, result), (edgert.Frame, f"{frame} to_bgr to_host width")):
+        assert " ".join(name for name in dir(kind) if not name.startswith("_")) == shown
+
+
+def test_options_are_frozen_records() -> None:
+    for name in NAMES:
+        if name.endswith("Options") or name in ("Progress", "Scenario"):
+            assert dataclasses.is_dataclass(kind := getattr(edgert, name)) and kind.__dataclass_params__.frozen, name
+
+
 def test_every_public_name_stands_on_the_page_about_python() -> None:
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     assert [name for name in NAMES if not re.search(rf"\b{name}\b", page)] == []
@@ -73,7 +109,7 @@ def test_every_public_function_has_an_example(name: str) -> None:
 
 
 def test_files_behind_public_names_document_every_argument() -> None:
-    public = [getattr(module, name) for module in (edgert, dla) for name in module.__all__]
+    public = [*(getattr(edgert, name) for name in NAMES), *(getattr(dla, name) for name in dla.__all__)]
     files = {inspect.getsourcefile(one) for one in public if inspect.isclass(one) or inspect.isfunction(one)}
     rules = ["--select", "D", "--ignore", "D105,D107"]  # what __init__ takes stands with its class
     ruff = [Path(sys.executable).with_name("ruff"), "check", "--quiet", "--output-format", "concise", *rules]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from edgert import families
+from edgert import models
 from edgert.cli import app
 from edgert.config import ModelConfig
 from edgert.errors import ConfigError
@@ -17,7 +17,7 @@ from edgert.wiring.families import FAMILIES
 from edgert.wiring.known import Measured, measured
 
 
-@pytest.mark.parametrize("known", families(), ids=lambda known: known.family.name)
+@pytest.mark.parametrize("known", models(), ids=lambda known: known.family.name)
 def test_every_recipe_is_a_section_of_a_pipeline_file(known) -> None:  # type: ignore[no-untyped-def]
     (section,) = yaml.safe_load(known.recipe)["models"].values()
     config = ModelConfig.model_validate(section)
@@ -45,14 +45,14 @@ def test_facts_are_of_families_and_make_sense() -> None:
     ],
 )
 def test_a_family_is_found_by_its_name_or_decoder(word: str, family: str) -> None:
-    assert any(one.family.name.startswith(family) for one in families(word))
+    assert any(one.family.name.startswith(family) for one in models(word))
 
 
 def test_an_unknown_family_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="'nanodett'; did you mean 'nanodet'"):
-        families("nanodett")
+        models("nanodett")
     with pytest.raises(ConfigError):
-        families("  ")
+        models("  ")
 
 
 def test_what_int8_costs_in_words() -> None:
