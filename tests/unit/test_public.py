@@ -20,14 +20,9 @@ import edgert.testing
 from edgert.errors import EdgertError
 from tests.helpers.command import ROOT
 
-VERBS = "new plan simulate validate check inspect export evaluate boards models doctor build calibrate quantize op"
 NAMES = sorted(edgert._HOME)
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(edgert, name))]
 HEAVY = {"numpy", "cv2", "onnx", "onnxruntime", "pydantic", "yaml", "scipy", "typer", "rich", "edgert.config"}
-
-
-def test_the_verbs_are_functions() -> None:
-    assert set(VERBS.split()) <= set(FUNCTIONS)
 
 
 def test_the_table_is_what_type_checkers_see() -> None:
