@@ -29,7 +29,6 @@ from edgert.config import stages as stage
 from edgert.config.fields import Kinded, section_of
 from edgert.graph.dla_rewrites import REWRITES
 from edgert.installation import labels_names
-from edgert.runtime import json_form as plain_data
 from edgert.stages.kinds import ByteTrackStage, FileSink
 from edgert.stages.sink.send.section import Sends
 from edgert.stages.sink.stream.section import Streams
@@ -325,14 +324,6 @@ def escaped(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("\\\\|", "\\|")
 
 
-def results_page() -> str:
-    """What a line of ``sink: jsonl`` holds."""
-    text = inspect.cleandoc(plain_data.__doc__ or "")
-    title, _, rest = text.partition("\n")
-    body = rest.replace("::\n", ":\n").replace("``", "`")
-    return "\n".join(["# Results", "", "Written by `scripts/write_docs.py`.", "", title.replace("``", "`"), body])
-
-
 def boards_page() -> str:
     """Return the page of the boards and their power modes."""
     rows = [list_row(board) for board in boards()]
@@ -500,7 +491,6 @@ PAGES = {
     "streaming.md": streaming_page,
     "models.md": models_page,
     "pipeline-file.md": pipeline_page,
-    "results.md": results_page,
 }
 
 

@@ -1,46 +1,4 @@
-"""Results as plain data, ready for JSON: the schema of ``sink: jsonl``, version 1.
-
-One result::
-
-    {"stream": "camera", "frame": 12, "time": "2026-01-31T12:00:00.250000Z", "time_ns": 1769860800250000000,
-     "timestamp_ns": 81234567, "media_s": 0.48, "outputs": {STAGE: RECORD, ...}}
-
-``frame`` counts from 0. ``time`` is when the frame was captured, by this machine's clock as it is set when the result
-is written; ``time_ns`` is the same in nanoseconds of the epoch. ``timestamp_ns`` is the monotonic clock at capture,
-``media_s`` the position in the stream, by its own times as FFmpeg estimates them. They go on where recordings were
-joined or a clock was set, and never run backward or stand still. Where a network camera reports its own clock (RTCP),
-``sender_time`` and ``sender_time_ns`` are when it captured the frame by that. Frames that are image files have their
-name too, ``"file": "cats/one.jpg"``, within the folder that all images of the source lie in; bytes of it that are no
-UTF-8 text are written as ``\\xe9``.
-The records, distinguished by ``type``; boxes and points are pixels of the source image, scores lie in 0–1:
-
-* ``detections``: ``objects``: [{``label``?, ``class``, ``score``, ``box``: [x1, y1, x2, y2], ``id``?,
-  ``corners``?: four times [x, y] of an oriented box, ``mask``?: ``region``, ``size``, ``values`` and ``lengths`` of its
-  object's mask, as below, 1 where it is, ``points``?: [[x, y, score], ...]}, ...], and with points their ``names``
-* ``classification``: ``classes``: [{``label``?, ``class``, ``score``}, ...], best first
-* ``segmentation``: ``region``: [x1, y1, x2, y2], ``size``: [width, height] of the mask, ``areas``: [{``label``?,
-  ``class``, ``share``}, ...] (parts of the mask, summing to 1), and the mask itself, row after row, as ``values`` and
-  the ``lengths`` of their runs: ``numpy.repeat(values, lengths).reshape(height, width)``
-* ``keypoints``: as ``detections``, always with ``points`` and ``names``
-* ``attributes``: ``heads``: {NAME: a ``classification``, or a number, ...}
-* ``embedding``: ``vector``: [...], and with a gallery ``name`` (null where no vector of it is like enough) and
-  ``similarity``, -1–1
-* ``text``: ``text``, ``score``
-* ``depth``: ``unit``: ``metric``, ``inverse`` or ``relative``, ``region``, ``size``, and ``least``, ``median`` and
-  ``greatest`` of its numbers; the map itself is for Python
-* ``image``: ``region`` and ``size`` of an image that a model made, which sinks of images show
-* ``anomaly``: ``score``, ``threshold``, ``is_anomalous``, ``region``, ``size``, and ``peak``: [x, y] of the highest
-* ``crops``: ``parent`` (a stage), ``items``: [{``row`` of the parent's objects, ``record``: RECORD}, ...]
-
-Boxes that are not finite, have no size, or lie outside of the image are left out and counted (``left_out`` of the
-summary, ``edgert_left_out_boxes_total``). A run warns once of them, of boxes that are all smaller than a pixel of
-the model's input, and of scores above 1.
-
-``label`` is there when the model has class names, ``id`` once a tracker gave one, and ``predicted: true`` beside
-``objects`` where no model looked at the frame and a tracker expects them there. Anything a user's own code returns
-stands as it is: plain data, arrays as lists, dataclasses as their fields, other objects as what their ``to_json()``
-returns. Numbers that JSON does not have (NaN, infinities) become null.
-"""
+"""Results as plain data, ready for JSON: version 1 of the records that docs/results.md describes."""
 
 import dataclasses
 import json

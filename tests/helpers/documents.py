@@ -1,4 +1,4 @@
-"""What README.md and docs/*.md tell people to type and write, with its place."""
+"""What README.md, docs/*.md and DESIGN.md files ask people to type and write, with its place."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from tests.helpers.command import ROOT
 
 PAGES = (
-    *(page for page in sorted(ROOT.glob("*.md")) if page.name != "CHANGELOG.md"),  # which tells of what was
+    *(page for page in sorted(ROOT.glob("*.md")) if page.name != "CHANGELOG.md"),
     *sorted((ROOT / "docs").glob("*.md")),
-    ROOT / "edgert" / "runtime" / "DESIGN.md",
+    *sorted(ROOT.glob("edgert/**/DESIGN.md")),
 )
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _SPAN = re.compile(r"(?<!`)`(edgert [^`]+)`(?!`)")
-_VERBATIM = re.compile(r"^ {4}(edgert .*)$", re.MULTILINE)
+_SHELL = ("sh", "bash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Piece:
 
     Attributes:
         place: ``docs/plan.md:6``.
-        text: as it stands there.
+        text: the text, unchanged.
         whole: False for words within a sentence, which may leave out what does not matter there.
     """
 
@@ -38,50 +38,44 @@ class Piece:
 
 
 def blocks(*languages: str) -> list[Piece]:
-    """Fenced blocks in one of these languages; ``""`` is one that says none."""
-    return [piece for language, piece in _fenced() if language in languages]
+    """Return the fenced blocks in one of these languages."""
+    return [piece for language, piece in fenced() if language in languages]
+
+
+def shell_lines() -> list[Piece]:
+    """Return every command of the shell blocks, continued lines as one, without comments."""
+    found = []
+    for block in blocks(*_SHELL):
+        name, _, first = block.place.rpartition(":")
+        text = re.sub(r"(\\|(?<=&&))\n\s*", lambda end: " " * len(end[0]), block.text)
+        for number, line in enumerate(text.splitlines(), int(first)):
+            if command := re.split(r"(?:^|\s+)#\s", line)[0].strip():
+                found.append(Piece(f"{name}:{number}", command))
+    return found
 
 
 def commands() -> list[Piece]:
-    """Every ``edgert …``, a line of a block or in a sentence; pipes, redirections and comments are left out."""
-    lines = [piece for language, block in _fenced() if language in ("", "sh", "bash") for piece in _lines(block)]
-    return [Piece(one.place, _bare(one.text), one.whole) for one in (*lines, *_verbatim(), *_spans())]
+    """Return every ``edgert …``, of a block or in a sentence, without pipes and redirections."""
+    lines = [one for one in shell_lines() if one.text.startswith("edgert ")]
+    return [Piece(one.place, re.split(r"\s+[|>&]+(?:\s|$)", one.text)[0], one.whole) for one in (*lines, *_spans())]
 
 
 def words(command: str) -> list[str]:
-    """What the shell would make of it."""
+    """Return the words that the shell would make of a command."""
     return shlex.split(command)
 
 
-def _bare(command: str) -> str:
-    return re.split(r"\s+#|\s+[|>]\s", command)[0].strip()
-
-
-def _fenced() -> Iterator[tuple[str, Piece]]:
+def fenced() -> Iterator[tuple[str, Piece]]:
+    """Yield the language of every fenced block, and the block."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for match in _FENCE.finditer(text):
+        for match in FENCE.finditer(text):
             yield match[1], Piece(f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, match.start(2)) + 1}", match[2])
 
 
-def _lines(block: Piece) -> Iterator[Piece]:
-    name, _, first = block.place.rpartition(":")
-    for number, line in enumerate(block.text.splitlines(), int(first)):
-        if line.startswith("edgert "):
-            yield Piece(f"{name}:{number}", line)
-
-
-def _verbatim() -> Iterator[Piece]:
-    yield from _found(_VERBATIM, whole=True)
-
-
 def _spans() -> Iterator[Piece]:
-    yield from _found(_SPAN, whole=False)
-
-
-def _found(pattern: re.Pattern[str], whole: bool) -> Iterator[Piece]:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for match in pattern.finditer(text):
+        for match in _SPAN.finditer(text):
             place = f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}"
-            yield Piece(place, " ".join(match[1].split()), whole)
+            yield Piece(place, " ".join(match[1].split()), whole=False)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import importlib
 import inspect
+import json
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -16,8 +23,9 @@ import yaml
 
 from edgert.cli import app
 from edgert.config import json_schema
+from edgert.config.pipeline_file import load_pipeline
 from tests.helpers.command import ROOT
-from tests.helpers.documents import PAGES, Piece, blocks, commands, words
+from tests.helpers.documents import FENCE, PAGES, Piece, blocks, commands, fenced, shell_lines, words
 
 GROUP: Any = typer.main.get_command(app)
 USAGE: Any = typer.BadParameter.__base__  # Click's UsageError, whichever Click this Typer has
@@ -103,12 +111,140 @@ def test_every_name_in_python_exists_and_takes_what_it_is_given(piece: Piece) ->
     assert list(wrong_calls(tree, known)) == []
 
 
-@pytest.mark.parametrize("piece", blocks("yaml"), ids=str)
-def test_every_yaml_fits_the_schema(piece: Piece) -> None:
+FRAME: dict[str, Any] = {
+    "camera": {"source": "rtsp://10.0.0.7/stream"},
+    "find": {"infer": "net", "from": "camera"},
+    "track": {"track": "bytetrack", "from": "find"},
+    "areas": {"stage": "zones", "from": "track", "zones": {"yard": [[0, 0], [1, 0], [1, 1]]}},
+    "alarm": {"stage": "events", "from": "areas", "rules": {"any": {"zone": "yard"}}},
+    "paint": {"draw": ["boxes"], "from": "alarm"},
+}
+"""Stages that a fragment of a pipeline file may refer to without writing them."""
+
+
+def framed(piece: Piece) -> dict[str, Any]:
+    """Return a YAML block as a complete pipeline file: what it refers to and leaves out is added."""
     written = yaml.safe_load(piece.text)
     file = written if written.keys() <= SCHEMA["properties"].keys() else {"stages": written}
-    parts = {"properties": {key: SCHEMA["properties"][key] for key in file}, "$defs": SCHEMA["$defs"]}
-    jsonschema.validate(file, parts)
+    stages, models = file.setdefault("stages", {}), file.setdefault("models", {})
+    if not stages:
+        stages |= {"camera": FRAME["camera"], "find": {"infer": next(iter(models), "net"), "from": "camera"}}
+    while missing := listened(stages) - stages.keys():
+        stages |= {name: FRAME.get(name, FRAME["camera"]) for name in missing}
+    for stage in stages.values():
+        name = stage.get("infer")
+        if name is not None and name not in models:
+            models[name] = {"onnx": "net.onnx", "task": {"detect": "yolox"}}
+    return file
+
+
+def listened(stages: dict[str, Any]) -> set[str]:
+    """Return the names of the stages that others listen to."""
+    inputs = [stage["from"] for stage in stages.values() if "from" in stage]
+    return {name for one in inputs for name in ([one] if isinstance(one, str) else one)}
+
+
+@pytest.mark.parametrize("piece", blocks("yaml"), ids=str)
+def test_every_yaml_is_read(piece: Piece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the reader of pipeline files, as part of a complete one; editors check it by the schema."""
+    monkeypatch.chdir(tmp_path)
+    for name in re.findall(r"\$\{(\w+)\}", piece.text):
+        monkeypatch.setenv(name, "0123456789abcdef")
+    shutil.copytree(ROOT / "pipelines", tmp_path / "pipelines", ignore=shutil.ignore_patterns("*.onnx"))
+    shutil.copy(ROOT / "pipelines" / "my_operator.py", tmp_path)
+    file = framed(piece)
+    jsonschema.validate(file, SCHEMA)
+    config = load_pipeline(file).config
+    assert config.stages.keys() == file["stages"].keys() and config.models.keys() == file["models"].keys()
+
+
+KNOWN = {
+    *(
+        "apt",
+        "curl",
+        "docker",
+        "echo",
+        "export",
+        "fallocate",
+        "ffplay",
+        "git",
+        "gst-launch-1.0",
+        "install",
+        "journalctl",
+    ),
+    *("openssl", "pip", "python", "source", "ssh", "systemctl", "trtexec", "useradd"),
+}
+"""Programs of others that pages call."""
+
+
+def unknown_program(command: str) -> str:
+    """Return why a line of a shell block cannot work: a file, a target or a program that is not there."""
+    text = re.sub(r"^(?:\w+=\S+\s+|sudo\s+)*", "", command)
+    program, *rest = shlex.split(text)
+    if program == "make":
+        return "" if f"\n{rest[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8") else f"no target {rest[0]}"
+    path = rest[0] if program == "python" and rest[0] != "-m" else program
+    if "/" in path and not path.startswith(("/", "~")):
+        return "" if (ROOT / path).is_file() else f"no file {path}"
+    return "" if program in {*KNOWN, "edgert"} else f"no program {program}"
+
+
+def test_every_line_of_a_shell_block_names_what_there_is() -> None:
+    found = shell_lines()
+    assert len(found) > 120
+    assert {str(one): why for one in found if (why := unknown_program(one.text))} == {}
+
+
+@pytest.mark.parametrize("piece", blocks("sh", "bash"), ids=str)
+def test_every_shell_block_is_read_by_a_shell(piece: Piece) -> None:
+    done = subprocess.run(["bash", "-n", "-c", piece.text], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("piece", blocks("json"), ids=str)
+def test_every_json_is_read(piece: Piece) -> None:
+    lines = piece.text.strip().splitlines()
+    texts = lines if all(line.startswith("{") and line.endswith("}") for line in lines) else [piece.text]
+    assert all(isinstance(json.loads(text), dict) for text in texts)
+
+
+@pytest.mark.parametrize("piece", blocks("ini"), ids=str)
+def test_every_unit_is_read(piece: Piece) -> None:
+    reader = configparser.ConfigParser(strict=False)
+    reader.read_string(piece.text)
+    assert reader.sections()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 cannot read TOML")
+@pytest.mark.parametrize("piece", blocks("toml"), ids=str)
+def test_every_toml_is_read(piece: Piece) -> None:
+    groups = importlib.import_module("tomllib").loads(piece.text)["project"]["entry-points"]
+    assert groups.keys() <= {f"edgert.{kind}" for kind in ("sinks", "decoders")}
+
+
+TESTED = frozenset({"sh", "bash", "python", "yaml", "json", "ini", "toml"})
+UNTESTED = {"text": "what programs print, and files of other programs", "c": "a struct that edgert writes"}
+
+
+def test_every_block_says_its_language_and_is_tested() -> None:
+    assert {str(piece): language for language, piece in fenced() if language not in TESTED | UNTESTED.keys()} == {}
+    asked = re.compile(r"^(?:\$ )?(?:edgert|pip|python) ", re.MULTILINE)
+    assert [str(piece) for piece in blocks("text") if asked.search(piece.text)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_block_is_indented(page: Path) -> None:
+    """A block without a fence has no language, so that no test reads it."""
+    text = "" if page.name == "live.md" else FENCE.sub("", page.read_text(encoding="utf-8"))
+    assert re.findall(r"\n\n(?: {4,}.*\n)+", text) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_test_and_bench_that_a_page_cites_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    files = re.findall(r"\btests/[\w/.-]*\w", text)
+    modules = [f"{name.replace('.', '/')}.py" for name in re.findall(r"-m (tests\.[\w.]+)", text)]
+    assert [path for path in (*files, *modules) if not (ROOT / path).exists()] == []
 
 
 def anchors(text: str) -> set[str]:

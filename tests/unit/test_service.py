@@ -89,7 +89,7 @@ def test_the_unit_and_the_docs_install_it_by_the_same_commands() -> None:
         *("setup-jetson", "useradd", "install", "install", "enable"),
     ]
     page = (ROOT / "docs" / "service.md").read_text()
-    assert [one for one in re.findall(r"^    (\S.*?)(?:  +#.*)?$", page, re.MULTILINE) if one in typed] == typed
+    assert [one for one in re.findall(r"^(\S.*?)(?:  +#.*)?$", page, re.MULTILINE) if one in typed] == typed
     (script,) = re.findall(r"^SYSTEM=(\S+)", (ROOT / "scripts" / "setup-jetson").read_text(), re.MULTILINE)
     assert f"ExecStart={script}/bin/edgert run " in UNIT.read_text()
 

@@ -107,7 +107,8 @@ def fill(one: Ubuntu, box: Box) -> None:
 def steps(one: Ubuntu) -> tuple[Step, ...]:
     """The way, in order: README's, then that of docs/service.md, with what it leaves to its reader filled in."""
     page = (ROOT / "docs/service.md").read_text()
-    *typed, start = (line.replace("sudo ", "") for line in re.findall(r"^    (\S.*?)(?:  +#.*)?$", page, re.M)[:5])
+    block = page.partition("```sh\n")[2].partition("```")[0]
+    *typed, start = (line.replace("sudo ", "") for line in re.findall(r"^(\S.*?)(?:  +#.*)?$", block, re.M))
     typed[0] += " --no-pycuda"  # there is no CUDA compiler here
     beside = "install -m 644 /root/own/camera.py pipelines/assets/parts.onnx pipelines/assets/parts.txt /etc/edgert/"
     service = " && ".join(["cp /root/own/dock.yaml .", *typed, beside])
