@@ -39,9 +39,6 @@ _ANEW = {"edgert-rtx", "batch-rtx", "map-rtx", "file-rtx"}, "11270845"
 name has them. Earlier runs tell of all other sides."""
 
 
-EVEN = 3.0
-"""How much longer a piece of Python may take now and then on a machine whose cores are its own: see
-:func:`unevenness`."""
 Row: TypeAlias = "tuple[str, ...]"
 
 
@@ -91,17 +88,7 @@ def _is_of_before(name: str, path: Path) -> bool:
 
 def of_cameras(folder: Path) -> dict[str, list[str]]:
     """Name → lines of the table of bench_gpu_cameras.py."""
-    runs = runs_of(folder, "gpu_cameras-*.json")
-    return {
-        "cameras": by_gpu(
-            runs, camera_rows, lambda run: f"{run.gpu}, {'even' if unevenness(run) < EVEN else 'uneven'} cores"
-        )
-    }
-
-
-def unevenness(run: Run) -> float:
-    """What a piece of Python took that is always the same, its 99th percentile over its median, in the same run."""
-    return next(one["value"] / one["detail"]["p50_ms"] for one in run.figures if one["name"].startswith("a piece of"))
+    return {"cameras": by_gpu(runs_of(folder, "gpu_cameras-*.json"), camera_rows)}
 
 
 def of_zoo(folder: Path) -> dict[str, list[str]]:
@@ -194,15 +181,11 @@ def of_strangers(folder: Path) -> dict[str, list[str]]:
     return {"strangers": [*lines(heads, rows), *lines(("meanwhile", ""), others)]}
 
 
-def by_gpu(
-    runs: Sequence[Run],
-    rows_of: Callable[[Sequence[Run]], list[Row]],
-    kind_of: Callable[[Run], str] = lambda run: run.gpu,
-) -> list[str]:
-    """A table for each kind of GPU, or of what else ``kind_of`` says; the first row is its heading."""
+def by_gpu(runs: Sequence[Run], rows_of: Callable[[Sequence[Run]], list[Row]]) -> list[str]:
+    """Return a table for each kind of GPU; the first row is its heading."""
     found = []
-    for gpu in dict.fromkeys(kind_of(run) for run in runs):
-        own = [run for run in runs if kind_of(run) == gpu]
+    for gpu in dict.fromkeys(run.gpu for run in runs):
+        own = [run for run in runs if run.gpu == gpu]
         head, *rows = rows_of(own)
         found += [f"{gpu}, {len(own)} {'run' if len(own) == 1 else 'runs'}:", "", *lines(head, rows)]
     return found
@@ -231,15 +214,14 @@ def race_rows(runs: Sequence[Run], what: str, digits: int) -> list[Row]:
 def camera_rows(runs: Sequence[Run]) -> list[Row]:
     """A column for each number of cameras of a network on an engine."""
     cells: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for piece, figure in ((unevenness(run), figure) for run in runs for figure in run.figures):
+    for figure in (figure for run in runs for figure in run.figures):
         match = CAMERAS.fullmatch(figure["name"])
         if match is None or not figure["detail"]:
             continue
-        detail = {**figure["detail"], "piece": piece}
+        detail = {**figure["detail"]}
         cells[f"{match[1]}, {match[2]}, {match[3]} cameras"].append(detail)
         if "one_p99_ms" in detail:
             one = {name.removeprefix("one_"): value for name, value in detail.items() if name.startswith("one_")}
-            one["piece"] = piece
             cells[f"{match[1]}, {match[2]}, 1 camera"].append(one)
             detail["ratio"] = detail["p99_ms"] / detail["one_p99_ms"]
     order = sorted(cells, key=lambda name: (name.rsplit(", ", 1)[0], int(name.rsplit(" ", 2)[1])))
@@ -255,7 +237,6 @@ def camera_rows(runs: Sequence[Run]) -> list[Row]:
                 ("latency, 99th percentile, ms", "p99_ms", 2),
                 ("the same over that of one camera in the same run", "ratio", 2),
                 ("processor time per frame, µs", "cpu_us", 0),
-                ("a piece of Python before, 99th percentile over median", "piece", 1),
             )
         ),
     ]
