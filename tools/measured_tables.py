@@ -7,7 +7,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -34,11 +34,6 @@ SIDES = {
     "bare-ort": "ONNX Runtime's engine alone",
 }
 """In the order of the rows."""
-_ANEW = {"edgert-rtx", "batch-rtx", "map-rtx", "file-rtx"}, "11270845"
-"""Sides whose batches the GPU works on side by side, from when on: month, day, hour and minute of a run, as its file's
-name has them. Earlier runs tell of all other sides."""
-
-
 Row: TypeAlias = "tuple[str, ...]"
 
 
@@ -64,11 +59,7 @@ def span(values: Iterable[float], digits: int = 0) -> str:
 
 def of_races(folder: Path) -> dict[str, list[str]]:
     """Name → lines of the tables of bench_gpu_peers.py."""
-    races = [
-        replace(run, figures=[one for one in run.figures if not _is_of_before(one["name"], path)])
-        for path in sorted(folder.glob("gpu_peers-*.json"))
-        for run in runs_of(folder, path.name)
-    ]
+    races = runs_of(folder, "gpu_peers-*.json")
     wanted = {
         "frames per second": ("value", 0),
         "processor time per frame": ("cpu_us", 0),
@@ -78,12 +69,6 @@ def of_races(folder: Path) -> dict[str, list[str]]:
     return {
         name: by_gpu(races, partial(race_rows, what=what, digits=digits)) for name, (what, digits) in wanted.items()
     }
-
-
-def _is_of_before(name: str, path: Path) -> bool:
-    """Whether a figure in a file is of what no longer runs so."""
-    (sides, since), match, parts = _ANEW, RACE.match(name), path.stem.split("-")
-    return match is not None and match[3] in sides and len(parts) > 2 and parts[2] < since
 
 
 def of_cameras(folder: Path) -> dict[str, list[str]]:
@@ -249,8 +234,6 @@ def total(found: Sequence[Mapping[str, Any]], name: str) -> int:
 
 LEFT_OUT = re.compile(r"GPU, (network|family) left out, (\S+), (median error|90 % below)")
 """``GPU, family left out, int8, 90 % below``, of bench_costs.py."""
-FORM = re.compile(r"GPU's formula, (.+), family left out, median error")
-"""``GPU's formula, vectors in tiles, family left out, median error``, of the same."""
 BOARD = re.compile(r"(\S+) (gpu|dla), left out, (median error|Spearman)")
 """``orin-nx-16gb gpu, left out, Spearman``, of the same."""
 
@@ -273,24 +256,7 @@ def of_costs(folder: Path) -> dict[str, list[str]]:
             else:
                 row.update(networks=str(figure["detail"]["networks"]), p90=f"{100 * figure['detail']['p90']:.1f} %")
     sides = [(group, part) for group in ("network", "family") for part in ("rows", "median error", "90 % below")]
-    at_once = [
-        (
-            figure["name"],
-            str(figure["n"]),
-            f"{figure['value']:.2f} ×" if figure["unit"] else f"{100 * figure['value']:.1f} %",
-            f"{100 * figure['detail']['sum']:.1f} %" if "sum" in figure["detail"] else "–",
-        )
-        for figure in figures
-        if any(what in figure["name"] for what in ("GPU+DLA", "CUDA graph", "several rounds", "sparse over dense"))
-    ]
-    forms = [
-        (match[1], *(f"{100 * value:.1f} %" for value in (one["value"], one["detail"]["p90"], one["detail"]["mean"])))
-        for one in figures
-        if (match := FORM.fullmatch(one["name"]))
-    ]
     return {
-        "forms": lines(("", "median error", "90 % below", "mean error"), forms),
-        "at-once": lines(("", "rows", "median", "of the plain sum"), at_once),
         "left-out": lines(
             ("", "networks", *(f"{group} left out: {part}" for group, part in sides)),
             [(name, row["networks"], *(row[f"{group} {part}"] for group, part in sides))

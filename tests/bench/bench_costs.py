@@ -6,25 +6,21 @@ Every network with published times is predicted by a fit to all the others, and 
 precision and board by board: median error, 90 % quantile and rank correlation; so are rates of GPU and DLA together,
 and what a CUDA graph saves. The shipped bars have to hold 85 to 95 % of the times of left-out publishers. HaX-CoNN's
 totals and the scaling of NVIDIA's table over power modes are predicted by those same fits; what the shipped
-coefficients make of them, which were fitted to these rows too, stands beside. At the end, what every part of the GPU's
-formula is worth: errors without a network's family when the part is taken out. Exits 1 where one misses its bar. Takes
-two minutes; needs no evaluation data.
+coefficients make of them, which were fitted to these rows too, stands beside. Exits 1 where one misses its bar. Takes two
+minutes; needs no evaluation data.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import report
 
 from edgert.benchmark.measure import Figure
 from edgert.board.record import board
-from edgert.placement.cost import formulas
 from edgert.placement.cost.coefficients import ENOUGH_ROWS, GpuCost, Relation, coefficients
 from edgert.placement.cost.coefficients import sisters as load_sisters
 
@@ -32,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tools.fitting import sisters, together
 from tools.fitting.chip import Chip, bar, by_board, kind_of, publishers, rank_correlation
-from tools.fitting.main import SOCS, fit_all
-from tools.fitting.parts import Fit, contention_error, fit_gpu, fit_sparse, sparse_gains
+from tools.fitting.main import fit_all
+from tools.fitting.parts import Fit, contention_error, fit_sparse, sparse_gains
 from tools.fitting.published import Design, Timing, published
 from tools.fitting.solve import Trial
 from tools.networks.table import is_transformer
@@ -45,15 +41,6 @@ HELD = (0.85, 0.95)
 SISTER_BAR = 0.045
 """Of Orin NX: the same network measured on a sister board times the boards' predicted ratio."""
 _TABLE = "Deep-Learning-Accelerator-SW"
-_FORMS: dict[str, dict[str, object]] = {
-    "as it is": {},
-    "tiles of one size": {"_TILES": np.array([(128.0, 128.0)])},
-    "vectors in tiles": {"_VECTORS": 0},
-    "products and memory overlap less": {"_OVERLAP": 1.5},
-    "attention at the rate of INT8": {"_ATTENTION": 1.0},
-    "chips on their own": {},
-}
-"""What is taken out → names of :mod:`edgert.placement.cost.formulas` that do it."""
 
 
 def board_figures(fit: Fit) -> Iterator[Figure]:
@@ -201,21 +188,6 @@ def _held_of_sisters(relation: Relation, kind: str, whose: str, trials: Sequence
             yield Figure(f"{title}, at most", share, "", HELD[1], n=len(own))
 
 
-def forms() -> Iterator[Figure]:
-    """Errors without a network's family, with parts of the GPU's formula taken out."""
-    for name, changed in _FORMS.items():
-        fits: list[Fit] = []
-        with ExitStack() as stack:
-            for key, value in changed.items():
-                stack.enter_context(patch.object(formulas, key, value))
-            for soc in SOCS:
-                fits.append(fit_gpu(soc, fits[0] if fits and name != "chips on their own" else None))
-        errors = [trial.error for fit in fits for trial in fit.by_family]
-        detail = {"p90": float(np.quantile(errors, 0.9)), "mean": float(np.mean(errors))}
-        yield Figure(f"GPU's formula, {name}, family left out, median error", float(np.median(errors)), "",
-                     n=len(errors), detail=detail)  # fmt: skip
-
-
 def sparse(chip: Chip) -> Iterator[Figure]:
     """What weights with two zeros in four save on the DLA, by a speedup that has not seen the network."""
     dla = chip.coefficients.dla
@@ -297,7 +269,6 @@ def measure() -> Iterator[Figure]:
         yield from of_chip(chip)
     cost = coefficients("tegra194").contention
     yield Figure("contention, mean error over PCCS's matrix", contention_error(cost.ceiling, cost.floor), "", n=100)
-    yield from forms()
 
 
 if __name__ == "__main__":

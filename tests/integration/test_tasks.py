@@ -9,10 +9,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import yaml
 
 import edgert
-from tests.helpers.command import ROOT
 from tests.helpers.documents import blocks
 from tests.helpers.evaluation_data import data
 
@@ -150,10 +148,3 @@ def test_faces_are_tracked_and_cut_out(tmp_path: Path) -> None:
     tracked = outputs[-1]["track"]
     assert len(tracked["objects"]) >= 5 and all(len(one["points"]) == 5 and one["id"] for one in tracked["objects"])
     assert tracked["names"][2] == "nose" and len(outputs[-1]["again"]["items"]) >= 5
-
-
-def test_the_page_is_about_what_is_there() -> None:
-    for piece in blocks("yaml"):
-        if piece.place.startswith("docs/tasks.md"):
-            assert set(yaml.safe_load(piece.text)) <= {"models", "stages"}
-    assert (ROOT / "docs" / "tasks.md").exists()

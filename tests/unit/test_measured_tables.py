@@ -45,18 +45,6 @@ def test_races_are_ranges_over_runs_for_each_gpu(tables: Any, tmp_path: Path) ->
     assert f"| {ours} / {theirs} | 2.00 |" in found["ratios"] and ours not in found["one batch at a time, median"]
 
 
-def test_runs_of_what_no_longer_runs_so_tell_of_the_others_alone(tables: Any, tmp_path: Path) -> None:
-    for stamp, fps in (("11230752", 1000.0), ("11270845", 1300.0)):
-        names = ("careful", "map-rtx", "call-rtx", "map-rtx / careful")
-        figures = {f"resnet50 b8: {name}": (fps, {"cpu_us": 9.0}) for name in names}
-        write(tmp_path, f"gpu_peers-h100-{stamp}.json", "H100", figures)
-    found = {name: "\n".join(lines) for name, lines in tables.of_races(tmp_path).items()}
-    assert (
-        "pipeline.map | 1300 |" in found["frames per second"] and "PyTorch | 1000–1300 |" in found["frames per second"]
-    )
-    assert "called | 1000–1300 |" in found["frames per second"] and "| 1300.00 |" in found["ratios"]
-
-
 def test_cameras_are_ranges_over_the_times_that_they_filmed(tables: Any, tmp_path: Path) -> None:
     def detail_of(p99_ms: float, lost: int) -> dict[str, float]:
         eight = {"p50_ms": 2.0, "p99_ms": p99_ms, "lost": lost, "given": 240, "cpu_us": 300.0}
