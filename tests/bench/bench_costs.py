@@ -6,8 +6,8 @@ Every network with published times is predicted by a fit to all the others, and 
 precision and board by board: median error, 90 % quantile and rank correlation; so are rates of GPU and DLA together,
 and what a CUDA graph saves. The shipped bars have to hold 85 to 95 % of the times of left-out publishers. HaX-CoNN's
 totals and the scaling of NVIDIA's table over power modes are predicted by those same fits; what the shipped
-coefficients make of them, which were fitted to these rows too, stands beside. Exits 1 where one misses its bar. Takes two
-minutes; needs no evaluation data.
+coefficients make of them, which were fitted to these rows too, is printed beside. Exits 1 where one misses its bar.
+Takes two minutes; needs no evaluation data.
 """
 
 from __future__ import annotations
