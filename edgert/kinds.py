@@ -208,7 +208,7 @@ def foreign() -> Iterator[tuple[Registry, Claim]]:
         yield from ((registry, claim) for claim in registry.foreign())
 
 
-def strays() -> Iterator[Claim]:
+def misnamed_decoders() -> Iterator[Claim]:
     """Yield decoders of installed packages whose names have no task, so that nothing can use them."""
     for claim in _claims("edgert.decoders", tuple(sys.path)):
         if claim.name.partition(".")[0] not in DECODERS:

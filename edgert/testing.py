@@ -103,12 +103,12 @@ class StageSuite(ABC):
         """Check that it has all methods."""
         assert isinstance(self.make(tmp_path), Stage)
 
-    def test_making_it_leaves_nothing_behind(self, tmp_path: Path) -> None:
+    def test_only_open_creates_files(self, tmp_path: Path) -> None:
         """Check that files, cameras and sockets are opened by open() only."""
         self.make(tmp_path)
         assert list(tmp_path.iterdir()) == []
 
-    def test_it_works_on_results_and_leaves_their_frames_as_they_were(self, tmp_path: Path) -> None:
+    def test_frames_are_not_changed(self, tmp_path: Path) -> None:
         """Check that frames, which other stages see, stay unchanged, and that no foreign lease is released."""
         with self.opened(tmp_path) as stage:
             for index in range(3):
@@ -119,7 +119,7 @@ class StageSuite(ABC):
                 assert (result.frame.planes[0] == before).all(), "pixels were written to"
                 assert result.frame.lease.alive, "a lease was released that belongs to the runner"
 
-    def test_it_takes_a_frame_in_which_nothing_was_found(self, tmp_path: Path) -> None:
+    def test_frames_without_detections_are_accepted(self, tmp_path: Path) -> None:
         """Check frames without boxes, and without a record of boxes."""
         with self.opened(tmp_path) as stage:
             stage.process(sample(0, boxes=()))
@@ -158,7 +158,7 @@ class SinkSuite(StageSuite):
         assert type(self.section(tmp_path)) is kind and SINKS.missing(kind) == ""
         assert kind.takes_images or not kind.shows_images, "what shows images takes them"
 
-    def test_it_is_the_end(self, tmp_path: Path) -> None:
+    def test_it_passes_nothing_on(self, tmp_path: Path) -> None:
         """Check that a sink passes nothing on."""
         with self.opened(tmp_path) as sink:
             assert sink.process(sample()) is None
@@ -195,7 +195,7 @@ class DecoderSuite:
         registry = DECODERS[self.task]
         assert registry.missing(registry.get(self.name)) == ""
 
-    def test_it_says_that_it_can_read_them(self) -> None:
+    def test_it_is_proposed_for_its_outputs(self) -> None:
         """Check that `edgert new`, `check` and `inspect` propose it, a class of several names under its first."""
         registry = DECODERS[self.task]
         kind = registry.get(self.name)
@@ -212,7 +212,7 @@ class DecoderSuite:
         record: Any = decoder(outputs, Geometry(2, 2, 10, 20, self.network, (10, 20, 138, 148)))
         assert isinstance(record, _RECORDS[self.task])
         assert all((now == then).all() for now, then in zip(outputs, before, strict=True)), "outputs were written to"
-        assert not kept_of(record, outputs), "the record keeps memory that the next frame overwrites"
+        assert not kept_arrays(record, outputs), "the record keeps memory that the next frame overwrites"
 
     def test_it_refuses_outputs_that_are_not_its_own(self) -> None:
         """Check that it raises ModelError before the first frame."""
@@ -251,10 +251,10 @@ class OwnDecoderSuite:
             record = type(self).decode(outputs, geometry)
             plain(record)  # raises a StageError for what has no form in JSON
             assert all((now == then).all() for now, then in zip(outputs, before, strict=True)), "it wrote to outputs"
-            assert not kept_of(record, outputs), "the record keeps memory that the next frame overwrites"
+            assert not kept_arrays(record, outputs), "the record keeps memory that the next frame overwrites"
 
 
-def kept_of(record: Any, outputs: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+def kept_arrays(record: Any, outputs: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
     """Return arrays of a record that are memory of a model's outputs."""
     names = [one.name for one in fields(record)] if is_dataclass(record) else []
     arrays = [value for name in names if isinstance(value := getattr(record, name), np.ndarray)]
@@ -298,14 +298,14 @@ class TrackerSuite:
         first = [self.follow(one, 10) for _ in range(5)]
         assert [self.follow(other, 10) for _ in range(5)] == first
 
-    def test_nothing_may_be_there(self) -> None:
+    def test_frames_without_boxes_are_accepted(self) -> None:
         """Check frames without boxes, first or in between."""
         tracker, none = self.tracker(), detections(())
         for _ in range(2):
             assert tracker.update(none.boxes, none.scores, none.classes).shape == (0,)
             self.follow(tracker, 10)
 
-    def test_what_it_is_given_stays_as_it_is(self) -> None:
+    def test_detections_are_not_changed(self) -> None:
         """Check that detections, which other stages get, stay unchanged."""
         tracker, found = self.tracker(), detections(((1, 1, 9, 9),))
         for array in (found.boxes, found.scores, found.classes):
@@ -345,7 +345,7 @@ class BackendSuite:
         assert "backend" in engine.info
         engine.close()
 
-    def test_it_computes_what_the_model_says(self) -> None:
+    def test_it_computes_the_model(self) -> None:
         """Check results in tensors that are bound once and do not move."""
         engine = self.engine()
         session = engine.session()
@@ -389,7 +389,7 @@ class SourceSuite:
 
     live: ClassVar[bool]
 
-    def test_frames_are_numbered_timed_and_lent(self, source: Source) -> None:
+    def test_frames_come_in_order_with_leases(self, source: Source) -> None:
         """Check that frames come in order, with one size, each with a lease of its own."""
         assert isinstance(source, Source) and source.live is self.live
         stop, last = threading.Event(), (-1, -1, 0)

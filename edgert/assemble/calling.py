@@ -18,7 +18,7 @@ from edgert.stages.infer import InferBatch, Pinned
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource, give_back
 from edgert.stages.source.timeline import Image
-from edgert.stages.source.user_memory import most_lent
+from edgert.stages.source.user_memory import most_in_use
 
 _HANGS_S, _END_S, _LOOK_S = 3.0, 1.0, 0.1
 """Whoever closes a pipeline waits for a call under way, but no longer than that for one stage: then that is ended, and
@@ -300,7 +300,7 @@ class Calling:
         """Whether arrays of this kind, with those under way, are about as many as buffers that are lent: then whoever
         brings them would wait for one for ever."""
         count = max((len(images) for _, images in given), default=1)
-        return self._in_place.under_way >= (most_lent(count) - _SPARE) * count
+        return self._in_place.under_way >= (most_in_use(count) - _SPARE) * count
 
     def _brought(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[in_place.Bring]:
         """For each array, what gets its frames of the source, and how many these are."""

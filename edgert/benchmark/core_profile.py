@@ -102,12 +102,12 @@ class _Bench:
         self._feeds = {spec.name: array for spec, array in zip(inputs(model), _arrays(self._engine), strict=True)}
 
     def turn(self, name: str, cores: Mapping[str, int]) -> tuple[Sequence[Kernel], float, float]:
-        """Return kernels, and milliseconds of the whole alone and with company, measured one right after the other."""
+        """Return kernels, and milliseconds of a run alone and with all cores busy, measured in turn."""
         session = _filled(self._engine)
         with pinned(cores[name]):
             kernels = kernel_times(self._model, self._feeds, self._runs)
             alone_ms = statistics.median(timed_ms(session.run, self._runs))
-            with company(self._engine, [core for other, core in cores.items() if other != name]):
+            with busy_cores(self._engine, [core for other, core in cores.items() if other != name]):
                 busy_ms = statistics.median(timed_ms(session.run, self._runs))
         return kernels, alone_ms, busy_ms
 
@@ -214,7 +214,7 @@ def _filled(engine: Engine) -> Session:
 
 
 @contextmanager
-def company(engine: Engine, cores: Sequence[int]) -> Iterator[None]:
+def busy_cores(engine: Engine, cores: Sequence[int]) -> Iterator[None]:
     """Keep cores busy with the engine during the block."""
     stop = threading.Event()
 

@@ -196,7 +196,7 @@ def _race(subject: Subject, peer: str, torch: str | None, rounds: int) -> Figure
             "edgert_ms": statistics.median(own_ms),
             "peer_ms": statistics.median(peer_ms),
             "threads": threads,
-            "relative_error": _apart(run(), mine),
+            "relative_error": _difference(run(), mine),
         }
     return Figure(
         f"{subject.name}: edgert against {title}", median_ratio(peer_ms, own_ms), "×", None, "higher", rounds, detail
@@ -213,7 +213,7 @@ def _tactic(config: ModelConfig, model: Model) -> Tactic:
     return Tactic(backend, form, replicas, threads, pinned, Tuning(**config.tuning.model_dump()))
 
 
-def _apart(wanted: Mapping[str, Array], made: Mapping[str, Array]) -> float | None:
+def _difference(wanted: Mapping[str, Array], made: Mapping[str, Array]) -> float | None:
     """Return the RMS difference over the peer's RMS; None where outputs are not the same tensors."""
     if any(name not in wanted or wanted[name].shape != array.shape for name, array in made.items()):
         return None

@@ -167,13 +167,13 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         changes = len(Product(files).json(CHANGES))
         if files[MODEL] == shaped.files[MODEL]:
             return "nothing to do"
-        apart = _apart(job, shaped.files[MODEL], files[MODEL])
+        apart = _difference(job, shaped.files[MODEL], files[MODEL])
         return f"{changes} changes; outputs {apart:.1e} apart (at most {REWRITE_TOLERANCE:g})"
 
     return Step("rewrite", job.name, 1, [shaped.digest, rewrites, software()], make, promise)
 
 
-def _apart(job: ModelJob, before: bytes, after: bytes) -> float:
+def _difference(job: ModelJob, before: bytes, after: bytes) -> float:
     """Return the relative distance of two models' outputs, or the absolute one where that is next to nothing.
 
     Raises:

@@ -7,7 +7,7 @@ from edgert.board import detect
 from edgert.diagnosis import accelerator, machine, time_of_day
 from edgert.diagnosis.probe import Answer, Evidence, Finding, State, ask_all, facts
 from edgert.errors import ConfigError, EdgertError
-from edgert.kinds import DECODERS, foreign, strays
+from edgert.kinds import DECODERS, foreign, misnamed_decoders
 
 __all__ = ["Finding", "State", "diagnose", "doctor", "facts"]
 Probe = Callable[[Evidence], Finding]
@@ -26,7 +26,7 @@ def extensions(evidence: Evidence) -> Finding:
             trouble = f"{error.what}: {error.why}" if "claimed by" in error.what else error.why
         found.append((registry.noun, claim, trouble))
     tasks = ", ".join(f"{task}.NAME" for task in DECODERS)
-    found += [("decoder", claim, f"its name is not one of {tasks}") for claim in strays()]
+    found += [("decoder", claim, f"its name is not one of {tasks}") for claim in misnamed_decoders()]
     if not found:
         return Finding("extensions", "optional", "no installed package adds sources, stages, sinks, decoders, trackers")
     lines = [f"{noun} {one.name} of {one}{why and f', unusable: {why}'}" for noun, one, why in found]

@@ -136,7 +136,7 @@ _MOST_DB = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class PictureScorer:
+class ImageScorer:
     """Similarity of images to target images, the mean over images.
 
     It has PSNR in dB, 100 at most, and SSIM (Z. Wang et al. 2004, its 11x11 Gaussian, per color channel).
@@ -187,7 +187,7 @@ def ssim(one: Any, other: Any) -> float:
     return float(found.mean()) if found.size else 1.0
 
 
-Scorer = score.Scorer | MultiLabelScorer | TextScorer | DepthScorer | PictureScorer
+Scorer = score.Scorer | MultiLabelScorer | TextScorer | DepthScorer | ImageScorer
 
 
 def scorer_for(
@@ -213,5 +213,5 @@ def scorer_for(
     if isinstance(ground_truth, labels.GroundTruthDepth):
         return DepthScorer(ground_truth)
     if isinstance(ground_truth, labels.GroundTruthPictures):
-        return PictureScorer(ground_truth)
+        return ImageScorer(ground_truth)
     return score.IdentityScorer(ground_truth)

@@ -25,7 +25,7 @@ from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
 from edgert.errors import BuildError
 from edgert.exporter.source import Item
 from edgert.graph import Model, TensorSpec, inputs, load, outputs
-from edgert.quantization.scheme.trt_scheme import is_sayable, layer_precisions
+from edgert.quantization.scheme.trt_scheme import can_be_named, layer_precisions
 
 LONGEST = 131_071
 """Most bytes of one argument on Linux, MAX_ARG_STRLEN less its end: ``man 2 execve``."""
@@ -186,7 +186,7 @@ class _Job:
                 )
 
     def _quoted_name(self, name: str) -> str:
-        if is_sayable(name):
+        if can_be_named(name):
             return name
         raise self.request.refusal(
             f"input {name!r} cannot be named on trtexec's command line",
@@ -257,9 +257,9 @@ class _Job:
         names_in_graph = {node.name for node in self.model.proto.graph.node}
         # The parser calls a node without a name after its first output: edgert.backend.tensorrt.network.
         called = [name if name in names_in_graph else f"node_of_{self.request.nodes[name][0]}" for name in names]
-        lost = [name for name in called if not is_sayable(name)]
+        lost = [name for name in called if not can_be_named(name)]
         self.limitations += [f"layer {name!r} {where}: trtexec would take its name apart" for name in lost]
-        return [name for name in called if is_sayable(name)]
+        return [name for name in called if can_be_named(name)]
 
 
 # The engines of a model, and ``build.sh`` with a command for each of them, quoted for any shell.

@@ -77,7 +77,7 @@ class BoardClock:
             self._join()
             waiter = self._waiting()
             self._wake_in(waiter, seconds)
-            self._go_on(waiter, event)
+            self._continue(waiter, event)
             if event.is_set():
                 self.leave()
         return event.is_set()
@@ -124,7 +124,7 @@ class BoardClock:
             self._rest_of(waiter)
             if self._entered == self._expected:
                 self._begin()
-            self._go_on(waiter, stop)
+            self._continue(waiter, stop)
         return not stop.is_set()
 
     def leave(self) -> None:
@@ -159,7 +159,7 @@ class BoardClock:
             yield
         finally:
             with self.lock:
-                self._go_on(waiter)
+                self._continue(waiter)
 
     def new_queue(self) -> queue.SimpleQueue[Any]:
         """Return a queue whose readers wait by this clock."""
@@ -212,7 +212,7 @@ class BoardClock:
         else:
             self._idle.notify()  # what is due next may be its own
 
-    def _go_on(self, waiter: _Waiter, event: threading.Event | None = None) -> None:
+    def _continue(self, waiter: _Waiter, event: threading.Event | None = None) -> None:
         """Wait until it is due, or the event is set, and then for its turn."""
         if not waiter.is_inside:
             self._rest_of(waiter)
@@ -311,7 +311,7 @@ class _Queue(queue.SimpleQueue[T]):
                 self._waiters.append(waiter)
                 if timeout is not None:
                     clock._wake_in(waiter, timeout)
-                clock._go_on(waiter)
+                clock._continue(waiter)
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
             return super().get_nowait()

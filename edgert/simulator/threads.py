@@ -76,13 +76,13 @@ class Sender:
         """Put items into channels, waiting where needed, then call ``then``."""
         self._pending.extend(puts)
         self._then = then
-        self._go_on()
+        self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         while self._pending:
             channel, token = self._pending[0]
             if not channel.put(token):
-                channel.blocked = self._go_on
+                channel.blocked = self._continue
                 return
             self._pending.popleft()
         then, self._then = self._then, None

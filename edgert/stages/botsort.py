@@ -98,7 +98,7 @@ class BotSort(ByteTrack):
         if self._affine is not None:
             self.motion.warp(self._state, self._affine)
 
-    def _likened(self, fused: F64, overlaps: F64, confident: Index) -> F64:
+    def _likeness(self, fused: F64, overlaps: F64, confident: Index) -> F64:
         if self._vectors is None:
             return fused
         apart = (1 - self._looks @ self._vectors.take(confident, axis=0).T) / 2

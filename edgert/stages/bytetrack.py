@@ -164,7 +164,7 @@ class ByteTrack:
         doubtful = ((scores >= limits.low) & ~high).nonzero()[0]
         fused = overlaps.take(confident, axis=1)
         fused *= 1 - self._slope * (1 - scores.take(confident))
-        fused = self._likened(fused, overlaps, confident)
+        fused = self._likeness(fused, overlaps, confident)
         rows, columns = pair(fused.take(known, axis=0), limits.match)
         partner[known.take(rows)] = confident.take(columns)
         if len(doubtful):
@@ -179,7 +179,7 @@ class ByteTrack:
             partner[once.take(rows)] = confident.take(free.take(columns))
         return partner
 
-    def _likened(self, fused: F64, overlaps: F64, confident: Index) -> F64:
+    def _likeness(self, fused: F64, overlaps: F64, confident: Index) -> F64:
         """Return how alike tracks and confident detections are; trackers with more than boxes override it."""
         return fused
 

@@ -31,7 +31,7 @@ _DIRECTORY_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Held:
+class _Content:
     """The content of a file: (N,) names, (N, D) vectors of length 1, and the file's version."""
 
     names: tuple[str, ...]
@@ -58,7 +58,7 @@ class Gallery:
         if self.path.suffix not in (".npz", ".json"):
             raise ConfigError(f"{self.path} is no gallery", why="it is a file .npz or .json", where=str(self.path))
         self._writing = threading.Lock()
-        self._held = _read(self.path) if self.path.exists() else _Held((), np.zeros((0, 0), np.float32), ())
+        self._held = _read(self.path) if self.path.exists() else _Content((), np.zeros((0, 0), np.float32), ())
         self._looked, self._refused = time.monotonic(), ""
 
     def __len__(self) -> int:
@@ -162,7 +162,7 @@ class Gallery:
                 fix="remove vectors that are not needed" + ("" if self.path.suffix == ".npz" else ", or use a .npz"),
             )
         replace_bytes(self.path, content)
-        self._held = _read(self.path) if names else _Held(names, vectors, _version(self.path))
+        self._held = _read(self.path) if names else _Content(names, vectors, _version(self.path))
 
 
 @lru_cache(maxsize=64)
@@ -179,7 +179,7 @@ def _version(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _read(path: Path) -> _Held:
+def _read(path: Path) -> _Content:
     """Read a file. Raises ConfigError if it is no gallery; pickles are never loaded."""
     version = _version(path)
     try:
@@ -191,7 +191,7 @@ def _read(path: Path) -> _Held:
         names, vectors = _from_json(json.loads(content)) if path.suffix == ".json" else _from_arrays(content)
         for name in names:
             name.encode()  # half a character would be refused wherever it is written
-        return _Held(names, _unit(vectors.astype(np.float32, copy=False), str(path)), version)
+        return _Content(names, _unit(vectors.astype(np.float32, copy=False), str(path)), version)
     except ConfigError:
         raise
     except Exception as error:  # whatever the readers of zip, NumPy and JSON raise for bytes that are none

@@ -90,7 +90,7 @@ def check(
     report = report_of(file, name, written, search, prior, favored, labels)
     cut = f"only some settings were tried, for {CPU_SECONDS:.0f} s of processor time" if search.is_cut_short else ""
     report = replace(report, known="; ".join(filter(None, (report.known, *against, cut))))
-    return report if data is None else search.worded(report)
+    return report if data is None else search.with_summary(report)
 
 
 def labeled(

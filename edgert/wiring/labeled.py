@@ -102,7 +102,7 @@ class LabeledSearch(Search):
                 self._judge(tally, number, view)
             self._trial.forget()
 
-    def worded(self, report: CheckReport) -> CheckReport:
+    def with_summary(self, report: CheckReport) -> CheckReport:
         """Return the report with a summary of the settings' scores."""
         ranking, count = self.ranking, len(self.photos)
         best, written = ranking.find(report.best), ranking.find(report.written)

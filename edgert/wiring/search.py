@@ -285,7 +285,7 @@ class Search:
         ways = [base, *others, *(Setting(config, best.task) for config in placements(best.input, verb_of(best.task)))]
         self.gather(ways, always)
 
-    def worded(self, report: CheckReport) -> CheckReport:
+    def with_summary(self, report: CheckReport) -> CheckReport:
         """Return a report with the words of this search."""
         return report
 

@@ -56,11 +56,11 @@ def guesses(engine: Engine, label_count: int | None = None, declared: str = "") 
     if not declared:
         return looks
     verb, _, decoder = declared.partition(": ")
-    known = Guess(verb, decoder, "the metadata in the file name the task", _TOLD, label_count)
+    known = Guess(verb, decoder, "the metadata in the file name the task", _DECLARED, label_count)
     return [known, *(look for look in looks if str(look) != declared)]
 
 
-_TOLD, _NAMED = 9, 3
+_DECLARED, _NAMED = 9, 3
 """Weight of a declared decoder, and of names without a shape: text for masks."""
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from edgert.config import SinkStage
 from edgert.stages.context import Context
-from edgert.stages.sink.send import courier, exchange, server
-from edgert.stages.sink.send.courier import Courier
+from edgert.stages.sink.send import exchange, sender, server
+from edgert.stages.sink.send.sender import Sender
 from edgert.stages.sink.send.server import Server
 from edgert.stages.sink.send.spool import Message, Spool
-from edgert.stages.sink.send.webhook import WebhookDoor
+from edgert.stages.sink.send.webhook import WebhookPublisher
 from tests.helpers import brokers, hostile_http
 from tests.helpers.growth import Holds
 from tests.helpers.waiting import wait_until
@@ -27,8 +27,8 @@ PATIENCE_S = 60.0
 MESSAGE = Message(1, "a-1", "result", "gate", "", b'{"id":"a-1"}')
 
 
-def door(port: int, scheme: str = "http") -> WebhookDoor:
-    return WebhookDoor(Server(f"{scheme}://localhost:{port}/"), "pole", {}, "")
+def publisher(port: int, scheme: str = "http") -> WebhookPublisher:
+    return WebhookPublisher(Server(f"{scheme}://localhost:{port}/"), "pole", {}, "")
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgert.stages.sink.send.webhook.BODY_S", 0.3)
 
 
-def sent(one: WebhookDoor) -> str:
+def sent(one: WebhookPublisher) -> str:
     """What becomes of a message: empty where it was taken, else why not."""
     try:
         one.connect()
         one.send([MESSAGE])
-    except (OSError, courier.RefusedError) as error:
+    except (OSError, sender.RefusedError) as error:
         return str(error) or "?"
     finally:
         one.close()
@@ -56,7 +56,7 @@ def test_every_exchange_ends(name: str, hurried: None, caplog: pytest.LogCapture
     caplog.set_level(logging.INFO, "edgert.send")
     with hostile_http.server(name) as port:
         before, began = Holds.now().rss_bytes, time.monotonic()
-        why = sent(door(port))
+        why = sent(publisher(port))
         assert time.monotonic() - began < 5 and Holds.now().rss_bytes - before < 5 * 2**20
     assert (why == "") == (name in hostile_http.TAKEN), why
     assert why or "of its answers no more is read" in caplog.text
@@ -66,7 +66,7 @@ def test_every_exchange_ends(name: str, hurried: None, caplog: pytest.LogCapture
 def test_a_receiver_that_does_not_read_is_given_up(hurried: None) -> None:
     big = Message(1, "a-1", "result", "gate", "", b'{"x":"%s"}' % (b"x" * (32 << 20)))
     with hostile_http.server("nothing", reads=False) as port:
-        one = door(port)
+        one = publisher(port)
         one.connect()
         began = time.monotonic()
         with pytest.raises(OSError, match="too long"):
@@ -79,13 +79,13 @@ def test_a_receiver_that_does_not_read_is_given_up(hurried: None) -> None:
 def test_a_handshake_that_does_not_end_is_given_up(hurried: None) -> None:
     with hostile_http.server("status byte by byte", reads=False) as port:
         began = time.monotonic()
-        assert sent(door(port, "https"))
+        assert sent(publisher(port, "https"))
         assert time.monotonic() - began < 5
 
 
 def test_an_honest_receiver_keeps_its_connection_and_may_end_it() -> None:
     receiver = brokers.Receiver()
-    one = door(receiver.port)
+    one = publisher(receiver.port)
     one.connect()
     one.send([MESSAGE] * 3)
     first = one._connection
@@ -137,9 +137,9 @@ def test_a_broker_whose_message_has_no_end_is_left(
         section: Any = SinkStage.model_validate({"sink": sink, "from": "a", "server": f"{sink}://127.0.0.1:{port}"})
         spool = Spool(None, 1 << 30, 1e6, "stages.out")
         spool.put("result", "gate", "", b"{}")
-        section.door(Context(), None).close()  # its package is loaded
+        section.publisher(Context(), None).close()  # its package is loaded
         before, most, end = Holds.now().rss_bytes, 0, time.monotonic() + PATIENCE_S
-        one = Courier("stages.out", spool, section.door(Context(), None))
+        one = Sender("stages.out", spool, section.publisher(Context(), None))
         while "takes nothing" not in caplog.text and time.monotonic() < end:
             most = max(most, Holds.now().rss_bytes - before)
             time.sleep(0.02)
@@ -150,8 +150,8 @@ def test_a_broker_whose_message_has_no_end_is_left(
 def test_a_poisoned_message_holds_up_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(courier, "_FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(courier, "_LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(sender, "_FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(sender, "_LONGEST_WAIT_S", 0.02)
     arrived, sizes = list[int](), list[int]()
 
     class Picky:
@@ -170,7 +170,7 @@ def test_a_poisoned_message_holds_up_no_other(
     spool = Spool(tmp_path / "a.db", 1 << 30, 1e6, "stages.out")
     for number in range(9):
         spool.put("result", "gate", "", b'{"n":%d}' % number)
-    one = Courier("stages.out", spool, Picky())  # type: ignore[arg-type]
+    one = Sender("stages.out", spool, Picky())  # type: ignore[arg-type]
     wait_until(lambda: not spool.count)
     one.close()
     assert list(dict.fromkeys(arrived)) == [0, 1, 2, 4, 5, 6, 7, 8]
@@ -186,14 +186,14 @@ def test_twenty_hostile_receivers_at_once(tmp_path: Path, caplog: pytest.LogCapt
         for one in spools.values():
             one.put("result", "gate", "", b"{}")
         before, most = Holds.now().rss_bytes, 0
-        couriers = [Courier(name, spools[name], door(port)) for name, port in ports.items()]
+        senders = [Sender(name, spools[name], publisher(port)) for name, port in ports.items()]
         end = time.monotonic() + 30
         while time.monotonic() < end:
             most = max(most, Holds.now().rss_bytes - before)
             time.sleep(0.1)
         for name in ports:
             assert f"{name}: " in caplog.text or "takes messages, and of its answers" in caplog.text, name
-        for each in couriers:
+        for each in senders:
             each.close()
     print(f"RSS +{most / 2**20:.1f} MiB, {len(ports)} receivers, 30 s")
     assert most < 5 * 2**20

@@ -141,7 +141,7 @@ def test_what_cannot_be_read_is_named_and_changes_nothing(torch: Any, pipeline: 
     image = colored(torch, (1, 2, 3))
     bad: list[tuple[Any, str]] = [
         (image.float(), "uint8, not float32"),
-        (image.permute(1, 0, 2), "side by side"),
+        (image.permute(1, 0, 2), "contiguous"),
         (image.permute(2, 0, 1).contiguous(), "has shape"),
         (Cai(image, 0), "the stream 0x0 of a tensor cannot be waited for"),
         (Cai(image, None, 4096), "there is no GPU memory at 0x1000"),

@@ -23,7 +23,7 @@ import pytest
 
 from edgert.config import SinkStage
 from edgert.stages.context import Context, made
-from edgert.stages.sink.send import courier, kafka, mqtt, nats, server
+from edgert.stages.sink.send import kafka, mqtt, nats, sender, server
 from edgert.stages.sink.send.sink import SendSink
 from edgert.testing import sample
 from tests.helpers import brokers, command
@@ -35,8 +35,8 @@ PATIENCE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(courier, "_FIRST_WAIT_S", 0.05)
-    monkeypatch.setattr(courier, "_LONGEST_WAIT_S", 0.2)
+    monkeypatch.setattr(sender, "_FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(sender, "_LONGEST_WAIT_S", 0.2)
     caplog.set_level(logging.INFO, "edgert.send")
 
 
@@ -186,7 +186,7 @@ def test_another_that_says_offline_for_us_is_contradicted(
         wait_until(lambda: retained(broker.port)["edgert/Süd/status"] == b"online")
         (tmp_path / "other").mkdir()
         beside = Home(tmp_path / "other", broker)  # a second sink of this process, of the same name
-        wait_until(lambda: beside.sink._door._is_present)  # type: ignore[attr-defined]
+        wait_until(lambda: beside.sink._publisher._is_present)  # type: ignore[attr-defined]
         beside.sink.close()
         assert retained(broker.port)["edgert/Süd/status"] == b"online"
         home.sink.close()
@@ -224,7 +224,7 @@ def test_a_server_that_accepts_and_never_answers_holds_up_no_stop(
         time.sleep(0.5)
         began = time.monotonic()
         one.close()
-        assert time.monotonic() - began < courier.CLOSE_S + 1
+        assert time.monotonic() - began < sender.CLOSE_S + 1
     assert "3 messages were not sent; they wait in" in caplog.text
     again = opened(tmp_path, sink, server=f"{scheme}://127.0.0.1:{brokers.free_port()}")  # its spool is free
     assert waiting(again) == 3
@@ -242,7 +242,7 @@ def test_a_broker_that_freezes_holds_up_no_stop(tmp_path: Path, caplog: pytest.L
         time.sleep(0.2)
         began = time.monotonic()
         sink.close()
-        assert time.monotonic() - began < courier.CLOSE_S + 1 and "2 messages were not sent" in caplog.text
+        assert time.monotonic() - began < sender.CLOSE_S + 1 and "2 messages were not sent" in caplog.text
 
 
 def test_a_broker_that_does_not_let_us_in_is_named_and_no_password_is(
@@ -314,8 +314,8 @@ def test_kafka(tmp_path: Path) -> None:
     sink = opened(tmp_path, "kafka", server="kafka://127.0.0.1", topic="pole", **keys)
     run(sink, Scene("gate"), 1)
     wait_until(lambda: not waiting(sink))
-    door: Any = sink._door
-    (broker,) = door._producer.list_topics(timeout=10).brokers.values()
+    publisher: Any = sink._publisher
+    (broker,) = publisher._producer.list_topics(timeout=10).brokers.values()
     run(sink, Scene("gate"), 0)
     scene = Scene("yard")
     run(sink, scene, 500)

@@ -26,7 +26,7 @@ from edgert.memory.cuda import CudaDevice, DeviceView
 from edgert.runtime.frame import Color, Frame
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoder_choice, encoders, gpu_images, nvenc
-from edgert.stages.sink.encoder_choice import NO_JETSON, NOT_ON_THIS_JETSON, Here, here, ranked
+from edgert.stages.sink.encoder_choice import NO_JETSON, NOT_ON_THIS_JETSON, HardwareEncoders, hardware_encoders, ranked
 from edgert.stages.sink.video import VideoSink
 from tests.helpers import gpu_pipeline
 from tests.helpers.cuda_double import CudaDouble
@@ -316,12 +316,12 @@ def test_the_double_has_the_real_names() -> None:
 
 
 def test_what_is_here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert here("h264") == Here(NO_JETSON, "", "this PyAV has no libnowhere")
+    assert hardware_encoders("h264") == HardwareEncoders(NO_JETSON, "", "this PyAV has no libnowhere")
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", None)
-    found = here("h264")
+    found = hardware_encoders("h264")
     assert found.nvenc.startswith("PyNvVideoCodec is not installed") and found.ffmpeg == "this PyAV has no libnowhere"
     monkeypatch.setattr(nvenc, "driver_missing", lambda: nvenc.NO_GPU)
-    assert here("h264") == Here()
+    assert hardware_encoders("h264") == HardwareEncoders()
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_what_is_on_a_jetson(
     from edgert.stages.sink import gst_encoder
 
     monkeypatch.setattr(gst_encoder, "missing", lambda codec: f"GStreamer has no nvv4l2{codec}enc: sudo apt install x")
-    found = here("h264")
+    found = hardware_encoders("h264")
     assert all(
         why.startswith(start) for why, start in zip((found.board, found.nvenc, found.ffmpeg), reasons, strict=True)
     )
@@ -352,16 +352,16 @@ def test_what_is_on_a_jetson(
     [
         (
             True,
-            Here("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON),
+            HardwareEncoders("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON),
             ["board, on the GPU", "board"],
         ),
-        (False, Here("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON), ["board"]),
-        (True, Here("", "", ""), ["nvenc", "ffmpeg", "board, on the GPU", "board"]),
-        (True, Here(NO_JETSON, "not installed", ""), ["ffmpeg"]),
-        (True, Here(), []),
+        (False, HardwareEncoders("", NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON), ["board"]),
+        (True, HardwareEncoders("", "", ""), ["nvenc", "ffmpeg", "board, on the GPU", "board"]),
+        (True, HardwareEncoders(NO_JETSON, "not installed", ""), ["ffmpeg"]),
+        (True, HardwareEncoders(), []),
     ],
 )
-def test_the_order(on_gpu: bool, found: Here, kinds: list[str]) -> None:
+def test_the_order(on_gpu: bool, found: HardwareEncoders, kinds: list[str]) -> None:
     assert [kind for kind, why in ranked(on_gpu, found) if not why] == kinds
 
 
@@ -430,7 +430,7 @@ def test_a_real_gpu_encodes_or_says_why_not(tmp_path: Path, caplog: pytest.LogCa
     sink = VideoSink("video", tmp_path / "out.mp4")
     copies = device.counter.read().copies
     write(sink, [Result(on_gpu(device, frame)) for frame in frames])
-    found = here("h264", device.ordinal)
+    found = hardware_encoders("h264", device.ordinal)
     reason = found.nvenc
     brought_down = device.counter.read().copies - copies
     print(f"NVENC here: {reason or 'yes'}; log: {caplog.text}")

@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from edgert.backend.tensorrt import BuildRequest, BuildResult, Pools, Span, TrtEngine, build, request_of
 from edgert.backend.tensorrt.builder import compile_engine
 from edgert.backend.tensorrt.engine_layers import accelerators, engine_facts, layer_times
-from edgert.backend.tensorrt.kernel_cache import Shelf
+from edgert.backend.tensorrt.kernel_cache import CacheEntry
 from edgert.backend.tensorrt.library import Library, load
 from edgert.board.devices import cuda_driver
 from edgert.compiler.engine_checks import verify
@@ -253,7 +253,7 @@ class TestKernels:
         self, rtx: Library, result: BuildResult, opened: Any, tmp_path: Path, caplog: Any
     ) -> None:
         store = FileStore(tmp_path)
-        known = {"profiles": {"default": {"x": (4, 8, 32, 32)}}, "shelf": Shelf(store, "kernels")}
+        known = {"profiles": {"default": {"x": (4, 8, 32, 32)}}, "cache_entry": CacheEntry(store, "kernels")}
         plain = self.first_run(opened(result, profiles=known["profiles"]))
         assert store.get("kernels") is None
         first = self.first_run(opened(result, **known))
@@ -271,7 +271,9 @@ class TestKernels:
         store, content = FileStore(tmp_path), b"no kernels at all"
         store.put("kernels", content)
         with caplog.at_level(logging.WARNING):
-            self.first_run(opened(result, profiles={"default": {"x": (4, 8, 32, 32)}}, shelf=Shelf(store, "kernels")))
+            self.first_run(
+                opened(result, profiles={"default": {"x": (4, 8, 32, 32)}}, cache_entry=CacheEntry(store, "kernels"))
+            )
         assert "are not those of this TensorRT-RTX and GPU: compiled again" in caplog.text
         assert len(store.get("kernels") or b"") > len(content)
 

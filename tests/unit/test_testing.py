@@ -223,7 +223,7 @@ def test_a_stage_that_writes_to_frames_is_found(tmp_path: Path) -> None:
     suite = TestDraw()
     suite.make = lambda folder: Scribbler()  # type: ignore[method-assign]
     with pytest.raises(AssertionError, match="pixels were written to"):
-        suite.test_it_works_on_results_and_leaves_their_frames_as_they_were(tmp_path)
+        suite.test_frames_are_not_changed(tmp_path)
 
 
 def test_a_tracker_that_loses_objects_is_found() -> None:
@@ -237,11 +237,11 @@ def test_a_decoder_that_nothing_would_propose_is_found() -> None:
     suite = DecoderSuite()
     suite.task, suite.name, suite.shapes = "detect", "yolox", [(3, 3)]  # type: ignore[misc]
     with pytest.raises(AssertionError, match="does not know"):
-        suite.test_it_says_that_it_can_read_them()
+        suite.test_it_is_proposed_for_its_outputs()
 
 
 def test_a_backend_that_computes_something_else_is_found() -> None:
     suite = BackendSuite()
     suite.name = "null"  # type: ignore[misc]
     with pytest.raises(AssertionError):
-        suite.test_it_computes_what_the_model_says()
+        suite.test_it_computes_the_model()

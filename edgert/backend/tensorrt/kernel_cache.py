@@ -19,7 +19,7 @@ _PAUSES_S = 0.01, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class CacheEntry:
     """Where the kernels of one engine are cached between starts.
 
     Attributes:
@@ -36,7 +36,7 @@ class KernelCache:
     Not for several threads at once: callers hold the lock of the engine's queue. It must outlive the contexts.
 
     Args:
-        shelf: where kernels of an earlier start are found, and new ones cached; None has them for this process only.
+        cache_entry: where kernels of an earlier start are found, and new ones cached; None caches nothing.
         title: of the model, for messages.
         synchronize: waits for the GPU; raises DeviceError while another thread keeps it from work like this one's.
     """
@@ -45,13 +45,13 @@ class KernelCache:
         self,
         library: api.Library,
         engine: api.ICudaEngine,
-        shelf: Shelf | None,
+        cache_entry: CacheEntry | None,
         title: str,
         synchronize: Callable[[], None],
     ) -> None:
         self._trt: api.Trt = library.trt
         self._engine: api.ICudaEngine = engine
-        self._shelf, self._title, self._synchronize = shelf, title, synchronize
+        self._cache_entry, self._title, self._synchronize = cache_entry, title, synchronize
         self._made_by: api.IRuntimeConfig = engine.create_runtime_config()
         self._kernels: api.IRuntimeCache = self._made_by.create_runtime_cache()
         self._cached_bytes, self._ran = self._read(), set[object]()
@@ -83,12 +83,12 @@ class KernelCache:
             self._cache()
 
     def _cache(self) -> None:
-        if self._shelf is None:
+        if self._cache_entry is None:
             return
         made: api.IHostMemory = self._kernels.serialize()
         content = bytes(memoryview(made)) if made is not None else b""
         if len(content) > self._cached_bytes:  # it only ever grows
-            cache_content(self._shelf.store, self._shelf.key, content)
+            cache_content(self._cache_entry.store, self._cache_entry.key, content)
             self._cached_bytes = len(content)
 
     def _read(self) -> int:
@@ -98,8 +98,8 @@ class KernelCache:
         refusal is tried again, and kernels are only removed where the GPU itself is fine: then they are damaged, or of
         another release or GPU than their key says.
         """
-        content = self._shelf.store.get(self._shelf.key) if self._shelf is not None else None
-        if content is None or self._shelf is None:
+        content = self._cache_entry.store.get(self._cache_entry.key) if self._cache_entry is not None else None
+        if content is None or self._cache_entry is None:
             log.info("%s: TensorRT-RTX compiles its kernels for this GPU, which takes seconds", self._title)
             return 0
         for pause_s in (*_PAUSES_S, None):
@@ -117,7 +117,7 @@ class KernelCache:
             )
             return len(content)
         log.warning("%s: its cached kernels are not those of this TensorRT-RTX and GPU: compiled again", self._title)
-        self._shelf.store.remove(self._shelf.key)
+        self._cache_entry.store.remove(self._cache_entry.key)
         return 0
 
     def _is_disturbed(self) -> bool:

@@ -98,7 +98,7 @@ def classify(severity: str, text: str) -> LogRecord:
     return LogRecord(severity, text)
 
 
-def is_worth_keeping(record: LogRecord) -> bool:
+def is_retained(record: LogRecord) -> bool:
     """Return whether a record is retained: all but verbose lines without a meaning for edgert."""
     return record.severity != "VERBOSE" or bool(record.kind)
 
@@ -162,7 +162,7 @@ def logger_to(trt: Trt, sink: Callable[[LogRecord], object]) -> ILogger:
 
         def log(self, severity: Any, message: str) -> None:
             record = classify(severity.name, message)
-            if is_worth_keeping(record):
+            if is_retained(record):
                 sink(record)
 
     return Logger()

@@ -6,7 +6,7 @@ from functools import partial
 from edgert.backend.base import Shapes
 from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.execution_context import Context, dtype_of
-from edgert.backend.tensorrt.kernel_cache import KernelCache, Shelf
+from edgert.backend.tensorrt.kernel_cache import CacheEntry, KernelCache
 from edgert.backend.tensorrt.log import shared_logger, tail
 from edgert.backend.tensorrt.plugin import can_plug, register_operators
 from edgert.errors import DeviceError
@@ -27,7 +27,7 @@ class OpenPlan:
     Args:
         dla_core: the DLA core it was built for; None for none.
         host_code: whether the plan's code for the processor may be run.
-        shelf: where kernels are cached that TensorRT-RTX compiles when the engine first runs.
+        cache_entry: where kernels are cached that TensorRT-RTX compiles when the engine first runs.
 
     Raises:
         DeviceError: the core is not there, or is not taken; or there is no memory; or TensorRT-RTX refuses a GPU that
@@ -43,7 +43,7 @@ class OpenPlan:
         *,
         dla_core: int | None = None,
         host_code: bool = False,
-        shelf: Shelf | None = None,
+        cache_entry: CacheEntry | None = None,
         title: str = "engine",
     ) -> None:
         self._library, self._device, self._title = library, device, title
@@ -62,7 +62,7 @@ class OpenPlan:
                 fix="an engine runs with the TensorRT and on the kind of GPU it was built for: build it here",
             )
         is_rtx = library.kind == "rtx"
-        self._kernels = KernelCache(library, self._engine, shelf, title, device.synchronize) if is_rtx else None
+        self._kernels = KernelCache(library, self._engine, cache_entry, title, device.synchronize) if is_rtx else None
 
     @property
     def dla_core(self) -> int:

@@ -16,7 +16,7 @@ from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions,
 from edgert.backend.tensorrt import engine_cache
 from edgert.backend.tensorrt.build_process import BuildResult, Progress, build
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Precision, request_of
-from edgert.backend.tensorrt.kernel_cache import Shelf
+from edgert.backend.tensorrt.kernel_cache import CacheEntry
 from edgert.backend.tensorrt.library import Library, Wanted, load, unsupported
 from edgert.backend.tensorrt.open_plan import UnopenedError
 from edgert.backend.tensorrt.retry import build_retrying
@@ -435,8 +435,8 @@ class TrtBackend:
                 loadables=loadables,
                 resident=self._resident[core],
                 host_code=made.request.version_compatible,
-                shelf=_shelf(store, made),
-                others={part: (one.result.plan, _shelf(store, one)) for part, one in others.items()},
+                cache_entry=_cache_entry(store, made),
+                others={part: (one.result.plan, _cache_entry(store, one)) for part, one in others.items()},
                 title=made.request.title,
             )
         self._resident[core] += loadables  # none where there is no core
@@ -464,8 +464,8 @@ class TrtBackend:
         return self._once(request, wanted=wanted, progress=step, cancel=listener.stop)
 
 
-def _shelf(store: Store | None, made: engine_cache.BuiltEngine) -> Shelf | None:
-    return Shelf(store, engine_cache.kernels_key(made.facts)) if store is not None else None
+def _cache_entry(store: Store | None, made: engine_cache.BuiltEngine) -> CacheEntry | None:
+    return CacheEntry(store, engine_cache.kernels_key(made.facts)) if store is not None else None
 
 
 def _open_gpu() -> CudaDevice:

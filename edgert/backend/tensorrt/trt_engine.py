@@ -11,7 +11,7 @@ from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, checked_profile
 from edgert.backend.gpu import OnHost, Refinement
 from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.execution_context import Context
-from edgert.backend.tensorrt.kernel_cache import Shelf
+from edgert.backend.tensorrt.kernel_cache import CacheEntry
 from edgert.backend.tensorrt.log import shared_logger
 from edgert.backend.tensorrt.open_plan import OpenPlan
 from edgert.backend.tensorrt.sessions import Queue, TrtSession
@@ -38,9 +38,9 @@ class TrtEngine:
         loadables: DLA programs in it (:attr:`~edgert.backend.tensorrt.engine_layers.EngineFacts.loadables`).
         resident: DLA programs of other engines on that core.
         host_code: whether the plan's code for the processor may be run; version-compatible ones contain a runtime.
-        shelf: where kernels are cached that TensorRT-RTX compiles when the engine first runs.
-        others: (profile, rows) → a plan of the same model for these alone, and its shelf; rows 0 are those of its only
-            plan. Then ``plan`` is for the first profile and its number of rows, and other batches run as the next
+        cache_entry: where kernels are cached that TensorRT-RTX compiles when the engine first runs.
+        others: (profile, rows) → a plan of the same model for these alone, and its cache entry; rows 0 are those of its
+            only plan. Then ``plan`` is for the first profile and its number of rows, and other batches run as the next
             larger. TensorRT-RTX needs one for every profile but the first.
         title: for messages.
 
@@ -64,8 +64,8 @@ class TrtEngine:
         loadables: int = 0,
         resident: int = 0,
         host_code: bool = False,
-        shelf: Shelf | None = None,
-        others: Mapping[tuple[str, int], tuple[bytes, Shelf | None]] = MappingProxyType({}),
+        cache_entry: CacheEntry | None = None,
+        others: Mapping[tuple[str, int], tuple[bytes, CacheEntry | None]] = MappingProxyType({}),
         title: str = "engine",
     ) -> None:
         if loadables + resident > MAX_LOADABLES:  # afterwards it would only fail when it runs
@@ -90,13 +90,13 @@ class TrtEngine:
         opened = partial(OpenPlan, library=library, device=device, title=title)
         shared_logger(library.trt)[1].clear()
 
-        def other(content: tuple[bytes, Shelf | None]) -> OpenPlan:
+        def other(content: tuple[bytes, CacheEntry | None]) -> OpenPlan:
             with device:
-                return opened(content[0], shelf=content[1])
+                return opened(content[0], cache_entry=content[1])
 
         with ThreadPoolExecutor(len(others) or 1, "edgert-trt") as pool:  # each may take long
             read = pool.map(other, others.values())
-            self._plan = opened(plan, dla_core=dla_core, host_code=host_code, shelf=shelf)
+            self._plan = opened(plan, dla_core=dla_core, host_code=host_code, cache_entry=cache_entry)
             self._others = dict(zip(others, read, strict=True))
         self.refine = self._refine if self._others else None  # else all sizes are of the plan that is open
         self.refinements: list[Refinement] = []

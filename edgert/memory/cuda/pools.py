@@ -413,13 +413,13 @@ class ViewPool:
         for slot in self._slots:
             root = slot.seen() if slot.seen is not None else None
             if root is None:
-                _let_go(slot)
+                _release_slot(slot)
             else:
-                finalize(root, _let_go, slot).atexit = False
+                finalize(root, _release_slot, slot).atexit = False
         self._slots = []
 
 
-def _let_go(slot: _Slot) -> None:
+def _release_slot(slot: _Slot) -> None:
     if slot.block.device.is_open:
         slot.synchronize()
     slot.block.release()

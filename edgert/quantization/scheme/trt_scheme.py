@@ -39,7 +39,7 @@ def fp16_exceptions(graph: Graph, scheme: units.Scheme) -> tuple[str, ...]:
     return tuple(node.name for node in graph.nodes if node.name in kept)
 
 
-def is_sayable(name: str) -> bool:
+def can_be_named(name: str) -> bool:
     """Return whether a node or tensor can be named on trtexec's command line."""
     return bool(name) and not any(mark in name for mark in _RESERVED)
 
@@ -55,7 +55,7 @@ def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
     """
     pairs = []
     for name in nodes:
-        if not is_sayable(name):
+        if not can_be_named(name):
             raise CalibrationError(
                 f"node {name!r} cannot be named on trtexec's command line",
                 why="commas, single quotes and stars have a meaning there",

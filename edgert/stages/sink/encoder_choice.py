@@ -1,4 +1,4 @@
-"""Which encoder a video gets, by what is here and where its images are."""
+"""The choice of a video's encoder, by this machine's hardware and the place of its images."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,7 +18,7 @@ _NEVER_HERE = NO_GPU, NO_JETSON, NOT_ON_THIS_JETSON
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class HardwareEncoders:
     """Why each encoder of a machine cannot be used, and what to do; empty where it can.
 
     Attributes:
@@ -32,22 +32,22 @@ class Here:
     ffmpeg: str = NO_GPU
 
 
-def here(codec: encoders.Codec, ordinal: int = 0) -> Here:
+def hardware_encoders(codec: encoders.Codec, ordinal: int = 0) -> HardwareEncoders:
     """Return this machine's encoders for a codec. ``ordinal`` is the GPU that would encode."""
     machine = detect()
     board = machine.board
     if board is not None and board.encoder is not None and not board.encoder.engines:
-        return Here(*[f"a {board.title} has no video encoder"] * 3)
+        return HardwareEncoders(*[f"a {board.title} has no video encoder"] * 3)
     own = gst_encoder.missing(codec) if machine.is_jetson else NO_JETSON
     if not machine.has_desktop_nvdec:
-        return Here(own, NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON)
+        return HardwareEncoders(own, NOT_ON_THIS_JETSON, NOT_ON_THIS_JETSON)
     package = nvenc.missing(codec, ordinal)
     lacks = "" if encoders.has_encoder(encoders.NVENC[codec]) else f"this PyAV has no {encoders.NVENC[codec]}"
     known = package if nvenc.driver_missing() or not nvdec.missing() else ""  # of the GPU, not of the package
-    return Here(own, package, known or lacks)
+    return HardwareEncoders(own, package, known or lacks)
 
 
-def ranked(on_gpu: bool, found: Here) -> list[tuple[encoders.Kind, str]]:
+def ranked(on_gpu: bool, found: HardwareEncoders) -> list[tuple[encoders.Kind, str]]:
     """Return the hardware encoders, best first, each with why it is not tried; empty where it is.
 
     FFmpeg's NVENC is for machines without PyNvVideoCodec: it takes images of the host only.
@@ -83,7 +83,7 @@ class Choice:
         """Raise DeviceError where nothing can encode, as far as is known before the first image."""
         if self.encode != "gpu":
             self._cpu = encoders.cpu_encoder(self.codec, self.where, self.live)
-        elif all(reasons := [why for _, why in ranked(True, here(self.codec))]):
+        elif all(reasons := [why for _, why in ranked(True, hardware_encoders(self.codec))]):
             raise self._failed(reasons)
 
     def open(self, result: Result, format: encoders.VideoFormat) -> encoders.Encoder:
@@ -91,7 +91,7 @@ class Choice:
         device = encoders.gpu_of(result)
         reasons = list[str]()
         if self.encode != "cpu":
-            for kind, why in ranked(device is not None, here(self.codec, device.ordinal if device else 0)):
+            for kind, why in ranked(device is not None, hardware_encoders(self.codec, device.ordinal if device else 0)):
                 reason = why or self._refused.get(kind, "")
                 if not reason:
                     try:

@@ -230,11 +230,11 @@ _Notify = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _waiting: dict[int, Callable[[], None]] = {}
 
 
-def _let_go(number: int) -> None:
+def _release_buffer(number: int) -> None:
     _waiting.pop(number)()
 
 
-_notify = _Notify(_let_go)
+_notify = _Notify(_release_buffer)
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from edgert.clock import Clock
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counter
-from edgert.stages.source.frame_times import BestTimes, Seams, usual_rate
+from edgert.stages.source.frame_times import BestTimes, TimestampJoiner, usual_rate
 from edgert.stages.source.live import FinalError, LoginError, redact
 from edgert.stages.source.planes import media_ns, to_image
 from edgert.stages.source.sender_clock import SenderClock
@@ -329,7 +329,7 @@ class Video:
         began_ns, limit_ns = self._clock.now_ns(), 1e9 * (self._timeout_s or math.inf)
         self._container, self.packets, self.skipped = self._open(*self._asked), 0, 0
         self._stream, self._sender, self._times = self._video_stream(), SenderClock(self.where), BestTimes()
-        self._seams = Seams(self._stream.time_base, self._period_ns(), self._may_leap)
+        self._seams = TimestampJoiner(self._stream.time_base, self._period_ns(), self._may_leap)
         self._hidden_ns = set[int | None]()
         is_silent = self._clock.now_ns() - began_ns > (1 - _MOMENT) * limit_ns
         self._waited_ns = round((1 - _MOMENT) * limit_ns) if is_silent else 0

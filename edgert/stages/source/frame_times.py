@@ -36,7 +36,7 @@ def usual_rate(container: InputContainer, stream: VideoStream) -> Fraction | Non
     return (stream.guessed_rate if is_raw else None) or stream.average_rate
 
 
-class Seams:
+class TimestampJoiner:
     """Moves the packets of a file whose clock was set, so that their times go on where those before end.
 
     Args:
@@ -63,7 +63,7 @@ class Seams:
         """Shift the next packet's times by the offset that applies since the last seam."""
         if packet.pts is None and packet.dts is None:
             return
-        if self._is_seam(packet):
+        if self._is_jump(packet):
             times = (self._shown, packet.pts), (self._decoded, packet.dts)
             self._shift = max(last + self._step - now for last, now in times if last is not None and now is not None)
             self._shown, self._decoded, self.found = None, None, True
@@ -75,7 +75,7 @@ class Seams:
             self._decoded = packet.dts
         self._step = packet.duration or self._step
 
-    def _is_seam(self, packet: av.Packet[Any]) -> bool:
+    def _is_jump(self, packet: av.Packet[Any]) -> bool:
         """Return whether a packet belongs to another stretch than those before.
 
         A key frame is shown after every packet that is stored before it. Other packets are shown in any order, but are

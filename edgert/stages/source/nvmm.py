@@ -84,7 +84,7 @@ class NvmmLoans:
         with self._lock:
             images, self._mapped = list(self._mapped.values()), {}
             for image in reversed(images):
-                self._let_go(image)
+                self._unmap(image)
 
     def close(self) -> None:
         """Wait for the GPU and undo every mapping; buffers in use go back when their lease ends."""
@@ -112,9 +112,9 @@ class NvmmLoans:
         with self._lock:
             image, _ = self._held.pop(key)
             if image not in self._mapped.values():
-                self._let_go(image)
+                self._unmap(image)
 
-    def _let_go(self, image: OnGpu) -> None:
+    def _unmap(self, image: OnGpu) -> None:
         if any(image is lent for lent, _ in self._held.values()):
             return
         try:

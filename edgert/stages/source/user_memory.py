@@ -31,7 +31,7 @@ class Tensors:
         self._streams: list[Stream] = []
         self._free: list[int] = []
         self._held: dict[int, list[DeviceView]] = {}
-        self._loans = Loans(device, counter, partial(_let_go, self._held, self._free))
+        self._loans = Loans(device, counter, partial(_release_arrays, self._held, self._free))
 
     def take(self, parts: Sequence[Any]) -> tuple[list[DeviceView], StreamLease]:
         """Return views of the arrays of an image, and the lease that keeps these alive. Raises DeviceError."""
@@ -47,7 +47,7 @@ class Tensors:
                 held.append(foreign.view_of(part, self._streams[slot], self._counter, self._library))
         except BaseException:
             self._streams[slot] = self.device.stream()  # that one may have been made part of a recording
-            _let_go(self._held, self._free, slot)
+            _release_arrays(self._held, self._free, slot)
             raise
         lease = self._loans.lend(slot)
         return [replace(view, lease=lease) for view in held], lease
@@ -61,7 +61,7 @@ class Tensors:
         self._loans.close()
 
 
-def _let_go(held: dict[int, list[DeviceView]], free: list[int], slot: int) -> None:
+def _release_arrays(held: dict[int, list[DeviceView]], free: list[int], slot: int) -> None:
     """Return an image's arrays to their owners."""
     for view in held.pop(slot):
         view.lease.release()
@@ -154,7 +154,7 @@ _LOOK_S = 0.0005  # between two looks for a free one; only where all are lent
 class Buffers:
     """Buffers that a GPU reads without a copy by the host, where there is one; else ordinary aligned memory.
 
-    At most :func:`most_lent` of a size are in use at a time; memory of the four sizes used last is kept. From any
+    At most :func:`most_in_use` of a size are in use at a time; memory of the four sizes used last is kept. From any
     thread.
 
     Args:
@@ -180,8 +180,8 @@ class Buffers:
             if until is not None and time.monotonic() >= until:
                 raise StageError(
                     f"no buffer came back within {timeout_s:g} s",
-                    why=f"{most_lent(batch)} of this size are in use: they wait to be submitted, are in the pipeline, "
-                    "or their arrays and results are kept",
+                    why=f"{most_in_use(batch)} of this size are in use: they wait to be submitted, are in the "
+                    "pipeline, or their arrays and results are kept",
                     where=where,
                     fix="submit, release or drop buffers, arrays and results; or ask with a longer timeout",
                 )
@@ -200,7 +200,7 @@ class Buffers:
         """
         nbytes = math.prod(shape)
         with self._turn:
-            supply = self._supplies.pop(nbytes, None) or self._made(nbytes, most_lent(batch))
+            supply = self._supplies.pop(nbytes, None) or self._made(nbytes, most_in_use(batch))
             self._supplies[nbytes] = supply  # the one used last comes last
             if len(self._supplies) > _SIZES:
                 del self._supplies[next(iter(self._supplies))]
@@ -213,7 +213,7 @@ class Buffers:
         return shared_supply(self._device, nbytes, most)
 
 
-def most_lent(batch: int) -> int:
+def most_in_use(batch: int) -> int:
     """Return the limit of buffers of one size in use, for batches of ``batch`` images.
 
     It is about as much memory as of single ones, but enough for batches that are read, that wait and that are filled.

@@ -42,10 +42,10 @@ class HeatMap:
         for stream, counts in self._counts.items():
             path = Path(self._path.replace("{stream}", stream))
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.replace_bytes(path, picture(counts))
+            files.replace_bytes(path, heat_image(counts))
 
 
-def picture(counts: F64) -> bytes:
+def heat_image(counts: F64) -> bytes:
     """Return a PNG: dark where there was no object, and on a logarithmic scale up to the busiest cell."""
     shares = np.log1p(counts) / max(float(np.log1p(counts.max())), 1e-9)
     smooth = cv2.resize(np.uint8(255 * shares), _SIZE, interpolation=cv2.INTER_CUBIC)

@@ -167,7 +167,7 @@ class _Stream:
         self._rules, self._crossing = (*crossing, *single, *shared), crossing
         self._limits = {rule.name: _Limit(rule) for rule in rules}
         self._by_object, self._by_stream = (
-            _Held(stream, some, [self._limits[rule.name] for rule in some]) for some in (single, shared)
+            _LastingEvents(stream, some, [self._limits[rule.name] for rule in some]) for some in (single, shared)
         )
         self._single = slice(len(crossing), len(crossing) + len(single))
         self._shared = slice(self._single.stop, len(rules))
@@ -277,7 +277,7 @@ class _Limit:
         return True
 
 
-class _Held:
+class _LastingEvents:
     """Events that last: for every rule and every object, since when the rule's condition holds.
 
     Columns of R rules: ``since`` and ``last``, when it began to hold and held last. ``number`` is the present event's,

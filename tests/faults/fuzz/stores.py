@@ -15,10 +15,10 @@ import numpy as np
 
 from edgert.errors import EdgertError
 from edgert.stages.gallery import Gallery
-from edgert.stages.sink.send.courier import RefusedError
+from edgert.stages.sink.send.sender import RefusedError
 from edgert.stages.sink.send.server import Server
 from edgert.stages.sink.send.spool import Message, Spool
-from edgert.stages.sink.send.webhook import WebhookDoor
+from edgert.stages.sink.send.webhook import WebhookPublisher
 from tests.faults.fuzz import mutate
 from tests.helpers.damage import damaged
 
@@ -136,15 +136,15 @@ def tried_answer(content: bytes) -> bool:
 
         answering = threading.Thread(target=serve, daemon=True)
         answering.start()
-        door = WebhookDoor(Server(f"http://127.0.0.1:{listener.getsockname()[1]}/"), "tiny", {}, "")
+        publisher = WebhookPublisher(Server(f"http://127.0.0.1:{listener.getsockname()[1]}/"), "tiny", {}, "")
         exchange = "edgert.stages.sink.send.exchange"
         try:
             with patch(f"{exchange}.EXCHANGE_S", _HURRY_S), patch(f"{exchange}.BODY_S", _HURRY_S):
-                door.connect()
-                door.send([_MESSAGE])
+                publisher.connect()
+                publisher.send([_MESSAGE])
         except (OSError, RefusedError):
             return False
         finally:
-            door.close()
+            publisher.close()
             answering.join(_PATIENCE_S)
     return True

@@ -25,7 +25,7 @@ class _Video:
     times: dict[int, int] = field(default_factory=dict)  # by tick, when the images that are not out yet were taken
 
 
-class Twin:
+class AnnotatedVideo:
     """Encodes the images of every stream; another encoder begins where their size or colors change.
 
     Args:

@@ -130,7 +130,7 @@ class Record(kinds.FileSink):
 
     def make(self, name: str, context: Context) -> Stage:
         """Return the sink. Raises ConfigError for a source without packets."""
-        from edgert.stages.sink.record.annotated import Twin
+        from edgert.stages.sink.record.annotated import AnnotatedVideo
         from edgert.stages.sink.record.sink import RecordSink, Settings
 
         taps = {one: tap for one, source in context.sources.items() if (tap := getattr(source, "tap", None))}
@@ -143,7 +143,7 @@ class Record(kinds.FileSink):
             self if self.clips is not None or self.rotate is not None else self.model_copy(update={"rotate": _ROTATE})
         )
         settings = Settings(self.path, asked.rules(context), clips, self.memory)
-        twin = Twin(f"stages.{name}", self.quality, self.codec, self.encode) if self.annotated else None
+        twin = AnnotatedVideo(f"stages.{name}", self.quality, self.codec, self.encode) if self.annotated else None
         waits = not any(source.live for source in context.sources.values())
         return RecordSink(name, settings, taps, context.clock, twin, waits)
 

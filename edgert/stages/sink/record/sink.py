@@ -10,7 +10,7 @@ from edgert.clock import Clock
 from edgert.errors import StageError
 from edgert.runtime.records import Result
 from edgert.stages.sink.output_files import Files, Rules
-from edgert.stages.sink.record.annotated import Twin
+from edgert.stages.sink.record.annotated import AnnotatedVideo
 from edgert.stages.sink.record.clips import ClipRules
 from edgert.stages.sink.record.recorder import Index, Step, Track, all_of
 from edgert.stages.source.packets import Inbox, Tap
@@ -44,7 +44,13 @@ class RecordSink:
     """
 
     def __init__(
-        self, name: str, settings: Settings, taps: Mapping[str, Tap], clock: Clock, twin: Twin | None, waits: bool
+        self,
+        name: str,
+        settings: Settings,
+        taps: Mapping[str, Tap],
+        clock: Clock,
+        twin: AnnotatedVideo | None,
+        waits: bool,
     ) -> None:
         self._name, self._where, self._settings, self._clock = name, f"stages.{name}", settings, clock
         self._taps, self._twin, self._waits = taps, twin, waits

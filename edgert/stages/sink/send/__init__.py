@@ -1,1 +1,1 @@
-"""Results and events sent to others: a spool that loses nothing, a courier that sends it on, a door per protocol."""
+"""Sending of results and events: a lossless spool, a thread that sends it, and a publisher for each protocol."""

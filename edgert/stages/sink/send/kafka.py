@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgert.stages.sink.send.courier import RefusedError
+from edgert.stages.sink.send.sender import RefusedError
 from edgert.stages.sink.send.server import PACKET_BYTES, TIMEOUT_S, Server, filled
 from edgert.stages.sink.send.spool import Message
 
 PORT = 9092
 
 
-class KafkaDoor:
+class KafkaPublisher:
     """A cluster, by one of its brokers. ``options`` are librdkafka's own."""
 
     def __init__(self, server: Server, topic: str, pipeline: str, options: Mapping[str, str]) -> None:
@@ -22,7 +22,7 @@ class KafkaDoor:
         self._wrong: list[tuple[Any, Message]] = []
 
     def connect(self) -> None:
-        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         from confluent_kafka import KafkaException, Producer
 
         self._server.look_up(self._server.port(PORT))
@@ -33,7 +33,7 @@ class KafkaDoor:
             raise OSError(str(error.args[0].str())) from error
 
     def send(self, messages: Sequence[Message]) -> None:
-        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         self._wrong.clear()
         for message in messages:
             topic = filled(self._topic, self._pipeline, message.stream, message.kind, message.rule)
@@ -51,7 +51,7 @@ class KafkaDoor:
             raise OSError(wrong.str())
 
     def close(self) -> None:
-        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()

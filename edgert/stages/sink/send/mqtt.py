@@ -53,7 +53,7 @@ class Topics:
     announced: Path | None = None
 
 
-class MqttDoor:
+class MqttPublisher:
     """A broker. ``qos`` and ``retain`` are those of every message; with ``qos: 0`` nothing is acknowledged.
 
     It is connected from the start to the end of a run, so that ``status`` is true meanwhile. Where another says that we
@@ -76,7 +76,7 @@ class MqttDoor:
         self._is_denied, self._is_born, self._since = threading.Event(), threading.Event(), 0.0
 
     def connect(self) -> None:
-        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         from paho.mqtt.client import Client
         from paho.mqtt.enums import CallbackAPIVersion
 
@@ -108,7 +108,7 @@ class MqttDoor:
         self._introduce()
 
     def send(self, messages: Sequence[Message]) -> None:
-        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         sent = []
         if self._is_denied.is_set():
             self._is_denied.clear()
@@ -124,7 +124,7 @@ class MqttDoor:
         self._published(sent)
 
     def close(self) -> None:
-        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         client, self._client = self._client, None
         if client is None:
             return

@@ -15,7 +15,7 @@ _CLOSE_S = 1.0
 """Most seconds for closing a connection."""
 
 
-class NatsDoor:
+class NatsPublisher:
     """A server. Its client lives in a loop of its own, so that it answers the server's pings while nothing is sent."""
 
     def __init__(self, server: Server, subject: str, pipeline: str, jetstream: bool) -> None:
@@ -25,7 +25,7 @@ class NatsDoor:
         self._client: Any = None
 
     def connect(self) -> None:
-        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="edgert-nats", daemon=True).start()
@@ -33,11 +33,11 @@ class NatsDoor:
         self._wait(self._connect())
 
     def send(self, messages: Sequence[Message]) -> None:
-        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         self._wait(self._send(messages))
 
     def close(self) -> None:
-        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         loop, self._loop = self._loop, None
         if loop is not None:
             try:

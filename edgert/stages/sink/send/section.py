@@ -21,8 +21,8 @@ from edgert.stages.sink.send.server import FIELDS, Server, Tls
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
     from edgert.stages.context import Context
-    from edgert.stages.sink.send.courier import Door
     from edgert.stages.sink.send.home_assistant import Sensor
+    from edgert.stages.sink.send.sender import Publisher
 
 _FIELDS = re.compile(r"\{(.*?)\}")
 
@@ -152,7 +152,7 @@ class Sends(section.SinkStage):
         return Server(self.server, self.user, self.password, tls)
 
     @abstractmethod
-    def door(self, context: Context, spool: Path | None) -> Door:
+    def publisher(self, context: Context, spool: Path | None) -> Publisher:
         """Return the connection to the server, not opened yet."""
 
     def make(self, name: str, context: Context) -> Stage:
@@ -175,7 +175,7 @@ class Sends(section.SinkStage):
             name,
             Writer(choice, context.pipeline, context.clock),
             lambda: Spool(path, self.limit, self.age, f"stages.{name}"),
-            self.door(context, path),
+            self.publisher(context, path),
             hands_over=not context.is_waited_for,
         )
 
@@ -218,14 +218,14 @@ class Mqtt(Sends):
             raise ValueError("home_assistant: shows events; add send: events")
         return self
 
-    def door(self, context: Context, spool: Path | None) -> Door:
+    def publisher(self, context: Context, spool: Path | None) -> Publisher:
         """See the family."""
-        from edgert.stages.sink.send.mqtt import MqttDoor, Topics
+        from edgert.stages.sink.send.mqtt import MqttPublisher, Topics
 
         sensors = _sensors(context.before) if self.home_assistant else None
         announced = spool.with_suffix(".announced.json") if spool is not None and self.home_assistant else None
         topics = Topics(self.topic, self.status, sensors, announced)
-        return MqttDoor(self.reached(), topics, context.pipeline, self.qos, self.retain)
+        return MqttPublisher(self.reached(), topics, context.pipeline, self.qos, self.retain)
 
 
 def _sensors(before: Mapping[str, section.StageConfig]) -> list[Sensor]:
@@ -267,11 +267,11 @@ class Nats(Sends):
     )
     jetstream: bool = Field(default=True, description="a JetStream stream stores and acknowledges; false: plain NATS")
 
-    def door(self, context: Context, spool: Path | None) -> Door:
+    def publisher(self, context: Context, spool: Path | None) -> Publisher:
         """See the family."""
-        from edgert.stages.sink.send.nats import NatsDoor
+        from edgert.stages.sink.send.nats import NatsPublisher
 
-        return NatsDoor(self.reached(), self.subject, context.pipeline, self.jetstream)
+        return NatsPublisher(self.reached(), self.subject, context.pipeline, self.jetstream)
 
 
 class Kafka(Sends):
@@ -282,11 +282,11 @@ class Kafka(Sends):
     topic: Topic = Field(default="edgert", description="topic, with the fields of an MQTT topic")
     options: dict[str, str] = Field(default_factory=dict, repr=False, description="settings of librdkafka")
 
-    def door(self, context: Context, spool: Path | None) -> Door:
+    def publisher(self, context: Context, spool: Path | None) -> Publisher:
         """See the family."""
-        from edgert.stages.sink.send.kafka import KafkaDoor
+        from edgert.stages.sink.send.kafka import KafkaPublisher
 
-        return KafkaDoor(self.reached(), self.topic, context.pipeline, self.options)
+        return KafkaPublisher(self.reached(), self.topic, context.pipeline, self.options)
 
 
 class Webhook(Sends):
@@ -306,8 +306,8 @@ class Webhook(Sends):
             raise ValueError("body: image sends what attach: makes; add attach: frame, or attach: crop of events")
         return self
 
-    def door(self, context: Context, spool: Path | None) -> Door:
+    def publisher(self, context: Context, spool: Path | None) -> Publisher:
         """See the family."""
-        from edgert.stages.sink.send.webhook import WebhookDoor
+        from edgert.stages.sink.send.webhook import WebhookPublisher
 
-        return WebhookDoor(self.reached(), context.pipeline, self.headers, self.secret, self.body == "image")
+        return WebhookPublisher(self.reached(), context.pipeline, self.headers, self.secret, self.body == "image")

@@ -1,4 +1,4 @@
-"""The sink that sends: what it is given goes into a spool, from which a courier takes it."""
+"""The sending sink: it writes messages into a spool, from which another thread sends them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Protocol
 from edgert.runtime.passing import parts
 from edgert.runtime.records import Result
 from edgert.stages.context import SimpleStage
-from edgert.stages.sink.send.courier import CLOSE_S, Courier, Door
 from edgert.stages.sink.send.messages import Writer
+from edgert.stages.sink.send.sender import CLOSE_S, Publisher, Sender
 from edgert.stages.sink.send.spool import Spool
 
 
@@ -30,11 +30,13 @@ class SendSink(SimpleStage):
 
     closing_s = CLOSE_S
 
-    def __init__(self, name: str, writer: Writer, spool: SpoolOf, door: Door, hands_over: bool = True) -> None:
-        self.name, self._writer, self._spool_of, self._door = name, writer, spool, door
+    def __init__(
+        self, name: str, writer: Writer, spool: SpoolOf, publisher: Publisher, hands_over: bool = True
+    ) -> None:
+        self.name, self._writer, self._spool_of, self._publisher = name, writer, spool, publisher
         self._hands_over = hands_over and not writer.needs_frames
         self._spool: Spool | None = None
-        self._courier: Courier | None = None
+        self._sender: Sender | None = None
         self._handed, self._written = SimpleQueue[Result | None](), SimpleQueue[Exception | None]()
         self._thread: threading.Thread | None = None
 
@@ -46,7 +48,7 @@ class SendSink(SimpleStage):
     def open(self) -> None:
         """Open the spool. Raises StageError when another process has it."""
         self._spool = self._spool_of()
-        self._courier = Courier(f"stages.{self.name}", self._spool, self._door)
+        self._sender = Sender(f"stages.{self.name}", self._spool, self._publisher)
         if self._hands_over:
             self._thread = threading.Thread(target=self._write_all, name=f"edgert-{self.name}-write", daemon=True)
             self._thread.start()
@@ -67,16 +69,16 @@ class SendSink(SimpleStage):
         self._handed.put(result)
 
     def close(self) -> None:
-        """Close thread, courier and spool. Raises the error of the last result."""
+        """Close thread, sender and spool. Raises the error of the last result."""
         error, thread, self._thread = None, self._thread, None
         if thread is not None:
             error = self._written.get()
             self._handed.put(None)
             thread.join()
         self._writer.close()
-        if self._courier is not None:
-            self._courier.close()
-            self._courier = self._spool = None
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = self._spool = None
         if error is not None:
             raise error
 
@@ -90,11 +92,11 @@ class SendSink(SimpleStage):
                 self._written.put(None)
 
     def _write(self, result: Result) -> None:
-        assert self._spool is not None and self._courier is not None, "open() comes first"
+        assert self._spool is not None and self._sender is not None, "open() comes first"
         for one in parts(result):
             for message in self._writer.messages(one):
                 self._spool.put(*message)
-        self._courier.notify()
+        self._sender.notify()
 
 
 class SpoolOf(Protocol):

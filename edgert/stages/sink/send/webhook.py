@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from edgert.errors import printable
-from edgert.stages.sink.send.courier import RefusedError
 from edgert.stages.sink.send.exchange import BODY_S, Exchange
+from edgert.stages.sink.send.sender import RefusedError
 from edgert.stages.sink.send.server import Server
 from edgert.stages.sink.send.spool import Message
 
@@ -31,7 +31,7 @@ _NEVER = (400, 406, 411, 413, 414, 415, 422, 431)
 """Answers that refuse the message itself, not the address or the moment (RFC 9110)."""
 
 
-class WebhookDoor:
+class WebhookPublisher:
     """An address that takes POST. ``headers`` are sent along; ``secret`` signs.
 
     Args:
@@ -51,11 +51,11 @@ class WebhookDoor:
         self._is_odd = False
 
     def connect(self) -> None:
-        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         self._connection = Exchange(self._server, self._port, _HURRY_S if self._is_odd else BODY_S)
 
     def send(self, messages: Sequence[Message]) -> None:
-        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         assert self._connection is not None, "connect() comes first"
         for message in messages:
             body, about = _image(message.body) if self._sends_images else (message.body, _JSON)
@@ -75,7 +75,7 @@ class WebhookDoor:
                 log.warning("%s takes messages, and of its answers no more is read: %s", self.name, printable(odd))
 
     def close(self) -> None:
-        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        """See :class:`~edgert.stages.sink.send.sender.Publisher`."""
         if self._connection is not None:
             self._connection.close()
 

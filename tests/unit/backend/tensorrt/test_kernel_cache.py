@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgert.backend import EngineOptions
-from edgert.backend.tensorrt.kernel_cache import Shelf
+from edgert.backend.tensorrt.kernel_cache import CacheEntry
 from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.open_plan import UnopenedError
 from edgert.backend.tensorrt.trt_engine import TrtEngine
@@ -28,9 +28,11 @@ class Start:
 
     def __init__(self, store: MemoryStore | None, version: str = "rtx-1.4", **script: Any) -> None:
         self.double = Double(version, Script(**{"bound": BOUND, **script}))
-        shelf = Shelf(store, "kernels") if store is not None else None
+        cache_entry = CacheEntry(store, "kernels") if store is not None else None
         device = FakeDevice(compute=(8, 9))
-        self.engine = TrtEngine(b"plan", library_of(self.double), device, profiles=PROFILES, shelf=shelf, title="parts")
+        self.engine = TrtEngine(
+            b"plan", library_of(self.double), device, profiles=PROFILES, cache_entry=cache_entry, title="parts"
+        )
 
     def calls(self, start: str) -> list[str]:
         return [call for call in self.double.calls if call.startswith(start)]

@@ -13,7 +13,7 @@ from edgert.backend.tensorrt.log import (
     asked_bytes,
     classify,
     foreign_ends,
-    is_worth_keeping,
+    is_retained,
     reasons,
     summary,
     tail,
@@ -118,7 +118,7 @@ def test_single_lines(text: str, kind: str, layer: str) -> None:
 
 
 def test_verbose_lines_are_retained_only_for_what_they_mean() -> None:
-    retained = [record.text for record in records("10.3") if is_worth_keeping(record) and record.severity == "VERBOSE"]
+    retained = [record.text for record in records("10.3") if is_retained(record) and record.severity == "VERBOSE"]
     assert retained and all(text.startswith(("[DlaLayer]", "[GpuLayer]")) for text in retained)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgert.stages.source.frame_times import BestTimes, Seams
+from edgert.stages.source.frame_times import BestTimes, TimestampJoiner
 
 HZ = 1000
 PERIOD_NS = 100_000_000
@@ -26,7 +26,7 @@ def packets(*shown: tuple[int | None, int | None], key: int = 0) -> list[Any]:
 
 
 def joined(given: list[Any], *, may_leap: bool = True) -> list[tuple[int | None, int | None]]:
-    seams = Seams(Fraction(1, HZ), PERIOD_NS, may_leap)
+    seams = TimestampJoiner(Fraction(1, HZ), PERIOD_NS, may_leap)
     for packet in given:
         seams.join(packet)
     return [(packet.pts, packet.dts) for packet in given]

@@ -14,7 +14,7 @@ from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime import Frame
 from edgert.stages.source.api import ApiSource
-from edgert.stages.source.user_memory import most_lent
+from edgert.stages.source.user_memory import most_in_use
 
 
 def source_of(**options: Any) -> ApiSource:
@@ -74,7 +74,7 @@ def test_times_are_one_for_all_or_one_for_each() -> None:
         (np.zeros((0, 4, 6, 3), np.uint8), {}, "without images"),
         (np.zeros((2, 4, 6, 3), np.float32), {}, "uint8"),
         (np.zeros((2, 4, 6, 4), np.uint8), {}, "shape"),
-        (np.zeros((2, 4, 6, 3), np.uint8)[:, :, ::-1], {}, "side by side"),
+        (np.zeros((2, 4, 6, 3), np.uint8)[:, :, ::-1], {}, "contiguous"),
         (np.zeros((2, 7, 8), np.uint8), {"format": "nv12"}, "height \\* 3 / 2"),
         (np.zeros((4, 6, 3), np.uint8), {"format": "gray"}, "shape"),
         (np.zeros((2, 2, 4, 6, 3), np.uint8), {}, "shape"),
@@ -128,7 +128,7 @@ class TestBuffers:
 
     def test_no_more_than_stated_are_lent(self) -> None:
         source = source_of()
-        assert (most_lent(0), most_lent(1), most_lent(4), most_lent(8), most_lent(64)) == (48, 48, 12, 8, 8)
+        assert (most_in_use(0), most_in_use(1), most_in_use(4), most_in_use(8), most_in_use(64)) == (48, 48, 12, 8, 8)
         held = [source.buffer((6, 4), batch=8) for _ in range(8)]
         with pytest.raises(StageError, match="no buffer came back") as caught:
             source.buffer((6, 4), batch=8, timeout_s=0.01)

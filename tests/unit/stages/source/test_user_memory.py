@@ -18,7 +18,7 @@ from edgert.memory.cuda import CudaDevice, SharedLease
 from edgert.runtime import Frame
 from edgert.stages.gpu.upload import is_shared
 from edgert.stages.source.api import ApiSource
-from edgert.stages.source.user_memory import Buffer, Buffers, most_lent
+from edgert.stages.source.user_memory import Buffer, Buffers, most_in_use
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.foreign_gpu import CaiArray, Driver, Tensor
 from tests.helpers.gpu_inference import bytes_at
@@ -403,7 +403,7 @@ class TestBatches:
 
     def test_without_such_memory_left_it_stays_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         source = Rig(monkeypatch, queue=16).source
-        held = [source.buffer((8, 4), batch=3) for _ in range(most_lent(3))]
+        held = [source.buffer((8, 4), batch=3) for _ in range(most_in_use(3))]
         source.submit(numbered())
         assert [int(frame.planes[0][0, 0, 0]) for frame in three(source)] == [0, 1, 2] and held
 

@@ -25,7 +25,7 @@ PATIENCE_S = 30.0
 
 
 class Server:
-    """A door to a server that takes everything."""
+    """A publisher to a server that takes everything."""
 
     name, settle_s, stays = "test://server", 0.0, False
 

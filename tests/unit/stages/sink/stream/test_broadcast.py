@@ -15,7 +15,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoder_choice, encoders
-from edgert.stages.sink.encoder_choice import Choice, Here
+from edgert.stages.sink.encoder_choice import Choice, HardwareEncoders
 from edgert.stages.sink.stream.broadcast import Broadcast, Pace, Wanted, parameter_sets
 from tests.helpers.frames import frame_of
 from tests.helpers.waiting import wait_until
@@ -180,7 +180,7 @@ def test_an_encoder_that_fails_is_followed_by_the_next_and_the_last_one_ends_the
 
     show = Show()
     show.choice.encode = "auto"
-    monkeypatch.setattr(encoder_choice, "here", lambda codec, ordinal=0: Here("", "no", "no"))
+    monkeypatch.setattr(encoder_choice, "hardware_encoders", lambda codec, ordinal=0: HardwareEncoders("", "no", "no"))
     monkeypatch.setattr(encoder_choice, "ranked", lambda *_: [("board", "")])
     monkeypatch.setattr(Choice, "_make", lambda self, kind, format, *_: Broken(kind, format))
     viewer = show.join()

@@ -1,4 +1,4 @@
-"""The courier: in order, until acknowledged, through every kind of trouble."""
+"""The sender: in order, until acknowledged, through every kind of trouble."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from edgert.stages.sink.send import courier
-from edgert.stages.sink.send.courier import Courier, RefusedError
+from edgert.stages.sink.send import sender
+from edgert.stages.sink.send.sender import RefusedError, Sender
 from edgert.stages.sink.send.spool import Message, Spool
 from tests.helpers.waiting import wait_until
 
@@ -23,7 +23,7 @@ PATIENCE_S = 30.0
 
 
 class Server:
-    """A door to a server that breaks as a test says."""
+    """A publisher to a server that breaks as a test says."""
 
     name, settle_s, stays = "test://server", 0.0, False
 
@@ -57,20 +57,20 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(courier, "_FIRST_WAIT_S", 0.02)
-    monkeypatch.setattr(courier, "_LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(sender, "_FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(sender, "_LONGEST_WAIT_S", 0.05)
     caplog.set_level(logging.INFO, "edgert.send")
 
 
-def put(spool: Spool, numbers: Sequence[int], one: Courier) -> None:
+def put(spool: Spool, numbers: Sequence[int], one: Sender) -> None:
     for number in numbers:
         spool.put("result", "camera", "", b'{"n":%d}' % number)
     one.notify()
 
 
-def started(path: Path | None, server: Server) -> tuple[Spool, Courier]:
+def started(path: Path | None, server: Server) -> tuple[Spool, Sender]:
     spool = Spool(path, 1 << 30, 1e6, "stages.out")
-    return spool, Courier("stages.out", spool, server)
+    return spool, Sender("stages.out", spool, server)
 
 
 def test_all_in_order(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_what_is_left_waits_for_the_next_run(tmp_path: Path, caplog: pytest.LogC
     assert server.asked.wait(PATIENCE_S)
     began = time.monotonic()
     one.close()
-    assert time.monotonic() - began < courier.CLOSE_S + PATIENCE_S / 3
+    assert time.monotonic() - began < sender.CLOSE_S + PATIENCE_S / 3
     spool.close()
     assert "5 messages were not sent; they wait in" in caplog.text
     again = Server()
@@ -248,8 +248,8 @@ def test_what_is_left_waits_for_the_next_run(tmp_path: Path, caplog: pytest.LogC
 
 
 def test_what_waits_for_a_server_is_secured_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier, "_FIRST_WAIT_S", 600.0)
-    monkeypatch.setattr(courier, "_SECURE_S", 0.02)
+    monkeypatch.setattr(sender, "_FIRST_WAIT_S", 600.0)
+    monkeypatch.setattr(sender, "_SECURE_S", 0.02)
     server, secured = Server(), list[int]()
     server.is_down = True
     spool, one = started(tmp_path / "a.db", server)
@@ -263,7 +263,7 @@ def test_what_waits_for_a_server_is_secured_meanwhile(tmp_path: Path, monkeypatc
 def test_a_full_disk_stops_no_sending(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(courier, "_SECURE_S", 0.02)
+    monkeypatch.setattr(sender, "_SECURE_S", 0.02)
     server, tries = Server(), list[int]()
 
     def secure(_: int) -> None:
@@ -280,7 +280,7 @@ def test_a_full_disk_stops_no_sending(
 
 
 def test_a_server_that_does_not_answer_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier, "CLOSE_S", 0.1)
+    monkeypatch.setattr(sender, "CLOSE_S", 0.1)
     answers = threading.Event()
 
     class Slow(Server):
@@ -309,7 +309,7 @@ def test_trouble_is_reminded_of_and_not_more(
     put(spool, [1], one)
     wait_until(lambda: server.connects > 8)
     assert caplog.text.count("takes nothing") == 1
-    monkeypatch.setattr(courier, "_REMIND_S", 0.0)
+    monkeypatch.setattr(sender, "_REMIND_S", 0.0)
     wait_until(lambda: caplog.text.count("takes nothing") > 2)
     assert re.search(r"takes nothing for \d+ s: nobody answers", caplog.text)
     one.close()

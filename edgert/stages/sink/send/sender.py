@@ -36,7 +36,7 @@ class RefusedError(Exception):
         self.message = message
 
 
-class Door(Protocol):
+class Publisher(Protocol):
     """A way to one server. All methods are called in one thread."""
 
     name: str
@@ -64,8 +64,8 @@ class Door(Protocol):
         ...
 
 
-class Courier:
-    """Sends a spool's messages through a door, from a thread of its own, which closes both in the end.
+class Sender:
+    """Sends a spool's messages through a publisher, from a thread of its own, which closes both in the end.
 
     What was acknowledged stays in the spool until the connection has stood for ``settle_s`` more. If it breaks before,
     or this process is killed, all of that is sent again, from the oldest on, so that order is kept.
@@ -73,8 +73,8 @@ class Courier:
     Trouble is logged when it begins and every few minutes while it lasts, with its present reason, and when it is over.
     """
 
-    def __init__(self, name: str, spool: Spool, door: Door) -> None:
-        self._name, self._spool, self._door = name, spool, door
+    def __init__(self, name: str, spool: Spool, publisher: Publisher) -> None:
+        self._name, self._spool, self._publisher = name, spool, publisher
         self._news, self._ends = threading.Event(), threading.Event()
         self._is_open, self._down_since, self._reminded = False, 0.0, 0.0
         self._secured = self._trimmed = time.monotonic()
@@ -99,7 +99,7 @@ class Courier:
         self._news.set()
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
-            log.warning("%s: %s does not answer; it is left", self._name, self._door.name)
+            log.warning("%s: %s does not answer; it is left", self._name, self._publisher.name)
             self._leave()
 
     def _run(self) -> None:
@@ -118,22 +118,22 @@ class Courier:
                 if self._left.is_set():
                     break
                 is_known = isinstance(error, OSError) and str(error)
-                log.debug("%s: %s", self._name, self._door.name, exc_info=error)
+                log.debug("%s: %s", self._name, self._publisher.name, exc_info=error)
                 self._is_open, self._sent = False, -1
                 self._settling.clear()
-                self._close_door()
+                self._close_publisher()
                 self._report(printable(str(error) if is_known else f"{type(error).__name__}: {error}"))
                 if self._ends.is_set():
                     break
                 self._pause(wait_s * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all boards come at once
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
             self._tend()
-        self._close_door()
+        self._close_publisher()
         self._leave()
 
     def _is_missed(self) -> bool:
         """Return whether the server does not know yet that this client was connected."""
-        return self._door.stays and not self._was_asked
+        return self._publisher.stays and not self._was_asked
 
     def _idle_s(self) -> float:
         """Return how long to wait for news: no longer than until an acknowledgement is final."""
@@ -145,20 +145,20 @@ class Courier:
         """Send some messages; return False where there are none."""
         count = 1 if self._sent < self._suspects else BATCH
         messages = self._spool.oldest(count, self._sent)
-        if not messages and not self._settling and not self._door.stays:
+        if not messages and not self._settling and not self._publisher.stays:
             return False
         if not self._is_open:
             self._was_asked = True
-            self._door.connect()
+            self._publisher.connect()
             self._is_open = True
         if messages and messages[0].number == self._odd:
             self._settle(messages[:1])
             return True
         try:
-            self._door.send(messages)
+            self._publisher.send(messages)
         except RefusedError as error:
             if not self._refused:
-                log.warning("%s: %s refuses a message, which is dropped: %s", self._name, self._door.name, error)
+                log.warning("%s: %s refuses a message, which is dropped: %s", self._name, self._publisher.name, error)
             self._refused += 1
             messages = messages[: messages.index(error.message) + 1]
         except OSError:
@@ -167,8 +167,8 @@ class Courier:
             self._suspect(messages, error)
             raise
         self._settle(messages)
-        if (messages or self._door.stays) and self._down_since:
-            log.info("%s: %s takes messages again; %d wait", self._name, self._door.name, self._spool.count)
+        if (messages or self._publisher.stays) and self._down_since:
+            log.info("%s: %s takes messages again; %d wait", self._name, self._publisher.name, self._spool.count)
             self._down_since = 0.0
         return bool(messages)
 
@@ -197,7 +197,7 @@ class Courier:
         now = time.monotonic()
         if messages:
             self._sent = messages[-1].number
-            self._settling.append((now + self._door.settle_s, messages[-1]))
+            self._settling.append((now + self._publisher.settle_s, messages[-1]))
         while self._settling and self._settling[0][0] <= now:
             self._spool.remove([self._settling.popleft()[1]])
 
@@ -209,7 +209,7 @@ class Courier:
         waiting = f"{self._spool.count} messages wait" + (
             f", {self._spool.dropped} dropped" if self._spool.dropped else ""
         )
-        log.warning("%s: %s takes nothing%s: %s; %s", self._name, self._door.name, for_s, why, waiting)
+        log.warning("%s: %s takes nothing%s: %s; %s", self._name, self._publisher.name, for_s, why, waiting)
         self._down_since, self._reminded = self._down_since or now, now
 
     def _pause(self, seconds: float) -> None:
@@ -232,11 +232,11 @@ class Courier:
                 log.warning("%s: the spool %s: %s; sending goes on", self._name, self._spool.path, error)
             self._is_spool_odd = True
 
-    def _close_door(self) -> None:
+    def _close_publisher(self) -> None:
         try:
-            self._door.close()
+            self._publisher.close()
         except Exception as error:  # a connection that is gone may be past closing
-            log.debug("%s: %s cannot be closed", self._name, self._door.name, exc_info=error)
+            log.debug("%s: %s cannot be closed", self._name, self._publisher.name, exc_info=error)
 
     def _leave(self) -> None:
         """Close the spool, once, and say what is left in it."""
