@@ -45,12 +45,6 @@ def test_ranges_do_not_depend_on_the_number_of_processes(place: Path) -> None:
     assert run(place, "calibrate", "small.yaml", "--workers", "0").returncode == 2
 
 
-def test_enough_images_end_it_early_unless_all_are_wanted(place: Path) -> None:
-    small_pipeline(place, photos=96)
-    some = calibrated(place, "--early-stop")["images"]
-    assert some <= calibrated(place, "--no-early-stop")["images"] == 96
-
-
 def test_a_method_is_kept_with_the_ranges(place: Path) -> None:
     assert calibrated(place, "--method", "minmax")["method"] == "minmax"
     unknown = run(place, "calibrate", "small.yaml", "--method", "minmix")
@@ -60,18 +54,6 @@ def test_a_method_is_kept_with_the_ranges(place: Path) -> None:
 def test_a_cluster_needs_its_extra_or_its_address(place: Path) -> None:
     done = run(place, "calibrate", "small.yaml", "--dask", "tcp://127.0.0.1:1")
     assert done.returncode == 1 and "error: " in done.stderr and not (place / "ranges.json").exists()
-
-
-def test_eval_takes_ranges_instead_of_measuring_them(place: Path) -> None:
-    calibrated(place)
-    common = ("eval", "small.yaml", "--data", "photos", "--limit", "6", "--metric", "cosine", "--precision", "int8")
-    done = run(place, *common, "--ranges", "ranges.json", "--json", "e.json")
-    assert done.returncode == 0, done.stderr
-    assert "calibrat" not in done.stdout.lower()
-    found = json.loads((place / "e.json").read_text())
-    assert [one["images"] for one in found["results"]] == [6, 6] and len(found["comparisons"]) == 1
-    gone = run(place, *common, "--ranges", "gone.json")
-    assert gone.returncode == 1 and "gone.json" in gone.stderr
 
 
 def test_eval_sees_what_is_set(place: Path) -> None:

@@ -90,7 +90,7 @@ def test_pools() -> None:
         "DLA_MANAGED_SRAM": 4096,
         "DLA_LOCAL_DRAM": 8192,
     }
-    with pytest.raises(BuildError, match="workspace of 0"):
+    with pytest.raises(BuildError, match="workspace cannot have 0 bytes"):
         Pools(workspace_bytes=0)
 
 
