@@ -121,7 +121,7 @@ def versions(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run
                 f"{option} cannot be {name!r}{nearest(name, known)}", fix=f"{option} {' or '.join(known)}"
             )
     needs_ranges = "int8" in wanted.precisions or bool(wanted.emulated)
-    for option, value in (("--images", wanted.images), ("--ranges", wanted.ranges)):
+    for option, value in (("--images", wanted.images), ("ranges", wanted.ranges)):
         if value and not needs_ranges:
             raise ConfigError(
                 f"{option} is for INT8, and no INT8 version is requested", fix="add --precision int8 or --emulate dla"
@@ -194,7 +194,7 @@ def _ranges(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run)
     if wanted.ranges is None and not given:
         raise needs_images(
             config,
-            "--images FOLDER, or --ranges FILE from edgert calibrate, or calibrate: {images: FOLDER} in the model",
+            "--images FOLDER, or calibrate: {images: FOLDER} in the model",
             "ranges are measured on typical images, and others than those it is evaluated on",
         )
     images = open_images(given, limit=limit) if given else images
