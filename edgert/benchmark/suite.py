@@ -263,8 +263,8 @@ def installed() -> list[Figure]:
     names = _needed("edgert")
     size = sum(_size_bytes(name) for name in names)
     return [
-        Figure("packages installed", len(names), "packages", 25.0, detail={"names": sorted(names)}),
-        Figure("installed size", size / 1e6, "MB", 460.0),
+        Figure("packages installed", len(names), "packages", 30.0, detail={"names": sorted(names)}),
+        Figure("installed size", size / 1e6, "MB", 480.0),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Bar 4: first result ≤ 2 s, import ≤ 0.3 s, ≤ 150 MB before a model, ≤ 25 packages and ≤ 460 MB installed.
+"""Bar 4: first result ≤ 2 s, import ≤ 0.3 s, ≤ 150 MB before a model, ≤ 30 packages and ≤ 480 MB installed.
 
 python tests/bench/bench_startup.py [--json FILE]
 """

@@ -7,7 +7,8 @@ live page with TLS, ``sink: webrtc`` with TLS and, where gst-rtsp-server is inst
 Another process attacks one server after the other: thousands of connections that say nothing, those that leave the
 handshake or the request unfinished, and slow ones that send a byte now and then. Those that are turned away come back.
 A friend asks the attacked server meanwhile. Bars: memory beyond what it was before the attack, at most and a while
-afterwards; the friend's longest wait; images of the camera that its recording lacks, and failures of recorders.
+afterwards; the friend's longest wait; images of the camera that its recording lacks, and failures of recorders. Where
+uvicorn is installed, it is attacked, too; it misses the bars.
 """
 
 from __future__ import annotations
@@ -71,7 +72,15 @@ ATTACKS = (
     ("live", "half a request", 400),
     ("live", "slow", 300),
 )
-SHOWN = {"page": "the page", "web": "`sink: webrtc`", "live": "`sink: rtsp`"}
+SHOWN = {"page": "the page", "web": "`sink: webrtc`", "live": "`sink: rtsp`", "peer": "uvicorn"}
+PEER = """
+import sys, uvicorn
+async def app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"x" * 6000})
+port, cert, key = sys.argv[1:]
+uvicorn.run(app, port=int(port), ssl_certfile=cert, ssl_keyfile=key, limit_concurrency=384, http="h11", lifespan="off")
+"""
 
 
 def attack(port: int, kind: str, count: int) -> None:
@@ -228,7 +237,7 @@ def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
         try:
             time.sleep(WARM_S)
             assert process.poll() is None, log.read_text()
-            for server in SHOWN if has_rtsp else ("page", "web"):
+            for server in ("page", "web", *["live"] * has_rtsp):
                 waits(lambda server=server: asked(ports[server], server), 2)  # type: ignore[misc]
             for server, kind, count in ATTACKS:
                 if has_rtsp or server != "live":
@@ -238,7 +247,21 @@ def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
         finally:
             process.kill()
             camera.kill()
+        if importlib.util.find_spec("uvicorn") is not None:
+            yield from peer(ports["peer"], str(cert), str(key), arguments.seconds)
         yield from recorded(folder, json.loads(summary.read_text()), log.read_text())
+
+
+def peer(port: int, cert: str, key: str, seconds: float) -> Iterator[Figure]:
+    """What the attacks on the page do to uvicorn, in a process of its own."""
+    for server, kind, count in ATTACKS:
+        if server == "page":
+            command = [sys.executable, "-c", PEER, str(port), cert, key]
+            with subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=limited) as process:
+                time.sleep(WARM_S / 4)
+                waits(lambda: asked(port, "peer"), 1)
+                yield from one_attack(process.pid, port, "peer", kind, count, seconds)
+                process.kill()
 
 
 def recorded(folder: Path, summary: dict[str, dict[str, dict[str, int]]], log: str) -> Iterator[Figure]:

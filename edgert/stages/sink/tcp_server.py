@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from edgert.errors import DeviceError, cause
@@ -45,8 +46,15 @@ class Handler(Protocol[_T]):
         ...
 
 
-class _Acceptor(Generic[_T]):
-    """Accepts the clients of a listening socket and starts a task for each. For the thread of its event loop."""
+class TcpServer(Generic[_T]):
+    """Accepts the clients of a listening socket, and serves each in a task of its own.
+
+    Args:
+        own: the socket; closed at the end. See :func:`listen`.
+        tls: the server's certificate; None: connections are not encrypted.
+        limit: how many clients there may be. A half of them may have sent nothing yet, and a sixth may be in each of
+            the other phases. Where the process may open few descriptors, there are fewer.
+    """
 
     def __init__(self, own: socket.socket, tls: ssl.SSLContext | None, handler: Handler[_T], limit: int) -> None:
         self._socket, self._tls, self._handler = own, tls, handler
@@ -117,42 +125,38 @@ class _Acceptor(Generic[_T]):
             client.close()
 
 
-class TcpServer:
-    """Serves the clients of a listening socket in a thread of its own, from its construction until :meth:`stop`.
+class LoopThread:
+    """A thread that runs an event loop until its work is done, or stopped.
 
     Args:
-        own: the socket; closed at the end. See :func:`listen`.
-        tls: the server's certificate; None: connections are not encrypted.
-        limit: how many clients there may be. A half of them may have sent nothing yet, and a sixth may be in each of
-            the other phases. Where the process may open few descriptors, there are fewer.
-        name: of the thread.
+        work: canceled by :meth:`stop`; other tasks of the loop are canceled when it ends.
         on_error: called with exceptions that nothing else caught.
     """
 
-    def __init__(
-        self,
-        own: socket.socket,
-        tls: ssl.SSLContext | None,
-        handler: Handler[_T],
-        limit: int,
-        name: str,
-        on_error: Callable[[BaseException], None],
-    ) -> None:
-        self._loop, self._stopped = asyncio.new_event_loop(), asyncio.Event()
-        self._loop.set_exception_handler(lambda _, about: on_error(about.get("exception") or RuntimeError(about)))
-        work = self._serve(own, tls, handler, limit)
-        self._thread = threading.Thread(target=run_to_end, args=(self._loop, work), name=name, daemon=True)
+    def __init__(self, name: str, work: Coroutine[Any, Any, None], on_error: Callable[[BaseException], None]) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(lambda _, about: on_error(about.get("exception") or RuntimeError(about)))
+        self._work = self.loop.create_task(work)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening and end every connection, within half a second."""
-        self._loop.call_soon_threadsafe(self._stopped.set)
+        """Cancel the work, and wait for its end for less than half a second."""
+        with suppress(RuntimeError):  # it has ended, and the loop is closed
+            self.loop.call_soon_threadsafe(self._work.cancel)
         self._thread.join(_STOP_S)
 
-    async def _serve(self, own: socket.socket, tls: ssl.SSLContext | None, handler: Handler[_T], limit: int) -> None:
-        task = asyncio.ensure_future(_Acceptor(own, tls, handler, limit).run())
-        await self._stopped.wait()
-        task.cancel()
+    def _run(self) -> None:
+        try:
+            with suppress(asyncio.CancelledError):
+                self.loop.run_until_complete(self._work)
+        finally:
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self.loop.run_until_complete(asyncio.wait(tasks))
+            self.loop.close()
 
 
 def listen(host: str, port: int, where: str) -> socket.socket:
@@ -177,16 +181,3 @@ def listen(host: str, port: int, where: str) -> socket.socket:
             where=where,
             fix="choose another port, or port: 0 for any free one" if in_use else "host: 127.0.0.1 always works",
         ) from error
-
-
-def run_to_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
-    """Run work in an event loop of this thread; then cancel the loop's other tasks, and close it."""
-    try:
-        loop.run_until_complete(work)
-    finally:
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            loop.run_until_complete(asyncio.wait(tasks))
-        loop.close()

@@ -21,7 +21,7 @@ from edgert.stages.sink.encoders import Unit
 from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
 from edgert.stages.sink.stream.rtsp_clients import RtspClients
 from edgert.stages.sink.tcp_connection import Connection
-from edgert.stages.sink.tcp_server import TcpServer, listen
+from edgert.stages.sink.tcp_server import LoopThread, TcpServer, listen
 from edgert.stages.source import gst
 
 log = logging.getLogger("edgert.sink")
@@ -70,7 +70,7 @@ class RtspSink:
         self._context: Any = None
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._acceptor: TcpServer | None = None
+        self._acceptor: LoopThread | None = None
 
     def url(self, stream: str) -> str:
         """Return the URL of a stream, without user and password."""
@@ -100,8 +100,8 @@ class RtspSink:
         self._stopped.clear()
         self._thread = threading.Thread(target=self._serve, args=(context,), name=f"edgert:{self.name}", daemon=True)
         self._thread.start()
-        name = f"edgert:{self.name}-accept"
-        self._acceptor = TcpServer(own, None, self, limits.RTSP_CONNECTIONS, name, self._on_error)
+        server = TcpServer(own, None, self, limits.RTSP_CONNECTIONS)
+        self._acceptor = LoopThread(f"edgert:{self.name}-accept", server.run(), self._on_error)
 
     async def read(self, client: Connection) -> bytes:
         """Return the first request of a connection, and what follows it. Raises OSError where it is no request."""

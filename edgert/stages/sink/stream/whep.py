@@ -6,7 +6,6 @@ A viewer posts an offer to the address of a stream, and deletes the address that
 import asyncio
 import importlib.util
 import logging
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -18,13 +17,13 @@ from edgert.runtime.records import Result
 from edgert.stages.sink.encoder_choice import Choice
 from edgert.stages.sink.stream import webrtc_sessions
 from edgert.stages.sink.stream.broadcast import Broadcast, Wanted
-from edgert.stages.sink.tcp_server import run_to_end
+from edgert.stages.sink.tcp_server import LoopThread
 from edgert.stages.sink.web.http_exchange import Exchange, Request, Response, text
 from edgert.stages.sink.web.live_images import LARGE_PX
 
 _LOG = logging.getLogger(__name__)
 _MOST_HZ, _BITRATE_BPS = 30.0, 4_000_000
-_JOIN_S = 0.4
+_CLOSE_S = 0.3
 _PATH = "/whep/"
 _SDP = "application/sdp"
 
@@ -43,8 +42,7 @@ class WhepVideo:
     def __init__(self, name: str, choice: Choice, wanted: Wanted) -> None:
         self._name, self._choice, self._wanted = name, choice, wanted
         self._streams = dict[str, Broadcast]()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: LoopThread | None = None
 
     def show(self, result: Result) -> None:
         """Show the result to everybody who watches its camera; never wait."""
@@ -66,33 +64,33 @@ class WhepVideo:
             body = await asyncio.wait_for(exchange.body(limits.WHEP_BYTES), limits.PAGE_HEAD_S)
         except asyncio.TimeoutError:
             return text(HTTPStatus.REQUEST_TIMEOUT, "the offer is incomplete")
-        loop, peer = self._loop or self._begin(address), exchange.client.address
+        thread, peer = self._thread or self._begin(address), exchange.client.address
         work = _answer(self._streams, self._sessions, request, body.decode("utf-8", "replace"), peer)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, thread.loop))
 
     def close(self) -> None:
         """End every broadcast and session, within half a second and the image that is being encoded."""
         for broadcast in self._streams.values():
             broadcast.close()
         self._streams.clear()
-        if self._loop is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._stopped.set)
-            self._thread.join(2 * _JOIN_S)
-        self._loop = self._thread = None
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
 
-    def _begin(self, address: str) -> asyncio.AbstractEventLoop:
-        loop = self._loop = asyncio.new_event_loop()
-        self._stopped, self._sessions = asyncio.Event(), webrtc_sessions.Sessions(address)
-        loop.set_exception_handler(lambda _, about: _LOG.debug("%s: %s", self._name, about))
-        arguments = loop, self._serve()
-        self._thread = threading.Thread(target=run_to_end, args=arguments, name="edgert:http-video", daemon=True)
-        self._thread.start()
-        return loop
+    def _begin(self, address: str) -> LoopThread:
+        self._sessions = webrtc_sessions.Sessions(address)
+        self._thread = LoopThread("edgert:http-video", self._serve(), self._on_error)
+        return self._thread
 
     async def _serve(self) -> None:
-        await self._stopped.wait()
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._sessions.close(), _JOIN_S)
+        try:
+            await asyncio.Event().wait()  # until it is canceled
+        finally:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._sessions.close(), _CLOSE_S)
+
+    def _on_error(self, error: BaseException) -> None:
+        _LOG.debug("%s: a session failed", self._name, exc_info=error)
 
 
 def page_video(name: str, rate_hz: float) -> WhepVideo | None:

@@ -20,7 +20,7 @@ from edgert import limits
 from edgert.errors import EdgertError
 from edgert.stages.sink.client_limits import is_loopback
 from edgert.stages.sink.tcp_connection import Connection
-from edgert.stages.sink.tcp_server import TcpServer
+from edgert.stages.sink.tcp_server import LoopThread, TcpServer
 from edgert.stages.sink.web.http_exchange import Exchange, RefusedError, Request, Response, text
 
 _LOG = logging.getLogger(__name__)
@@ -101,11 +101,12 @@ class HttpServer:
         self._address, self.port = own.getsockname()[:2]
         # The names by which browsers may call a server that only this machine reaches; none: any name.
         self._names = frozenset({"localhost", "127.0.0.1", "::1", host}) if is_loopback(host) else frozenset[str]()
-        self._server = TcpServer(own, access.tls, self, limits.PAGE_CONNECTIONS, name, self.on_error)
+        server = TcpServer(own, access.tls, self, limits.PAGE_CONNECTIONS)
+        self._thread = LoopThread(name, server.run(), self.on_error)
 
     def stop(self) -> None:
         """Stop listening and end every connection, within half a second."""
-        self._server.stop()
+        self._thread.stop()
 
     def on_error(self, error: BaseException) -> None:
         """Write an unexpected error to the log, not to the terminal."""

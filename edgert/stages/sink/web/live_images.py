@@ -114,20 +114,17 @@ class LiveImages:
         finally:
             camera.result.frame.lease.release()
 
-    def drawn(self, result: Result, width: int) -> np.ndarray:
-        """Return a result as viewers see it: (h, w, 3) BGR, at most ``width`` wide."""
+    def drawn(self, result: Result, most: int) -> np.ndarray:
+        """Return a result as viewers see it: (h, w, 3) BGR, at most ``most`` pixels wide."""
         with self._encoding:
-            return self._drawn(result, width)
-
-    def _drawn(self, result: Result, most: int) -> np.ndarray:
-        images, overlay, drawn = self._images[most], self._overlays[most], result.image
-        width = _width(result.frame.width if drawn is None else drawn.shape[1], most)
-        if drawn is None:
-            image = images.painted(result, width, lambda size: overlay.shapes(size, result))
-            result = replace(result, image=image)
-        elif width < drawn.shape[1] and most < LARGE_PX:  # the image of a draw stage is shown large as it is
-            result = replace(result, image=images.painted(result, width, lambda _: ()))
-        return images.shown(result)
+            images, overlay, drawn = self._images[most], self._overlays[most], result.image
+            width = _width(result.frame.width if drawn is None else drawn.shape[1], most)
+            if drawn is None:
+                image = images.painted(result, width, lambda size: overlay.shapes(size, result))
+                result = replace(result, image=image)
+            elif width < drawn.shape[1] and most < LARGE_PX:  # the image of a draw stage is shown large as it is
+                result = replace(result, image=images.painted(result, width, lambda _: ()))
+            return images.shown(result)
 
     def table(self, stream: str = "") -> Mapping[str, Any]:
         """Return the newest result of a camera, or of any, as plain data.
