@@ -70,7 +70,7 @@ class Emulation:
 
     @property
     def environment(self) -> Environment:
-        """What :meth:`edgert.Pipeline.within` runs the file in."""
+        """What :func:`edgert.pipeline.pipeline_in` runs the file in."""
         here = Environment(self.clock, self.engines, self.meters, self.label, predicted=self.predicted)
         return replace(here, paced=self.paced)
 

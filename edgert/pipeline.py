@@ -17,9 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from edgert.board.gpu_start import gpu_started
-from edgert.config import PipelineFile, load_pipeline
+from edgert.config import PipelineFile, PipelineSource, load_pipeline
 from edgert.config.engine_choice import TENSORRT
-from edgert.config.pipeline_file import PipelineSource
 from edgert.errors import EdgertError, StageError
 from edgert.reporter import OnProgress
 from edgert.result_reader import NewestResult, Results, ResultTimeout, stream

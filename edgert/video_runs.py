@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgert.config import PipelineFile, load_pipeline
+from edgert.config import PipelineFile, PipelineSource, load_pipeline
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.pipeline import Pipeline, pipeline_in
@@ -207,7 +207,7 @@ class VideoRuns:
 
 
 def run_videos(
-    file: str | Path | PipelineFile,
+    file: PipelineSource,
     *,
     overrides: Iterable[str] = (),
     jobs: int = 1,

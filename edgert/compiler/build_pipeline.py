@@ -20,7 +20,7 @@ from edgert.bundle.manifest import Manifest, ModelEntry
 from edgert.compiler.build_target import BuildTarget, ModelJob, batching, build_target, engines_of
 from edgert.compiler.model_forms import PLAN, ModelForms, build_forms, pack_model, plan_step
 from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
-from edgert.config.pipeline_file import CODE
+from edgert.config.pipeline_file import CODE, PipelineSource
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause, shown
 from edgert.files import cache_folder, total_bytes
 from edgert.quantization.precision import check_precision
@@ -169,7 +169,7 @@ class Built:
 
 
 def build(
-    pipeline: str | Path | PipelineFile,
+    pipeline: PipelineSource,
     output: str | Path,
     *,
     board: str | None = None,
@@ -186,7 +186,7 @@ def build(
     Blocks until done. Finished steps are cached, so that the next build resumes. Equal inputs give equal bytes.
 
     Args:
-        pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
+        pipeline: as :func:`edgert.load_pipeline` takes it, or what that returned.
         output: the bundle to write.
         board: name or file; the pipeline's own by default. ``host`` is for any machine with ONNX Runtime.
         mode: power mode; the one that the board boots into by default.

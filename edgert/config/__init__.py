@@ -16,7 +16,14 @@ from edgert.config.model_section import (
     SegmentTask,
     TaskConfig,
 )
-from edgert.config.pipeline_file import BudgetConfig, PipelineConfig, PipelineFile, json_schema, load_pipeline
+from edgert.config.pipeline_file import (
+    BudgetConfig,
+    PipelineConfig,
+    PipelineFile,
+    PipelineSource,
+    json_schema,
+    load_pipeline,
+)
 from edgert.config.stages import (
     BatchConfig,
     CropConfig,
@@ -52,6 +59,7 @@ __all__ = [
     "PackageStage",
     "PipelineConfig",
     "PipelineFile",
+    "PipelineSource",
     "PythonStage",
     "PythonTask",
     "QuantizeConfig",

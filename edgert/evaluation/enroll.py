@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgert.config import EmbedTask, ModelConfig, PipelineFile, load_pipeline
+from edgert.config import EmbedTask, ModelConfig, PipelineFile, PipelineSource, load_pipeline
 from edgert.dataset import feed_of, open_images
 from edgert.engine import build_engine, one_image
 from edgert.errors import CONTROL, ConfigError, nearest
@@ -32,7 +32,7 @@ class Enrolled:
 
 
 def enroll(
-    pipeline: str | Path | PipelineFile,
+    pipeline: PipelineSource,
     name: str,
     images: str | Path | Sequence[str | Path],
     *,
@@ -45,7 +45,7 @@ def enroll(
     whole: where the pipeline cuts objects out, these are images of one object.
 
     Args:
-        pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
+        pipeline: as :func:`edgert.load_pipeline` takes it, or what that returned.
         name: of what the images show.
         images: a folder, a glob or an image, or several of these.
         model: its name in the file; may be left out when only one has a gallery.

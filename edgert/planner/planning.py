@@ -14,7 +14,7 @@ from edgert.board.record import Board, boards, find_board
 from edgert.board.sections import Mode
 from edgert.bundle.measured_engines import MeasuredEngine, read_measured
 from edgert.bundle.shared_profile import SharedProfile, is_shared, read_shared, shipped
-from edgert.config import PipelineConfig, PipelineFile, load_pipeline
+from edgert.config import PipelineConfig, PipelineFile, PipelineSource, load_pipeline
 from edgert.config.flow import sources_of, thresholds
 from edgert.config.stages import InferStage
 from edgert.errors import ConfigError, EdgertError, PlacementError
@@ -52,7 +52,7 @@ OnBoard = Callable[[BoardPlan, int], object]
 
 
 def plan(
-    pipeline: str | Path | PipelineFile,
+    pipeline: PipelineSource,
     *,
     board: str | None = None,
     mode: str = ALL,
@@ -68,7 +68,7 @@ def plan(
     It takes seconds for one board, a minute for all.
 
     Args:
-        pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
+        pipeline: as :func:`edgert.load_pipeline` takes it, or what that returned.
         board: name or file, or ``all``; the pipeline's own by default.
         mode: a power mode's name, or ``all``.
         objective: each placement is optimized for it, and it chooses among those that keep every budget.

@@ -15,7 +15,7 @@ from edgert.board.sections import Mode
 from edgert.budget.checks import check_settings
 from edgert.budget.control import PowerControl
 from edgert.budget.rules import Budget, Rules, Setting
-from edgert.config import InferStage, PipelineFile, load_pipeline
+from edgert.config import InferStage, PipelineFile, PipelineSource, load_pipeline
 from edgert.config.flow import fallbacks, streams_of
 from edgert.errors import BudgetError, ConfigError, PlacementError
 from edgert.placement.cost.coefficients import Coefficients, coefficients
@@ -266,7 +266,7 @@ class Simulation:
 
 
 def simulate(
-    pipeline: str | Path | PipelineFile,
+    pipeline: PipelineSource,
     *,
     board: str | None = None,
     mode: str | None = None,
@@ -282,7 +282,7 @@ def simulate(
     The same input gives the same outcome.
 
     Args:
-        pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
+        pipeline: as :func:`edgert.load_pipeline` takes it, or what that returned.
         board: a board's name or file, or ``host`` with ``profiles``; the pipeline's own by default.
         mode: a power mode; the one that a plan would choose by default.
         objective: what the plan's placement is optimized for: ``energy``, ``throughput`` or ``latency``.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgert.config import ModelConfig, PipelineFile, TaskConfig, load_pipeline
+from edgert.config import ModelConfig, PipelineFile, PipelineSource, TaskConfig, load_pipeline
 from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.engine import one_image
 from edgert.errors import ConfigError, EdgertError, ModelError, nearest
@@ -29,7 +29,7 @@ _NAMED = 4  # settings of a tie that are named
 
 
 def check(
-    pipeline: str | Path | PipelineFile,
+    pipeline: PipelineSource,
     images: Sequence[str | Path] = (),
     *,
     data: str | Path | None = None,

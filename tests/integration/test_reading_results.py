@@ -123,6 +123,7 @@ def test_a_mapping_is_a_pipeline_file(tmp_path: Path, monkeypatch: pytest.Monkey
     config = edgert.load_pipeline(written, ["models.parts.task.score=0.9"]).config
     assert (config.name, getattr(config.models["parts"].task, "score", 0)) == ("pipeline", 0.9)
     assert isinstance(written["models"]["parts"]["onnx"], Path)  # as it was
+    assert edgert.plan(mapping({"source": "usb:0", "fps": 10}), board="orin-nx-16gb", mode="15W").boards[0].rows
 
 
 @pytest.mark.parametrize(
