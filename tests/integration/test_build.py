@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+import edgert
 from edgert.backend import Span
 from edgert.backend.tensorrt.library import library_of
 from edgert.bundle.bundle import open_bundle
@@ -24,7 +25,7 @@ from edgert.quantization.calibration.ranges import load_table
 from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.runtime.records import Embedding
 from edgert.steps import Stopped
-from tests.helpers.small_pipeline import TEXT, Build, small_pipeline, write_photo
+from tests.helpers.small_pipeline import JETSON, TEXT, Build, small_pipeline, write_photo
 from tests.helpers.trt_double import Double
 
 ALL = ["load", "shapes", "rewrite", "calibrate", *["quantize"] * 3, "survey", "lower", "verify", "place"]
@@ -246,6 +247,16 @@ def test_a_stopped_build_goes_on_where_it_was(tmp_path: Path, cache: Path) -> No
     stop.set()
     with pytest.raises(Stopped):
         Build(path, tmp_path / "a.edgert", cache, stop=stop)
+    seen = list[str]()
+
+    def after_two(progress: edgert.Progress) -> None:
+        seen.append(progress.state)
+        if seen.count("done") == 2:
+            raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        edgert.build(path, tmp_path / "a.edgert", board=JETSON, cache=tmp_path / "other", on_progress=after_two)
+    assert seen.count("done") == 2 and not (tmp_path / "a.edgert").exists()
     assert Build(path, tmp_path / "a.edgert", cache).made == ALL
 
 
