@@ -4,6 +4,9 @@ calibrated.calibrate_section(config) -> Calibrated                  ranges of a 
 int8_model.quantize_section(config, ...) -> QuantizationResult      the INT8 model, within its accuracy budget
 precision.in_precision(config) -> model                             what a pipeline runs, cached
 
+Read from the verb down: to_files and evaluate; precision, conversion and variants, which make the forms of a model;
+int8_model, recovery and evaluator, which hold a model to its budget; quantizer and calibrated.
+
 calibration/ counts values and chooses thresholds. scheme/ decides what becomes INT8 and what shares a scale. lowering/
 writes that into a graph, for each engine. quantization_error, equalization, adaround and mixed_precision recover
 accuracy, in the order of recovery. fp16/ converts to float16; describe makes reports.
