@@ -107,7 +107,7 @@ def one_scale(context: Context) -> Found:
 
 
 def like_scales(context: Context) -> Found:
-    """Question operands of a sum or product that have different INT8 scales."""
+    """Mark a sum or product whose operands have different INT8 scales."""
     for place, node in context.places(*_LIKE_RANGES):
         if len(context.scales([tensor.name for tensor in data_inputs(node)])) > 1:
             reason = "its operands have two scales; the larger is used for both"

@@ -175,7 +175,7 @@ def evaluate_versions(
         The result. When it was stopped, that of the versions that were done, or None where those cannot be compared.
 
     Raises:
-        ConfigError: no such metric here, or nothing to judge by: one version and no labels. Before anything is run.
+        ConfigError: before anything runs: the metric is unknown, or there is one version and no labels.
         BuildError, ModelError: as :func:`~edgert.evaluation.evaluate_model`.
     """
     name = _metric(setup, metric, len(candidates))

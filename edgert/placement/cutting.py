@@ -65,7 +65,7 @@ def _not_there(part: Part, why: str) -> PlacementError:
 
 
 def weights_of(placement: PlacementConfig) -> Mapping[str, int]:
-    """Return accelerator → weight for a model that runs whole on each; empty for one that is cut, or ``auto``."""
+    """Return accelerator → weight for a model that runs completely on each; empty for a cut model or ``auto``."""
     if isinstance(placement, ReplicateConfig):
         return placement.replicate
     return {placement: 1} if isinstance(placement, str) and placement != "auto" else {}

@@ -86,11 +86,11 @@ _RATE_MEMORY = 0.9  # weight of the past in the frame rate shown
 
 
 class Overlay:
-    """Paints results onto images. Remembers trails and frame rates, so one of its own per place that draws.
+    """A painter of results onto images. It stores trails and frame rates, so each place that draws needs its own.
 
     Args:
         elements: of ``boxes labels masks keypoints trails zones stats``.
-        letters: how large they are, of what suits the image at its own size; 0: nothing is written.
+        letters: text size relative to the default for the image; 0 writes none.
     """
 
     def __init__(self, elements: Collection[str], clock: Clock = REAL, letters: float = 1.0) -> None:

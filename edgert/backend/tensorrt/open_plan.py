@@ -30,8 +30,8 @@ class OpenPlan:
         cache_entry: where kernels are cached that TensorRT-RTX compiles when the engine first runs.
 
     Raises:
-        DeviceError: the core is not there, or is not taken; or there is no memory; or TensorRT-RTX refuses a GPU that
-            it does not list.
+        DeviceError: the core is missing or refused; or there is no memory; or TensorRT-RTX refuses a GPU that it
+            does not list.
         UnopenedError: TensorRT refuses the plan, which it does for one of another TensorRT or GPU.
     """
 

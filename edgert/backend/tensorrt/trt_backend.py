@@ -203,7 +203,7 @@ class TrtBackend:
 
     @cached_property
     def facts(self) -> engine_cache.Facts:
-        """What of this machine engines depend on."""
+        """The properties of this machine that engines depend on."""
         return engine_cache.machine_facts(self.library, self._machine, cuda_driver(), self._root)
 
     @cached_property
@@ -212,7 +212,7 @@ class TrtBackend:
 
     @property
     def timed_facts(self) -> engine_cache.Facts:
-        """What of this machine an engine's times depend on."""
+        """The properties of this machine that an engine's times depend on."""
         return {**self.facts, **({engine_cache.POWER_MODE: self.mode} if self.mode else {})}
 
     @property

@@ -1,4 +1,4 @@
-"""How large the values of a tensor can become: as measured, or as its operators imply."""
+"""The largest possible values of a tensor: measured, or implied by its operators."""
 
 import math
 from collections.abc import Mapping

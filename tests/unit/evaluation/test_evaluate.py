@@ -147,7 +147,7 @@ def test_without_labels_versions_are_compared_with_each_other(photos: Path) -> N
     found = evaluate_versions({"fp32": MEANS, "worse": worse}, plain)
     assert found is not None and found.results[0].values == {}
     assert found.results[1].values["agreement"] == pytest.approx(2 / 3)
-    with pytest.raises(ConfigError, match="nothing to judge by"):
+    with pytest.raises(ConfigError, match="cannot score without labels or a second model"):
         evaluate_versions({"fp32": MEANS}, plain)
 
 
@@ -155,7 +155,7 @@ def test_identities_are_found_again(photos: Path) -> None:
     found = evaluate_versions({"fp32": MEANS, "same": MEANS}, setup(photos, {"embed": "l2"}))
     assert found is not None
     assert found.results[1].values == {"retrieval": 1.0, "cosine": pytest.approx(1.0)}
-    with pytest.raises(ConfigError, match="nothing to judge by"):
+    with pytest.raises(ConfigError, match="cannot score without labels or a second model"):
         evaluate_versions({"fp32": MEANS}, setup(photos, {"embed": "l2"}), "cosine")
 
 
