@@ -100,7 +100,7 @@ class Camera:
 
     Attributes:
         most: buffers that were ever lent at a time.
-        starved: frames for which there was no buffer within a second.
+        starved: frames of a live camera for which there was no buffer within a second; another waits for one.
     """
 
     def __init__(self, device: CudaDevice, count: int, pool: int = 10, live: bool = False, name: str = "cam") -> None:
@@ -126,7 +126,7 @@ class Camera:
             if self.live:
                 time.sleep(0.001)
             until = time.monotonic() + 1
-            while not self._free and time.monotonic() < until:
+            while not self._free and not stop.is_set() and (not self.live or time.monotonic() < until):
                 self._loans.settle()
                 time.sleep(0.001)
             if stop.is_set():
