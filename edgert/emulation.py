@@ -28,12 +28,12 @@ from edgert.planner.planning import ALL, plan, shared_of
 from edgert.planner.selection import as_seen
 from edgert.planner.simulation import CPU_BUDGET, NOT_KNOWN, about_row, step_of
 from edgert.reporter import OnProgress
-from edgert.runtime import Node, Summary
+from edgert.runtime import Summary, Task
 from edgert.simulator.board_clock import BoardClock
 from edgert.simulator.board_platform import BoardSlots, as_asked, platform_of
 from edgert.simulator.board_stages import board_stages
 from edgert.simulator.design import levels_of, source_rates
-from edgert.simulator.paced_engine import PacedEngine, Pacer, paced_nodes
+from edgert.simulator.paced_engine import PacedEngine, Pacer, paced_tasks
 from edgert.simulator.pipeline_design import InferenceSlot
 from edgert.stages.source.delivered import as_delivered
 from edgert.stages.source.kinds import is_live, kind_of
@@ -53,7 +53,7 @@ class Emulation:
         predicted: the board at each level of degraded models.
         label: for every output.
         notes: remarks on it.
-        paced: makes the nodes of the pipeline work by that clock.
+        paced: makes the tasks of the pipeline work by that clock.
     """
 
     file: PipelineFile
@@ -66,7 +66,7 @@ class Emulation:
     predicted: tuple[PowerStep, ...]
     label: str
     notes: tuple[str, ...]
-    paced: Callable[[Sequence[Node]], object]
+    paced: Callable[[Sequence[Task]], object]
 
     @property
     def environment(self) -> Environment:
@@ -180,12 +180,12 @@ def emulate(
     notes += [NOT_KNOWN] if watts is None else []
     notes += [CPU_BUDGET] if budgets.cpu is not None else []
 
-    def pace_nodes(nodes: Sequence[Node]) -> None:
-        paced_nodes(nodes, file.config.stages, stages.own, outside, pacer)
+    def pace_tasks(tasks: Sequence[Task]) -> None:
+        paced_tasks(tasks, file.config.stages, stages.own, outside, pacer)
 
     meters = BoardMeters(pacer)
     return Emulation(
-        here, pacer.clock, PacedEngines(paced), meters, record, row, budgets, predicted, label, tuple(notes), pace_nodes
+        here, pacer.clock, PacedEngines(paced), meters, record, row, budgets, predicted, label, tuple(notes), pace_tasks
     )
 
 

@@ -119,16 +119,13 @@ class Join(Generic[T]):
 
     def __init__(self, carried: Sequence[frozenset[str]], limit: int, merge: Callable[[T, T], T]) -> None:
         self._limit, self._merge = limit, merge
-        self._edges_of: Mapping[str, frozenset[int]] = {
-            stream: frozenset(edge for edge, streams in enumerate(carried) if stream in streams)
-            for stream in frozenset().union(*carried)
-        }
+        self._edges_of = _edges_of(carried)
         self._pending: dict[str, dict[int, tuple[T, set[int]]]] = {stream: {} for stream in self._edges_of}
 
     def add(self, edge: int, stream: str, index: int, item: T) -> tuple[T | None, list[T]]:
         """Add a delivery of frame ``index`` of ``stream``; return it joined if complete, and those given up."""
-        needed = self._edges_of[stream]
-        if len(needed) == 1:
+        needed = self._edges_of.get(stream, ())
+        if len(needed) < 2:
             return item, []
         pending = self._pending[stream]
         given_up = [pending.pop(n)[0] for n in sorted(pending) if n < index and edge not in pending[n][1]]
@@ -146,12 +143,43 @@ class Join(Generic[T]):
         del pending[index]
         return joined, given_up
 
+    def rewire(self, carried: Sequence[frozenset[str]], limit: int) -> list[T]:
+        """Take other edges from now on, by the same numbers; return what is complete without those that are gone.
+
+        What waits already is not held up for an edge that is new.
+
+        Args:
+            carried: for every edge, the streams it carries.
+            limit: frames of one stream that may wait.
+        """
+        before, self._edges_of, self._limit = self._edges_of, _edges_of(carried), limit
+        complete = list[T]()
+        for stream in self._edges_of:
+            self._pending.setdefault(stream, {})
+        for stream, pending in self._pending.items():
+            needed = self._edges_of.get(stream, frozenset())
+            for index in sorted(pending):
+                item, seen = pending[index]
+                seen |= needed - before.get(stream, frozenset())
+                if needed <= seen:
+                    del pending[index]
+                    complete.append(item)
+        return complete
+
     def drain(self, before: int | None = None) -> list[T]:
         """Remove and return what waits at the end, or frames below ``before``, whose other parts will not come."""
         left = list[T]()
         for pending in self._pending.values():
             left += [pending.pop(n)[0] for n in list(pending) if before is None or n < before]
         return left
+
+
+def _edges_of(carried: Sequence[frozenset[str]]) -> Mapping[str, frozenset[int]]:
+    """Return of every stream the edges that carry it."""
+    return {
+        stream: frozenset(edge for edge, streams in enumerate(carried) if stream in streams)
+        for stream in frozenset().union(*carried)
+    }
 
 
 def join_of(carried: Sequence[frozenset[str]], under_way: int, merge: Callable[[T, T], T]) -> Join[T] | None:
@@ -162,7 +190,12 @@ def join_of(carried: Sequence[frozenset[str]], under_way: int, merge: Callable[[
         under_way: see :func:`most_under_way`.
         merge: see :class:`Join`.
     """
-    return Join(carried, under_way + _USER_HELD, merge) if shares_streams(carried) else None
+    return Join(carried, join_limit(under_way), merge) if shares_streams(carried) else None
+
+
+def join_limit(under_way: int) -> int:
+    """Return how many frames of a stream may wait in a join, of which so many can be under way to it."""
+    return under_way + _USER_HELD
 
 
 def shares_streams(carried: Sequence[frozenset[str]]) -> bool:

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from edgert.errors import StageError
-from edgert.runtime import Node, Result, Runner
+from edgert.runtime import Result, Runner, Task
 from edgert.runtime.frame import has_pixels
 from edgert.stages.gpu.download import Downloader
 
@@ -33,14 +33,14 @@ class Tap:
     """A reader outside the pipeline, connected to the stages whose results it takes.
 
     Args:
-        node: whose inlet gets the results.
+        task: whose inlet gets the results.
         stages: their names, in the order in which they were connected.
         runner: of the pipeline.
         leave: undoes the connection.
     """
 
-    def __init__(self, node: Node, stages: Sequence[str], runner: Runner, leave: Callable[[], None]) -> None:
-        self.stages, self._node, self._runner, self._leave = tuple(stages), node, runner, leave
+    def __init__(self, task: Task, stages: Sequence[str], runner: Runner, leave: Callable[[], None]) -> None:
+        self.stages, self._inlet, self._runner, self._leave = tuple(stages), task.wiring.inlet, runner, leave
         self._downloader = Downloader()
 
     def take(self, timeout: float | None) -> Result | None:
@@ -51,9 +51,9 @@ class Tap:
             EdgertError: the first error of any stage.
         """
         try:
-            item = self._node.inlet.get(timeout)
+            item = self._inlet.get(timeout)
             while item is not None and not has_pixels(item[1].frame):  # it was under way before somebody listened
-                item = self._node.inlet.get(timeout)
+                item = self._inlet.get(timeout)
         except queue.Empty:
             self._runner.raise_error()
             raise
@@ -65,7 +65,7 @@ class Tap:
 
     def close(self) -> None:
         """Stop listening: the pipeline no longer waits for this reader. Twice is once."""
-        self._runner.forget(self._node.inlet)
+        self._runner.forget(self._inlet)
         self._leave()
 
 

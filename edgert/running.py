@@ -21,11 +21,10 @@ from edgert.meters.over_current import OverCurrent
 from edgert.policy import Drop
 from edgert.reporter import OnProgress, counting
 from edgert.result_reader import Tap
-from edgert.runtime import Node, Runner, Summary, summarize
+from edgert.runtime import Execution, Runner, Summary, Task, summarize
 from edgert.runtime.announce import Beacon
-from edgert.runtime.branches import disconnect
 from edgert.runtime.recent import History, totals
-from edgert.runtime.worker import works_for
+from edgert.runtime.thread_loop import works_for
 from edgert.stages.sink.output_files import fixed_folder
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
@@ -87,7 +86,7 @@ class Running:
     ) -> None:
         from edgert.assemble import assemble
         from edgert.assemble.memory import fits_easily, fitted
-        from edgert.assemble.threads import share_threads
+        from edgert.runtime.inline_loop import share_threads
         from edgert.videos import only_video
 
         self.file = file = only_video(file)
@@ -99,20 +98,19 @@ class Running:
         self.assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
         self.assembly.hooks.stats = self._detailed
         self._log_precision()
-        self.sources = {node.name: node.work for node in self.assembly.nodes if isinstance(node.work, ApiSource)}
+        self.sources = {task.name: task.stage for task in self.assembly.tasks if isinstance(task.stage, ApiSource)}
         self._environment = environment
         for stage, function in callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
                 self._call_back(stage, function)
-        self.assembly.settle()
-        share_threads(self.assembly.nodes)
-        environment.paced(self.assembly.nodes)
-        self._taps, self.turn = list[Node](), threading.RLock()
-        self.runner = Runner(self.assembly.nodes, environment.clock, self.file.located)
-        if not any(isinstance(node.work, CallbackSink) for node in self.assembly.nodes):
+        share_threads(self.assembly.tasks)
+        environment.paced(self.assembly.tasks)
+        self._has_taps, self.turn = False, threading.RLock()
+        self.runner = Runner(self.assembly.graph, environment.clock, self.file.located)
+        if not any(isinstance(task.stage, CallbackSink) for task in self.assembly.tasks):
             self.assembly.hooks.on_left = self.runner.stop_unless_read
-        began = partial(getattr, self.runner, "started_ns")
-        self.history = History(self.assembly.nodes, environment.clock, began)
+        graph, began = self.assembly.graph, partial(getattr, self.runner, "started_ns")
+        self.history = History(lambda: graph.tasks, environment.clock, began)
         self._watch = self._budget_watch()
         # What `edgert top` shows: nothing of where frames come from, which may hold a password.
         path, label = str(self.file.document.path.absolute()), environment.label
@@ -131,11 +129,11 @@ class Running:
             _LOG.info("precision: auto is %s", ", ".join(chosen))
 
     def _call_back(self, stage: str, function: Callback) -> None:
-        listener = Node(f"callback of {stage}", CallbackSink(stage, function), reads="host")
-        listener.care = self.assembly.listener
+        sink, how = CallbackSink(stage, function), Execution(reads="host")
+        listener = Task(f"callback of {stage}", sink, execution=how, policy=self.assembly.listener)
         drop: Drop = "oldest" if self.assembly.live else "never"
         self.assembly.listen(self.known(stage), listener, _TAP_QUEUE, drop)
-        self.assembly.nodes.append(listener)
+        self.assembly.graph.add(listener)
 
     def _budget_watch(self) -> Watch | None:
         budgets = self.file.config.budgets
@@ -168,7 +166,7 @@ class Running:
             StageError: it was started, has ended, or cannot be called.
         """
         with self.turn:
-            if self.started or self._taps or self.assembly.closed:
+            if self.started or self._has_taps or self.assembly.closed:
                 how = "has ended" if self.assembly.closed else "was started"
                 fix = "submit frames and take results(…), or make another Pipeline of the file"
                 raise StageError(f"a pipeline that {how} cannot be called", fix=fix)
@@ -193,29 +191,22 @@ class Running:
         """
         if not stages:
             raise StageError("no stage is named", fix=f"stages: {', '.join(self.assembly.ends)}")
-        # The reader is outside the pipeline and takes results itself, but a node needs work.
-        node = Node(f"results of {', '.join(stages)}", CallbackSink(self.known(stages[0]), lambda result: None))
+        # The reader is outside the pipeline and takes results itself, but a task needs a stage.
+        task = Task(f"results of {', '.join(stages)}", CallbackSink(self.known(stages[0]), lambda result: None))
         with self.turn:
             self.refuse_called("listened to")
             self._refuse_closed()
             skips = newest_only or self.assembly.live
             queue: tuple[int, Drop] = (1, "oldest") if skips else (_TAP_QUEUE, "never")
-            producers = [self.assembly.listen(self.known(one), node, *queue) for one in stages]
-            self._taps.append(node)
-            self.assembly.settle(self._taps)
-        self.runner.listen(node.inlet)
+            for one in stages:
+                self.assembly.listen(self.known(one), task, *queue)
+            self._has_taps = True
+        self.runner.listen(task.wiring.inlet)
         self.start()
-        for producer, channel in zip(producers, node.inlet.channels, strict=True):
+        for producer, channel in task.wiring.edges():
             if not self.runner.is_working(producer):
                 channel.close()
-        return Tap(node, stages, self.runner, partial(self._leave_tap, producers, node))
-
-    def _leave_tap(self, producers: Sequence[Node], tap: Node) -> None:
-        with self.turn:
-            for producer in producers:
-                disconnect(producer, tap)
-            self._taps = [other for other in self._taps if other is not tap]
-            self.assembly.settle(self._taps)
+        return Tap(task, stages, self.runner, partial(self.assembly.graph.leave, task))
 
     def known(self, stage: str) -> str:
         """Return the name of a stage. Raises StageError where there is none of that name."""
@@ -276,7 +267,7 @@ class Running:
         counts, rss = assembly.counter.read(), peak_rss_bytes()
         about, recent = (self._budgets(rss), assembly.frames, assembly.tracks), runner.ended_ns or None
         events = self._over_current.since_start() if self._over_current is not None else {}
-        state = (assembly.nodes, wall_ns, counts, rss, engines, *about)
+        state = (assembly.tasks, wall_ns, counts, rss, engines, *about)
         left_out = {name: check.left_out for name, check in assembly.checks.items() if check.left_out}
         return summarize(*state, recent=self.history.recent(recent), over_current=events, left_out=left_out)
 
@@ -284,7 +275,7 @@ class Running:
         """Return what was done to keep the budgets, and memory beside its plan."""
         if self._watch is None:
             return {}
-        throttled = sum(node.limiter.throttled for node in self.assembly.nodes if node.limiter is not None)
+        throttled = sum(one.throttled for task in self.assembly.tasks if (one := task.execution.limiter) is not None)
         found: dict[str, Any] = {"governor": asdict(self._watch.report()), "throttled": throttled}
         observer, footprint = self._watch.observer, self._footprint
         if (used := observer.used) is not None:
@@ -306,7 +297,7 @@ class Running:
         """Return the state with what only metrics are made of: counts, and folders that are written to."""
         paths = {name: getattr(stage, "path", None) for name, stage in self.file.config.stages.items()}
         folders = {name: str(fixed_folder(path)) for name, path in paths.items() if isinstance(path, Path)}
-        return {**self.state(), "totals": totals(self.assembly.nodes), "folders": folders}
+        return {**self.state(), "totals": totals(self.assembly.tasks), "folders": folders}
 
     def refuse_own(self, done: str) -> None:
         """Raise StageError where one of its own stages asks."""

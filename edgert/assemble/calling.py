@@ -10,11 +10,10 @@ from typing import Any
 from edgert.assemble.graph import Assembly
 from edgert.config import PipelineFile, SinkStage, flow
 from edgert.errors import EdgertError, StageError
-from edgert.runtime import Frame, Node, Result, Runner, in_place, watchdog
-from edgert.runtime.recovery import FailurePolicy
+from edgert.runtime import Frame, Result, Runner, Task, call_loop, watchdog
+from edgert.runtime.task import FailurePolicy
 from edgert.stages.gpu.download import Downloader
-from edgert.stages.gpu.infer_gpu import SLOTS, Collect
-from edgert.stages.infer import InferBatch, Pinned
+from edgert.stages.infer import Pinned
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource, give_back
 from edgert.stages.source.timeline import Image
@@ -23,8 +22,6 @@ from edgert.stages.source.user_memory import most_in_use
 _HANGS_S, _END_S, _LOOK_S = 3.0, 1.0, 0.1
 """Whoever closes a pipeline waits for a call under way, but no longer than that for one stage: then that is ended, and
 has so long, or it is left behind. As in a pipeline with threads: see :mod:`edgert.runtime.runner`."""
-_AHEAD = SLOTS - 1
-"""Runs of a model that a GPU still has to do when :meth:`Calling.map` gives a result out."""
 _SPARE = 3
 """Buffers that whoever brings frames may have at a time."""
 _LOG = logging.getLogger(__name__)
@@ -37,8 +34,8 @@ class _Caller:
         ident, native_id: Python's and the system's number of the thread; None while there is no call.
     """
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self.node, self.inline = nodes[0], nodes[1:]
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.task, self.inline = tasks[0], tasks[1:]
         self.ident: int | None = None
         self.native_id: int | None = None
 
@@ -72,29 +69,28 @@ class Calling:
     """
 
     def __init__(self, file: PipelineFile, assembly: Assembly, runner: Runner) -> None:
-        nodes, stages = assembly.nodes, file.config.stages
+        tasks, stages = assembly.graph.tasks, file.config.stages
         why, fix = flow.why_not_called(
-            stages, [node.name.split(":")[0] for node in nodes if isinstance(node.work, Pinned)]
+            stages, [task.name.split(":")[0] for task in tasks if isinstance(task.stage, Pinned)]
         )
         if why:
             raise StageError("this pipeline cannot be called", why=why, where=file.config.name, fix=fix)
-        (self._source,) = (node.work for node in nodes if isinstance(node.work, ApiSource))
-        for node in nodes:
-            if isinstance(node.work, InferBatch):
-                node.work.wait_for_flush()
-        self._inferences = assembly.inferences
-        self._sleep(False)  # the caller has nothing else to do
-        sinks = {node.name for node in nodes if isinstance(stages.get(node.name), SinkStage)}
-        sinks |= {node.name for node in nodes if isinstance(node.work, CallbackSink)}
-        for node in nodes:
-            if isinstance(node.work, CallbackSink) and not node.care.at_start:
+        (self._source,) = (task.stage for task in tasks if isinstance(task.stage, ApiSource))
+        for task in tasks:
+            if (hold := getattr(task.stage, "hold_until_full", None)) is not None:
+                hold()
+        sinks = {task.name for task in tasks if isinstance(stages.get(task.name), SinkStage)}
+        sinks |= {task.name for task in tasks if isinstance(task.stage, CallbackSink)}
+        for task in tasks:
+            if isinstance(task.stage, CallbackSink) and not task.policy.at_start:
                 # Who calls gets what a function of his own raises, unless the file says otherwise.
-                node.care = FailurePolicy(watchdog_s=node.care.watchdog_s)
-        waiting = [node for node in nodes if isinstance(node.work, Collect)]
-        self._in_place = in_place.InPlace(nodes, runner.clock, runner.stop_event, sinks, waiting)
+                task.policy = FailurePolicy(watchdog_s=task.policy.watchdog_s)
+        for task in tasks[1:]:
+            task.execution.carrier = tasks[0]  # whose thread is the caller's
+        self._loop = call_loop.CallLoop(tasks, runner.clock, runner.stop_event, sinks)
         self._downloader, self._runner = Downloader(), runner
-        self._nodes, self._turn, self._caller = nodes, threading.Lock(), _Caller(nodes)
-        self._watchdog = watchdog.Watchdog(nodes, [self._caller], runner.clock)
+        self._tasks, self._turn, self._caller = tasks, threading.Lock(), _Caller(tasks)
+        self._watchdog = watchdog.Watchdog(lambda: tasks, [self._caller], runner.clock)
         self._lent: list[Frame] = []
         self._is_open = self._is_mapping = self.is_left = False
         self._over, self._attendant = threading.Event(), threading.Thread(target=self._attend, daemon=True)
@@ -136,19 +132,18 @@ class Calling:
         try:
             self._refuse_mapping()
             self._is_mapping = True
-            self._sleep(True)
         finally:
             self._goes()
         try:
-            with suppress(in_place.EndOfFrames):
+            with suppress(call_loop.EndOfFrames):
                 for array in arrays:
                     if self._runner.stopping:
                         break
-                    yield from self._step([array], options, ahead=_AHEAD)
+                    yield from self._step([array], options, leaves=True)
                     with self._turn:
                         self._release()  # before another buffer is asked for
             if not self._over.is_set():
-                yield from self._step((), {}, ahead=None)
+                yield from self._step((), {}, leaves=False)
         finally:
             self._end_mapping()
 
@@ -163,7 +158,7 @@ class Calling:
             self._caller.comes()
             try:
                 self._release()
-                if (error := self._in_place.close()) is not None:
+                if (error := self._loop.close()) is not None:
                     self._runner.fail(error)
                     del error  # the traceback of its cause holds this frame
             finally:
@@ -177,24 +172,24 @@ class Calling:
         now_ns = self._runner.clock.now_ns
         began_ns = now_ns()
         while not self._turn.acquire(timeout=_LOOK_S):
-            for node in self._nodes:
-                since_ns = node.since_ns
+            for task in self._tasks:
+                since_ns = task.meter.status.since_ns
                 if since_ns and now_ns() - max(since_ns, began_ns) > _HANGS_S * 1e9:
-                    return self._ends(node, (now_ns() - since_ns) / 1e9)
+                    return self._ends(task, (now_ns() - since_ns) / 1e9)
         return True
 
-    def _ends(self, node: Node, took_s: float) -> bool:
+    def _ends(self, task: Task, took_s: float) -> bool:
         """Ends a stage's call, which takes the turn; or leaves it behind. Whether it has ended."""
-        at = self._watchdog.place_of(node)
+        at = self._watchdog.place_of(task)
         self._runner.stop()
-        if (interrupt := getattr(node.work, "interrupt", None)) is not None:
+        if (interrupt := getattr(task.stage, "interrupt", None)) is not None:
             interrupt()
             if self._turn.acquire(timeout=_END_S):
                 return True
-        self._in_place.leave()
+        self._loop.leave()
         self.is_left = True
         why = f"it has been in one call for {took_s:.1f} s{at and f', at {at}'}; its caller is left behind"
-        self._runner.fail(StageError(f"stage {node.name} does not end", why=f"{why}, all others were closed"))
+        self._runner.fail(StageError(f"stage {task.name} does not end", why=f"{why}, all others were closed"))
         return False
 
     def _attend(self) -> None:
@@ -210,7 +205,7 @@ class Calling:
         try:
             self._runner.raise_error()
             if self._over.is_set() or (self._runner.stopping and not self._is_mapping):
-                raise in_place.EndOfFrames("no more frames are taken", why="the pipeline has ended")
+                raise call_loop.EndOfFrames("no more frames are taken", why="the pipeline has ended")
         except BaseException:
             self._goes()
             raise
@@ -227,11 +222,11 @@ class Calling:
         self._caller.goes()
         self._turn.release()
 
-    def _step(self, arrays: Sequence[Any], options: dict[str, Any], ahead: int | None) -> list[Result]:
+    def _step(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool) -> list[Result]:
         """More frames of :meth:`map`, and the results that have come."""
         self._comes()
         try:
-            return self._results(arrays, options, ahead)
+            return self._results(arrays, options, leaves)
         finally:
             self._goes()
 
@@ -241,17 +236,12 @@ class Calling:
             return
         try:
             self._is_mapping = False
-            self._sleep(False)
             if not self._over.is_set():
                 if not self._runner.stopping:
                     self._results((), {})
                 self._release()
         finally:
             self._goes()
-
-    def _sleep(self, sleeps: bool) -> None:
-        for inference in self._inferences:
-            inference.sleeps = sleeps
 
     def _refuse_mapping(self) -> None:
         if self._is_mapping:
@@ -266,8 +256,8 @@ class Calling:
             why = "the call that the stage is part of has not returned yet"
             raise StageError(f"a pipeline was {done} by one of its own stages", why=why)
 
-    def _results(self, arrays: Sequence[Any], options: dict[str, Any], ahead: int | None = None) -> list[Result]:
-        """What these frames come to, or those before them: see :meth:`~edgert.runtime.in_place.InPlace.run`."""
+    def _results(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool = False) -> list[Result]:
+        """What these frames come to, or those before them: see :meth:`~edgert.runtime.call_loop.CallLoop.run`."""
         given = list[tuple[Any, list[Image]]]()
         try:
             for array in arrays:
@@ -277,18 +267,17 @@ class Calling:
                 give_back(*pair)
             raise
         self._release()
-        if ahead is not None and self._are_many_lent(given):
-            ahead = None
+        leaves = leaves and not self._are_many_lent(given)
         left = iter(given)
         try:
             if not self._is_open:
-                self._in_place.open()
+                self._loop.open()
                 self._is_open = True
-            results = self._in_place.run(self._brought(left), ahead)
+            results = self._loop.run(self._brought(left), leaves)
         except BaseException as error:
             for pair in left:
                 give_back(*pair)
-            if isinstance(error, EdgertError) and not isinstance(error, in_place.EndOfFrames):
+            if isinstance(error, EdgertError) and not isinstance(error, call_loop.EndOfFrames):
                 self._runner.fail(error)
                 self._runner.raise_error()
             self._runner.stop()  # also where somebody pressed Ctrl-C: stages are left in the middle of a frame
@@ -300,9 +289,9 @@ class Calling:
         """Whether arrays of this kind, with those under way, are about as many as buffers that are lent: then whoever
         brings them would wait for one for ever."""
         count = max((len(images) for _, images in given), default=1)
-        return self._in_place.under_way >= (most_in_use(count) - _SPARE) * count
+        return self._loop.under_way >= (most_in_use(count) - _SPARE) * count
 
-    def _brought(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[in_place.Bring]:
+    def _brought(self, given: Iterable[tuple[Any, list[Image]]]) -> Iterator[call_loop.Bring]:
         """For each array, what gets its frames of the source, and how many these are."""
         for array, images in given:
             yield partial(self._source.take, array, images, self._runner.stop_event), len(images)

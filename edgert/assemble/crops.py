@@ -5,8 +5,8 @@ from itertools import chain
 
 from edgert.config import stages as section
 from edgert.config.flow import inputs_of
-from edgert.runtime import Node
-from edgert.runtime.branches import connect
+from edgert.runtime import Task
+from edgert.runtime.graph import connect
 from edgert.stages.gpu.gpu_crops import InferCropsTogether, Looked
 
 
@@ -46,36 +46,39 @@ def crop_siblings(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
     return [names for names in alike.values() if len(names) > 1]
 
 
-def run_together(parts: Sequence[Sequence[Node]]) -> None:
-    """Has the first of a chain's stages run the models of all, where each is one node, and they are on one GPU."""
-    nodes = list(chain.from_iterable(parts))
-    works = [node.work for node in nodes if isinstance(node.work, InferCropsTogether)]
-    if len(works) != len(parts) or len(nodes) != len(parts) or any(work.device != works[0].device for work in works):
+def run_together(parts: Sequence[Sequence[Task]]) -> None:
+    """Has the first of a chain's stages run the models of all, where each is one task, and they are on one GPU."""
+    tasks = list(chain.from_iterable(parts))
+    works = [task.stage for task in tasks if isinstance(task.stage, InferCropsTogether)]
+    if len(works) != len(parts) or len(tasks) != len(parts) or any(work.device != works[0].device for work in works):
         return
-    nodes[0].work = works[0].joined(works[1:])
-    for node in nodes[1:]:
-        node.work, node.reads = Looked(node.name), "nothing"
+    tasks[0].stage = works[0].joined(works[1:])
+    for task in tasks[1:]:
+        task.stage, task.execution.reads = Looked(task.name), "nothing"
 
 
-def run_beside(parts: Sequence[list[Node]], streams: frozenset[str], capacity: int) -> None:
-    """Has a node before stages that listen to the same one run the models of all that are on one GPU; each passes on
-    its own records. The node becomes the first of the first one's.
+def run_beside(parts: Sequence[list[Task]], streams: frozenset[str], capacity: int) -> None:
+    """Has a task before stages that listen to the same one run the models of all that are on one GPU; each passes on
+    its own records. The task becomes the first of the first one's.
 
     Args:
-        parts: the nodes of each; those that are one node are changed.
-        streams, capacity: of the edges behind the node that is made.
+        parts: the tasks of each; those that are one task are changed.
+        streams, capacity: of the edges behind the task that is made.
     """
-    on_gpus: dict[object, list[list[Node]]] = {}
-    for nodes in parts:
-        if isinstance(work := nodes[0].work, InferCropsTogether):
-            on_gpus.setdefault(work.device, []).append(nodes)
+    on_gpus: dict[object, list[list[Task]]] = {}
+    for tasks in parts:
+        if isinstance(work := tasks[0].stage, InferCropsTogether):
+            on_gpus.setdefault(work.device, []).append(tasks)
     for own in on_gpus.values():
-        works = [work for nodes in own if isinstance(work := nodes[0].work, InferCropsTogether)]
+        works = [work for tasks in own if isinstance(work := tasks[0].stage, InferCropsTogether)]
         if len(works) < 2:
             continue
         names = [frozenset(look.name for look in work.looks) for work in works]
-        head = Node(f"{own[0][0].name}:0", works[0].joined(works[1:]))
-        for nodes, mine in zip(own, names, strict=True):
-            nodes[0].work, nodes[0].reads = Looked(nodes[0].name, frozenset().union(*names) - mine), "nothing"
-            connect(head, nodes[0], streams, capacity, "never")
+        head = Task(f"{own[0][0].name}:0", works[0].joined(works[1:]))
+        for tasks, mine in zip(own, names, strict=True):
+            tasks[0].stage, tasks[0].execution.reads = (
+                Looked(tasks[0].name, frozenset().union(*names) - mine),
+                "nothing",
+            )
+            connect(head, tasks[0], streams, capacity, "never")
         own[0].insert(0, head)

@@ -126,9 +126,9 @@ def watch(
     meters = environment.meters or meters_here(clock)
     meters.sample()  # energy counters give no power before they are read a second time
     streams, limiters = streams_of(file.config.stages), dict[str, SourceRateLimiter]()
-    for node in assembly.nodes:
-        if isinstance(node.work, Source):
-            node.limiter = limiters[node.name] = SourceRateLimiter(node.work.live, clock)
+    for task in assembly.tasks:
+        if isinstance(task.stage, Source):
+            task.execution.limiter = limiters[task.name] = SourceRateLimiter(task.stage.live, clock)
     smaller = fallbacks(file.config.stages, file.config.models)
     found = run_settings(streams, smaller) if budgets.when_exceeded == "degrade" else run_settings(streams)[:1]
     timed = {name: _timed(engine) for name, engine in assembly.engines.items()}
@@ -144,7 +144,7 @@ def watch(
         error.where = file.where(*error.where.split("."))
         raise
     controls = Controls(found, assembly.choice, limiters, power, fail, file.where("budgets"))
-    ends = [node.meter.latency for node in assembly.nodes if not node.outlets]
+    ends = [task.meter.latency for task in assembly.tasks if not task.wiring.outlets]
     recent = RecentLatency(ends, _LATENCY_LOOKS)
     bucket = None
     if budgets.cpu is not None and budgets.when_exceeded == "degrade":
@@ -152,7 +152,7 @@ def watch(
         for limiter in limiters.values():
             limiter.bucket = bucket
     # A channel that a file fills is as it should be, as the file waits; a full one of a camera means overload.
-    channels = [channel for node in assembly.nodes for channel in node.inlet.channels]
+    channels = [channel for task in assembly.tasks for channel in task.wiring.inlet.channels]
     pressure = QueuePressure([one for one in channels if assembly.live or one.drop != "never"])
     granted = bucket.share if bucket else lambda: 1.0
     observer = Observer(meters, rules.budget, lambda: recent.percentiles().p99 or None, granted, pressure.look)

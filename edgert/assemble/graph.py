@@ -1,13 +1,13 @@
-"""From a pipeline file to connected nodes: every engine and stage is made, nothing is started."""
+"""From a pipeline file to connected tasks: every engine and stage is made, nothing is started."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from edgert.assemble import failure_policy
 from edgert.assemble.crops import crop_chains, crop_siblings, run_beside, run_together
 from edgert.assemble.engines import Bar, Engines, board_of
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
@@ -18,13 +18,14 @@ from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile
 from edgert.config import stages as section
 from edgert.config.flow import inputs_of, order, reads_of, score_before, sources_of, thresholds, upstream
-from edgert.errors import EdgertError
+from edgert.errors import ConfigError, EdgertError
 from edgert.memory import Counter
 from edgert.placement.segment_engines import SegmentedEngine
-from edgert.policy import Drop
-from edgert.runtime import Node, Result, Source, Stage
-from edgert.runtime.branches import branch_nodes, connect
-from edgert.runtime.recovery import STOPS, FailurePolicy
+from edgert.policy import Drop, OnError
+from edgert.runtime import Graph, Result, Source, Stage, Task
+from edgert.runtime.branches import Branch, branch_tasks
+from edgert.runtime.graph import connect
+from edgert.runtime.task import STOPS, FailurePolicy
 from edgert.stages.context import Context, made
 from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.decode.record_check import RecordCheck
@@ -63,7 +64,7 @@ class Environment:
         predicted: what a plan predicts of this board at each level of degraded models; empty without a plan.
         kept: engines of earlier pipelines of the same file, by model, which this one takes, adds to, and leaves open;
             None: a pipeline has its own.
-        paced: called with all nodes of a pipeline, connected, before any thread starts: to have them work by the clock.
+        paced: called with all tasks of a pipeline, connected, before any thread starts: to have them work by the clock.
     """
 
     clock: Clock = REAL
@@ -73,7 +74,7 @@ class Environment:
     power: PowerSteps | None = None
     predicted: Sequence[PowerStep] = ()
     kept: dict[str, Engine | SegmentedEngine] | None = None
-    paced: Callable[[Sequence[Node]], object] = len
+    paced: Callable[[Sequence[Task]], object] = len
 
 
 HERE = Environment()
@@ -98,7 +99,7 @@ class Assembly:
     """A pipeline ready to run.
 
     Attributes:
-        nodes: every node after those it listens to, connected.
+        graph: the tasks, every one after those it listens to, connected.
         streams: stage name → the sources whose frames reach it.
         engines: model name → its engine.
         counter: copies and allocations of this pipeline, on the host and to and from its GPUs.
@@ -110,12 +111,12 @@ class Assembly:
             size are too small to share out, and its pool fights the engine's for cores.
         frames: where those of each source are that a model on a GPU reads, and why, for people.
         tracks: from which scores on each tracker follows objects, for people.
-        ends: the node that the results of each stage come from.
+        ends: the task that the results of each stage come from.
         listener: what holds for functions of the program's own that are called with results.
         keeps_engines: whether they stay open when it is closed.
     """
 
-    nodes: list[Node]
+    graph: Graph
     streams: Mapping[str, frozenset[str]]
     engines: Mapping[str, Engine | SegmentedEngine]
     counter: Counter
@@ -127,27 +128,23 @@ class Assembly:
     frames: Mapping[str, str] = field(default_factory=dict)
     tracks: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, RecordCheck] = field(default_factory=dict)
-    ends: Mapping[str, Node] = field(default_factory=dict)
+    ends: Mapping[str, Task] = field(default_factory=dict)
     listener: FailurePolicy = STOPS
     keeps_engines: bool = False
     closed: bool = False
 
-    def settle(self, listeners: Sequence[Node] = ()) -> None:
-        """Has frames come to every node, and to listeners beside them, as it reads them; again whenever these change.
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Its tasks as they are now."""
+        return self.graph.tasks
 
-        Where no model reads frames on a GPU, all nodes get them as their source made them.
-        """
-        if self.frames:
-            settle([*self.nodes, *listeners])
+    def task(self, name: str) -> Task:
+        """Return the task of that name."""
+        return self.graph.task(name)
 
-    def node(self, name: str) -> Node:
-        """Return the first node that has this name."""
-        return next(node for node in self.nodes if node.name == name)
-
-    def listen(self, stage: str, listener: Node, capacity: int, drop: Drop) -> Node:
-        """Connect a listener to the node that the results of a stage come from, and return that node."""
-        connect(self.ends[stage], listener, self.streams[stage], capacity, drop)
-        return self.ends[stage]
+    def listen(self, stage: str, listener: Task, capacity: int, drop: Drop) -> None:
+        """Connect a listener to the task that the results of a stage come from."""
+        self.graph.connect(self.ends[stage], listener, self.streams[stage], capacity, drop)
 
     def close(self) -> None:
         """Gives inference slots and engines back, once no thread runs, and OpenCV its threads. Twice is once."""
@@ -214,6 +211,40 @@ def _devices_of(engine: Engine | SegmentedEngine) -> Iterator[Any]:
             yield device
 
 
+def is_endless(stages: Iterable[section.StageConfig], directory: Path) -> bool:
+    """Whether frames may come for ever, as those of cameras do; a recording is run again where something failed."""
+    sources = (stage for stage in stages if isinstance(stage, section.SourceStage))
+    return not all(starts_over(stage, directory) for stage in sources)
+
+
+def failure_policy_of(stage: section.StageConfig, watchdog_s: float, endless: bool) -> FailurePolicy:
+    """What holds for a stage.
+
+    Args:
+        watchdog_s: of the pipeline.
+        endless: see :func:`is_endless`: what nobody in the pipeline listens to must then not stop the others.
+    """
+    suits: OnError = "stop"
+    if endless and isinstance(stage, section.SinkStage):
+        suits = "log" if stage.sink == "callback" else "restart" if "restart" in stage.on_errors else "drop"
+    own_s = None if isinstance(stage, section.SourceStage) else stage.watchdog
+    return FailurePolicy(stage.on_error or suits, stage.on_error is not None, watchdog_s if own_s is None else own_s)
+
+
+def check_goes_on(name: str, stage: section.InferStage, branches: Sequence[Branch], on_gpu: bool) -> None:
+    """Raises ConfigError where a model is to be tried again after a failure, or left out, and cannot be."""
+    if stage.on_error in (None, "stop"):
+        return
+    why = "what failed on a GPU takes the whole process with it" if on_gpu else ""
+    if any(len(branch.stages) > 1 for branch in branches):
+        why = why or "its model runs in parts, which wait for each other"
+    if stage.batch is not None and len(branches) > 1:
+        why = why or "frames of its other batches wait for those that would be lost; replicas: 1 has no others"
+    if why:
+        what, where = f"on_error: {stage.on_error} cannot be here", f"stages.{name}.on_error"
+        raise ConfigError(what, why=why, where=where, fix="have a service manager start edgert again instead")
+
+
 class _Assembler:
     """The steps of one assembly, and what they share."""
 
@@ -231,18 +262,19 @@ class _Assembler:
         self.hooks, self.sources = Hooks(), dict[str, Source]()
         self.live = False  # whether any source is
         self.sinks = {name for name, stage in file.config.stages.items() if isinstance(stage, section.SinkStage)}
-        self.endless = failure_policy.is_endless(file.config.stages.values(), self.directory)
+        self.endless = is_endless(file.config.stages.values(), self.directory)
 
     def build(self) -> Assembly:
         stages = self.config.stages
         streams = sources_of(stages)
-        chains: dict[str, list[Node]] = {}
+        chains: dict[str, list[Task]] = {}
         sources_first = sorted(order(stages), key=lambda name: not isinstance(stages[name], section.SourceStage))
         for name in sources_first:
-            self.live = any(self._is_live(nodes[-1]) for nodes in chains.values())
-            chains[name] = self._nodes(name, stages[name], streams[name])
-            for node in chains[name]:
-                node.care = failure_policy.failure_policy_of(stages[name], self.config.watchdog, self.endless)
+            self.live = any(self._is_live(tasks[-1]) for tasks in chains.values())
+            chains[name] = self._tasks_of(name, stages[name], streams[name])
+            policy = failure_policy_of(stages[name], self.config.watchdog, self.endless)
+            for task in chains[name]:
+                task.policy = replace(policy, remake=task.policy.remake)
         for names in crop_chains(stages):
             run_together([chains[name] for name in names])
         for names in crop_siblings(stages):
@@ -252,7 +284,7 @@ class _Assembler:
             for name, stage in stages.items()
             if isinstance(stage, section.SourceStage) and stage.loop and stage.realtime
         }
-        fed = {nodes[0] for nodes in chains.values() if nodes[0].producers}
+        fed = {tasks[0] for tasks in chains.values() if tasks[0].wiring.producers}
         for name, stage in stages.items():
             for other in inputs_of(stage):
                 before, after = chains[other][-1], chains[name][0]
@@ -263,20 +295,20 @@ class _Assembler:
                     log.warning("stages.%s: %s; %s has it drop frames as a camera does", other, what, fix)
                 if after not in fed:
                     connect(before, after, streams[other], capacity, drop)
-        everything = [node for nodes in chains.values() for node in nodes]
+        everything = [task for tasks in chains.values() for task in tasks]
         models = self.models
         frames = put_on_gpu(stages, self.sources, models.devices, self.callbacks)
         for name, reads in reads_of(stages, models.devices).items():
             if not isinstance(stages[name], section.InferStage):
-                chains[name][0].reads = reads
-        live = all(self._is_live(node) for node in everything if isinstance(node.work, Source))
+                chains[name][0].execution.reads = reads
+        live = all(self._is_live(task) for task in everything if isinstance(task.stage, Source))
         for inference in models.inferences:
             inference.is_patient = self.live  # between frames of a camera there is time to sleep
         for counter in {device.counter for engine in models.engines.values() for device in _devices_of(engine)}:
             self.counter.include(counter)
         threads = set_opencv_threads(1)
         assembly = Assembly(
-            everything,
+            Graph(everything),
             streams,
             models.engines,
             self.counter,
@@ -288,30 +320,32 @@ class _Assembler:
             frames=frames,
             tracks=thresholds(stages, self.config.models),
             checks=models.checks,
-            ends={name: nodes[-1] for name, nodes in chains.items()},
+            ends={name: tasks[-1] for name, tasks in chains.items()},
             listener=FailurePolicy("log" if self.endless else "stop", watchdog_s=self.config.watchdog),
         )
-        assembly.settle()
+        if frames:  # else all tasks get them as their source made them
+            assembly.graph.settle = settle
+            settle(everything)
         return assembly
 
     @staticmethod
-    def _is_live(node: Node) -> bool:
-        return isinstance(node.work, Source) and node.work.live
+    def _is_live(task: Task) -> bool:
+        return isinstance(task.stage, Source) and task.stage.live
 
-    def _nodes(self, name: str, stage: section.StageConfig, streams: frozenset[str]) -> list[Node]:
-        """Return what runs a stage: one node, or connected ones, the first of which takes its input."""
+    def _tasks_of(self, name: str, stage: section.StageConfig, streams: frozenset[str]) -> list[Task]:
+        """Return what runs a stage: one task, or connected ones, the first of which takes its input."""
         where = self.file.where("stages", name)
         try:
             if not isinstance(stage, section.InferStage):
-                node = Node(name, self._make(name, stage, where))
+                task = Task(name, self._make(name, stage, where))
                 if isinstance(stage, section.PythonStage) and stage.on_error == "restart":
-                    node.renew = lambda: cast("Stage", self._make(name, stage, where))
-                return [node]
+                    task.policy = FailurePolicy(remake=lambda: cast("Stage", self._make(name, stage, where)))
+                return [task]
             branches = self.models.branches(name, stage, self.live)
-            failure_policy.check_goes_on(name, stage, branches, name in self.models.devices)
+            check_goes_on(name, stage, branches, name in self.models.devices)
             is_split = any(len(branch.stages) > 1 for branch in branches)
             capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, self.models.choice
-            return branch_nodes(name, branches, streams, capacity, stage.every, lambda: choice.level)
+            return branch_tasks(name, branches, streams, capacity, stage.every, lambda: choice.level)
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
 

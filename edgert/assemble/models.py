@@ -24,7 +24,8 @@ from edgert.graph import Model, load
 from edgert.graph.batch_size import with_open_batch
 from edgert.memory.cuda import CudaDevice
 from edgert.placement.segment_engines import SegmentedEngine
-from edgert.runtime import Stage
+from edgert.policy import Batcher
+from edgert.runtime import Result, Stage
 from edgert.runtime.branches import Branch
 from edgert.stages import infer
 from edgert.stages.crop import check_classes
@@ -32,7 +33,8 @@ from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import AGNOSTIC, decoder_for, fitting_decoder, labels_of
 from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
 from edgert.stages.gpu.gpu_crops import InferCropsTogether, Look
-from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
+from edgert.stages.gpu.infer_gpu import GpuInference, Submitting
+from edgert.stages.gpu.infer_stage import GpuInfer
 from edgert.stages.preprocess import Preprocessor, check_levels
 from edgert.stages.tiles import InferTiles
 from edgert.wiring.head_activation import asks_numbers, with_activation
@@ -157,16 +159,20 @@ class Models:
         return branches
 
     def _on_gpu(self, name: str, stage: InferStage, inferences: Sequence[GpuInference]) -> Branch:
-        """A thread that brings frames up and one that waits for records; crops need both in one."""
+        """Return one stage that submits frames and collects records; one that waits for those of crops."""
         if stage.crop is not None and len(inferences) == 1 and stage.batch is None and not self._reads_text(stage):
             self.check_classes(name, stage.crop)
             looks = [Look(name, inferences[0], stage.crop)]
             return Branch((InferCropsTogether(looks, stage.every),), reads="anywhere")
         if stage.parts is not None:
-            waiting = [Submitting(inference, itself=True) for inference in inferences]
+            waiting = [Submitting(inference) for inference in inferences]
             return Branch((self._infer(name, stage, self._choosing(waiting)),), reads="anywhere")
-        submitting = self._infer(name, stage, self._choosing(list(map(Submitting, inferences))), on_gpu=True)
-        return Branch((submitting, Collect(name)), reads="anywhere", context=inferences[0].device)
+        batcher = None
+        if (batch := stage.batch) is not None:
+            rushed = self._check_batch(name, stage, min(one.rows for one in inferences), on_gpu=True)
+            batcher = Batcher[Result](batch.max, round(batch.wait * 1e9), stage.every, fills=not rushed)
+        made = GpuInfer(name, inferences, self._clock, batcher=batcher, every=stage.every, choice=self.choice)
+        return Branch((made,), reads="anywhere")
 
     def _with_fallbacks(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
         """The model and its fallback models, all loaded, in the same threads."""
@@ -201,7 +207,7 @@ class Models:
         """The only one, or the one of the variant that is chosen."""
         return inferences[0] if len(inferences) == 1 else infer.VariantInference(inferences, self.choice)
 
-    def _infer(self, name: str, stage: InferStage, inference: infer.Inference, on_gpu: bool = False) -> Stage:
+    def _infer(self, name: str, stage: InferStage, inference: infer.Inference) -> Stage:
         batch = stage.batch
         if batch is None:
             if stage.tiles is not None:
@@ -211,14 +217,24 @@ class Models:
                 return infer.Infer(name, inference, stage.every)
             self.check_classes(name, stage.crop)
             return infer.InferCrops(name, inference, stage.crop, stage.every, self._reads_text(stage))
+        rushed = self._check_batch(name, stage, inference.rows, on_gpu=False)
+        return infer.InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every, not rushed)
+
+    def _check_batch(self, name: str, stage: InferStage, rows: int, on_gpu: bool) -> str:
+        """Return why a free model does not wait for a full batch, and note it; empty where it does.
+
+        Raises:
+            ConfigError: the model takes fewer frames at a time.
+        """
+        assert stage.batch is not None
         where = self.file.where("stages", name, "batch")
-        batches.check_fits(stage, inference.rows, where, self._by is not None and self._by.in_bundle)
+        batches.check_fits(stage, rows, where, self._by is not None and self._by.in_bundle)
         rushed = batches.rushed_by(self.config, name, self.directory) if on_gpu else batches.ON_PROCESSOR
         for one in variants_of(self.config.models, stage.infer):
             engine = self.engines.get(one)
             if isinstance(engine, Engine):
-                engine.info = {**engine.info, "batch": batches.in_words(batch.max, rushed)}
-        return infer.InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every, not rushed)
+                engine.info = {**engine.info, "batch": batches.in_words(stage.batch.max, rushed)}
+        return rushed
 
     def _gpu_inference(
         self, name: str, stage: InferStage, engine: Engine, model: ModelConfig, live: bool

@@ -9,8 +9,8 @@ from edgert.config.flow import reached, reads_of, sources_of, upstream
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice
 from edgert.policy import Reads
-from edgert.runtime import Node
-from edgert.runtime.branches import let_go
+from edgert.runtime import Task
+from edgert.runtime.graph import release_pixels
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.gst_decoder import jetson_missing
@@ -134,13 +134,13 @@ def _why(name: str, stage: section.StageConfig) -> str:
     return f"your own code sees them at {name!r}"
 
 
-def settle(nodes: Sequence[Node]) -> None:
-    """Has frames that are on a GPU come to every node as it reads them, and go on without pixels behind the last.
+def settle(tasks: Sequence[Task]) -> None:
+    """Have frames that are on a GPU come to every task as it reads them, and go on without pixels behind the last.
 
     Args:
-        nodes: every one after those it listens to; may be running, where a listener has come or gone.
+        tasks: all that are connected; may be running, where a listener has come or gone.
     """
-    for node in nodes:
-        if node.reads in ("drawn", "host") and node.take is None:
-            node.take = Downloader().take
-    let_go(nodes)
+    for task in tasks:
+        if task.execution.reads in ("drawn", "host") and task.execution.download is None:
+            task.execution.download = Downloader().take
+    release_pixels(tasks)

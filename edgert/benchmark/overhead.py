@@ -27,8 +27,9 @@ from edgert.graph import load
 from edgert.installation import demo_images
 from edgert.memory import Counter, lend
 from edgert.meters import rss_bytes
-from edgert.runtime import Frame, Node, Result, Runner, SourceStats, Stage
-from edgert.runtime.branches import Branch, branch_nodes, connect
+from edgert.runtime import Frame, Result, Runner, SourceStats, Stage, Task
+from edgert.runtime.branches import Branch, branch_tasks
+from edgert.runtime.graph import connect
 from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.infer import HostInference, Infer
 from edgert.stages.preprocess import Preprocessor
@@ -59,11 +60,11 @@ def null_chain(stages: int, frames: int) -> tuple[Runner, Counter]:
     """Return a runner of a blank source, ``stages`` null stages and a null sink."""
     counter = Counter()
     source = SourceStage(source="synthetic:blank", size="64x64", limit=frames)  # type: ignore[arg-type]
-    nodes = [Node("null", source_for("null", source, counter, REAL, Path()))]
+    tasks = [Task("null", source_for("null", source, counter, REAL, Path()))]
     for name in [*(f"pass{n}" for n in range(stages)), "sink"]:
-        nodes.append(Node(name, NullSink() if name == "sink" else Pass()))
-        connect(nodes[-2], nodes[-1], _STREAM, 4, "never")
-    return Runner(nodes), counter
+        tasks.append(Task(name, NullSink() if name == "sink" else Pass()))
+        connect(tasks[-2], tasks[-1], _STREAM, 4, "never")
+    return Runner(tasks), counter
 
 
 def run_ns(runner: Runner) -> int:
@@ -100,10 +101,10 @@ def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figu
             """Note the arrival."""
             done.put(None)
 
-    nodes = [Node("null", source), Node("pass", Pass()), Node("end", Arrival())]
-    for before, after in pairwise(nodes):
+    tasks = [Task("null", source), Task("pass", Pass()), Task("end", Arrival())]
+    for before, after in pairwise(tasks):
         connect(before, after, _STREAM, 2, "never")
-    runner = Runner(nodes)
+    runner = Runner(tasks)
     runner.start()
     image = np.zeros((64, 64, 3), np.uint8)
 
@@ -204,8 +205,8 @@ def engine_speed(path: Path, threads: int, runs: int = 50, limit_s: float = math
 def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, sink: Stage) -> Runner:
     cv2.setNumThreads(1)  # as assemble does
     inferences = [inference_of(config, engine)[0] for _ in range(replicas)]
-    source, end = Node("still", Still(*inferences[0].network, frames)), Node("end", sink)
-    infers = branch_nodes(
+    source, end = Task("still", Still(*inferences[0].network, frames)), Task("end", sink)
+    infers = branch_tasks(
         "infer", [Branch((Infer("infer", inference),)) for inference in inferences], _OVERHEAD_STREAM, STAGE_QUEUE
     )
     connect(source, infers[0], _OVERHEAD_STREAM, FILE_QUEUE, "never")

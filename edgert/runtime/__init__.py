@@ -2,8 +2,8 @@
 
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Color, Frame, PixelFormat
+from edgert.runtime.graph import Graph
 from edgert.runtime.metrics import LatencyHistogram, Percentiles
-from edgert.runtime.node import Node
 from edgert.runtime.records import (
     AnomalyMap,
     Attributes,
@@ -21,14 +21,15 @@ from edgert.runtime.records import (
     Text,
 )
 from edgert.runtime.runner import Runner
-from edgert.runtime.stage import Batching, Source, SourceStats, Stage
+from edgert.runtime.stage import AsyncStage, Source, SourceStats, Stage
 from edgert.runtime.summary import StageSummary, Summary, summarize
+from edgert.runtime.task import Execution, Task
 from edgert.runtime.throttle import SourceRateLimiter
 
 __all__ = [
     "AnomalyMap",
+    "AsyncStage",
     "Attributes",
-    "Batching",
     "Channel",
     "Classification",
     "Color",
@@ -37,11 +38,12 @@ __all__ = [
     "Detection",
     "Detections",
     "Embedding",
+    "Execution",
     "Frame",
+    "Graph",
     "Inlet",
     "Keypoints",
     "LatencyHistogram",
-    "Node",
     "OutputImage",
     "Percentiles",
     "PixelFormat",
@@ -55,6 +57,7 @@ __all__ = [
     "Stage",
     "StageSummary",
     "Summary",
+    "Task",
     "Text",
     "summarize",
 ]

@@ -1,82 +1,24 @@
 """Bounded channels between stages, which can be closed from either end.
 
-An :class:`Inlet` is the consumer's end of one or more edges; each edge has its own bound and drop policy
+An :class:`Inlet` is the consumer's end of one or more edges. Each edge has its own bound and drop policy
 (:class:`edgert.policy.BoundedQueue`), so a flood on one never displaces frames of another. Threads wait on
-``queue.SimpleQueue``, whose put and get run in C and hold no Python-level lock. Waking a thread costs more than all
-else here, so it is done once for many results where these become a batch.
+``queue.SimpleQueue``, whose put and get run in C and hold no lock of Python's.
 """
 
+from __future__ import annotations
+
 import queue
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from edgert.policy import BoundedQueue, Drop
 from edgert.runtime.frame import has_pixels
 from edgert.runtime.metrics import Losses
-from edgert.runtime.passing import Together, parts, size_of, without_pixels
+from edgert.runtime.passing import without_pixels
 from edgert.runtime.records import Result
-
-
-class Arrivals:
-    """What has come to a consumer, on any of its edges, and who waits for whom; shared by both ends.
-
-    Attributes:
-        ready: an edge that has a result, or the complement of one that was closed.
-        batches: whether results are taken several at a time: who waits for room is woken when there is room for
-            several, and by :meth:`give_room`, when all are taken, and not while they are.
-        bell: wakes the consumer.
-    """
-
-    def __init__(self) -> None:
-        self.ready, self.batches = deque[int](), False
-        self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._is_awaited, self._enough = False, 1
-        self._owed: list[queue.SimpleQueue[None]] = []
-
-    def announce(self, edge: int, results: int = 1) -> None:
-        """A producer: there is one more on an edge, of so many results; or, of its complement, no more."""
-        self.ready.append(edge)
-        if len(self.ready) >= self._enough or edge < 0 or results > 1:
-            self.ring()
-
-    def ring(self) -> None:
-        """A producer: whoever waits goes on with what is there."""
-        if self._is_awaited:
-            self._is_awaited = False
-            self.bell.put(None)
-
-    def owe(self, room: queue.SimpleQueue[None]) -> None:
-        """The consumer: a producer that waits there has room now."""
-        self._owed.append(room)
-        if not self.batches:
-            self.give_room()
-
-    def give_room(self) -> None:
-        """The consumer: wakes producers that have room now."""
-        while self._owed:
-            self._owed.pop().put(None)
-
-    def wait(self, timeout_s: float | None, enough: int) -> None:
-        """The consumer: until there is something. See :meth:`Inlet.get`."""
-        ready, bell = self.ready, self.bell
-        self.give_room()
-        while not bell.empty():  # of somebody who rang late
-            bell.get()
-        self._enough = enough
-        try:
-            while True:
-                self._is_awaited = True
-                if len(ready) >= enough:  # since that was noted
-                    return
-                bell.get(timeout=timeout_s)
-                if ready:
-                    return
-        except queue.Empty:
-            if not ready:
-                raise
-        finally:
-            self._is_awaited = False
 
 
 class Channel(BoundedQueue[Result]):
@@ -86,134 +28,130 @@ class Channel(BoundedQueue[Result]):
         capacity: results that may wait.
         drop: when full, lose the ``oldest`` waiting result, the ``newest`` (the one being put), or ``never``:
             then :meth:`put` blocks.
+        number: of the edge in its inlet.
 
     Attributes:
-        is_bare: whether frames go through without their pixels, which nobody behind reads.
-        together: whether the consumer takes several results as one :class:`~edgert.runtime.passing.Together`.
+        without_pixels: whether frames go through without their pixels, which no one behind reads.
         losses: what was dropped, by stream and cause.
-        work: works on a result at once, in the producer's thread, where the consumer has none, and says whether it
-            did; else, and with None, results wait.
+        handler: works on results at once, in the producer's thread, where the consumer has no thread; None: they wait.
     """
 
-    __slots__ = (
-        "_abandoned",
-        "_arrivals",
-        "_edge",
-        "_is_awaited",
-        "_room",
-        "is_bare",
-        "losses",
-        "low",
-        "together",
-        "work",
-    )
+    __slots__ = ("_abandoned", "_inlet", "_is_awaited", "_is_closed", "_room", "handler", "losses", "number",
+                 "without_pixels")  # fmt: skip
 
-    work: Callable[[Result], bool] | None
+    handler: Callable[[Sequence[Result]], None] | None
 
-    def __init__(self, capacity: int, drop: Drop, arrivals: Arrivals, edge: int) -> None:
+    def __init__(self, capacity: int, drop: Drop, inlet: Inlet, number: int) -> None:
         super().__init__(capacity, drop)
-        self.is_bare, self.work, self.together = False, None, False
+        self.without_pixels, self.handler, self.number = False, None, number
         self.losses: Losses = {}
-        self._arrivals, self._edge, self._abandoned, self._is_awaited = arrivals, edge, False, False
-        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes a producer that waits for some
+        self._inlet, self._abandoned, self._is_awaited, self._is_closed = inlet, False, False, False
+        self._room = inlet.new_queue()  # wakes a producer that waits for room
 
     def put(self, result: Result) -> None:
-        """Takes over a result together with one hold on its lease; blocks only when full and ``drop: never``, or while
-        the consumer works in this thread."""
-        if self.is_bare and has_pixels(result.frame):
-            bare = without_pixels(result)
-            result.frame.lease.release()
-            result = bare
-        count = size_of(result)
-        if self.work is not None and not self._abandoned and self.work(result):
-            self.count += count
+        """Take over a result together with one hold on its lease.
+
+        Blocks only while the channel is full and ``drop: never``, or while the consumer works in this thread.
+        """
+        if self.without_pixels and has_pixels(result.frame):
+            result = self._bare(result)
+        if self.handler is not None and not self._abandoned:
+            self.count += 1
+            self.handler((result,))
             return
-        if self.waits and len(self.items) >= self.capacity // count:
-            self.has_room(results=count)
+        if self.waits and len(self.items) >= self.capacity:
+            self.has_room()
         if self._abandoned:
-            self.count += count
+            self.count += 1
             self.lose(result)
-            return
-        if self.waits:
-            self.count += count
+        elif self.waits:
+            self.count += 1
             self.items.append(result)
-        else:
-            self.count += count - 1
-            if self.offer(result) != "added":
-                return
-        self._announce(count)
+            self._announce()
+        elif self.offer(result) == "added":
+            self._announce()
 
-    def wait_in(self, room: queue.SimpleQueue[None]) -> None:
-        """See :meth:`Inlet.wait_in`."""
-        self._room = room
+    def put_all(self, results: Sequence[Result]) -> None:
+        """Take over several results like :meth:`put`; a consumer in this thread gets them at once."""
+        if self.handler is None or self._abandoned:
+            for result in results:
+                self.put(result)
+            return
+        if self.without_pixels:
+            results = [self._bare(one) if has_pixels(one.frame) else one for one in results]
+        self.count += len(results)
+        self.handler(results)
 
-    def has_room(self, timeout_s: float | None = None, results: int = 1) -> bool:
-        """Whether the producer, who asks, may put a result without waiting for room; waits for that.
+    def has_room(self, timeout_s: float | None = None) -> bool:
+        """Wait until the producer, who asks, may put a result; return whether it may.
 
         Args:
             timeout_s: longest wait.
-            results: that it is made of, as are those that wait; one is taken however many it has.
         """
-        items, capacity = self.items, max(self.capacity // results, 1) if self.together else self.capacity
-        while self.waits and len(items) >= capacity and self.work is None and not self._abandoned:
+        items = self.items
+        while self.waits and len(items) >= self.capacity and self.handler is None and not self._abandoned:
             self._is_awaited = True
-            if len(items) < capacity:  # meanwhile; the consumer may have missed who waits
+            if len(items) < self.capacity:  # meanwhile; the consumer may have missed who waits
                 break
-            self._arrivals.ring()  # there is no more before it has taken some
             try:
                 self._room.get(timeout=timeout_s)
             except queue.Empty:
                 self._is_awaited = False
-                return len(items) < capacity
+                return len(items) < self.capacity
         self._is_awaited = False
         return True
 
-    def be_passed_by(self, is_so: bool) -> None:
-        """Whether a producer that would wait for room drops the oldest instead, as the consumer hangs."""
+    def bypass(self, is_so: bool) -> None:
+        """Have a producer that would wait for room drop the oldest instead, as the consumer hangs; or no longer."""
         self.waits = self.drop == "never" and not is_so
         if is_so:
             self._room.put(None)  # wakes a blocked producer
 
-    def _announce(self, results: int) -> None:
-        self._arrivals.announce(self._edge, results)
-        if self._abandoned:  # meanwhile: what was just put may have been too late to be dropped with the rest
-            self._drain()
-
     def close(self) -> None:
-        """The producer is done. Results already in the channel are still delivered."""
-        self._arrivals.announce(~self._edge)
+        """End the producer's side. Results already in the channel are still delivered."""
+        self._is_closed = True
+        self._inlet.announce(self)
 
     def abandon(self) -> None:
-        """The consumer is done: what waits is dropped, and the producer never blocks again."""
+        """End the consumer's side: what waits is dropped, and the producer never blocks again."""
         self._abandoned = True
         self._room.put(None)  # wakes a blocked producer
         self._drain()
 
-    def is_next_together(self) -> bool:
-        """Whether what :meth:`take` gives is several results; asked by the consumer."""
-        try:
-            return isinstance(self.items[0], Together)
-        except IndexError:  # all was dropped
-            return False
-
     def take(self) -> Result | None:
-        """The oldest result, after the inlet saw this edge become ready; None if the channel was abandoned."""
+        """Return the oldest result, after the inlet saw this edge become ready; None where there is none."""
         try:
             result = self.items.popleft()
         except IndexError:
+            if self._is_closed:
+                self._inlet.ended(self)
             return None
-        if self._is_awaited and (not self._arrivals.batches or len(self.items) < self.capacity / 2):
+        if self._is_awaited:
             self._is_awaited = False
-            self._arrivals.owe(self._room)
+            self._room.put(None)
         return result
 
     def lose(self, result: Result) -> None:
-        """Counts it and gives its hold back."""
-        for one in parts(result):
-            self.dropped += 1
-            key = one.frame.stream, "end" if self._abandoned else "queue"
-            self.losses[key] = self.losses.get(key, 0) + 1
+        """Count a result as lost and give its hold back."""
+        self.dropped += 1
+        key = result.frame.stream, "end" if self._abandoned else "queue"
+        self.losses[key] = self.losses.get(key, 0) + 1
         result.frame.lease.release()
+
+    def wait_in(self, room: queue.SimpleQueue[None]) -> None:
+        """Have producers wait in this queue; see :meth:`Inlet.wait_in`."""
+        self._room = room
+
+    @staticmethod
+    def _bare(result: Result) -> Result:
+        bare = without_pixels(result)
+        result.frame.lease.release()
+        return bare
+
+    def _announce(self) -> None:
+        self._inlet.announce(self)
+        if self._abandoned:  # meanwhile: what was just put may have been too late to be dropped with the rest
+            self._drain()
 
     def _drain(self) -> None:
         while (result := self.pop()) is not None:
@@ -221,56 +159,105 @@ class Channel(BoundedQueue[Result]):
 
 
 class Inlet:
-    """Everything one stage listens to. Iterating yields ``(edge, result)`` until all edges are closed."""
+    """Everything one stage listens to. Iterating yields ``(edge, result)`` until all edges are closed.
+
+    Beside results, changes to the stage come in here (:meth:`post`), so that its thread applies them in between.
+
+    Attributes:
+        channels: the edges; one that was removed leaves its place to the next.
+        ready: edges that have a result, or were closed, and changes, in the order in which they came.
+        is_kept_open: whether the consumer waits for another edge while it has none.
+    """
 
     def __init__(self) -> None:
-        self.arrivals = Arrivals()
-        self._closed = 0
         self.channels: list[Channel] = []
+        self.ready = deque[Channel | Change]()
+        self.is_kept_open = False
+        self.new_queue: Callable[[], queue.SimpleQueue[Any]] = queue.SimpleQueue
+        self._open = set[int]()  # edges that have not ended
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_awaited = False
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing has come that was not taken."""
-        return not self.arrivals.ready
+        return not self.ready
 
-    def connect(self, capacity: int, drop: Drop) -> Channel:
-        """A new edge into this inlet."""
-        channel = Channel(capacity, drop, self.arrivals, len(self.channels))
-        self.channels.append(channel)
+    def connect(self, capacity: int, drop: Drop, place: int | None = None) -> Channel:
+        """Return a new edge into this inlet; in the place of one that was removed, where given."""
+        number = len(self.channels) if place is None else place
+        channel = Channel(capacity, drop, self, number)
+        if number == len(self.channels):
+            self.channels.append(channel)
+        else:
+            self.channels[number] = channel
+        self._open.add(number)
+        self.is_kept_open = False
         return channel
 
-    def get(self, timeout_s: float | None = None, enough: int = 1) -> tuple[int, Result] | None:
-        """The next ``(edge, result)``, with one hold on its lease; None once all edges are closed and empty.
+    def remove(self, number: int) -> None:
+        """Remove an edge, in the consumer's thread: what still waits on it is dropped. The consumer then goes on."""
+        self._open.discard(number)
+        self.is_kept_open = not self._open
+        self.channels[number].abandon()
+
+    def ended(self, channel: Channel) -> None:
+        """Note that an edge was closed and is empty; called by the consumer."""
+        if self.channels[channel.number] is channel:
+            self._open.discard(channel.number)
+
+    def finish(self) -> None:
+        """Wait for no further edge from now on."""
+        self.is_kept_open = False
+        self.ring()
+
+    def post(self, change: Change) -> None:
+        """Have the consumer's thread apply a change between two results."""
+        self.announce(change)
+
+    def apply(self) -> None:
+        """Apply changes that wait, in the thread of a source, which has no edges."""
+        with suppress(IndexError):
+            while True:
+                self.ready.popleft().take()
+
+    def announce(self, edge: Channel | Change) -> None:
+        """Note that there is something more, and wake the consumer if it waits."""
+        self.ready.append(edge)
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake the consumer if it waits."""
+        if self._is_awaited:
+            self._is_awaited = False
+            self._bell.put(None)
+
+    def get(self, timeout_s: float | None = None) -> tuple[int, Result] | None:
+        """Return the next ``(edge, result)``, with one hold on its lease; None once all edges are closed and empty.
 
         Args:
             timeout_s: longest wait.
-            enough: where nothing is there, waits for so many, as far as each queue takes them, until a producer waits
-                for room, or for ``timeout_s``.
 
         Raises:
             queue.Empty: nothing came within ``timeout_s``.
         """
-        ready = self.arrivals.ready
-        if enough > 1:  # a producer that has begun to wait for room has brought so many
-            enough = min(enough, *[channel.capacity for channel in self.channels])
-        while self._closed < len(self.channels):
+        ready = self.ready
+        while True:
             try:
                 edge = ready.popleft()
             except IndexError:
-                self.arrivals.wait(timeout_s, enough)
+                if not (self._open or self.is_kept_open):
+                    return None
+                self._wait(timeout_s)
                 continue
-            if edge < 0:
-                self._closed += 1
-            elif (result := self.channels[edge].take()) is not None:
-                return edge, result
-        return None
+            if (result := edge.take()) is not None:
+                return edge.number, result
 
     def more(self, most: int) -> list[Result]:
-        """What else is there already, in order, up to those that came as one; each with one hold on its lease."""
-        ready, channels, found = self.arrivals.ready, self.channels, list[Result]()
-        while len(found) < most and ready and (edge := ready[0]) >= 0 and not channels[edge].is_next_together():
-            ready.popleft()
-            if (result := channels[edge].take()) is not None:
+        """Return what else is there already, in order; each with one hold on its lease."""
+        ready, found = self.ready, list[Result]()
+        while len(found) < most and ready and isinstance(ready[0], Channel):
+            if (result := ready.popleft().take()) is not None:
                 found.append(result)
         return found
 
@@ -278,26 +265,86 @@ class Inlet:
         return iter(self.get, None)
 
     def wait_in(self, make: Callable[[], queue.SimpleQueue[Any]]) -> None:
-        """From now on, before anything has come, threads wait in queues of that kind: by another clock."""
-        self.arrivals.bell = make()
+        """From now on, before anything has come, have threads wait in queues of that kind: by another clock."""
+        self._bell, self.new_queue = make(), make
         for channel in self.channels:
             channel.wait_in(make())
 
-    def direct(self, work: Callable[[Result], bool] | None) -> None:
-        """From now on, what is put is worked on at once, by its producer's thread, where ``work`` does so and says
-        True; None: it waits for its consumer.
-
-        With work before anything has come; without by the thread that puts, or when all is abandoned.
-        """
+    def handle(self, handler: Callable[[Sequence[Result]], None] | None) -> None:
+        """From now on, have ``handler`` work on results in the producer's thread; None: they wait for the consumer."""
         for channel in self.channels:
-            channel.work = work
+            channel.handler = handler
 
-    def be_passed_by(self, is_so: bool) -> None:
-        """See :meth:`Channel.be_passed_by`."""
+    def bypass(self, is_so: bool) -> None:
+        """See :meth:`Channel.bypass`."""
         for channel in self.channels:
-            channel.be_passed_by(is_so)
+            channel.bypass(is_so)
 
     def abandon(self) -> None:
-        """Drops what waits and lets every producer run free; iteration ends when they have closed."""
+        """Drop what waits and let every producer run free; iteration ends when they have closed."""
         for channel in self.channels:
             channel.abandon()
+        self.finish()
+
+    def _wait(self, timeout_s: float | None) -> None:
+        """Wait until there is something. Raises queue.Empty."""
+        bell = self._bell
+        while not bell.empty():  # of somebody who rang late
+            bell.get()
+        self._is_awaited = True
+        try:
+            if not self.ready and (self._open or self.is_kept_open):  # since that was noted
+                bell.get(timeout=timeout_s)
+        finally:
+            self._is_awaited = False
+
+
+class Change:
+    """A change that one thread asks another for; see :meth:`Inlet.post`. It is applied once, or never.
+
+    Args:
+        apply: called in the thread that it is posted to.
+    """
+
+    number = -1
+
+    def __init__(self, apply: Callable[[], None]) -> None:
+        self._apply, self._done = apply, threading.Event()
+        self._token = deque([None])  # whoever pops it decides whether it is applied
+        self._error: BaseException | None = None
+
+    def take(self) -> None:
+        """Apply it; called where it was posted to."""
+        if not self._claims():
+            return
+        try:
+            self._apply()
+        except BaseException as error:  # noqa: BLE001 - raised by who asked
+            self._error = error
+        finally:
+            self._done.set()
+
+    def wait(self, is_over: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until it was applied, and raise what that raised; return False where it never will be.
+
+        Args:
+            is_over: whether the other thread has ended, and does not look at it any more.
+            timeout_s: after which it is withdrawn.
+        """
+        left_s = timeout_s
+        while not self._done.wait(_LOOK_S):
+            left_s -= _LOOK_S
+            if (left_s <= 0 or is_over()) and self._claims():
+                return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _claims(self) -> bool:
+        with suppress(IndexError):
+            self._token.pop()
+            return True
+        return False
+
+
+_LOOK_S = 0.02

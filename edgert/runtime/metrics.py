@@ -109,29 +109,57 @@ Losses = dict[tuple[str, str], int]
 whoever was to take it had ended; ``error``, it failed, or had failed before."""
 
 
-class StageMeter:
-    """Totals of what one stage's thread did with its time. Written by that thread alone.
+@dataclass(slots=True, eq=False)
+class Status:
+    """How one task is doing. Written by the thread that calls its stage, and ``stuck_s`` by the watchdog's.
+
+    Attributes:
+        since_ns: since when it has been in one call of its stage; 0 while it is in none.
+        was_opened: whether its stage was ever opened.
+        has_ended: whether it works no more: nothing goes in, and nothing comes out.
+        is_closing: whether the call that it is in closes it.
+        opening_s: what opening took, with a model's first run.
+        stuck_s: for how long it has been in one call, once that is longer than its watchdog.
+        failing: why results are lost here now; empty while none are.
+        back: since when it has worked again, and after how many seconds, until that is logged.
+        errors, restarts: failures of the stage that the pipeline outlived, and how often it was opened again.
+    """
+
+    since_ns: int = 0
+    was_opened: bool = False
+    has_ended: bool = False
+    is_closing: bool = False
+    opening_s: float = 0.0
+    stuck_s: float = 0.0
+    failing: str = ""
+    back: tuple[int, float] | None = None
+    errors: int = 0
+    restarts: int = 0
+
+
+class Meter:
+    """Totals of what one task did with its time. Written by the thread that calls its stage, and read by any.
 
     Attributes:
         unmatched: results that a join never got the other part of.
-        errors, restarts: failures of the stage that the pipeline outlived, and how often it was opened again.
-        lost: results that it failed on, or that came while it was down.
+        lost: results that the stage failed on, or that came while it was down.
         losses: the unmatched and the lost, by stream and cause.
         streams: of each stream, the results that it was done with, by the time since their capture: above the bound
             before and at most :data:`BOUNDS_NS`, and one more for what took longer than all of them. Replaced by
             another mapping when there is a new one.
+        status: how it is doing now.
     """
 
-    __slots__ = ("busy_ns", "errors", "latency", "losses", "lost", "restarts", "results_in", "results_out", "streams",
+    __slots__ = ("busy_ns", "latency", "losses", "lost", "results_in", "results_out", "status", "streams",
                  "unmatched", "wait_in_ns", "wait_out_ns")  # fmt: skip
 
     def __init__(self) -> None:
-        self.results_in = self.results_out = self.unmatched = 0
-        self.errors = self.restarts = self.lost = 0
+        self.results_in = self.results_out = self.unmatched = self.lost = 0
         self.busy_ns = self.wait_in_ns = self.wait_out_ns = 0
         self.latency = LatencyHistogram()
         self.losses: Losses = {}
         self.streams: dict[str, array[int]] = {}
+        self.status = Status()
 
     def done(self, stream: str, latency_ns: int, results: int = 1) -> None:
         """Counts results that the stage passed on, or took where it is the last, so long after their capture."""

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from edgert.clock import Clock
 from edgert.runtime.metrics import BOUNDS_NS, UPTO_MS, WINDOW_NS, Losses, Percentiles
-from edgert.runtime.node import Node
 from edgert.runtime.stage import Source
+from edgert.runtime.task import Task
 
 _EVERY_NS = 5_000_000_000
 _LOOK_S = 1.0
@@ -103,12 +103,12 @@ class History:
     """Notes what the stages of a running pipeline counted, in a thread of its own, from :meth:`start` to :meth:`stop`.
 
     Args:
-        nodes: of the pipeline.
+        tasks: returns those of the pipeline as it is now.
         began: when the pipeline began, by ``clock``.
     """
 
-    def __init__(self, nodes: Iterable[Node], clock: Clock, began: Callable[[], int]) -> None:
-        self._nodes, self._clock, self._began = tuple(nodes), clock, began
+    def __init__(self, tasks: Callable[[], Sequence[Task]], clock: Clock, began: Callable[[], int]) -> None:
+        self._tasks, self._clock, self._began = tasks, clock, began
         self._notes: deque[_Note] = deque(maxlen=WINDOW_NS // _EVERY_NS + 1)
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -149,7 +149,7 @@ class History:
         settled = [one for one in notes if one.at_ns - began_ns >= _EVERY_NS and now.at_ns - one.at_ns >= _EVERY_NS]
         first = settled[0] if settled else _Note(began_ns, {}, {}, {})
         since = next((one for one in reversed(settled) if now.at_ns - one.at_ns >= WINDOW_NS), first)
-        return _recent(self._nodes, since, now)
+        return _recent(self._tasks(), since, now)
 
     def _run(self) -> None:
         while not self._over.wait(self._until_next_s()):
@@ -162,46 +162,46 @@ class History:
 
     def _now(self, at_ns: int | None = None) -> _Note:
         counts, lost = dict[Key, Counts](), dict[tuple[str, str, str], int]()
-        for node in self._nodes:
-            for stream, latencies in node.meter.streams.items():
-                counts[node.name, stream] = np.array(latencies, np.uint32)
-            for (stream, cause), number in losses_of(node).items():
-                lost[node.name, stream, cause] = number
+        for task in self._tasks():
+            for stream, latencies in task.meter.streams.items():
+                counts[task.name, stream] = np.array(latencies, np.uint32)
+            for (stream, cause), number in losses_of(task).items():
+                lost[task.name, stream, cause] = number
         at_ns = self._clock.now_ns() if at_ns is None else at_ns
-        return _Note(at_ns, counts, {node.name: node.meter.busy_ns for node in self._nodes}, lost)
+        return _Note(at_ns, counts, {task.name: task.meter.busy_ns for task in self._tasks()}, lost)
 
 
-def losses_of(node: Node) -> Losses:
+def losses_of(task: Task) -> Losses:
     """Results that a stage never saw, by stream and cause, since the start."""
-    found = Counter(node.meter.losses.copy())  # copied in one go: its thread goes on counting
-    for channel in node.inlet.channels:
+    found = Counter(task.meter.losses.copy())  # copied in one go: its thread goes on counting
+    for channel in task.wiring.inlet.channels:
         found.update(channel.losses.copy())
     return found
 
 
-def totals(nodes: Iterable[Node]) -> dict[str, dict[str, Total]]:
+def totals(tasks: Iterable[Task]) -> dict[str, dict[str, Total]]:
     """Of each stage and stream since the start."""
     found = dict[str, dict[str, Total]]()
-    for node in nodes:
-        lost, streams = losses_of(node), node.meter.streams
-        of = found.setdefault(node.name, {})
+    for task in tasks:
+        lost, streams = losses_of(task), task.meter.streams
+        of = found.setdefault(task.name, {})
         for stream in dict.fromkeys([*streams, *(stream for stream, _ in lost)]):
             dropped = {cause: number for (name, cause), number in lost.items() if name == stream}
             counts = np.array(streams.get(stream, [0] * len(_MIDDLES_MS)), np.int64)
             upto, sum_s = np.cumsum(counts), float(counts @ _MIDDLES_MS) / 1e3
-            of[stream] = Total(int(upto[-1]), sum_s, upto[_ENDS].tolist(), dropped, not node.outlets)
+            of[stream] = Total(int(upto[-1]), sum_s, upto[_ENDS].tolist(), dropped, not task.wiring.outlets)
     return found
 
 
-def _recent(nodes: Sequence[Node], since: _Note, now: _Note) -> Recent:
+def _recent(tasks: Sequence[Task], since: _Note, now: _Note) -> Recent:
     """What came between two notes."""
     seconds = max(now.at_ns - since.at_ns, 1) / 1e9
     zeros = np.zeros(len(BOUNDS_NS) + 1, np.uint32)
     came = {key: counts - since.counts.get(key, zeros) for key, counts in now.counts.items()}
     lost = {key: more for key, number in now.lost.items() if (more := number - since.lost.get(key, 0))}
-    names, streams = [node.name for node in nodes], list(dict.fromkeys(stream for _, stream in came))
-    lasts = [node for node in nodes if not node.outlets]
-    ends = {node.name for node in lasts if not isinstance(node.work, Source)} or {node.name for node in lasts}
+    names, streams = [task.name for task in tasks], list(dict.fromkeys(stream for _, stream in came))
+    lasts = [task for task in tasks if not task.wiring.outlets]
+    ends = {task.name for task in lasts if not isinstance(task.stage, Source)} or {task.name for task in lasts}
     rows = {
         **came,
         **{(one, ""): _sum(zeros, (came[key] for key in came if key[0] == one)) for one in names},
@@ -223,7 +223,7 @@ def _recent(nodes: Sequence[Node], since: _Note, now: _Note) -> Recent:
         return Share(count / seconds, latency[name, stream], dict(dropped[name, stream]), **more)
 
     def stage(name: str) -> Share:
-        busy_ns = now.busy_ns[name] - since.busy_ns.get(name, 0)
+        busy_ns = now.busy_ns.get(name, 0) - since.busy_ns.get(name, 0)
         of = {stream: share(at, stream) for at, stream in came if at == name}
         return share(name, "", streams=of, busy_percent=100e-9 * busy_ns / seconds)
 

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from edgert.clock import REAL, Clock
 from edgert.errors import EdgertError, StageError
 from edgert.runtime.channel import Inlet
-from edgert.runtime.node import Node
+from edgert.runtime.graph import Graph
 from edgert.runtime.stage import ServedSource, Source
+from edgert.runtime.station import Station
+from edgert.runtime.task import Task
+from edgert.runtime.thread_loop import ThreadLoop
 from edgert.runtime.watchdog import Watchdog
-from edgert.runtime.worker import Worker
 
 DRAIN_S = 1.2
 """After a stop, results under way may still arrive for so long; then they are dropped and files are closed.
@@ -22,6 +24,7 @@ what they have. So a process leaves within 5 s of a stop, whatever hangs."""
 _FINISH_S = 30.0
 """Whoever closes files then, and is seen to write or compute, has that long."""
 _LOOK_S = 0.1
+_MORE_THREADS = "allow this process more threads (ulimit -u, pids limit) or memory"
 _LOG = logging.getLogger(__name__)
 
 
@@ -29,7 +32,7 @@ class Runner:
     """The threads of one pipeline. Not restartable.
 
     Args:
-        nodes: every node after those it listens to, channels already connected.
+        graph: the tasks, connected; or these themselves, every one after those it listens to.
         located: adds the place in the file to an error before it is stored.
 
     Attributes:
@@ -38,11 +41,11 @@ class Runner:
 
     def __init__(
         self,
-        nodes: Sequence[Node],
+        graph: Graph | Sequence[Task],
         clock: Clock = REAL,
         located: Callable[[EdgertError], EdgertError] = lambda error: error,
     ) -> None:
-        self.nodes = tuple(nodes)
+        self.graph = graph if isinstance(graph, Graph) else Graph(graph)
         self.clock = clock
         self._located = located
         self.stop_event = threading.Event()
@@ -50,37 +53,78 @@ class Runner:
         self._is_let_go = False
         self._error_lock = threading.Lock()
         self._first_stop = threading.Lock()  # taken by it, and never given back
-        self._workers = [
-            Worker(node, clock, self.stop_event, self.fail, [one for one in nodes if one.runs_in is node])
-            for node in nodes
-            if node.runs_in is None
-        ]
+        self._loops = tuple(self._loop(task) for task in self.graph.tasks if task.execution.carrier is None)
         self._attendant: threading.Thread | None = None
-        self._watchdog = Watchdog(self.nodes, self._workers, clock)
+        own = self.graph
+        self._watchdog = Watchdog(lambda: own.tasks, self._loops, clock)
         self._over, self._wake = threading.Event(), threading.Event()  # the second: either of stop_event and the first
         self._began = threading.Event()
         self._listeners: list[Inlet] = []
         self.started_ns = self.ended_ns = 0
+        self.graph.run_by(self)
+
+    def _run(self, loops: Sequence[ThreadLoop]) -> None:
+        self._loops = tuple(loops)
+        self._watchdog.loops = self._loops
+
+    def _loop(self, task: Task) -> ThreadLoop:
+        inline = [one for one in self.graph.tasks if one.execution.carrier is task]
+        return ThreadLoop(task, self.clock, self.stop_event, self.fail, inline)
 
     @property
     def running(self) -> bool:
         """Whether any thread still runs, but for those that were left behind."""
-        return any(worker.is_alive() and not worker.is_left for worker in self._workers)
+        return any(loop.is_alive() and not loop.is_left for loop in self._loops)
 
     @property
     def left(self) -> bool:
         """Whether a thread was left behind in a call that does not end, with all that it uses."""
-        return any(worker.is_alive() and worker.is_left for worker in self._workers)
+        return any(loop.is_alive() and loop.is_left for loop in self._loops)
 
     @property
     def stopping(self) -> bool:
         """Whether the sources were asked to end."""
         return self.stop_event.is_set()
 
-    def is_working(self, node: Node) -> bool:
-        """Whether a node's thread still runs."""
-        own = node.runs_in or node
-        return any(worker.node is own and worker.is_alive() for worker in self._workers)
+    def is_working(self, task: Task) -> bool:
+        """Return whether a task's thread still runs."""
+        return any(loop.task is task.thread and loop.is_alive() for loop in self._loops)
+
+    # What a graph that changes asks for; see :class:`~edgert.runtime.graph.Running`.
+
+    def station_of(self, task: Task) -> Station | None:
+        """Return the station of a task whose thread runs; None of others."""
+        loop = next((loop for loop in self._loops if loop.task is task.thread), None)
+        if loop is None or not loop.is_alive() or task.meter.status.has_ended:
+            return None
+        return loop.station_of(task)
+
+    def start_task(self, task: Task) -> None:
+        """Start a thread for a task that was added. Raises StageError where that cannot be."""
+        if not self._began.is_set() and not self.stopping:  # it starts with the others
+            self._run((*self._loops, self._loop(task)))
+            return
+        if self.stop_event.is_set() or self._over.is_set():
+            raise StageError(f"task {task.name!r} cannot be added", why="the pipeline has ended, or is stopping")
+        loop = self._loop(task)
+        self._run((*(other for other in self._loops if other.is_alive()), loop))
+        try:
+            loop.start()
+        except RuntimeError as error:
+            self._run([other for other in self._loops if other is not loop])
+            raise StageError(f"task {task.name!r} cannot be started", why=str(error), fix=_MORE_THREADS) from error
+        if self.stop_event.is_set():  # since it was looked at
+            loop.stop_event.set()
+
+    def end_source(self, task: Task) -> Callable[[], bool]:
+        """Ask one source to end; return what tells whether it has."""
+        for loop in self._loops:
+            if loop.task is task:
+                loop.stop_event.set()
+                if isinstance(task.stage, ServedSource):
+                    task.stage.wake()
+                return lambda: not loop.is_alive()
+        return lambda: True
 
     def raise_error(self) -> None:
         """Raises the first error of any stage, if there was one; see :meth:`let_go`."""
@@ -94,14 +138,13 @@ class Runner:
         self._attendant = threading.Thread(target=self._attend, name="edgert:attendant", daemon=True)
         try:
             self._attendant.start()
-            for worker in reversed(self._workers):
-                worker.start()
+            for loop in reversed(self._loops):
+                loop.start()
         except RuntimeError as error:
-            why, fix = str(error), "allow this process more threads (ulimit -u, pids limit) or memory"
-            self.fail(StageError("the pipeline's threads cannot be started", why=why, fix=fix))
-            for worker in self._workers:
-                if worker.ident is None:
-                    self._end_behind(worker, ())
+            self.fail(StageError("the pipeline's threads cannot be started", why=str(error), fix=_MORE_THREADS))
+            for loop in self._loops:
+                if loop.ident is None:
+                    self._end_behind(loop, ())
         finally:
             self._began.set()
 
@@ -111,10 +154,13 @@ class Runner:
         if not self._first_stop.acquire(blocking=False):
             return
         self.stop_event.set()
+        for loop in self._loops:
+            loop.stop_event.set()
         self._wake.set()
-        for node in self.nodes:
-            if isinstance(node.work, ServedSource):
-                node.work.wake()
+        for task in self.graph.tasks:
+            if isinstance(task.stage, ServedSource):
+                task.stage.wake()
+            task.wiring.inlet.finish()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until every thread has ended, or was left behind after a stop; False if the time ran out before.
@@ -123,12 +169,11 @@ class Runner:
             EdgertError: the first error of any stage, once all threads have ended.
         """
         deadline = None if timeout_s is None else REAL.now_ns() + round(timeout_s * 1e9)
-        for worker in self._workers:
-            while worker.is_alive() and not worker.is_left:
-                left_s = _LOOK_S if deadline is None else min((deadline - REAL.now_ns()) / 1e9, _LOOK_S)
-                worker.join(max(left_s, 0.0))
-                if left_s <= 0 and worker.is_alive():
-                    return False
+        while (loop := next((one for one in self._loops if one.is_alive() and not one.is_left), None)) is not None:
+            left_s = _LOOK_S if deadline is None else min((deadline - REAL.now_ns()) / 1e9, _LOOK_S)
+            loop.join(max(left_s, 0.0))
+            if left_s <= 0 and loop.is_alive():
+                return False
         self.ended_ns = self.ended_ns or self.clock.now_ns()
         self._over.set()
         self._wake.set()
@@ -146,8 +191,8 @@ class Runner:
         """Lets go of threads that have ended, and these of the runner: so nothing waits for Python's garbage collector,
         which frees memory of a GPU whenever it likes, also while somebody records a CUDA graph. An error that is raised
         from now on has no traceback of what was at work."""
-        self._workers = [worker for worker in self._workers if worker.is_alive()]
-        self._watchdog.workers = self._workers
+        self._run([loop for loop in self._loops if loop.is_alive()])
+        self.graph.run_by(None)
         if self._attendant is not None and self._over.is_set():
             if self._attendant.ident is not None:
                 self._attendant.join()  # it holds the runner until it has ended
@@ -186,49 +231,50 @@ class Runner:
                 self.stop()
         if self._over.wait(DRAIN_S):
             return
-        for inlet in (*self._listeners, *(node.inlet for node in self.nodes)):
+        for inlet in (*self._listeners, *(task.wiring.inlet for task in self.graph.tasks)):
             inlet.abandon()
         self._watchdog.look()  # what is used and written until now is none of what it will see
         if not self._over.wait(_GRACE_S) and self.running:
             stuck = self._stuck()
-            if hung := [node for node in stuck if not self._watchdog.finishes(node)]:
+            if hung := [task for task in stuck if not self._watchdog.finishes(task)]:
                 self._end_without(hung)
             self._wait_for_all_but(hung, _FINISH_S)
             if not hung and not self._over.is_set() and self.running:
                 self._end_without(hung := self._stuck())
                 self._wait_for_all_but(hung, _CLOSE_S)
-            for worker in self._workers:
-                worker.is_left = worker.is_alive()
+            for loop in self._loops:
+                loop.is_left = loop.is_alive()
 
-    def _wait_for_all_but(self, hung: Sequence[Node], seconds: float) -> None:
+    def _wait_for_all_but(self, hung: Sequence[Task], seconds: float) -> None:
         """Until all others have closed what they have; who does not finish it has no more than a moment."""
-        stuck = {worker for node in hung for worker in self._watchdog.workers_of(node)}
-        others = [worker for worker in self._workers if worker not in stuck]
+        stuck = {loop for task in hung for loop in self._watchdog.loops_of(task)}
+        others = [loop for loop in self._loops if loop not in stuck]
         began_ns = REAL.now_ns()
-        while any(worker.is_alive() for worker in others) and not self._over.wait(_LOOK_S / 2):
+        while any(loop.is_alive() for loop in others) and not self._over.wait(_LOOK_S / 2):
             waited_s = (REAL.now_ns() - began_ns) / 1e9
-            if waited_s > seconds or (waited_s > _CLOSE_S and not any(map(self._watchdog.finishes, self.nodes))):
+            if waited_s > seconds or (waited_s > _CLOSE_S and not any(map(self._watchdog.finishes, self.graph.tasks))):
                 return
 
     def _gives_frames(self) -> Iterator[bool]:
         """For each thread of a source, whether it still runs."""
-        return (worker.is_alive() for worker in self._workers if isinstance(worker.node.work, Source))
+        return (loop.is_alive() for loop in self._loops if isinstance(loop.task.stage, Source))
 
-    def _stuck(self) -> list[Node]:
+    def _stuck(self) -> list[Task]:
         """Who is in a call, and sources that do not end; or else whoever has not ended."""
-        alive = [worker for worker in self._workers if worker.is_alive()]
-        busy = [node for node in self.nodes if node.since_ns]
-        busy += [one.node for one in alive if isinstance(one.node.work, Source) and not any(self._holding(one))]
-        return busy or [one.node for one in alive]
+        alive = [loop for loop in self._loops if loop.is_alive()]
+        busy = [task for task in self.graph.tasks if task.meter.status.since_ns]
+        busy += [one.task for one in alive if isinstance(one.task.stage, Source) and not any(self._holding(one))]
+        return busy or [one.task for one in alive]
 
-    def _holding(self, worker: Worker) -> Iterator[Node]:
-        """The nodes that are in a call in a worker's thread."""
-        return (node for node in self.nodes if node.since_ns and worker.node in node.carriers())
+    def _holding(self, loop: ThreadLoop) -> Iterator[Task]:
+        """Return the tasks that are in a call in a loop's thread."""
+        return (one for one in self.graph.tasks if one.meter.status.since_ns and one.thread is loop.task)
 
-    def _end_without(self, stuck: Sequence[Node]) -> None:
+    def _end_without(self, stuck: Sequence[Task]) -> None:
         """Ends all that waits for those that are stuck, and has these themselves end where they can."""
-        names, now_ns = ", ".join(node.name for node in stuck), self.clock.now_ns()
-        since_s = max((now_ns - node.since_ns) / 1e9 for node in stuck) if all(one.since_ns for one in stuck) else 0.0
+        names, now_ns = ", ".join(task.name for task in stuck), self.clock.now_ns()
+        since = [task.meter.status.since_ns for task in stuck]
+        since_s = max((now_ns - since_ns) / 1e9 for since_ns in since) if all(since) else 0.0
         why = f"it has been in one call for {since_s:.1f} s" if since_s else "it goes on after the stop"
         if at := ", ".join(filter(None, map(self._watchdog.place_of, stuck))):
             why += f", at {at}"
@@ -238,17 +284,17 @@ class Runner:
         if self._error is not None:  # which is the one to be raised
             _LOG.warning("%s", error)
         self.fail(error)
-        for worker in self._workers:
-            if worker.is_alive() and (worker.node in stuck or any(self._holding(worker))):
-                self._end_behind(worker, stuck)
-        for node in stuck:
-            if (interrupt := getattr(node.work, "interrupt", None)) is not None:
+        for loop in self._loops:
+            if loop.is_alive() and (loop.task in stuck or any(self._holding(loop))):
+                self._end_behind(loop, stuck)
+        for task in stuck:
+            if (interrupt := getattr(task.stage, "interrupt", None)) is not None:
                 interrupt()
 
-    def _end_behind(self, worker: Worker, stuck: Sequence[Node]) -> None:
+    def _end_behind(self, loop: ThreadLoop, stuck: Sequence[Task]) -> None:
         """Ends the input of those who listen to a thread, but for the stuck ones, whose call another may be in."""
-        spared = {id(channel) for node in stuck for channel in node.inlet.channels}
-        for node in (worker.node, *worker.inline):
-            for outlet in node.outlets:
-                if id(outlet) not in spared:
+        kept = {id(channel) for task in stuck for channel in task.wiring.inlet.channels}
+        for task in (loop.task, *loop.inline):
+            for outlet in task.wiring.outlets:
+                if id(outlet) not in kept:
                     outlet.close()

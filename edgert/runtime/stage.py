@@ -58,22 +58,11 @@ class Source(Protocol):
         ...
 
 
-@runtime_checkable
-class BurstSource(Source, Protocol):
-    """A source that has several frames at a time, such as a decoder's."""
-
-    @property
-    def at_hand(self) -> int:
-        """How many frames come next without a wait; asked by the thread that runs :meth:`frames`."""
-        ...
-
-
 class FrameTaker(Protocol):
     """Where a :class:`ServedSource` puts its frames. For one thread at a time."""
 
-    def has_room(self, timeout_s: float | None, frames: int = 1) -> bool:
-        """Whether :meth:`give` will not wait for room for the first of so many; waits for that, without a timeout as
-        long as it takes."""
+    def has_room(self, timeout_s: float | None) -> bool:
+        """Wait until :meth:`give` need not wait for room for the first frame; return whether it need not."""
         ...
 
     def give(self, frames: Sequence[Frame]) -> None:
@@ -96,7 +85,10 @@ class ServedSource(Source, Protocol):
 
 @runtime_checkable
 class Stage(Protocol):
-    """Turns one result into another, several, or none (a filter or a sink)."""
+    """Turns one result into another, several, or none (a filter or a sink).
+
+    A stage may declare its ``effort``; see :mod:`edgert.runtime.inline_loop`.
+    """
 
     def open(self) -> None:
         """Takes what it needs, in the thread that will call :meth:`process`."""
@@ -112,29 +104,55 @@ class Stage(Protocol):
 
 
 @runtime_checkable
-class Batching(Stage, Protocol):
-    """A stage that collects results to work on several together, but no longer than until :meth:`due_ns`."""
+class AsyncStage(Stage, Protocol):
+    """A stage that begins work and gives the results out later: runs of a GPU, or frames that wait for a batch.
 
-    def due_ns(self) -> int | None:
-        """When :meth:`flush` is to be called if nothing else has come, by the pipeline's clock; at once if that has
-        passed; None while nothing is held."""
+    It is called by one thread: :meth:`submit` while there is input and room, :meth:`collect` otherwise. ``process`` is
+    both, for one result, and waits.
+
+    Attributes:
+        limit: the most runs that may be under way; no more is submitted before one is collected.
+    """
+
+    limit: int
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many runs were begun and not collected."""
         ...
 
-    def flush(self, last: bool = False) -> Iterable[Result]:
-        """Returns what must wait no longer. Called in the stage's thread: when it is due, and, ``last``, at the end
-        of the input, where it returns everything."""
+    @property
+    def is_ready(self) -> bool:
+        """Return whether :meth:`collect` would give something out at once, asked after each :meth:`submit`."""
+        ...
+
+    def room(self) -> int:
+        """Return how many results :meth:`submit` takes at a time, at least one."""
+        ...
+
+    def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
+        """Begin work on results, or keep them for a batch; never wait for the device.
+
+        Args:
+            results: at most :meth:`room`, whose pixels are read. Retain the leases of those that are read later.
+            onward: what :meth:`collect` adds the records to: the same results, or the same without their pixels. Retain
+                their leases, too.
+        """
+        ...
+
+    def due_ns(self) -> int | None:
+        """Return when :meth:`collect` is to be called if nothing else has come, by the pipeline's clock; None while
+        nothing is held or under way."""
+        ...
+
+    def collect(self, wait: bool) -> list[Result]:
+        """Return results that are done, oldest first, each with a hold on its lease.
+
+        Args:
+            wait: whether to begin what is held, and to wait for the oldest run.
+        """
         ...
 
     def give_up(self) -> Sequence[Result]:
-        """What it holds, after it failed: each with its hold, and none of them for another try."""
-        ...
-
-
-@runtime_checkable
-class Gathering(Batching, Protocol):
-    """A batching stage that takes several results at once, as :class:`~edgert.runtime.passing.Together`, however many
-    came as one."""
-
-    def room(self) -> int:
-        """How many it takes before it passes something on, at least one."""
+        """Return what is held after a failure, each with its hold. None of it is tried again."""
         ...

@@ -8,9 +8,9 @@ from edgert.clock import REAL
 from edgert.memory import Counts
 from edgert.runtime.json_form import plain
 from edgert.runtime.metrics import LatencyHistogram, Percentiles
-from edgert.runtime.node import Node
 from edgert.runtime.recent import History, Recent, losses_of
 from edgert.runtime.stage import Source, SourceStats
+from edgert.runtime.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Summary:
 
 
 def summarize(
-    nodes: Sequence[Node],
+    tasks: Sequence[Task],
     wall_ns: int,
     counts: Counts,
     peak_rss_bytes: int,
@@ -114,11 +114,11 @@ def summarize(
 
     Without ``recent``, that is the whole run.
     """
-    sources = [node for node in nodes if isinstance(node.work, Source)]
-    ends = [node for node in nodes if not node.outlets]
-    frames_in = sum(node.meter.results_out for node in sources)
-    frames_out = max((node.meter.results_in for node in ends if node not in sources), default=frames_in)
-    stages = {node.name: _stage(node, wall_ns) for node in nodes}
+    sources = [task for task in tasks if isinstance(task.stage, Source)]
+    ends = [task for task in tasks if not task.wiring.outlets]
+    frames_in = sum(task.meter.results_out for task in sources)
+    frames_out = max((task.meter.results_in for task in ends if task not in sources), default=frames_in)
+    stages = {task.name: _stage(task, wall_ns) for task in tasks}
     seconds = wall_ns / 1e9
     return Summary(
         frames_in=frames_in,
@@ -126,13 +126,13 @@ def summarize(
         dropped=sum(stage.dropped for stage in stages.values()),
         seconds=seconds,
         fps=frames_out / seconds if seconds else 0.0,
-        latency_ms=LatencyHistogram().percentiles(*[node.meter.latency for node in ends]),
+        latency_ms=LatencyHistogram().percentiles(*[task.meter.latency for task in ends]),
         stages=stages,
         copies_per_frame=counts.copies / frames_in if frames_in else 0.0,
         bytes_copied_per_frame=counts.bytes_copied / frames_in if frames_in else 0.0,
         allocations=counts.allocations,
         peak_rss_bytes=peak_rss_bytes,
-        recent=recent or History(nodes, REAL, lambda: 0).recent(wall_ns),
+        recent=recent or History(lambda: tasks, REAL, lambda: 0).recent(wall_ns),
         engine=engine,
         budgets=budgets or {},
         frames=frames or {},
@@ -142,12 +142,12 @@ def summarize(
     )
 
 
-def _stage(node: Node, wall_ns: int) -> StageSummary:
-    meter = node.meter
-    channels = [channel.stats() for channel in node.inlet.channels]
+def _stage(task: Task, wall_ns: int) -> StageSummary:
+    meter = task.meter
+    channels = [channel.stats() for channel in task.wiring.inlet.channels]
     percent = 100 / wall_ns if wall_ns else 0.0
     losses = dict[str, dict[str, int]]()
-    for (stream, cause), number in losses_of(node).items():
+    for (stream, cause), number in losses_of(task).items():
         losses.setdefault(stream, {})[cause] = number
     return StageSummary(
         results_in=meter.results_in,
@@ -158,13 +158,13 @@ def _stage(node: Node, wall_ns: int) -> StageSummary:
         wait_out_percent=meter.wait_out_ns * percent,
         busy_ms_per_result=meter.busy_ns / meter.results_in / 1e6 if meter.results_in else 0.0,
         waiting=sum(channel.waiting for channel in channels),
-        source=node.work.stats() if isinstance(node.work, Source) else None,
-        thread=node.runs_in.name if node.runs_in is not None else "",
+        source=task.stage.stats() if isinstance(task.stage, Source) else None,
+        thread=task.execution.carrier.name if task.execution.carrier is not None else "",
         losses=losses,
-        errors=meter.errors,
-        restarts=meter.restarts,
-        failing=node.failing,
-        stuck_s=node.stuck_s,
-        is_open=isinstance(node.work, Source) or node.was_opened,
-        in_call=node.since_ns != 0,
+        errors=meter.status.errors,
+        restarts=meter.status.restarts,
+        failing=task.meter.status.failing,
+        stuck_s=task.meter.status.stuck_s,
+        is_open=isinstance(task.stage, Source) or task.meter.status.was_opened,
+        in_call=task.meter.status.since_ns != 0,
     )

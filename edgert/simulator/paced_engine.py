@@ -12,8 +12,8 @@ from edgert.backend.base import Array
 from edgert.config import InferStage, StageConfig
 from edgert.placement.schedule import Used
 from edgert.placement.segment_engines import Step
-from edgert.runtime import Frame, Node, Result, Source, Stage
-from edgert.runtime.stage import Batching, ServedSource, SourceStats
+from edgert.runtime import AsyncStage, Frame, Result, Source, Stage, Task
+from edgert.runtime.stage import ServedSource, SourceStats
 from edgert.simulator.board_clock import BoardClock
 from edgert.simulator.hardware import TICK_MS
 from edgert.simulator.play import Machine, Platform
@@ -115,19 +115,46 @@ class PacedInference(PacedStage):
 
 
 class PacedBatch(PacedInference):
-    """One that collects results."""
+    """One that collects results: see :class:`edgert.runtime.AsyncStage`."""
+
+    limit = 1
+
+    @property
+    def _batching(self) -> AsyncStage:
+        return cast("AsyncStage", self._stage)
+
+    @property
+    def in_flight(self) -> int:
+        """How many runs are under way."""
+        return self._batching.in_flight
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether something is to be collected at once."""
+        return self._batching.is_ready
+
+    def room(self) -> int:
+        """Return 1: each result takes the stage's own time."""
+        return 1
+
+    def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
+        """Do the stage's own work on a result, and hold it."""
+        for result in results:
+            with self._pacer.takes(self._steps if result.frame.index % self._every == 0 else ()):
+                pass
+        self._ran(partial(self._batching.submit, results, onward))
 
     def due_ns(self) -> int | None:
-        """See :class:`edgert.runtime.stage.Batching`."""
-        return cast("Batching", self._stage).due_ns()
+        """Return when to collect."""
+        return self._batching.due_ns()
 
-    def flush(self, last: bool = False) -> Iterable[Result]:
-        """See :class:`edgert.runtime.stage.Batching`."""
-        return cast("Iterable[Result]", self._ran(partial(cast("Batching", self._stage).flush, last)))
+    def collect(self, wait: bool) -> list[Result]:
+        """Run a batch that is due, while the board's time goes by."""
+        return cast("list[Result]", self._ran(partial(self._batching.collect, wait)))
 
     def give_up(self) -> Sequence[Result]:
-        """See :class:`edgert.runtime.stage.Batching`."""
-        return cast("Batching", self._stage).give_up()
+        """Return what is held."""
+        return self._batching.give_up()
 
 
 class PacedSource:
@@ -233,33 +260,33 @@ class PacedSession:
             return self._session.run(rows)
 
 
-def paced_nodes(
-    nodes: Sequence[Node],
+def paced_tasks(
+    tasks: Sequence[Task],
     stages: Mapping[str, StageConfig],
     own: Mapping[str, Steps],
     rates_hz: Mapping[str, float],
     pacer: Pacer,
 ) -> None:
-    """Make the nodes of a pipeline work by a board's clock.
+    """Make the tasks of a pipeline work by a board's clock.
 
     Args:
-        nodes: connected; none has started.
+        tasks: connected; none has started.
         stages: of its file.
         own: stage → work of a frame in it, beside its model.
         rates_hz: of sources from outside, by their names.
         pacer: with the clock.
     """
-    paced = [node for node in nodes if not isinstance(node.work, ServedSource)]
+    paced = [task for task in tasks if not isinstance(task.stage, ServedSource)]
     pacer.clock.expect(len(paced))
-    for number, node in enumerate(paced):
-        node.inlet.wait_in(pacer.clock.new_queue)
-        name = node.name.partition(":")[0]
-        work, stage, steps = node.work, stages.get(name), own.get(name, ())
+    for number, task in enumerate(paced):
+        task.wiring.inlet.wait_in(pacer.clock.new_queue)
+        name = task.name.partition(":")[0]
+        work, section, steps = task.stage, stages.get(name), own.get(name, ())
         if isinstance(work, Source):
             period_ns = 1e9 / rates_hz[name] if name in rates_hz else None
-            node.work = PacedSource(work, steps, pacer, number, period_ns)
-        elif isinstance(stage, InferStage) and isinstance(work, Infer | InferBatch):
+            task.stage = PacedSource(work, steps, pacer, number, period_ns)
+        elif isinstance(section, InferStage) and isinstance(work, Infer | InferBatch):
             made = PacedBatch if isinstance(work, InferBatch) else PacedInference
-            node.work = made(work, steps, pacer, stage.every, stage.parts is not None)
+            task.stage = made(work, steps, pacer, section.every, section.parts is not None)
         else:  # what shares frames out and brings them in order, too
-            node.work = PacedStage(work, () if isinstance(stage, InferStage) else steps, pacer)
+            task.stage = PacedStage(work, () if isinstance(section, InferStage) else steps, pacer)

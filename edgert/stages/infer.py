@@ -14,7 +14,6 @@ from edgert.config import CropConfig
 from edgert.placement.segment_engines import Chain
 from edgert.policy import Batcher
 from edgert.runtime import Crops, Detections, Frame, Record, Result, Stage
-from edgert.runtime.passing import Together, parts
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry, crop_boxes, upright
 from edgert.stages.decode.decoder import Decoder, of_one_image
@@ -48,7 +47,7 @@ class Inference(Protocol):
 
 
 class PendingRecords(ABC):
-    """Records of one run that are not there yet; of each, what stands in for it until a collector behind waits."""
+    """Records of one run that are not there yet."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Record]: ...
@@ -208,7 +207,7 @@ class VariantInference:
 
 # Running a model on frames of several cameras at once, without one camera waiting for another.
 
-_LOOK_NS = 300_000
+_LOOK_NS, _LONG_NS = 300_000, 3_600_000_000_000
 
 
 class InferBatch(SimpleStage):
@@ -224,6 +223,8 @@ class InferBatch(SimpleStage):
         fills: whether a free engine waits for a full batch as well, as long as frames come.
     """
 
+    limit, in_flight = 1, 0  # runs are waited for
+
     def __init__(
         self,
         name: str,
@@ -234,11 +235,10 @@ class InferBatch(SimpleStage):
         every: int = 1,
         fills: bool = False,
     ) -> None:
-        self.name, self._inference, self._clock, self._every = name, inference, clock, every
+        self.name, self._inference, self._clock = name, inference, clock
         self._batch: Batcher[Result] = Batcher(most, round(wait_s * 1e9), every, fills)
         self._geometries: list[Geometry] = []
-        self._fill_several = getattr(inference, "fill_several", None)
-        self._leaving = deque[tuple[Result, bool]]()  # of the batch that was run: what has not gone on yet
+        self._leaving = deque[tuple[Result, bool]]()  # of the batch that is run, and those that pass without
 
     def interrupt(self) -> None:
         """Ends a run under way, from any thread, where its engine can."""
@@ -247,89 +247,70 @@ class InferBatch(SimpleStage):
     def open(self) -> None:
         self._inference.warm_up()
 
-    def wait_for_flush(self) -> None:
-        """From now on, no time passes by: what is no full batch is run by :meth:`flush` alone."""
+    def hold_until_full(self) -> None:
+        """From now on, no time passes by: what is no full batch is run at the end alone."""
         self._batch.wait = float("inf")
 
-    def room(self) -> int:
-        """See :class:`~edgert.runtime.stage.Gathering`: rows that are left; one where some frames pass without."""
-        return self._batch.most - self._batch.rows if self._every == 1 else 1
+    @property
+    def is_ready(self) -> bool:
+        """Whether a batch is full, or waits no longer, or frames pass without one."""
+        return bool(self._leaving) or self._batch.is_due(self._clock.now_ns(), idle=False)
 
-    def process(self, result: Result) -> Result | Iterable[Result]:
-        """See :class:`~edgert.runtime.Stage`; nothing comes out until a batch is run, or several are."""
-        batch, now_ns, out = self._batch, self._clock.now_ns(), list[Iterable[Result]]()
-        if self._every == 1 and len(parts(result)) == batch.most and not batch.held and self._fill_several:
-            result.frame.lease.retain()
-            batch.hold_all(parts(result), now_ns)
-            self._geometries = self._fill_several([one.frame for one in parts(result)])
-            return self._run()
-        for one in parts(result):
-            frame = one.frame
-            frame.lease.retain()
-            if batch.passes(frame.index):
-                self._leaving.append((one, False))
-                out.append(self._in_order(1, iter(())))
-                continue
-            row = batch.hold(one, frame.index, now_ns)
-            if row is not None:
-                self._geometries.append(self._inference.fill(frame, row))
-            if batch.rows == batch.most:
-                out.append(self._run())
-        if batch.is_due(self._clock.now_ns(), idle=False):
-            out.append(self._run())
-        return chain.from_iterable(out) if len(out) > 1 else out[0] if out else ()
+    def room(self) -> int:
+        """Return how many rows of the batch are left."""
+        return self._batch.most - self._batch.rows
+
+    def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
+        """See :class:`~edgert.runtime.AsyncStage`."""
+        batch, now_ns = self._batch, self._clock.now_ns()
+        for result, kept in zip(results, onward, strict=True):
+            kept.frame.lease.retain()
+            index = result.frame.index
+            if batch.passes(index):
+                self._leaving.append((kept, False))
+            elif (row := batch.hold(kept, index, now_ns)) is not None:
+                self._geometries.append(self._inference.fill(result.frame, row))
+
+    def process(self, result: Result) -> list[Result]:
+        """Run what is held together with one more result, and return all."""
+        self.submit((result,), (result,))
+        return self.collect(wait=True)
 
     def due_ns(self) -> int | None:
-        """See :class:`~edgert.runtime.Batching`; where the batch goes as soon as the engine is free, that is looked at
-        again and again."""
+        """See :class:`~edgert.runtime.AsyncStage`; where the batch goes as soon as the engine is free, that is looked
+        at again and again."""
         batch, now = self._batch, self._clock.now_ns()
         if batch.is_patient or not batch.held:
             due = batch.due(now, idle=False)
-            return None if due is None else round(due)
-        return min(round(batch.due(now, self._inference.idle) or now), now + _LOOK_NS)
+            return now if self._leaving else None if due is None else round(min(due, now + _LONG_NS))
+        return round(min(batch.due(now, self._inference.idle) or now, now + _LOOK_NS))
 
-    def flush(self, last: bool = False) -> Iterable[Result]:
-        """Runs what is held and gives it out, if the engine is free, or it is late, or the end."""
-        idle = not self._batch.is_patient and self._inference.idle
-        return self._run() if self._batch.is_due(self._clock.now_ns(), idle, last) else ()
+    def collect(self, wait: bool) -> list[Result]:
+        """See :class:`~edgert.runtime.AsyncStage`: run the batch if it is due, the engine is free, or it is waited
+        for."""
+        batch = self._batch
+        idle = not batch.is_patient and self._inference.idle
+        if batch.is_due(self._clock.now_ns(), idle, last=wait):
+            records = iter(self._inference.run(*self._geometries))
+            self._geometries = []
+            self._leaving.extend(batch.take())
+        else:
+            records = iter(())
+        out = [one.with_output(self.name, next(records)) if is_wanted else one for one, is_wanted in self._leaving]
+        self._leaving.clear()
+        return out
 
     def close(self) -> None:
-        """Lets go of what was held when a pipeline was broken off."""
+        """Release what was held when a pipeline was broken off."""
         for result in self.give_up():
             result.frame.lease.release()
 
     def give_up(self) -> Sequence[Result]:
-        """See :class:`~edgert.runtime.Batching`."""
+        """See :class:`~edgert.runtime.AsyncStage`."""
         held = [result for result, _ in (*self._leaving, *self._batch.take())]
         self._leaving.clear()
         self._geometries = []
         return held
-
-    def _run(self) -> Iterator[Result]:
-        records = self._inference.run(*self._geometries)
-        self._geometries = []
-        held = self._batch.take()
-        self._leaving.extend(held)
-        if isinstance(records, PendingRecords) and len(held) > 1:
-            return self._together(len(held), records)
-        return self._in_order(len(held), iter(records))
-
-    def _together(self, count: int, records: PendingRecords) -> Iterator[Result]:
-        """One for all, to the collector behind."""
-        held = [self._leaving.popleft() for _ in range(count)]
-        outputs = {self.name: (records, [is_wanted for _, is_wanted in held])}
-        together = Together.of([result for result, _ in held], outputs)
-        yield together
-        together.frame.lease.release()
-
-    def _in_order(self, count: int, records: Iterator[Record]) -> Iterator[Result]:
-        leaving = self._leaving
-        for _ in range(count):
-            result, is_wanted = leaving[0]
-            out = result.with_output(self.name, next(records)) if is_wanted else result
-            leaving.popleft()
-            yield out
-            result.frame.lease.release()
 
 
 # A model cut into segments, each a stage of its own, and stages that stay on one core.

@@ -156,11 +156,11 @@ def inference_us(device: CudaDevice, inference: GpuInference, take: Callable[[],
     """Of one frame."""
     frame = take()
     started = time.perf_counter_ns()
-    (pending,) = inference.submit(inference.fill(frame))
+    pending = inference.submit_batch((inference.fill(frame),))
     submitted = time.perf_counter_ns()
     device.synchronize()
     passed = time.perf_counter_ns()
-    pending.record()
+    pending.records()[0]
     taken = time.perf_counter_ns() - passed + submitted - started
     frame.lease.release()
     return taken / 1e3

@@ -33,8 +33,8 @@ from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import EdgertError
 from edgert.memory.cuda import CudaDevice, open_device
-from edgert.runtime import Node, Result, Runner
-from edgert.runtime.branches import connect
+from edgert.runtime import Result, Runner, Task
+from edgert.runtime.graph import connect
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.live import LiveSource
 from edgert.stages.source.nvdec import missing
@@ -172,9 +172,9 @@ class Run:
 def run(device: CudaDevice, setup: Setup, server: Server, watch: Watch) -> Run:
     """All cameras from their beginning to their end."""
     nodes = [
-        Node(str(number), source(str(number), f"{server.url}/{number}", device)) for number in range(setup.cameras)
+        Task(str(number), source(str(number), f"{server.url}/{number}", device)) for number in range(setup.cameras)
     ]
-    end = Node("watch", watch)
+    end = Task("watch", watch)
     for node in nodes:
         connect(node, end, frozenset({node.name}), 1, "oldest")
     runner = Runner([*nodes, end])
@@ -187,7 +187,7 @@ def run(device: CudaDevice, setup: Setup, server: Server, watch: Watch) -> Run:
     wall_s, after, frames = time.monotonic() - began, thread_seconds(), watch.count() - frames
     runner.wait()
     took = {kind: after[kind] - before[kind] for kind in after}
-    return Run(took, wall_s, frames, *server.report(), sum(channel.dropped for channel in end.inlet.channels))
+    return Run(took, wall_s, frames, *server.report(), sum(channel.dropped for channel in end.wiring.inlet.channels))
 
 
 def measured(device: CudaDevice, setup: Setup) -> Iterator[Figure]:

@@ -28,22 +28,23 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.assemble import FILE_QUEUE, STAGE_QUEUE
 from edgert.assemble.pixels import settle
-from edgert.assemble.threads import share_threads
 from edgert.benchmark.measure import Figure
 from edgert.clock import REAL
 from edgert.config import InputConfig, SourceStage
 from edgert.memory import Counter, Lease
 from edgert.memory.cuda import CudaDevice, Loans, SharedPool, Stream
-from edgert.policy import Reads
-from edgert.runtime import Embedding, Frame, Node, Record, Result, Runner, SourceStats
-from edgert.runtime.branches import Branch, branch_nodes, connect
-from edgert.runtime.in_place import InPlace
+from edgert.policy import Batcher, Reads
+from edgert.runtime import Embedding, Execution, Frame, Record, Result, Runner, SourceStats, Task
+from edgert.runtime.branches import Branch, branch_tasks
+from edgert.runtime.call_loop import CallLoop
+from edgert.runtime.graph import connect
+from edgert.runtime.inline_loop import share_threads
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, plain
-from edgert.stages.gpu.infer_gpu import SLOTS, Collect, GpuInference, InferenceSlot, Submitting
+from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
+from edgert.stages.gpu.infer_stage import GpuInfer
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
-from edgert.stages.infer import Infer, InferBatch
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.planes import device_planes
@@ -240,16 +241,16 @@ def inference_of(device: CudaDevice, rows: int, beside: bool = True) -> GpuInfer
     reading = device.stream() if beside else None
     slots = [InferenceSlot(one, GpuPreprocessor(config, target, 256, kernels), ReadyReader(), reading or one.stream)
              for one in sessions]  # fmt: skip
-    return GpuInference(slots, Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1)))
+    return Feeding(slots, Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1)))
 
 
-class Feed(Submitting):
+class Feeding(GpuInference):
     """Has something to do where the stand-in says so."""
 
     @property
     def idle(self) -> bool:
-        """See :class:`Submitting`."""
-        return not cast("IdleGpu", self._inference.device.driver).is_busy and super().idle
+        """See :class:`GpuInference`."""
+        return not cast("IdleGpu", self.device.driver).is_busy and super().idle
 
 
 class Film:
@@ -328,8 +329,8 @@ def mapped(device: CudaDevice, rows: int) -> tuple[float, float]:
     source = ApiSource("cam", SourceStage(source="api"), device.counter, REAL)
     source.read_by(device)
     inference, nodes = linked(device, rows, source)
-    in_place = InPlace(nodes, REAL, stop, (), [node for node in nodes if isinstance(node.work, Collect)])
-    in_place.open()
+    loop = CallLoop(nodes, REAL, stop, ())
+    loop.open()
     lent = list[Result]()
 
     def take(results: list[Result]) -> None:
@@ -342,22 +343,22 @@ def mapped(device: CudaDevice, rows: int) -> tuple[float, float]:
     for _ in range(COUNT // rows):
         buffer = source.buffer((WIDTH, HEIGHT), format="nv12", batch=rows if rows > 1 else None)
         images = source.images(buffer)
-        take(in_place.run([(partial(source.take, buffer, images, stop), len(images))], SLOTS - 1))
-    take(in_place.run(()))
+        take(loop.run([(partial(source.take, buffer, images, stop), len(images))], leaves=True))
+    take(loop.run(()))
     take([])
-    in_place.close()
+    loop.close()
     inference.close()
     return marks.per_frame
 
 
-def linked(device: CudaDevice, rows: int, work: Film | ApiSource) -> tuple[GpuInference, list[Node]]:
+def linked(device: CudaDevice, rows: int, work: Film | ApiSource) -> tuple[GpuInference, list[Task]]:
     """A source before a model on the GPU, and its nodes."""
     inference, names = inference_of(device, rows, beside=not work.live), frozenset({"cam"})
     inference.is_patient = work.live  # as where a pipeline is assembled
-    feed = Feed(inference)
-    first = InferBatch("find", feed, rows, WAIT_S, REAL, fills=True) if rows > 1 else Infer("find", feed)
-    source = Node("cam", work, reads="nothing")
-    chain = branch_nodes("find", [Branch((first, Collect("find")), reads="anywhere", context=device)], names, 1)
+    batcher = Batcher[Result](rows, round(WAIT_S * 1e9), fills=True) if rows > 1 else None
+    first = GpuInfer("find", [inference], batcher=batcher)
+    source = Task("cam", work, execution=Execution(reads="nothing"))
+    chain = branch_tasks("find", [Branch((first,), reads="anywhere")], names, 1)
     connect(source, chain[0], names, 1 if work.live else max(FILE_QUEUE, 2 * rows), "oldest" if work.live else "never")
     return inference, [source, *chain]
 
@@ -369,7 +370,7 @@ def running(
     """A pipeline from a source through a model on the GPU to a callback, or to a sink that looks at no pixels; it has
     started."""
     inference, nodes = linked(device, rows, work)
-    end = Node("end", CallbackSink("end", marks.take), reads=reads)
+    end = Task("end", CallbackSink("end", marks.take), execution=Execution(reads=reads))
     connect(nodes[-1], end, frozenset({"cam"}), STAGE_QUEUE, "never")
     nodes = [*nodes, end]
     settle(nodes)

@@ -10,14 +10,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from edgert.clock import REAL
 from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice, SharedPool
-from edgert.runtime import Frame, Node, Result, Runner, SourceStats
-from edgert.runtime.branches import Branch, branch_nodes, connect
-from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
+from edgert.policy import Batcher
+from edgert.runtime import Frame, Result, Runner, SourceStats, Task
+from edgert.runtime.branches import Branch, branch_tasks
+from edgert.runtime.graph import connect
+from edgert.stages.gpu.infer_gpu import GpuInference
+from edgert.stages.gpu.infer_stage import GpuInfer
 from edgert.stages.gpu.upload import Staging
-from edgert.stages.infer import Infer, InferBatch
 
 WIDTH, HEIGHT = 1920, 1080
 WAIT_S = 0.005
@@ -164,16 +165,15 @@ class Run:
 def run(inference: GpuInference, counter: Counter, cameras: Sequence[Camera], count: int, batch: int = 1) -> Run:
     """Runs ``cameras`` of ``count`` frames each through the inference slot."""
     names = frozenset(camera.name for camera in cameras)
-    feed = Submitting(inference)
     fills = not any(camera.live for camera in cameras)
-    first = InferBatch("find", feed, batch, WAIT_S, REAL, fills=fills) if batch > 1 else Infer("find", feed)
-    chain = branch_nodes("find", [Branch((first, Collect("find")))], names, batch)
+    batcher = Batcher[Result](batch, round(WAIT_S * 1e9), fills=fills) if batch > 1 else None
+    chain = branch_tasks("find", [Branch((GpuInfer("find", [inference], batcher=batcher),))], names, batch)
     sink = Sink()
-    nodes = [Node(camera.name, camera) for camera in cameras]
+    nodes = [Task(camera.name, camera) for camera in cameras]
     for node in nodes:
-        live = node.work.live  # type: ignore[union-attr]
+        live = node.stage.live  # type: ignore[union-attr]
         connect(node, chain[0], frozenset({node.name}), 1 if live else 4, "oldest" if live else "never")
-    end = Node("sink", sink)
+    end = Task("sink", sink)
     connect(chain[-1], end, names, 2, "never")
     inference.warm_up()
     before = counter.read()

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgert import Pipeline
 from edgert.errors import BuildError, StageError
 from edgert.graph import to_bytes
-from edgert.runtime import Frame, Node, Result, Runner
+from edgert.runtime import Frame, Result, Runner, Task
 from tests.helpers.models import make
 from tests.helpers.stages import Does, Numbers, chain, link
 from tests.helpers.waiting import wait_until
@@ -182,7 +182,7 @@ def one_round(kind: str, release: threading.Event, wait_s: float, about: str) ->
     else:
         source = Hanging(count=None)
     nodes = chain(source, middle, end)
-    nodes.append(Node("other", other))
+    nodes.append(Task("other", other))
     link(nodes[0], nodes[-1], drop="oldest")
     runner = Runner(nodes)
     runner.start()

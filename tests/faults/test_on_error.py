@@ -94,7 +94,7 @@ def test_a_pipeline_that_ended_by_an_error_is_freed_at_once(how: str, tmp_path: 
     def fails() -> weakref.ref[Any]:
         with contextlib.suppress(StageError), Pipeline(tmp_path / "p.yaml") as pipeline:
             seen.append(weakref.ref(pipeline))
-            stages.append(weakref.ref(pipeline._assembly.node("bad").work))
+            stages.append(weakref.ref(pipeline._assembly.task("bad").stage))
             if how == "started":
                 pipeline.run()
             pipeline(np.zeros((48, 64, 3), np.uint8))

@@ -202,7 +202,7 @@ def run(
             if len(geometries) == ROWS:
                 with rig.device:
                     rig.sessions[rig.inference._turn].stream.raw.run()
-                rig.inference.submit(*geometries)
+                rig.inference.submit_batch(geometries)
                 geometries.clear()
             camera = cameras[0]
             if taken == total:

@@ -26,7 +26,6 @@ from edgert.memory import Counter
 from edgert.memory.cuda import Block, CudaDevice
 from edgert.pipeline import pipeline_in
 from edgert.runtime import Frame, Result
-from edgert.runtime.passing import parts
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.sink.results import NullSink
 from tests.helpers import nvmm_camera
@@ -73,7 +72,7 @@ def run(
     compiler = SimpleNamespace(compile=lambda *_: b"")
     vars(gpu_models)["Kernels"] = lambda *_: Kernels(device, None, lambda: cast("Any", compiler))
     if waits_for_sink:
-        vars(pixels)["let_go"] = lambda nodes: None
+        vars(pixels)["release_pixels"] = lambda tasks: None
     with tempfile.TemporaryDirectory() as folder:
         drop = "oldest" if slow else "never"
         batch = "" if looks else f", batch: {{max: {nvmm_camera.ROWS}, wait: 60s}}"
@@ -82,7 +81,7 @@ def run(
         text = TEXT.format(model=MODEL, source=nvmm_camera.SOURCE, drop=drop, batch=batch, own=own, last=last)
         path = small_pipeline(Path(folder), text, ("n", 3, 16, 16), photos=0)
         pipeline = pipeline_in(Environment(engines=Engines(device)), path)
-    source: Any = pipeline._assembly.node("cam").work
+    source: Any = pipeline._assembly.task("cam").stage
     engine = cast("GpuEngine", pipeline._assembly.engines["parts"])
     nvmm_camera.watched(engine.sessions, waits_for_engine)
     gpu.paused = True
@@ -98,7 +97,7 @@ def run(
 
     def given(stop: threading.Event) -> Iterator[Frame]:
         nonlocal taken, gaps, has_ended
-        wait_until(lambda: pipeline._assembly.node("find:0").was_opened)  # the first frames would be dropped
+        wait_until(lambda: pipeline._assembly.task("find").meter.status.was_opened)  # the first frames would be dropped
         for frame in give(stop):
             starter.join()
             gaps, taken = frame.index - taken, taken + 1
@@ -114,7 +113,7 @@ def run(
 
     def take(self: NullSink, result: Result) -> None:
         nonlocal sunk
-        sunk, until = sunk + len(parts(result)), taken + slow
+        sunk, until = sunk + 1, taken + slow
         with came:
             came.wait_for(lambda: taken >= until or has_ended)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 
 from edgert.memory import Counter, Pool, lend
 from edgert.policy import Drop
-from edgert.runtime import Frame, Node, Result, SourceStats
-from edgert.runtime.branches import connect
+from edgert.runtime import Frame, Result, SourceStats, Task
+from edgert.runtime.graph import connect
 
 
 def frame(index: int, stream: str = "cam", timestamp_ns: int = 0) -> Frame:
@@ -104,18 +105,71 @@ class Does:
         return [index for _, index in self.seen]
 
 
+@dataclass
+class Later(Does):
+    """A stage whose runs are done when they are waited for, or all at once where ``is_free``.
+
+    Attributes:
+        order: what it did, in order: ``submit`` and ``collect`` with the frame's number.
+        most: the most runs that were ever under way.
+    """
+
+    limit: int = 3
+    is_free: bool = False
+    order: list[str] = field(default_factory=list)
+    runs: list[Result] = field(default_factory=list)
+    most: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.runs)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_free and bool(self.runs)
+
+    def room(self) -> int:
+        return 1
+
+    def due_ns(self) -> int | None:
+        return time.monotonic_ns() + 200_000 if self.runs else None
+
+    def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
+        for result, kept in zip(results, onward, strict=True):
+            self.order.append(f"submit{result.frame.index}")
+            made = self.process(result)
+            assert isinstance(made, Result)
+            kept.frame.lease.retain()
+            self.runs.append(replace(kept, outputs=made.outputs))
+            self.most = max(self.most, len(self.runs))
+
+    def collect(self, wait: bool) -> list[Result]:
+        out = [self.runs.pop(0)] if self.runs and (wait or self.is_free) else []
+        self.order += [f"collect{one.frame.index}" for one in out]
+        return out
+
+    def give_up(self) -> Sequence[Result]:
+        held, self.runs = self.runs, []
+        return held
+
+    def close(self) -> None:
+        for one in self.give_up():
+            one.frame.lease.release()
+        super().close()
+
+
 def tag(name: str) -> Does:
     """A stage that adds the frame's index under its name."""
     return Does(lambda result: result.with_output(name, result.frame.index))
 
 
-def link(producer: Node, consumer: Node, *streams: str, capacity: int = 2, drop: Drop = "never") -> None:
+def link(producer: Task, consumer: Task, *streams: str, capacity: int = 2, drop: Drop = "never") -> None:
     connect(producer, consumer, frozenset(streams or {"cam"}), capacity, drop)
 
 
-def chain(*works: Any, capacity: int = 2, drop: Drop = "never") -> list[Node]:
+def chain(*works: Any, capacity: int = 2, drop: Drop = "never") -> list[Task]:
     """Nodes one after another, named by their place."""
-    nodes = [Node(str(n), work) for n, work in enumerate(works)]
+    nodes = [Task(str(n), work) for n, work in enumerate(works)]
     for before, after in pairwise(nodes):
         link(before, after, works[0].name, capacity=capacity, drop=drop)
     return nodes

@@ -122,11 +122,10 @@ def test_the_copies_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with Rig(tmp_path, monkeypatch, stages).pipeline(callbacks={"find": print}) as pipeline:
         why = "'paint' draws on them and your own code sees them behind 'find'"
         assert pipeline.summary().frames == {"cam": f"on the GPU, and a copy on the host, since {why}"}
-        reads = {node.name: node.reads for node in pipeline._assembly.nodes}
+        reads = {node.name: node.execution.reads for node in pipeline._assembly.tasks}
     assert reads == {
         "cam": "nothing",
-        "find:0": "anywhere",
-        "find": "nothing",
+        "find": "anywhere",
         "paint": "host",
         "files": "drawn",
         "callback of find": "host",
@@ -291,7 +290,7 @@ def test_listeners_get_frames_on_any_stage_while_they_listen(tmp_path: Path, mon
             for _, result in zip(range(20), results, strict=False):
                 assert result.frame.is_on_gpu and result.frame.lease.alive
                 assert (result.frame.to_host().planes[0] == result.frame.index).all()
-        assert [node.lets_go for node in pipeline._assembly.nodes if node.name == "same"] == [True]
+        assert [node.wiring.releases_pixels for node in pipeline._assembly.tasks if node.name == "same"] == [True]
         late = [result.frame.index for result in pipeline.results("same", timeout=10) if has_pixels(result.frame)]
         assert late == list(range(late[0], 60))
     assert lines() == list(range(60)) and rig.camera.lent == 0
@@ -362,7 +361,7 @@ def test_models_that_look_at_crops_behind_each_other_are_run_together(
 ) -> None:
     rig = Rig(tmp_path, monkeypatch, CHAIN, count=12)
     with rig.pipeline() as pipeline:
-        works = {node.name: type(node.work).__name__ for node in pipeline._assembly.nodes}
+        works = {node.name: type(node.stage).__name__ for node in pipeline._assembly.tasks}
         pipeline.run()
         stages = pipeline.summary().stages
     assert (works["one"], works["two"]) == ("InferCropsTogether", "Looked")
@@ -391,7 +390,7 @@ def test_models_that_look_at_crops_beside_each_other_are_run_together_and_keep_t
     ]
     rig = Rig(tmp_path, monkeypatch, SIBLINGS + "".join(ends), count=12)
     with rig.pipeline() as pipeline:
-        works = {node.name: type(node.work).__name__ for node in pipeline._assembly.nodes}
+        works = {node.name: type(node.stage).__name__ for node in pipeline._assembly.tasks}
         pipeline.run()
         stages = pipeline.summary().stages
     assert works["one:0"] == "InferCropsTogether"
@@ -409,7 +408,7 @@ def test_siblings_that_drop_frames_otherwise_run_by_themselves(tmp_path: Path, m
     text = SIBLINGS.replace("two: {infer: parts,", "two: {infer: parts, drop: oldest,")
     rig = Rig(tmp_path, monkeypatch, text + "  out: {sink: jsonl, from: [three, two], path: out.jsonl}\n", count=4)
     with rig.pipeline() as pipeline:
-        works = {node.name: type(node.work).__name__ for node in pipeline._assembly.nodes}
+        works = {node.name: type(node.stage).__name__ for node in pipeline._assembly.tasks}
         pipeline.run()
     assert works["one"] == works["two"] == "InferCropsTogether" and "one:0" not in works
 

@@ -72,7 +72,7 @@ def test_asking_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
     with edgert.Pipeline(write(tmp_path, SCENE.format(limit=100_000))) as pipeline:
         for _ in range(5):
             next(pipeline.results("find", timeout=20))
-        assert len(pipeline._assembly.node("find").outlets) == 0
+        assert len(pipeline._assembly.task("find").wiring.outlets) == 0
 
 
 @pytest.mark.timing
@@ -192,7 +192,7 @@ def without_collector() -> Iterator[None]:
 def parts_of(pipeline: edgert.Pipeline) -> dict[str, weakref.ref[Any]]:
     """What a pipeline is made of that holds memory."""
     assembly = pipeline._assembly
-    works = {node.name: node.work for node in assembly.nodes}
+    works = {node.name: node.stage for node in assembly.tasks}
     return {name: weakref.ref(part) for name, part in ({"pipeline": pipeline} | works | dict(assembly.engines)).items()}
 
 

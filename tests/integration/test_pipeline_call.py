@@ -102,7 +102,7 @@ def test_frames_of_one_call_are_one_batch(tmp_path: Path, images: list[Any]) -> 
     path = small_pipeline(tmp_path, text, ("n", 3, 16, 16), photos=0)
     with edgert.Pipeline(path) as pipeline:
         runs: list[int] = []
-        inference = pipeline._assembly.node("find").work._inference  # type: ignore[union-attr]
+        inference = pipeline._assembly.task("find").stage._inference  # type: ignore[union-attr]
         run = inference.run
         inference.run = lambda *rows: runs.append(len(rows)) or run(*rows)
         together = pipeline.call_batch(images[:6])
@@ -201,7 +201,7 @@ def test_budgets_are_kept_and_watched(tmp_path: Path, images: list[Any]) -> None
     with edgert.Pipeline(write(tmp_path, top=top)) as pipeline:
         pipeline(images[0])
         assert any(thread.name == "edgert:governor" for thread in threading.enumerate())
-        limiter = pipeline._assembly.node("belt").limiter
+        limiter = pipeline._assembly.task("belt").execution.limiter
         assert limiter is not None
         limiter.share, limiter._learned = 0.0, 100  # as if the budget left no room, after some frames
         threading.Timer(0.3, pipeline.stop).start()
@@ -446,7 +446,7 @@ def test_a_called_pipeline_is_gone_at_once(tmp_path: Path, images: list[Any]) ->
     more = "  again: {infer: parts, from: track, crop: {limit: 2}}\n  page: {sink: http, from: again, port: 0}\n"
     with no_collector():
         pipeline = edgert.Pipeline(write(tmp_path, TRACKED + more))
-        works: dict[str, Any] = {node.name: node.work for node in pipeline._assembly.nodes}
+        works: dict[str, Any] = {node.name: node.stage for node in pipeline._assembly.tasks}
         parts = {name: weakref.ref(part) for name, part in {**works, "pipeline": pipeline}.items()}
         parts |= {name: weakref.ref(engine) for name, engine in pipeline._assembly.engines.items()}
         del works
@@ -528,7 +528,7 @@ def test_map_fills_batches_and_runs_the_last_one_as_it_is(tmp_path: Path, images
     with edgert.Pipeline(path) as pipeline:
         alone = [pipeline(image).outputs["find"].vector for image in images[:6]]
         runs: list[int] = []
-        inference = pipeline._assembly.node("find").work._inference  # type: ignore[union-attr]
+        inference = pipeline._assembly.task("find").stage._inference  # type: ignore[union-attr]
         run = inference.run
         inference.run = lambda *rows: runs.append(len(rows)) or run(*rows)
         found = list(pipeline.map(image for image in images[:6]))

@@ -11,13 +11,13 @@ import pytest
 
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counts
-from edgert.runtime import Node, Result, Runner, summarize
+from edgert.runtime import Result, Runner, Task, summarize
 from tests.helpers.stages import Does, Numbers, chain, link, tag
 
 LIMIT_S = 20.0
 
 
-def run(*nodes: Node) -> Runner:
+def run(*nodes: Task) -> Runner:
     """Runs to the end, whatever comes of it."""
     runner = Runner(nodes)
     runner.start()
@@ -59,13 +59,13 @@ def test_a_source_that_ends_at_once() -> None:
 
 def test_a_source_alone() -> None:
     source = Numbers(count=5)
-    run(Node("cam", source)).raise_error()
+    run(Task("cam", source)).raise_error()
     assert source.given == 5 and source.is_full()
 
 
 def test_branches_see_the_same_frames_and_meet_again() -> None:
     source, sink = Numbers(count=100), Does()
-    nodes = [Node("cam", source), Node("left", tag("left")), Node("right", tag("right")), Node("sink", sink)]
+    nodes = [Task("cam", source), Task("left", tag("left")), Task("right", tag("right")), Task("sink", sink)]
     outputs: list[dict[str, int]] = []
     sink.function = lambda result: outputs.append(dict(result.outputs))  # type: ignore[func-returns-value]
     for middle in nodes[1:3]:
@@ -80,8 +80,8 @@ def test_branches_see_the_same_frames_and_meet_again() -> None:
 @pytest.mark.parametrize("passes", [lambda index: index % 3 == 0, lambda index: False])
 def test_a_join_beside_a_filter_gives_up_what_the_filter_took(passes: Callable[[int], bool]) -> None:
     source, sink = Numbers(count=500, size=200), Does()
-    nodes = [Node("cam", source), Node("all", tag("all")), Node("some", Does()), Node("sink", sink)]
-    nodes[2].work.function = lambda result: result if passes(result.frame.index) else None  # type: ignore[union-attr]
+    nodes = [Task("cam", source), Task("all", tag("all")), Task("some", Does()), Task("sink", sink)]
+    nodes[2].stage.function = lambda result: result if passes(result.frame.index) else None  # type: ignore[union-attr]
     for middle in nodes[1:3]:
         link(nodes[0], middle)
         link(middle, nodes[3])
@@ -94,7 +94,7 @@ def test_a_join_beside_a_filter_gives_up_what_the_filter_took(passes: Callable[[
 def test_a_filter_that_lets_nothing_pass_does_not_starve_the_source() -> None:
     """The join waits for frames that never come, out of a pool that is smaller than the stream is long."""
     source, sink = Numbers(count=300, size=60), Does()
-    nodes = [Node("cam", source), Node("all", Does()), Node("none", Does(lambda result: None)), Node("sink", sink)]
+    nodes = [Task("cam", source), Task("all", Does()), Task("none", Does(lambda result: None)), Task("sink", sink)]
     for middle in nodes[1:3]:
         link(nodes[0], middle, capacity=1)
         link(middle, nodes[3], capacity=1)
@@ -105,7 +105,7 @@ def test_a_filter_that_lets_nothing_pass_does_not_starve_the_source() -> None:
 def test_several_sources_into_one_stage_keep_their_own_order() -> None:
     sources = [Numbers(name=name, count=80) for name in ("north", "south")]
     sink = Does()
-    nodes = [*(Node(source.name, source) for source in sources), Node("sink", sink)]
+    nodes = [*(Task(source.name, source) for source in sources), Task("sink", sink)]
     for node, source in zip(nodes, sources, strict=False):
         link(node, nodes[-1], source.name)
     run(*nodes).raise_error()
@@ -204,7 +204,7 @@ def test_the_first_of_two_errors_wins() -> None:
 
     source, left, right = Numbers(count=None), Does(early), Does(late)
     left.closing = second_may_fail.set
-    nodes = [Node("cam", source), Node("left", left), Node("right", right)]
+    nodes = [Task("cam", source), Task("left", left), Task("right", right)]
     for node in nodes[1:]:
         link(nodes[0], node)
     with pytest.raises(StageError, match="first"):
@@ -327,14 +327,14 @@ def test_a_slow_branch_drops_what_it_must_and_leases_come_back(drop: str) -> Non
         go_on.wait(LIMIT_S)
 
     slow, fast = Does(first_waits), Does()
-    nodes = [Node("cam", source), Node("slow", slow), Node("fast", fast)]
+    nodes = [Task("cam", source), Task("slow", slow), Task("fast", fast)]
     link(nodes[0], nodes[1], capacity=2, drop=drop)  # type: ignore[arg-type]
     link(nodes[0], nodes[2])
     fast.closing = go_on.set
     runner = run(*nodes)
     runner.raise_error()
     assert fast.indices == list(range(50))
-    stats = nodes[1].inlet.channels[0].stats()
+    stats = nodes[1].wiring.inlet.channels[0].stats()
     assert stats.put == 50 and stats.dropped == 50 - len(slow.seen) >= 40
     assert slow.indices == sorted(slow.indices)
     if drop == "oldest":
@@ -348,17 +348,17 @@ def test_a_listener_may_join_while_the_producer_runs_and_leave_again() -> None:
     runner = Runner(nodes)
     runner.start()
     for _ in range(5):
-        tap = Node("tap", Does())
+        tap = Task("tap", Does())
         link(nodes[0], tap, capacity=1)
         indices = []
         for _ in range(4):
-            item = tap.inlet.get(LIMIT_S)
+            item = tap.wiring.inlet.get(LIMIT_S)
             assert item is not None
             indices.append(item[1].frame.index)
             item[1].frame.lease.release()
             del item
         assert indices == list(range(indices[0], indices[0] + 4))
-        tap.inlet.abandon()
+        tap.wiring.inlet.abandon()
     runner.shut_down()
     assert source.is_full()
 

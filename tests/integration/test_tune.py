@@ -117,7 +117,7 @@ def test_a_tuned_bundle_runs_as_it_says(tmp_path: Path) -> None:
             pipeline.submit(np.zeros((24, 24, 3), np.uint8))
             pipeline.finish()
             pipeline.run()
-            nodes = [node.name for node in pipeline._assembly.nodes]
+            nodes = [node.name for node in pipeline._assembly.tasks]
         assert len([name for name in nodes if name.startswith("find")]) >= 2
 
 

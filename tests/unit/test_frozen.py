@@ -8,7 +8,6 @@ import pytest
 
 from edgert.frozen import made_quickly
 from edgert.runtime import Frame, Result
-from edgert.runtime.passing import Together
 from edgert.stages.source.timeline import Image
 
 
@@ -74,6 +73,6 @@ def test_it_is_a_dataclass_as_any() -> None:
     assert [*inspect.signature(Point).parameters] == ["x", "y", "tags"]
 
 
-@pytest.mark.parametrize("kind", [Frame, Result, Together, Image])
+@pytest.mark.parametrize("kind", [Frame, Result, Image])
 def test_what_comes_with_every_frame_is_made_so(kind: type) -> None:
     assert "open_class" in kind.__init__.__globals__  # type: ignore[misc]

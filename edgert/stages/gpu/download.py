@@ -11,7 +11,6 @@ from edgert.memory import SETTLED, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, Event, Stream, StreamLease
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8, full_frame, origin_of, with_planes
-from edgert.runtime.passing import Together
 from edgert.stages.gpu.upload import shared_supply
 
 
@@ -32,10 +31,6 @@ class Downloader:
         Raises:
             DeviceError: the GPU's work failed, or there is too little memory.
         """
-        if isinstance(result, Together):
-            if not any(one.frame.is_on_gpu or isinstance(one.image, DeviceView) for one in result.results):
-                return result
-            return Together.of([self.take(one) for one in result.results], result.outputs)
         result, frame = self.with_image(result), result.frame
         if frame.is_on_gpu:
             result = replace(result, frame=self._copied(frame))

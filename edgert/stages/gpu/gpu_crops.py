@@ -4,7 +4,7 @@ to the tensors of all models whose inputs are of one format."""
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -302,6 +302,8 @@ class Looked(SimpleStage):
     Args:
         others: stages whose models were run with it, too, and whose records are not to go on here.
     """
+
+    effort: ClassVar[str] = "none"
 
     def __init__(self, name: str, others: frozenset[str] = frozenset()) -> None:
         self.name, self._others = name, others

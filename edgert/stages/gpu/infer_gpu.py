@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from edgert.backend.gpu import GpuSession
 from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import Event, Graph, SharedLease, Stream
 from edgert.policy import run_sizes
-from edgert.runtime import Frame, Record, Result
-from edgert.runtime.passing import Together
-from edgert.stages.context import SimpleStage
+from edgert.runtime import Frame, Record
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Ready, hold
 from edgert.stages.gpu.upload import Uploader, is_shared
@@ -258,8 +256,13 @@ class Batch(PendingRecords):
         """Whether somebody has waited for its records."""
         return bool(self._records)
 
-    def __iter__(self) -> Iterator[Pending]:
-        return (Pending(self, row) for row in range(len(self.geometries)))
+    @property
+    def is_done(self) -> bool:
+        """Whether the GPU has done its work, of which the slot has no more by then. Does not wait."""
+        return bool(self._records) or self.slot.idle
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records())
 
     def records(self) -> list[Record]:
         """One per frame; waits for the GPU the first time. Raises DeviceError when its work failed."""
@@ -267,17 +270,6 @@ class Batch(PendingRecords):
             if not self._records:
                 self._records = self.slot.read(self.geometries)
         return self._records
-
-
-class Pending(NamedTuple):
-    """What stands in for a record while the GPU makes it."""
-
-    batch: Batch
-    row: int
-
-    def record(self) -> Record:
-        """The record; waits for the GPU. Raises DeviceError when its work failed."""
-        return self.batch.records()[self.row]
 
 
 class Refining(Protocol):
@@ -304,12 +296,10 @@ class GpuInference:
     Attributes:
         preprocessor: of one of the slots, which are alike.
         is_patient: whether :meth:`run`, too, sleeps while it waits: beside cameras.
-        sleeps: whether one sleeps who waits for what :class:`Submitting` submits; not where nobody else is to work.
         device: that has the slots.
     """
 
     is_patient = False
-    sleeps = True
 
     def __init__(
         self,
@@ -410,12 +400,8 @@ class GpuInference:
             writer = stream if isinstance(stream, Stream) else None  # of another library's memory it is not known
         return frame, writer
 
-    def submit(self, *geometries: Geometry) -> list[Pending]:
-        """Puts the rows that were filled on the stream, from image to outputs. Does not wait."""
-        return list(self.submit_batch(geometries))
-
     def submit_batch(self, geometries: Sequence[Geometry], *, patient: bool = True) -> Batch:
-        """Like :meth:`submit`; all records as one.
+        """Put the rows that were filled on the stream, from image to outputs; return their records to be. Do not wait.
 
         Args:
             patient: whoever waits for them sleeps, and is a little late; see :meth:`how`.
@@ -446,7 +432,7 @@ class GpuInference:
         return batch
 
     def run(self, *geometries: Geometry) -> list[Record]:
-        """Like :meth:`submit`, and waits for the records."""
+        """Do the same, and wait for the records."""
         return self.submit_batch(geometries, patient=self.is_patient).records()
 
     def close(self) -> None:
@@ -464,38 +450,16 @@ class GpuInference:
 
 
 class Submitting:
-    """Inference whose records are still pending: what :class:`~edgert.stages.infer.Infer` runs before a collector.
+    """Inference whose records are still pending when it returns: for several runs of a frame, as of its crops."""
 
-    Args:
-        itself: whether who submits waits, too, as for crops, after all of a frame were submitted.
-    """
-
-    def __init__(self, inference: GpuInference, itself: bool = False) -> None:
-        self._inference, self._itself = inference, itself
+    def __init__(self, inference: GpuInference) -> None:
+        self._inference = inference
         self.rows, self.warm_up, self.fill = inference.rows, inference.warm_up, inference.fill  # what stays the same
-        self.fill_several = inference.fill_several
 
     @property
     def idle(self) -> bool:
         return self._inference.idle
 
     def run(self, *geometries: Geometry) -> Batch:
-        patient = self._inference.is_patient if self._itself else self._inference.sleeps
-        return self._inference.submit_batch(geometries, patient=patient)
-
-
-class Collect(SimpleStage):
-    """The stage behind: puts records in the place of what is pending, in order."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def process(self, result: Result) -> Result | list[Result]:
-        """Waits for the GPU; frames that the model left out pass."""
-        if isinstance(result, Together):
-            batch, wanted = result.outputs[self.name]
-            records = iter(batch.records())
-            pairs = zip(result.results, wanted, strict=True)
-            return [one.with_output(self.name, next(records)) if is_wanted else one for one, is_wanted in pairs]
-        pending = result.outputs.get(self.name)
-        return result.with_output(self.name, pending.record()) if isinstance(pending, Pending) else result
+        """Submit the rows that were filled; see :meth:`GpuInference.submit_batch`."""
+        return self._inference.submit_batch(geometries, patient=self._inference.is_patient)

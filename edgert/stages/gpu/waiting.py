@@ -1,4 +1,4 @@
-"""Two ways in which a thread waits for runs of a model on a GPU, one after the other.
+"""When runs of a model on a GPU are looked at, and two ways in which a thread waits for one.
 
 :class:`PollingWait` sleeps for about as long as such a run usually takes and then looks: soon, and with little of the
 processor. :class:`BlockingWait` sleeps until the driver wakes it, by an interrupt that a thread of the driver handles.
@@ -27,6 +27,35 @@ _SHRINKS = 8
 """A sleep that was too long shortens the next by this part of it."""
 
 
+class RunTimes:
+    """How long runs take until the first look at them, by their rows, learned from those before.
+
+    A first look that was too early makes the next later by a quarter of what was missing. It no more than doubles: a
+    stall, as of a machine that was suspended, is no reason to sleep through the runs that follow.
+    """
+
+    def __init__(self) -> None:
+        self._first_ns: dict[int, int] = {}
+
+    def first_ns(self, rows: int) -> int:
+        """Return how long after a run of so many rows began to look at it first."""
+        return self._first_ns.get(rows, 0)
+
+    def next_ns(self, waited_ns: int) -> int:
+        """Return how long to wait for the next look, after so long."""
+        return max(waited_ns // _LATE_PART, _LEAST_NS)
+
+    def was_done(self, rows: int) -> None:
+        """Note that a run was done at the first look."""
+        first_ns = self.first_ns(rows)
+        self._first_ns[rows] = first_ns - first_ns // _SHRINKS
+
+    def took(self, rows: int, least_ns: int) -> None:
+        """Note that a run was not done at the first look, nor after ``least_ns``."""
+        first_ns, best_ns = self.first_ns(rows), max(least_ns - _EARLY_NS, 0)
+        self._first_ns[rows] = first_ns + min((best_ns - first_ns) // 4, max(first_ns, _EARLY_NS))
+
+
 class Waiting(ABC):
     """One way to wait. ``event`` is recorded behind each run."""
 
@@ -48,9 +77,6 @@ class BlockingWait(Waiting):
 class PollingWait(Waiting):
     """Sleeps, by the clock, for about as long as the last waits for as many rows took, and then looks.
 
-    A sleep that was too short lengthens the next by a quarter of what was missing. It no more than doubles: a stall, as
-    of a machine that was suspended, is no reason to sleep through the runs that follow.
-
     Args:
         now_ns, sleep: the clock's.
     """
@@ -62,20 +88,17 @@ class PollingWait(Waiting):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(event)
-        self._now_ns, self._sleep = now_ns, sleep
-        self._first_ns: dict[int, int] = {}
-        """Rows → the next wait's first sleep, where it is worth one."""
+        self._now_ns, self._sleep, self._times = now_ns, sleep, RunTimes()
 
     def wait(self, rows: int = 1) -> None:
-        first_ns, slept_ns = self._first_ns.get(rows, 0), 0
+        first_ns, slept_ns = self._times.first_ns(rows), 0
         if first_ns > _EARLY_NS:
             slept_ns = first_ns
             self._sleep(slept_ns / 1e9)
             if self.event.passed():
-                self._first_ns[rows] = first_ns - first_ns // _SHRINKS
+                self._times.was_done(rows)
                 return
-        best_ns = max(slept_ns + self._look(first_ns) - _EARLY_NS, 0)
-        self._first_ns[rows] = first_ns + min((best_ns - first_ns) // 4, max(first_ns, _EARLY_NS))
+        self._times.took(rows, slept_ns + self._look(first_ns))
 
     def _look(self, first_ns: int) -> int:
         """Look until the run is done; return for how many nanoseconds it is known not to have been."""
@@ -83,7 +106,7 @@ class PollingWait(Waiting):
         while not self.event.passed():
             rested_ns = self._now_ns() - started_ns
             if rested_ns >= _SPIN_NS:
-                self._sleep(max((first_ns + rested_ns) // _LATE_PART, _LEAST_NS) / 1e9)
+                self._sleep(self._times.next_ns(first_ns + rested_ns) / 1e9)
         return rested_ns
 
 

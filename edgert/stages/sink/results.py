@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from edgert.clock import REAL, Clock
 from edgert.runtime import json_form
-from edgert.runtime.passing import parts
 from edgert.runtime.records import Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.sink.output_file import OutputFile, cannot_write
@@ -17,7 +16,7 @@ from edgert.stages.sink.output_files import REPLACED, Files, Rules, has_field
 class NullSink(SimpleStage):
     """Takes results and forgets them; for measuring everything else."""
 
-    is_brief: ClassVar[bool] = True
+    effort: ClassVar[str] = "little"
 
     def process(self, result: Result) -> None:
         """Discard the result."""
@@ -29,12 +28,13 @@ class CallbackSink(SimpleStage):
     The frame is valid during the call. To keep it longer, retain ``result.frame.lease``. The return value is ignored.
     """
 
+    effort: ClassVar[str] = "callback"
+
     def __init__(self, name: str, function: Callable[[Result], object]) -> None:
         self.name, self._function = name, function
 
     def process(self, result: Result) -> None:
-        for one in parts(result):
-            self._function(one)
+        self._function(result)
 
 
 class JsonLines:
@@ -95,7 +95,7 @@ class JsonlSink:
         clock: of the results' times.
     """
 
-    is_brief: ClassVar[bool] = True
+    effort: ClassVar[str] = "little"
 
     def __init__(self, name: str, path: Path, rules: Rules = REPLACED, clock: Clock = REAL) -> None:
         self._lines, self._clock = JsonLines(path, rules, f"stages.{name}"), clock

@@ -17,7 +17,7 @@ from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice, foreign
 from edgert.runtime.frame import U8, Frame, PixelFormat
 from edgert.runtime.stage import FrameTaker, SourceStats
-from edgert.runtime.worker import works_for
+from edgert.runtime.thread_loop import works_for
 from edgert.stages.source.planes import (
     CHANNELS,
     Planes,
@@ -303,7 +303,7 @@ class ApiSource:
             taker = self._taker
             assert taker is not None  # as long as it is open
             count = len(images)
-            if not taker.has_room(None if until is None else max(until - time.monotonic(), 0.0), count):
+            if not taker.has_room(None if until is None else max(until - time.monotonic(), 0.0)):
                 raise self._no_room(timeout_s)
             self._check_open()
             self._give(images, taker)

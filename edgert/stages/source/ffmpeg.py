@@ -184,11 +184,6 @@ class Video:
         return self._seams.found
 
     @property
-    def at_hand(self) -> int:
-        """How many images the decoder has that were not taken."""
-        return getattr(self._hardware, "at_hand", 0)
-
-    @property
     def decoder(self) -> str:
         """What decodes it, for messages."""
         return "FFmpeg on the CPU" if self._hardware is None else self._hardware.title

@@ -70,11 +70,6 @@ class VideoFile:
         with closing(self._images()) as images:
             yield from self._timeline.frames(images, stop)
 
-    @property
-    def at_hand(self) -> int:
-        """See :class:`~edgert.runtime.stage.BurstSource`: images that the decoder has finished."""
-        return 0 if self._video is None or self._timeline.is_paced else self._video.at_hand
-
     def on_gpu(self, device: CudaDevice) -> str:
         """Decode on this GPU, where frames then stay; return why not otherwise. Call it before the start."""
         video = self._video = self._video or self._open()

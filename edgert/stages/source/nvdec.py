@@ -203,9 +203,6 @@ class Nvdec:
         together: packets decoded in one call; more than one where latency does not matter, as with files.
         where: which stage it belongs to, for messages.
 
-    Attributes:
-        at_hand: images that are decoded and not given out yet.
-
     Raises:
         DeviceError: the package is missing, or does not take the codec.
     """
@@ -244,7 +241,6 @@ class Nvdec:
             latency=latency.LOW if low_latency else latency.NATIVE,
         )
         self._loans = Loans(device, counter, _Locks(self._decoder, self._stream).release)
-        self.at_hand = 0
 
     @property
     def lent(self) -> int:
@@ -301,7 +297,7 @@ class Nvdec:
     def _completed(self, address: int, nbytes: int) -> Iterator[Image]:
         self._data.bsl_data, self._data.bsl = address, nbytes
         count = self._called(self._decoder.GetNumDecodedFrame, self._data)
-        for self.at_hand in reversed(range(count)):
+        for _ in range(count):
             yield self._image(int(self._called(self._decoder.GetLockedFrame)))
 
     def _image(self, surface: int) -> Image:

@@ -302,8 +302,8 @@ def test_several_batches_may_be_worked_on_at_a_time(monkeypatch: pytest.MonkeyPa
     inference.warm_up()
     assert rig.device.events.count("capture") == SLOTS, "each is decoded where its engine ran"
     before = rig.runs
-    pending = [inference.submit(inference.fill(frame_of(64, 48, "nv12")))[0] for _ in range(2 * SLOTS)]
-    assert [one.record() for one in pending] == [before + 1 + turn for turn in range(2 * SLOTS)]
+    pending = [inference.submit_batch((inference.fill(frame_of(64, 48, "nv12")),)) for _ in range(2 * SLOTS)]
+    assert [one.records()[0] for one in pending] == [before + 1 + turn for turn in range(2 * SLOTS)]
     assert inference.idle
     inference.close()
     rig.engine.close()

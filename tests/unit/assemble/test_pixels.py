@@ -13,8 +13,9 @@ from edgert.assemble.pixels import put_on_gpu, settle
 from edgert.config import StageConfig
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice, SharedPool
-from edgert.runtime import Node
-from edgert.runtime.branches import Branch, branch_nodes, connect
+from edgert.runtime import Task
+from edgert.runtime.branches import Branch, branch_tasks
+from edgert.runtime.graph import connect
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.stages import Does, Numbers
 
@@ -196,10 +197,17 @@ def test_a_jetsons_decoder_may_decode_for_the_host(monkeypatch: pytest.MonkeyPat
 def test_of_the_branches_of_a_model_those_on_the_processor_get_copies() -> None:
     stages = [Does() for _ in range(4)]
     own = [Branch((stages[0], stages[1]), reads="anywhere"), Branch((stages[2], stages[3]))]
-    source, end = Node("cam", Numbers(), reads="nothing"), Node("end", Does(), reads="nothing")
-    nodes = [source, *branch_nodes("find", own, frozenset({"cam"}), 2), end]
+    source, end = Task("cam", Numbers()), Task("end", Does())
+    source.execution.reads = end.execution.reads = "nothing"
+    nodes = [source, *branch_tasks("find", own, frozenset({"cam"}), 2), end]
     connect(source, nodes[1], frozenset({"cam"}), 2, "never")
     connect(nodes[-2], end, frozenset({"cam"}), 2, "never")
     settle(nodes)
-    assert [node.name for node in nodes if node.take is not None] == ["find:2"]
-    assert [node.name for node in nodes if node.lets_go] == ["find:0", "find:1", "find:2", "find:3", "find"]
+    assert [node.name for node in nodes if node.execution.download is not None] == ["find:2"]
+    assert [node.name for node in nodes if node.wiring.releases_pixels] == [
+        "find:0",
+        "find:1",
+        "find:2",
+        "find:3",
+        "find",
+    ]

@@ -6,7 +6,7 @@ import pytest
 
 from edgert.assemble import assemble
 from edgert.errors import ConfigError
-from edgert.runtime.recovery import FailurePolicy
+from edgert.runtime.task import FailurePolicy
 from tests.helpers.pipeline_text import pipeline, refused
 
 LIVE = 'cam: {source: "synthetic:noise", fps: 5}'
@@ -17,7 +17,7 @@ def care(folder: Path, stage: str, source: str = LIVE, top: str = "") -> Failure
     file = pipeline(folder, f"{top}stages:\n  {source}\n  x: {{{stage}, from: cam}}\n")
     assembly = assemble(file, callbacks={"x": lambda _: None})
     try:
-        return assembly.node("x").care
+        return assembly.task("x").policy
     finally:
         assembly.close()
 
@@ -84,7 +84,7 @@ def test_sources_are_opened_again_by_reconnect(tmp_path: Path) -> None:
 
 
 def test_a_model_that_runs_in_parts_cannot_be_opened_again(tmp_path: Path) -> None:
-    from edgert.assemble import failure_policy as rules
+    from edgert.assemble import graph as rules
     from edgert.config import InferStage
     from edgert.runtime.branches import Branch
     from tests.helpers.stages import Does

@@ -12,8 +12,9 @@ import pytest
 from edgert.errors import StageError
 from edgert.memory import Counter, Lease, lend
 from edgert.policy import Dispatcher
-from edgert.runtime import Frame, Node, Result, Runner, SourceStats
-from edgert.runtime.branches import Branch, Dispatch, Reorder, branch_nodes, connect
+from edgert.runtime import Frame, Result, Runner, SourceStats, Task
+from edgert.runtime.branches import Branch, Dispatch, Reorder, branch_tasks
+from edgert.runtime.graph import connect
 from tests.helpers.frames import frame_of, result_of
 
 STREAM = frozenset({"cam"})
@@ -80,8 +81,8 @@ class Sink(Work):
 
 def run(branches: list[Branch], count: int = 60, every: int = 1) -> tuple[Frames, Sink, Runner]:
     source, sink = Frames(count), Sink()
-    own = branch_nodes("work", branches, STREAM, 1, every)
-    first, last = Node("cam", source), Node("end", sink)
+    own = branch_tasks("work", branches, STREAM, 1, every)
+    first, last = Task("cam", source), Task("end", sink)
     connect(first, own[0], STREAM, 2, "never")
     connect(own[-1], last, STREAM, 2, "never")
     runner = Runner([first, *own, last])
@@ -162,15 +163,15 @@ def test_an_error_in_one_branch_ends_the_run_and_every_lease() -> None:
 
 def test_a_camera_loses_its_oldest_frames_before_they_are_dispatched() -> None:
     source, sink = Frames(400), Sink()
-    own = branch_nodes("work", [Branch((Slow("by"),)), Branch((Slow("by"),))], STREAM, 1)
-    first, last = Node("cam", source), Node("end", sink)
+    own = branch_tasks("work", [Branch((Slow("by"),)), Branch((Slow("by"),))], STREAM, 1)
+    first, last = Task("cam", source), Task("end", sink)
     connect(first, own[0], STREAM, 1, "oldest")
     connect(own[-1], last, STREAM, 2, "never")
     runner = Runner([first, *own, last])
     runner.start()
     assert runner.wait(20)
     indices = [result.frame.index for result in sink.seen]
-    lost = own[0].inlet.channels[0].stats().dropped
+    lost = own[0].wiring.inlet.channels[0].stats().dropped
     assert indices == sorted(set(indices)) and indices[-1] == 399 and lost > 0
     assert len(indices) + lost == 400  # what was dispatched is never lost
     assert not any(lease.alive for lease in source.leases)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edgert.policy import Join, join_of, most_under_way
 from edgert.runtime import Result
-from edgert.runtime.node import merged
+from edgert.runtime.station import merged
 from tests.helpers.stages import frame, result
 
 CAM = frozenset({"cam"})

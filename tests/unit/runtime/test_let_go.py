@@ -14,9 +14,10 @@ import pytest
 from edgert.clock import REAL
 from edgert.errors import StageError
 from edgert.memory import Counter, Lease, lend
-from edgert.runtime import Frame, Node, Result, Runner
-from edgert.runtime.branches import Branch, branch_nodes, disconnect, let_go
+from edgert.runtime import Execution, Frame, Result, Runner, Task
+from edgert.runtime.branches import Branch, branch_tasks
 from edgert.runtime.frame import has_pixels
+from edgert.runtime.graph import Graph, release_pixels
 from edgert.runtime.json_form import plain_result
 from edgert.runtime.passing import merged, without_pixels
 from edgert.stages.crop import CropRegion
@@ -76,15 +77,15 @@ def looks(function: Callable[[Result], Any] = lambda result: result) -> Does:
     return Does(process)
 
 
-def run(nodes: list[Node]) -> Runner:
-    let_go(nodes)
+def run(nodes: list[Task]) -> Runner:
+    release_pixels(nodes)
     runner = Runner(nodes)
     runner.start()
     return runner
 
 
-def pipeline(*works: tuple[Any, str]) -> list[Node]:
-    nodes = [Node(str(n), work, reads=reads) for n, (work, reads) in enumerate(works)]  # type: ignore[arg-type]
+def pipeline(*works: tuple[Any, str]) -> list[Task]:
+    nodes = [Task(str(n), work, execution=Execution(reads=reads)) for n, (work, reads) in enumerate(works)]  # type: ignore[arg-type]
     for before, after in pairwise(nodes):
         link(before, after)
     return nodes
@@ -128,8 +129,11 @@ def test_a_stage_that_uses_them_all_the_same_fails_with_its_name() -> None:
 
 def test_a_branch_that_looks_gets_pixels_beside_one_that_is_stuck_and_does_not() -> None:
     camera, sink, own = Camera(40), Stuck(), looks(lambda _: None)
-    source, model = Node("cam", camera, reads="nothing"), Node("model", looks())
-    stuck, looking = Node("stuck", sink, reads="nothing"), Node("own", own, reads="host")
+    source, model = Task("cam", camera, execution=Execution(reads="nothing")), Task("model", looks())
+    stuck, looking = (
+        Task("stuck", sink, execution=Execution(reads="nothing")),
+        Task("own", own, execution=Execution(reads="host")),
+    )
     link(source, model)
     link(model, stuck)  # first in the file, but it may wait
     link(model, looking)
@@ -170,8 +174,11 @@ def test_a_batch_lets_all_its_frames_go_at_once() -> None:
 def test_branches_keep_their_order_and_hold_no_frames_behind_what_looks() -> None:
     camera, sink = Camera(60), Stuck()
     own = [Branch((looks(), tag("left"))), Branch((looks(lambda one: time.sleep(0.002) or one), tag("right")))]
-    between = branch_nodes("find", own, CAM, 2)
-    source, end = Node("cam", camera, reads="nothing"), Node("end", sink, reads="nothing")
+    between = branch_tasks("find", own, CAM, 2)
+    source, end = (
+        Task("cam", camera, execution=Execution(reads="nothing")),
+        Task("end", sink, execution=Execution(reads="nothing")),
+    )
     link(source, between[0])
     link(between[-1], end)
     runner = run([source, *between, end])
@@ -186,8 +193,15 @@ def test_branches_keep_their_order_and_hold_no_frames_behind_what_looks() -> Non
 @pytest.mark.parametrize("reads", ["nothing", "host"])
 def test_a_join_has_pixels_where_it_or_what_follows_looks_at_them(reads: str) -> None:
     camera, seen = Camera(30), list[Result]()
-    source, left, right = Node("cam", camera, reads="nothing"), Node("l", looks()), Node("r", tag("r"), reads="nothing")
-    join, end = Node("join", tag("join"), reads="nothing"), Node("end", Does(seen.append), reads=reads)  # type: ignore[arg-type]
+    source, left, right = (
+        Task("cam", camera, execution=Execution(reads="nothing")),
+        Task("l", looks()),
+        Task("r", tag("r"), execution=Execution(reads="nothing")),
+    )
+    join, end = (
+        Task("join", tag("join"), execution=Execution(reads="nothing")),
+        Task("end", Does(seen.append), execution=Execution(reads=reads)),
+    )  # type: ignore[arg-type]
     for before, after in ((source, left), (source, right), (left, join), (right, join), (join, end)):
         link(before, after)
     assert run([source, left, right, join, end]).wait(20)
@@ -220,16 +234,16 @@ def test_crops_of_frames_without_pixels_keep_their_place() -> None:
 def test_a_listener_gets_pixels_while_it_listens() -> None:
     camera, sink = Camera(2), Does(lambda _: None)
     nodes = pipeline((camera, "nothing"), (looks(), "host"), (Does(), "nothing"), (sink, "nothing"))
-    let_go(nodes)
-    assert [node.lets_go for node in nodes] == [False, True, True, False]
-    tap = Node("tap", Does(lambda _: None))
+    release_pixels(nodes)
+    assert [node.wiring.releases_pixels for node in nodes] == [False, True, True, False]
+    tap = Task("tap", Does(lambda _: None))
     link(nodes[2], tap)
-    let_go([*nodes, tap])
-    assert [node.lets_go for node in nodes] == [False, False, False, False]
-    assert [channel.is_bare for node in nodes for channel in node.outlets] == [False, False, False, True]
-    disconnect(nodes[2], tap)
-    let_go(nodes)
-    assert [node.lets_go for node in nodes] == [False, True, True, False]
+    release_pixels([*nodes, tap])
+    assert [node.wiring.releases_pixels for node in nodes] == [False, False, False, False]
+    assert [channel.without_pixels for node in nodes for channel in node.wiring.outlets] == [False, False, False, True]
+    Graph(nodes).disconnect(nodes[2], tap)
+    release_pixels(nodes)
+    assert [node.wiring.releases_pixels for node in nodes] == [False, True, True, False]
 
 
 def test_what_a_stage_makes_of_a_result_before_it_sees_it_takes_over_the_hold() -> None:
@@ -243,7 +257,7 @@ def test_what_a_stage_makes_of_a_result_before_it_sees_it_takes_over_the_hold() 
 
     held = list[bool]()
     nodes = pipeline((camera, "nothing"), (looks(lambda one: held.append(bool(camera.held)) or one), "host"))
-    nodes[1].take = take
+    nodes[1].execution.download = take
     assert run(nodes).wait(20)
     assert len(copies) == 5 and not any(lease.alive for lease in copies) and not camera.held
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgert.memory import Counts
-from edgert.runtime import Node, summarize
+from edgert.runtime import Task, summarize
 from edgert.runtime.json_form import plain
-from edgert.runtime.metrics import BOUNDS_NS, UPTO_MS, StageMeter
+from edgert.runtime.metrics import BOUNDS_NS, UPTO_MS, Meter
 from edgert.runtime.recent import History, totals
 from tests.helpers.stages import Does, Numbers, chain, link, result
 from tests.helpers.virtual_clock import VirtualClock
@@ -27,7 +27,7 @@ def move(clock: VirtualClock, seconds: float) -> None:
 
 def test_what_is_older_than_a_minute_is_forgotten() -> None:
     nodes, clock = chain(Numbers(), Does()), VirtualClock(7 * SECOND)
-    history = History(nodes, clock, lambda: 7 * SECOND)
+    history = History(lambda: nodes, clock, lambda: 7 * SECOND)
     for second in range(200):  # slow and losing frames at first, quick from the 100th second on
         is_slow = second < 100
         for _ in range(10):
@@ -47,7 +47,7 @@ def test_what_is_older_than_a_minute_is_forgotten() -> None:
 
 def test_the_first_five_seconds_are_left_out_once_as_many_have_followed() -> None:
     nodes, clock = chain(Numbers(), Does()), VirtualClock()
-    history, meter = History(nodes, clock, lambda: 0), nodes[1].meter
+    history, meter = History(lambda: nodes, clock, lambda: 0), nodes[1].meter
     for second in range(1, 15):
         for _ in range(10):  # a backlog at first, while models are prepared
             meter.done("cam", (2000 if second <= 3 else 20) * MS)
@@ -59,7 +59,7 @@ def test_the_first_five_seconds_are_left_out_once_as_many_have_followed() -> Non
 
 def test_a_minute_without_a_frame_is_empty() -> None:
     nodes, clock = chain(Numbers(), Does()), VirtualClock()
-    history = History(nodes, clock, lambda: 0)
+    history = History(lambda: nodes, clock, lambda: 0)
     nodes[1].meter.done("cam", 20 * MS)
     nodes[1].meter.losses["cam", "join"] = 3
     move(clock, 1)
@@ -72,7 +72,7 @@ def test_a_minute_without_a_frame_is_empty() -> None:
 
 
 def test_cameras_are_told_apart_and_ends_are_taken_together() -> None:
-    source, find, log, show = Node("s", Numbers()), Node("find", Does()), Node("log", Does()), Node("show", Does())
+    source, find, log, show = Task("s", Numbers()), Task("find", Does()), Task("log", Does()), Task("show", Does())
     link(source, find)
     link(find, log)
     link(find, show)
@@ -82,7 +82,7 @@ def test_cameras_are_told_apart_and_ends_are_taken_together() -> None:
             node.meter.done("north", latency_ms * MS)
         node.meter.done("south", 1000 * MS)
     show.meter.losses = {("north", "queue"): 4, ("south", "queue"): 1}
-    recent = History([source, find, log, show], clock, lambda: 0).recent()
+    recent = History(lambda: [source, find, log, show], clock, lambda: 0).recent()
     assert recent.fps == 10.5 and recent.latency_ms.count == 42 and recent.dropped == {"queue": 5}
     assert {name: share.fps for name, share in recent.streams.items()} == {"north": 10, "south": 0.5}
     assert recent.streams["north"].latency_ms.p95 == pytest.approx(30, rel=0.03)
@@ -96,7 +96,7 @@ def test_percentiles_are_right_to_3_percent(latencies_ns: list[int]) -> None:
     nodes = chain(Numbers(), Does())
     for latency_ns in latencies_ns:
         nodes[1].meter.done("cam", latency_ns)
-    found = History(nodes, VirtualClock(SECOND), lambda: 0).recent().latency_ms
+    found = History(lambda: nodes, VirtualClock(SECOND), lambda: 0).recent().latency_ms
     exact = np.percentile(latencies_ns, [50, 95, 99], method="inverted_cdf") / 1e6
     assert (found.p50, found.p95, found.p99) == pytest.approx(tuple(exact), rel=0.03)
     assert found.mean == pytest.approx(np.mean(latencies_ns) / 1e6, rel=0.03) and found.count == len(latencies_ns)
@@ -104,7 +104,7 @@ def test_percentiles_are_right_to_3_percent(latencies_ns: list[int]) -> None:
 
 @pytest.mark.parametrize("latency_ns", [-5, 0, 1, 2**62])
 def test_the_ends_of_the_scale_are_counted_too(latency_ns: int) -> None:
-    meter = StageMeter()
+    meter = Meter()
     meter.done("cam", latency_ns)
     assert sum(meter.streams["cam"]) == 1
 
@@ -115,7 +115,7 @@ def test_the_bounds_of_prometheus_are_among_ours() -> None:
 
 def test_what_was_dropped_and_why() -> None:
     _, sink = nodes = chain(Numbers(), Does(), capacity=1, drop="oldest")
-    (channel,) = sink.inlet.channels
+    (channel,) = sink.wiring.inlet.channels
     for index in range(3):
         channel.put(result(index))
     channel.put(result(0, "other"))
@@ -130,6 +130,6 @@ def test_what_was_dropped_and_why() -> None:
 
 def test_it_is_json_and_empty_before_anything_ran() -> None:
     nodes = chain(Numbers(), Does())
-    recent = History(nodes, VirtualClock(), lambda: 0).recent()
+    recent = History(lambda: nodes, VirtualClock(), lambda: 0).recent()
     assert recent.fps == 0 and json.loads(json.dumps(plain(recent)))["stages"]["1"]["latency_ms"]["count"] == 0
-    assert History([], VirtualClock(), lambda: 0).recent().fps == 0
+    assert History(list, VirtualClock(), lambda: 0).recent().fps == 0

@@ -11,10 +11,11 @@ from edgert.clock import REAL
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.policy import OnError
-from edgert.runtime import Node, Result, Runner, recovery, summarize
-from edgert.runtime.branches import Branch, branch_nodes
+from edgert.runtime import Result, Runner, Task, recovery, summarize
+from edgert.runtime.branches import Branch, branch_tasks
 from edgert.runtime.passing import lost, ticket_of
-from edgert.runtime.recovery import FailurePolicy, Recovery
+from edgert.runtime.recovery import Recovery
+from edgert.runtime.task import FailurePolicy
 from edgert.runtime.watchdog import Watchdog
 from tests.helpers.stages import Does, Numbers, chain, link, result
 from tests.helpers.virtual_clock import VirtualClock
@@ -40,7 +41,7 @@ def slowly(one: Result) -> Result:
     return one
 
 
-def run(nodes: list[Node]) -> None:
+def run(nodes: list[Task]) -> None:
     runner = Runner(nodes)
     runner.start()
     runner.wait(60)
@@ -51,32 +52,32 @@ def run(nodes: list[Node]) -> None:
 def test_others_get_every_frame_while_one_fails(on_error: OnError, at: str) -> None:
     source, bad, other = Numbers(count=40), failing(3, 4), Does()
     nodes = chain(source, bad) if at == "end" else chain(source, bad, Does())
-    nodes.append(Node("other", other))
+    nodes.append(Task("other", other))
     link(nodes[0], nodes[-1])
-    nodes[1].care = FailurePolicy(on_error)
+    nodes[1].policy = FailurePolicy(on_error)
     run(nodes)
     assert other.indices == list(range(40)) and source.is_full()
-    meter = nodes[1].meter
+    meter, status = nodes[1].meter, nodes[1].meter.status
     assert meter.results_in + meter.lost == 40
-    assert meter.errors == (1 if on_error == "drop" else 2 if on_error == "log" else meter.errors) >= 1
-    assert bad.opened == bad.closed == meter.restarts + 1
+    assert status.errors == (1 if on_error == "drop" else 2 if on_error == "log" else status.errors) >= 1
+    assert bad.opened == bad.closed == status.restarts + 1
     if on_error == "log":
-        assert meter.lost == 2 and not nodes[1].failing
+        assert meter.lost == 2 and not nodes[1].meter.status.failing
     if on_error == "drop":
-        assert meter.lost == 37 and "KeyError" in nodes[1].failing
+        assert meter.lost == 37 and "KeyError" in nodes[1].meter.status.failing
     stage = summarize(nodes, 1, Counter().read(), 0, {}).stages["1"]
-    assert (stage.errors, stage.restarts, stage.dropped) == (meter.errors, meter.restarts, meter.lost)
+    assert (stage.errors, stage.restarts, stage.dropped) == (status.errors, status.restarts, meter.lost)
 
 
 def test_one_that_is_restarted_works_again_and_says_both(caplog: pytest.LogCaptureFixture) -> None:
     source, bad = Numbers(count=400), failing(3)
 
     nodes = chain(source, Does(slowly), bad)
-    nodes[2].care = FailurePolicy("restart")
+    nodes[2].policy = FailurePolicy("restart")
     runner = Runner(nodes)
     runner.start()
     runner.wait(60)
-    assert not nodes[2].failing and nodes[2].meter.restarts == 1 == nodes[2].meter.errors
+    assert not nodes[2].meter.status.failing and nodes[2].meter.status.restarts == 1 == nodes[2].meter.status.errors
     assert bad.indices[-1] == 399 and bad.opened == bad.closed == 2 and source.is_full()
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(lines) == 2, lines
@@ -106,8 +107,8 @@ def test_what_fails_again_soon_never_worked_again(
 ) -> None:
     monkeypatch.setattr("edgert.runtime.recovery.JITTER", 0.0)  # when it is tried again is not left to chance
     clock, disk = VirtualClock(), Disk()
-    node = Node("record", disk, care=FailurePolicy("restart"))
-    own, dog = Recovery(node, clock), Watchdog([node], (), clock)
+    node = Task("record", disk, policy=FailurePolicy("restart"))
+    own, dog = Recovery(node, clock), Watchdog(lambda: [node], (), clock)
     disk.open()
     own.is_open = True
 
@@ -128,7 +129,7 @@ def test_what_fails_again_soon_never_worked_again(
     assert not any("works again" in line for line in more) and 1 <= len(more) <= 4, more
     disk.is_full = False
     (line,) = pass_time(400)
-    assert re.search("works again, after [0-9]+", line) and not node.failing
+    assert re.search("works again, after [0-9]+", line) and not node.meter.status.failing
     disk.is_full = True
     assert "opened again" in pass_time(3)[0], "another failure is said at once"
     disk.is_full = False
@@ -137,9 +138,9 @@ def test_what_fails_again_soon_never_worked_again(
 
 def test_a_warning_is_not_repeated_for_every_frame(caplog: pytest.LogCaptureFixture) -> None:
     nodes = chain(Numbers(count=200), failing(*range(200)))
-    nodes[1].care = FailurePolicy("log")
+    nodes[1].policy = FailurePolicy("log")
     run(nodes)
-    assert nodes[1].meter.errors == 200 and len(caplog.records) == 1
+    assert nodes[1].meter.status.errors == 200 and len(caplog.records) == 1
 
 
 def test_the_number_of_failures_is_told_again_later(
@@ -147,7 +148,7 @@ def test_the_number_of_failures_is_told_again_later(
 ) -> None:
     monkeypatch.setattr(recovery, "REMIND_S", 0.0)
     nodes = chain(Numbers(count=3), failing(*range(3)))
-    nodes[1].care = FailurePolicy("log")
+    nodes[1].policy = FailurePolicy("log")
     run(nodes)
     assert len(caplog.records) == 3
 
@@ -155,12 +156,12 @@ def test_the_number_of_failures_is_told_again_later(
 def test_more_restarts_than_are_in_order_end_the_pipeline_where_others_listen() -> None:
     bad = failing(*range(1000))
     nodes = chain(Numbers(count=1000), Does(slowly), bad, Does())
-    nodes[2].care = FailurePolicy("restart")
+    nodes[2].policy = FailurePolicy("restart")
     runner = Runner(nodes)
     runner.start()
     with pytest.raises(StageError, match="KeyError"):
         runner.wait(60)
-    assert nodes[2].meter.restarts == recovery.RESTARTS
+    assert nodes[2].meter.status.restarts == recovery.RESTARTS
 
 
 def test_a_sink_is_tried_again_but_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,11 +170,11 @@ def test_a_sink_is_tried_again_but_rarely(monkeypatch: pytest.MonkeyPatch) -> No
         Does(slowly),
         failing(*range(1000)),
     )
-    nodes[2].care = FailurePolicy("restart")
+    nodes[2].policy = FailurePolicy("restart")
     runner = Runner(nodes)
     runner.start()
     runner.wait(60)
-    assert nodes[2].meter.restarts == recovery.RESTARTS and nodes[2].failing
+    assert nodes[2].meter.status.restarts == recovery.RESTARTS and nodes[2].meter.status.failing
 
 
 @pytest.mark.parametrize("at_start", [False, True])
@@ -184,9 +185,9 @@ def test_what_cannot_be_opened_at_first(at_start: bool) -> None:
 
     bad, other = Does(opening=opening), Does()
     nodes = chain(Numbers(count=300), Does(slowly), bad)
-    nodes.append(Node("other", other))
+    nodes.append(Task("other", other))
     link(nodes[1], nodes[-1])
-    nodes[2].care = FailurePolicy("restart", at_start)
+    nodes[2].policy = FailurePolicy("restart", at_start)
     runner = Runner(nodes)
     runner.start()
     if not at_start:
@@ -203,7 +204,7 @@ def test_what_asks_for_an_end_gets_it(raised: type[BaseException]) -> None:
         raise raised
 
     nodes = chain(Numbers(count=10), Does(work))
-    nodes[1].care = FailurePolicy("log")
+    nodes[1].policy = FailurePolicy("log")
     runner = Runner(nodes)
     runner.start()
     with pytest.raises(StageError, match=raised.__name__):
@@ -212,12 +213,12 @@ def test_what_asks_for_an_end_gets_it(raised: type[BaseException]) -> None:
 
 def test_a_source_may_be_dropped() -> None:
     bad, good, end = Numbers("bad", fails_at=3), Numbers("good", count=30), Does()
-    nodes = [Node("bad", bad), Node("good", good), Node("end", end)]
+    nodes = [Task("bad", bad), Task("good", good), Task("end", end)]
     link(nodes[0], nodes[2], "bad")
     link(nodes[1], nodes[2], "good")
-    nodes[0].care = FailurePolicy("drop")
+    nodes[0].policy = FailurePolicy("drop")
     run(nodes)
-    assert len(end.seen) == 33 and bad.closed == good.closed == 1 and "lens cap on" in nodes[0].failing
+    assert len(end.seen) == 33 and bad.closed == good.closed == 1 and "lens cap on" in nodes[0].meter.status.failing
 
 
 def test_what_fails_only_when_it_is_closed_is_counted() -> None:
@@ -225,9 +226,9 @@ def test_what_fails_only_when_it_is_closed_is_counted() -> None:
         raise OSError("no space left")
 
     nodes = chain(Numbers(count=5), Does(closing=closing))
-    nodes[1].care = FailurePolicy("restart")
+    nodes[1].policy = FailurePolicy("restart")
     run(nodes)
-    assert "no space left" in nodes[1].failing and nodes[1].meter.errors == 1
+    assert "no space left" in nodes[1].meter.status.failing and nodes[1].meter.status.errors == 1
 
 
 def test_a_generator_that_fails_in_the_middle_gives_its_frames_back() -> None:
@@ -238,19 +239,19 @@ def test_a_generator_that_fails_in_the_middle_gives_its_frames_back() -> None:
 
     source, end = Numbers(count=30), Does()
     nodes = chain(source, Does(work), end)
-    nodes[1].care = FailurePolicy("log")
+    nodes[1].policy = FailurePolicy("log")
     run(nodes)
-    assert end.indices == list(range(30)) and nodes[1].meter.errors == 10 and source.is_full()
+    assert end.indices == list(range(30)) and nodes[1].meter.status.errors == 10 and source.is_full()
 
 
 @pytest.mark.parametrize("on_error", ["restart", "drop"])
 def test_frames_lost_in_one_branch_do_not_hold_up_the_others(on_error: OnError) -> None:
     source, end = Numbers(count=60), Does()
     branches = [Branch((failing(4, 8, 10),)), Branch((Does(),))]
-    nodes = branch_nodes("find", branches, frozenset({"cam"}), 2)
+    nodes = branch_tasks("find", branches, frozenset({"cam"}), 2)
     for node in nodes:
-        node.care = FailurePolicy(on_error)
-    everything = [Node("cam", source), *nodes, Node("end", end)]
+        node.policy = FailurePolicy(on_error)
+    everything = [Task("cam", source), *nodes, Task("end", end)]
     link(everything[0], nodes[0])
     link(nodes[-1], everything[-1])
     run(everything)

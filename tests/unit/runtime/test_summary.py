@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edgert.memory import Counts
-from edgert.runtime import Node, SourceStats, summarize
+from edgert.runtime import SourceStats, Task, summarize
 from tests.helpers.stages import Does, Numbers, chain, link, result
 
 
@@ -23,7 +23,7 @@ def test_a_run_in_numbers() -> None:
         sink.meter.latency.add(latency_ms * 1_000_000)
     stage.meter.results_in = 8
     for index in range(3):
-        sink.inlet.channels[0].put(result(index))
+        sink.wiring.inlet.channels[0].put(result(index))
     summary = summarize([source, stage, sink], 2_000_000_000, Counts(20, 600), 123, {"m": {"threads": 2}})
     assert (summary.frames_in, summary.frames_out, summary.fps, summary.dropped) == (10, 6, 3.0, 2)
     assert (summary.copies_per_frame, summary.bytes_copied_per_frame) == (2, 60)
@@ -36,7 +36,7 @@ def test_a_run_in_numbers() -> None:
 
 
 def test_frames_out_are_those_of_the_busiest_end_and_halves_lost_in_joins_are_dropped() -> None:
-    source, left, right = Node("s", Numbers()), Node("l", Does()), Node("r", Does())
+    source, left, right = Task("s", Numbers()), Task("l", Does()), Task("r", Does())
     link(source, left)
     link(source, right)
     left.meter.results_in, right.meter.results_in, right.meter.unmatched = 5, 7, 2
@@ -45,7 +45,7 @@ def test_frames_out_are_those_of_the_busiest_end_and_halves_lost_in_joins_are_dr
 
 
 def test_a_source_that_nobody_listens_to() -> None:
-    source = Node("s", Numbers())
+    source = Task("s", Numbers())
     source.meter.results_out = 4
     assert summarize([source], 10**9, Counts(), 0, {}).frames_out == 4
 

@@ -9,9 +9,9 @@ import pytest
 
 from edgert.errors import StageError
 from edgert.memory import Counter
-from edgert.runtime import Node, Result, Runner, runner, summarize, watchdog
-from edgert.runtime.recovery import FailurePolicy
-from edgert.runtime.worker import Worker
+from edgert.runtime import Result, Runner, Task, runner, summarize, watchdog
+from edgert.runtime.task import FailurePolicy
+from edgert.runtime.thread_loop import ThreadLoop
 from tests.helpers.stages import Does, Numbers, chain, link
 from tests.helpers.waiting import wait_until
 
@@ -42,11 +42,11 @@ class Hangs(Does):
         return one
 
 
-def hanging(hangs: Does, care: FailurePolicy, count: int | None = None) -> tuple[Runner, list[Node], Does]:
+def hanging(hangs: Does, care: FailurePolicy, count: int | None = None) -> tuple[Runner, list[Task], Does]:
     other = Does()
-    nodes = [*chain(Numbers(count=count), hangs, Does()), Node("other", other)]
+    nodes = [*chain(Numbers(count=count), hangs, Does()), Task("other", other)]
     link(nodes[0], nodes[-1])
-    nodes[1].care = care
+    nodes[1].policy = care
     made = Runner(nodes)
     made.start()
     return made, nodes, other
@@ -55,10 +55,10 @@ def hanging(hangs: Does, care: FailurePolicy, count: int | None = None) -> tuple
 def test_a_call_that_does_not_return_is_reported_once_and_when_it_does(caplog: pytest.LogCaptureFixture) -> None:
     hangs = Hangs()
     running, nodes, _ = hanging(hangs, FailurePolicy(watchdog_s=SOON_S))
-    wait_until(lambda: nodes[1].stuck_s > 4 * SOON_S)
+    wait_until(lambda: nodes[1].meter.status.stuck_s > 4 * SOON_S)
     assert summarize(nodes, 1, Counter().read(), 0, {}).stages["1"].stuck_s > SOON_S
     hangs.release.set()
-    wait_until(lambda: not nodes[1].stuck_s)
+    wait_until(lambda: not nodes[1].meter.status.stuck_s)
     running.shut_down()
     first, last = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     assert "stage '1' has been in one call for 0." in first and f"at {__file__}:" in first and " in work" in first
@@ -85,7 +85,7 @@ def test_what_is_down_is_reported_again(caplog: pytest.LogCaptureFixture, monkey
     still = re.compile(r"stage '\w+' is still down, for \d+ s: OSError: no space left")
     wait_until(lambda: sum(bool(still.match(one.getMessage())) for one in caplog.records) >= 2)
     running.shut_down()
-    assert nodes[1].meter.errors == 1
+    assert nodes[1].meter.status.errors == 1
 
 
 @pytest.mark.parametrize("on_error", ["drop", "log", "restart"])
@@ -93,19 +93,19 @@ def test_others_go_on_while_one_hangs_that_they_do_not_need(on_error: str) -> No
     hangs = Hangs()
     running, nodes, other = hanging(hangs, FailurePolicy(on_error, watchdog_s=SOON_S))  # type: ignore[arg-type]
     wait_until(lambda: len(other.seen) > 200)
-    assert nodes[1].stuck_s and nodes[1].inlet.channels[0].dropped
+    assert nodes[1].meter.status.stuck_s and nodes[1].wiring.inlet.channels[0].dropped
     hangs.release.set()
-    wait_until(lambda: not nodes[1].stuck_s)
-    assert nodes[1].inlet.channels[0].waits
+    wait_until(lambda: not nodes[1].meter.status.stuck_s)
+    assert nodes[1].wiring.inlet.channels[0].waits
     running.shut_down()
 
 
 def test_it_looks_where_the_threads_began_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = Worker.start
-    monkeypatch.setattr(Worker, "start", lambda worker: time.sleep(0.1) or begin(worker))
+    begin = ThreadLoop.start
+    monkeypatch.setattr(ThreadLoop, "start", lambda worker: time.sleep(0.1) or begin(worker))
     hangs = Hangs()
     running, nodes, _ = hanging(hangs, FailurePolicy(watchdog_s=SOON_S))
-    wait_until(lambda: nodes[1].stuck_s)
+    wait_until(lambda: nodes[1].meter.status.stuck_s)
     hangs.release.set()
     running.shut_down()
 
@@ -113,8 +113,8 @@ def test_it_looks_where_the_threads_began_late(monkeypatch: pytest.MonkeyPatch) 
 def test_others_wait_for_one_whose_failure_would_stop_them() -> None:
     hangs = Hangs()
     running, nodes, other = hanging(hangs, FailurePolicy(watchdog_s=SOON_S))
-    wait_until(lambda: nodes[1].stuck_s > 4 * SOON_S)
-    assert len(other.seen) < 20 and not nodes[1].inlet.channels[0].dropped
+    wait_until(lambda: nodes[1].meter.status.stuck_s > 4 * SOON_S)
+    assert len(other.seen) < 20 and not nodes[1].wiring.inlet.channels[0].dropped
     hangs.release.set()
     running.shut_down()
 
@@ -123,7 +123,7 @@ def test_an_engine_that_hangs_is_ended_and_then_has_failed() -> None:
     running, nodes, _ = hanging(Hangs(ends=True), FailurePolicy(watchdog_s=SOON_S))
     with pytest.raises(StageError, match="RuntimeError: ended"):
         running.wait(30)
-    assert not nodes[1].failing
+    assert not nodes[1].meter.status.failing
 
 
 def test_an_engine_that_hangs_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_an_engine_that_hangs_is_opened_again(monkeypatch: pytest.MonkeyPatch) -
     running, nodes, _ = hanging(hangs, FailurePolicy("restart", watchdog_s=SOON_S))
     wait_until(lambda: bool(hangs.seen) and hangs.indices[-1] > 50)
     running.shut_down()
-    assert nodes[1].meter.errors == nodes[1].meter.restarts == 1
+    assert nodes[1].meter.status.errors == nodes[1].meter.status.restarts == 1
 
 
 def test_a_watchdog_shorter_than_the_first_run_is_told_with_numbers(
@@ -141,7 +141,7 @@ def test_a_watchdog_shorter_than_the_first_run_is_told_with_numbers(
     monkeypatch.setattr(watchdog, "FIRST_S", 30.0)
     slow = Does(lambda one: time.sleep(0.1) or one, opening=lambda: time.sleep(0.2))  # type: ignore[func-returns-value]
     nodes = chain(Numbers(count=5), slow)
-    nodes[1].care = FailurePolicy(watchdog_s=SOON_S)
+    nodes[1].policy = FailurePolicy(watchdog_s=SOON_S)
     one = Runner(nodes)
     one.start()
     one.wait(30)
@@ -153,9 +153,9 @@ def test_a_watchdog_shorter_than_the_first_run_is_told_with_numbers(
 def test_no_watchdog_reports_nothing(caplog: pytest.LogCaptureFixture) -> None:
     hangs = Hangs()
     running, nodes, _ = hanging(hangs, FailurePolicy(watchdog_s=0.0))
-    wait_until(lambda: bool(nodes[1].since_ns))
+    wait_until(lambda: bool(nodes[1].meter.status.since_ns))
     time.sleep(6 * SOON_S)
-    assert not nodes[1].stuck_s and not caplog.records
+    assert not nodes[1].meter.status.stuck_s and not caplog.records
     hangs.release.set()
     running.shut_down()
 
@@ -184,7 +184,7 @@ def test_whoever_still_writes_its_files_is_waited_for() -> None:
                 time.sleep(0.05)
 
         nodes = chain(Numbers(count=None), Does(closing=closing))
-        nodes[1].care = FailurePolicy(watchdog_s=SOON_S)
+        nodes[1].policy = FailurePolicy(watchdog_s=SOON_S)
         one = Runner(nodes)
         one.start()
         wait_until(lambda: bool(nodes[1].meter.results_in))

@@ -159,9 +159,12 @@ def test_same_arrivals_same_batches(gaps: list[int], most: int, wait_ms: int, fi
     waiting = list(enumerate(at for at, _ in arrivals))
     while waiting or stage.due_ns() is not None:
         if waiting and waiting[0][1] * 1e6 <= clock.now_ns():
-            list(stage.process(result(waiting.pop(0)[0])))  # type: ignore[arg-type]
+            one = result(waiting.pop(0)[0])
+            stage.submit([one], [one])
+            if stage.is_ready:
+                stage.collect(wait=False)
         elif stage.due_ns() is not None:
-            list(stage.flush())
+            stage.collect(wait=False)
         else:
             wait(clock, waiting[0][1] - clock.now_ns() / 1e6 + 1e-6)
     assert batches_of(arrivals, most, wait_ms, fill_ms, run_ms) == slot.batches

@@ -6,7 +6,6 @@ import threading
 from queue import SimpleQueue
 from typing import Protocol
 
-from edgert.runtime.passing import parts
 from edgert.runtime.records import Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.sink.send.messages import Writer
@@ -41,9 +40,9 @@ class SendSink(SimpleStage):
         self._thread: threading.Thread | None = None
 
     @property
-    def is_brief(self) -> bool:
-        """Whether a result takes little: no image is made of it."""
-        return not self._writer.needs_frames
+    def effort(self) -> str:
+        """How much a result takes: little where no image is made of it."""
+        return "much" if self._writer.needs_frames else "little"
 
     def open(self) -> None:
         """Open the spool. Raises StageError when another process has it."""
@@ -93,9 +92,8 @@ class SendSink(SimpleStage):
 
     def _write(self, result: Result) -> None:
         assert self._spool is not None and self._sender is not None, "open() comes first"
-        for one in parts(result):
-            for message in self._writer.messages(one):
-                self._spool.put(*message)
+        for message in self._writer.messages(result):
+            self._spool.put(*message)
         self._sender.notify()
 
 

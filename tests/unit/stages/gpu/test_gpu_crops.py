@@ -186,7 +186,7 @@ def test_models_look_at_the_same_crops(rows: int, launches: int) -> None:
         crops = found.outputs[look.name]
         assert isinstance(crops, Crops) and crops.rows.tolist() == [0, 1, 2, 3, 4] and crops.parent == "find"
         assert [geometry.bounds[0] for _, geometry in crops.records] == [0, 8, 16, 24, 32]
-        one = InferCrops("alone", Submitting(look.inference, itself=True), look.crop)
+        one = InferCrops("alone", Submitting(look.inference), look.crop)
         alone = one.process(result).outputs["alone"]
         assert [way for _, way in alone.records] == [way for _, way in crops.records]
     result.frame.lease.release()

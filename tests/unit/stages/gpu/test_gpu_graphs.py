@@ -72,11 +72,13 @@ def test_what_becomes_faster_is_recorded_again_at_its_next_turn(monkeypatch: pyt
         session.renewed.add(2)
     rig.inference.run(rig.inference.fill(nv12()))
     assert len(graphs) == 2 * 2 * SLOTS  # one row is as it was
-    pairs = [rig.inference.submit(*(rig.inference.fill(nv12(), row) for row in range(2))) for _ in range(2 * SLOTS)]
+    pairs = [
+        rig.inference.submit_batch([rig.inference.fill(nv12(), row) for row in range(2)]) for _ in range(2 * SLOTS)
+    ]
     assert len(graphs) == 3 * 2 * SLOTS and not any(session.renewed for session in rig.sessions)
     assert all(graph.told == ["launched"] * 2 for graph in graphs[-2 * SLOTS :])
-    for pending in (one for pair in pairs for one in pair):
-        pending.record()
+    for pending in pairs:
+        pending.records()
     rig.close()
 
 
@@ -280,11 +282,11 @@ def test_frames_are_free_once_they_were_read_and_before_the_engine_has_run(monke
         run(rows)
 
     monkeypatch.setattr(session, "enqueue", stuck)
-    (pending,) = rig.inference.submit(rig.inference.fill(lent))
+    pending = rig.inference.submit_batch((rig.inference.fill(lent),))
     lent.lease.release()
     loans.settle()
     assert back == [7] and session.stream.raw.work
-    pending.record()
+    pending.records()[0]
     rig.gpu.paused = False
     frame.lease.release()
     del frame, lent
@@ -302,13 +304,13 @@ def test_frames_are_prepared_on_the_stream_that_brings_them_while_the_engine_wor
     frame = shared(rig)
     lent = replace(frame, lease=loans.lend(7), planes=on_gpu(frame, feeding).planes)
     rig.gpu.paused = True
-    (pending,) = rig.inference.submit(rig.inference.fill(lent))
+    pending = rig.inference.submit_batch((rig.inference.fill(lent),))
     lent.lease.release()
     assert rig.gpu.launches[-1][3] == feeding.handle
     feeding.raw.run()
     loans.settle()
     assert back == [7] and engines.raw.work  # it waits for the kernel, and the frame for nothing more
-    pending.record()
+    pending.records()[0]
     rig.gpu.paused = False
     frame.lease.release()
     del frame, lent
@@ -322,10 +324,10 @@ def test_a_run_beside_cameras_that_waits_behind_another_is_waited_for_by_the_dri
     rig = Rig()
     rig.inference.is_patient = patient
     slots = rig.inference._slots
-    pending = [rig.inference.submit(rig.inference.fill(nv12()))[0] for _ in range(2)]
+    pending = [rig.inference.submit_batch((rig.inference.fill(nv12()),)) for _ in range(2)]
     assert type(slots[0]._done) is PollingWait and type(slots[1]._done) is behind
     for each in pending:
-        each.record()
+        each.records()
     rig.inference.run(rig.inference.fill(nv12()))
     assert type(slots[2]._done) is PollingWait
     blocking, ways = rig.gpu.event_flags.BLOCKING_SYNC, slots[0]._ways

@@ -12,9 +12,10 @@ from edgert.clock import REAL
 from edgert.config import CropConfig, SourceStage
 from edgert.policy import run_sizes
 from edgert.stages.gpu import infer_gpu
-from edgert.stages.gpu.infer_gpu import SLOTS, Collect, InferenceSlot, Pending, Submitting
+from edgert.stages.gpu.infer_gpu import SLOTS, InferenceSlot, Submitting
+from edgert.stages.gpu.infer_stage import GpuInfer
 from edgert.stages.gpu.upload import Staging, Uploader
-from edgert.stages.infer import Infer, InferCrops
+from edgert.stages.infer import InferCrops
 from edgert.stages.source.api import ApiSource
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.gpu_inference import Rig, bytes_at, nv12, shared
@@ -104,22 +105,23 @@ def test_over_many_frames_no_memory_stream_or_event_is_made(monkeypatch: pytest.
 
 def test_the_host_waits_for_nothing_before_the_record_is_wanted() -> None:
     rig = Rig()
-    stage, collect = Infer("find", Submitting(rig.inference)), Collect("find")
+    stage = GpuInfer("find", [rig.inference])
     stage.open()
     rig.gpu.paused = True
-    first, second = (stage.process(result_of(nv12(index))) for index in range(2))
-    assert isinstance(first.outputs["find"], Pending) and rig.gpu.streams[0].work
-    assert [collect.process(one).outputs["find"][0] for one in (first, second)] == [WARM + 1] * 2
-    passing = result_of(nv12(2))
-    assert collect.process(passing) is passing
+    for index in range(2):
+        stage.submit([one := result_of(nv12(index))], [one])
+    assert stage.in_flight == 2 and not stage.is_ready and rig.gpu.streams[0].work
+    found = [*stage.collect(wait=True), *stage.collect(wait=True)]
+    assert [one.outputs["find"][0] for one in found] == [WARM + 1] * 2
+    assert stage.in_flight == 0 and stage.due_ns() is None
     rig.gpu.paused = False
     rig.close()
 
 
 def test_a_batch_that_nobody_read_keeps_its_records_when_its_tensors_are_used_again() -> None:
     rig = Rig()
-    pending = [rig.inference.submit(rig.inference.fill(nv12(index)))[0] for index in range(2 * SLOTS)]
-    assert [one.record()[0] for one in pending] == [1] * SLOTS + [2] * SLOTS  # runs of each session
+    pending = [rig.inference.submit_batch((rig.inference.fill(nv12(index)),)) for index in range(2 * SLOTS)]
+    assert [one.records()[0][0] for one in pending] == [1] * SLOTS + [2] * SLOTS  # runs of each session
     rig.close()
 
 
@@ -180,7 +182,7 @@ def test_all_crops_of_a_frame_are_on_their_way_before_the_first_is_waited_for(mo
     """And those that are run together are written by one launch."""
     rig = Rig(rows=2)
     rig.inference.warm_up()
-    stage = InferCrops("read", Submitting(rig.inference, itself=True), CropConfig(min_size=4))
+    stage = InferCrops("read", Submitting(rig.inference), CropConfig(min_size=4))
     ran, launches, seen = sum(len(one.sizes) for one in rig.sessions), len(rig.gpu.launches), []
     read = InferenceSlot.read
 

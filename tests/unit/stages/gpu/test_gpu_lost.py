@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from edgert.errors import DeviceError
-from edgert.runtime import Frame, Node, Result, Runner, SourceStats
-from edgert.runtime.branches import Branch, branch_nodes, connect
-from edgert.stages.gpu.infer_gpu import Collect, Submitting
-from edgert.stages.infer import Infer
+from edgert.runtime import Frame, Result, Runner, SourceStats, Task
+from edgert.runtime.branches import Branch, branch_tasks
+from edgert.runtime.graph import connect
+from edgert.stages.gpu.infer_stage import GpuInfer
 from tests.helpers.gpu_inference import Rig, nv12
 from tests.helpers.waiting import wait_until
 
@@ -21,10 +21,10 @@ from tests.helpers.waiting import wait_until
 def test_a_gpu_that_is_lost_is_an_error_and_closing_goes_on() -> None:
     rig = Rig()
     rig.inference.run(rig.inference.fill(nv12()))
-    pending = rig.inference.submit(rig.inference.fill(nv12(1)))
+    pending = rig.inference.submit_batch((rig.inference.fill(nv12(1)),))
     rig.gpu.broken["event"] = "cuEventSynchronize failed: an illegal memory access was encountered"
     with pytest.raises(DeviceError, match="the GPU is lost to this process"):
-        pending[0].record()
+        pending.records()
     rig.gpu.broken["free"] = rig.gpu.broken["event"]
     rig.close()
     assert rig.device.live_bytes == 0
@@ -75,10 +75,8 @@ def test_a_gpu_that_is_lost_ends_the_pipeline_and_what_came_before_is_kept() -> 
             wait_until(lambda: len(kept.records) >= 3)
             rig.gpu.broken["event"] = "cuEventSynchronize failed: unspecified launch failure"
 
-    chain = branch_nodes(
-        "find", [Branch((Infer("find", Submitting(rig.inference)), Collect("find")))], frozenset("a"), 1
-    )
-    source, sink = Node("a", Reel(lose)), Node("sink", kept)
+    chain = branch_tasks("find", [Branch((GpuInfer("find", [rig.inference]),))], frozenset("a"), 1)
+    source, sink = Task("a", Reel(lose)), Task("sink", kept)
     connect(source, chain[0], frozenset("a"), 1, "never")
     connect(chain[-1], sink, frozenset("a"), 1, "never")
     runner = Runner([source, *chain, sink])

@@ -13,7 +13,7 @@ from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter, Counts
-from edgert.runtime import Frame, Node, Result, Runner, summarize
+from edgert.runtime import Frame, Result, Runner, Task, summarize
 from edgert.stages.source import api
 from edgert.stages.source.api import ApiSource
 from tests.helpers.stages import Does, link
@@ -43,7 +43,7 @@ class Served:
             work(result)
 
         self.stage = Does(process)
-        self.nodes = [Node("cam", self.source), Node("end", self.stage)]
+        self.nodes = [Task("cam", self.source), Task("end", self.stage)]
         link(*self.nodes, capacity=capacity)
         self.runner = Runner(self.nodes)
 
@@ -58,7 +58,7 @@ class Served:
         self.start()
         self.submit()
         assert self.entered.wait(LIMIT_S)
-        for _ in range(self.nodes[1].inlet.channels[0].capacity):
+        for _ in range(self.nodes[1].wiring.inlet.channels[0].capacity):
             self.submit()
 
     def ended(self) -> list[int]:

@@ -96,7 +96,7 @@ def test_what_cannot_be_written_is_an_error_of_the_next_call(tmp_path: Path) -> 
 def test_of_files_whoever_calls_writes(tmp_path: Path) -> None:
     one, server = sink(tmp_path, hands_over=False)
     one.open()
-    assert one._spool is not None and one.is_brief
+    assert one._spool is not None and one.effort == "little"
     writers = list[str]()
     put = one._spool.put
     one._spool.put = lambda *message: (writers.append(threading.current_thread().name), put(*message))[1]  # type: ignore[method-assign]
@@ -125,7 +125,7 @@ def test_images_are_made_while_there_is_a_frame(tmp_path: Path) -> None:
     one, server = sink(tmp_path, Choice(attach="frame"))
     one.open()
     one.process(sample())
-    assert not one.is_brief
+    assert one.effort == "much"
     assert one._spool is not None and (one._spool.count or server.got)  # no other thread has the frame
     one.close()
     assert "image" in server.got[0]

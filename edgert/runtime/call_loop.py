@@ -1,21 +1,19 @@
-"""A pipeline without threads: its stages run one after the other, in the thread of whoever calls."""
+"""The loop of a pipeline without threads: its stages run one after the other, in the thread of whoever calls."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import nullcontext
-from itertools import chain, takewhile
+from itertools import takewhile
 from threading import Event
 
 from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
 from edgert.policy import Join
 from edgert.runtime import Frame, Record, Result
-from edgert.runtime.node import Node, Station, merged
-from edgert.runtime.passing import Together, parts
+from edgert.runtime.station import Station, merged
+from edgert.runtime.task import Task
 
 Bring = tuple[Callable[[], Sequence[Frame]], int]
-_Arrival = tuple["_Place", int, Result]
-_NOWHERE = nullcontext()
+_Arrival = tuple["_Place", int, Sequence[Result]]
 _ALL = 2**62
 """More than frames ever have as a number; and how many parts of frames a join may hold: those of one call."""
 
@@ -24,7 +22,7 @@ class EndOfFrames(StageError):  # noqa: N818 - reads as what it is
     """The source gives no more: it has given as many as its ``limit``, or the pipeline was stopped."""
 
 
-class InPlace:
+class CallLoop:
     """What one call after the other does. For one thread at a time.
 
     Each stage sees what it sees when it has a thread of its own, in the same order, and the same is measured. Unless a
@@ -32,33 +30,29 @@ class InPlace:
     run when the call has no more frames for it, and parts of frames that a filter kept from being joined are given up.
 
     Args:
-        nodes: every one after those it listens to; the first is the source.
+        tasks: every one after those it listens to; the first is the source.
         stop: set by whoever ends the pipeline.
-        sinks: names of the nodes whose results nobody gets.
-        waiting: those that wait for others, such as a GPU: they work when nobody else has anything to do.
+        sinks: names of the tasks whose results no one gets.
 
     Attributes:
         is_left: whether a call was left in a stage that does not return; what is there is no more to be used.
     """
 
-    def __init__(
-        self, nodes: Sequence[Node], clock: Clock, stop: Event, sinks: Collection[str], waiting: Collection[Node]
-    ) -> None:
-        soon, late = self._queues = deque[_Arrival](), deque[_Arrival]()
-        self._clock, self._stop = clock, stop
-        self._places = [_Place(node, clock, late if node in waiting else soon, node.name in sinks) for node in nodes]
+    def __init__(self, tasks: Sequence[Task], clock: Clock, stop: Event, sinks: Collection[str]) -> None:
+        self._clock, self._stop, self._queue = clock, stop, deque[_Arrival]()
+        self._places = [_Place(task, clock, self._queue, task.name in sinks) for task in tasks]
         edges = {id(channel): (place, edge) for place in self._places
-                 for edge, channel in enumerate(place.node.inlet.channels)}  # fmt: skip
+                 for edge, channel in enumerate(place.task.wiring.inlet.channels)}  # fmt: skip
         for place in self._places:
-            place.listeners = [edges[id(outlet)] for outlet in place.node.outlets]
-            place.node.lets_go = False  # all frames are held until the call returns them
+            place.listeners = [edges[id(outlet)] for outlet in place.task.wiring.outlets]
+            place.task.wiring.releases_pixels = False  # all frames are held until the call returns them
         self._at = self._places[0]
         self._opened: list[_Place] = []
         self._under_way = deque[Frame]()  # those that were taken, and not returned
         self.is_left = False
 
     def open(self) -> None:
-        """Opens every stage, the last first. Raises EdgertError: one cannot be; those that were are closed again."""
+        """Open every stage, the last first. Raise EdgertError: one cannot be; those that were are closed again."""
         for place in reversed(self._places[1:]):
             try:
                 place.open()
@@ -66,18 +60,18 @@ class InPlace:
                 self._close_stages()
                 raise place.failure(error)  # noqa: B904 - it has its cause
             self._opened.insert(0, place)
-            place.node.was_opened = True
+            place.task.meter.status.was_opened = True
             if self.is_left:
                 self._close_stages()
                 raise self._late()
 
-    def run(self, bring: Iterable[Bring], ahead: int | None = None) -> list[Result]:
-        """One call.
+    def run(self, bring: Iterable[Bring], leaves: bool = False) -> list[Result]:
+        """Do one call.
 
         Args:
             bring: for each frame, or several that come together, what gets them of the source, and how many these are.
-            ahead: how many of the nodes' results may still wait for a GPU, say, when this returns: their frames stay
-                under way, for a later call to return. None: all frames are returned.
+            leaves: whether stages that give results out later may keep some when this returns: these frames stay under
+                way, for a later call to return. Else all frames are returned.
 
         Returns:
             For each frame that no stage has anything more of, in their order, all records that were made of it. The
@@ -87,21 +81,18 @@ class InPlace:
             EndOfFrames: nothing is wrong, and no more frames are taken; those that were left under way still are.
             EdgertError: the first error of any stage, after which nothing more may be run.
         """
-        soon, _ = self._queues
         try:
             for one in bring:
                 self._take(*one)
-                self._work(soon)  # a GPU gets one frame while the host prepares the next
-                if ahead is not None:
-                    self._wait_for(ahead)
-            if ahead is None:
+                self._work()  # a GPU gets one frame while the host prepares the next
+            if not leaves:
                 self._finish()
             if self.is_left:
                 raise self._late()
             return self._done()
         except BaseException as error:
             is_end = isinstance(error, EndOfFrames)
-            if not (is_end and ahead is not None):
+            if not (is_end and leaves):
                 self._let_go()
             if isinstance(error, (Exception, SystemExit)) and not is_end:
                 raise self._at.failure(error)  # noqa: B904 - it has its cause
@@ -118,7 +109,7 @@ class InPlace:
     def close(self) -> EdgertError | None:
         """Closes source and stages, each once; returns the first error. Frames under way are let go."""
         self._let_go()
-        self._places[0].node.work.close()
+        self._places[0].task.stage.close()
         return self._close_stages()
 
     def leave(self) -> None:
@@ -132,14 +123,14 @@ class InPlace:
 
     def _close_stages(self) -> EdgertError | None:
         first: EdgertError | None = None
-        hangs = [place for place in self._opened if self.is_left and place.node.since_ns]
+        hangs = [place for place in self._opened if self.is_left and place.task.meter.status.since_ns]
         opened, self._opened = [place for place in self._opened if place not in hangs], hangs
         for place in opened:
             try:
                 place.close()
             except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
                 first = first or place.failure(error)
-            place.node.take = None  # with the memory for what it made
+            place.task.execution.download = None  # with the memory for what it made
         try:
             return first
         finally:
@@ -150,7 +141,7 @@ class InPlace:
         self._at, started = self._places[0], self._clock.now_ns()
         frames = bring()
         made = self._clock.now_ns()
-        limiter, is_full = self._at.node.limiter, len(frames) == count
+        limiter, is_full = self._at.task.execution.limiter, len(frames) == count
         if limiter is not None:
             passed = list(takewhile(lambda _: limiter.passes(self._stop), frames))
             for frame in frames[len(passed) :]:
@@ -159,41 +150,37 @@ class InPlace:
         for frame in frames:
             frame.lease.retain()
         self._under_way.extend(frames)
-        if count == 1 and frames:
-            self._at.give(frames[0], made, made - started)
-        elif frames:
-            self._at.give_several(frames, made, made - started)
+        if frames:
+            self._at.give(frames, made, made - started)
         if not is_full:
             why = "the pipeline was stopped" if self._stop.is_set() else "its limit: was reached"
-            raise EndOfFrames("no more frames are taken", why=why, where=f"stage {self._at.node.name!r}")
+            raise EndOfFrames("no more frames are taken", why=why, where=f"stage {self._at.task.name!r}")
 
-    def _work(self, queue: deque[_Arrival]) -> None:
+    def _work(self) -> None:
+        queue = self._queue
         while queue and not self.is_left:
-            place, edge, result = queue.popleft()
+            place, edge, results = queue.popleft()
             self._at = place
-            joined = place.joined(edge, result)
-            if joined is not None:
-                if place.is_batching:
-                    place.taken = parts(joined)[-1].frame.index
-                with place.node.context or _NOWHERE:
-                    place.step(joined)
-
-    def _wait_for(self, left: int) -> None:
-        """Has those that wait for others work, the first first, until so many are left."""
-        soon, late = self._queues
-        while len(late) > left and not self.is_left:
-            soon.append(late.popleft())
-            self._work(soon)
+            if place.join is not None:
+                results = [one for each in results if (one := place.joined(edge, each)) is not None]
+            if not results:
+                continue
+            if not place.is_async:
+                place.step(results)
+                continue
+            place.taken = results[-1].frame.index
+            while results:
+                room = place.room
+                place.step(results[:room])
+                results = results[room:]
 
     def _finish(self) -> None:
-        """Works on everything, batches that are not full too."""
-        self._wait_for(0)
+        """Work on everything, batches that are not full too."""
         for place in self._places:
-            if place.is_batching and not self.is_left:
+            if place.is_async and not self.is_left:
                 self._at = place
-                place.flush(last=True)
-                self._work(self._queues[0])
-                self._wait_for(0)
+                place.finish()
+                self._work()
 
     def _done(self) -> list[Result]:
         """Of the frames that nobody works on any more."""
@@ -205,19 +192,18 @@ class InPlace:
         return found
 
     def _first_at_work(self) -> int:
-        """The number of the first frame that waits for others, or in a batch. What only waits to be joined will not
-        be, as stages pass frames on in order."""
-        waiting = (parts(arrival[2])[0].frame.index for arrival in self._queues[1])
-        held = (place.passed + 1 for place in self._places if place.is_batching and place.passed < place.taken)
-        return min(chain(waiting, held), default=_ALL)
+        """Return the number of the first frame that a stage has not given out yet. What only waits to be joined will
+        not be, as stages pass frames on in order."""
+        held = (place.passed + 1 for place in self._places if place.holds and place.passed < place.taken)
+        return min(held, default=_ALL)
 
     def _let_go(self) -> None:
         """Ends all holds on frames under way."""
         while self._under_way:
             self._under_way.popleft().lease.release()
-        for queue in self._queues:
-            while queue:
-                queue.popleft()[2].frame.lease.release()
+        while self._queue:
+            for result in self._queue.popleft()[2]:
+                result.frame.lease.release()
         for place in self._places:
             place.give_up()
             place.sent.clear()
@@ -239,45 +225,48 @@ class InPlace:
 
 
 class _Place(Station):
-    """A node whose results go on to others in the same thread.
+    """A task whose results go on to others in the same thread.
 
     Attributes:
-        listeners: for each of the node's outlets, who listens, and by which of its edges.
+        listeners: for each of the task's outlets, who listens, and by which of its edges.
         sent: what it passed on of frames under way, by their numbers.
-        taken, passed: the numbers of the last frames that came, and that it passed on; of a batching stage.
+        taken, passed: the numbers of the last frames that came to an asynchronous stage, and that it passed on.
     """
 
-    def __init__(self, node: Node, clock: Clock, queue: deque[_Arrival], is_sink: bool) -> None:
-        super().__init__(node, clock)
+    def __init__(self, task: Task, clock: Clock, queue: deque[_Arrival], is_sink: bool) -> None:
+        super().__init__(task, clock)
         self.queue, self.is_sink = queue, is_sink
         self.listeners: list[tuple[_Place, int]] = []
         self.sent: dict[int, Result] = {}
         self.taken = self.passed = -1
-        if node.joins and len(node.carried) > 1:
-            self.join = Join(node.carried, _ALL, merged)
-
-    def hand_over(self, result: Result) -> None:
-        self.send(result)
-        result.frame.lease.release()
+        if task.wiring.joins and len(task.wiring.streams) > 1:
+            self.join = Join(task.wiring.streams, _ALL, merged)
 
     def send(self, result: Result) -> None:
-        node, index = self.node, result.frame.index
-        if isinstance(result, Together):
-            self.passed = parts(result)[-1].frame.index
-            self._give_on(result)
-            return
-        if index in self.sent:
-            raise StageError(
-                f"stage {node.name!r} passed on several results of one frame",
-                why="a call returns one result for each frame",
-                fix="submit frames, and take results from pipeline.results(…)",
-            )
-        self.sent[index], self.passed = result, index
-        self._give_on(result)
+        result.frame.lease.retain()
+        self.hand_over((result,))
 
-    def _give_on(self, result: Result) -> None:
-        node = self.node
-        listeners = self.listeners if node.branch is None else (self.listeners[node.branch(result)],)
-        for place, edge in listeners:
-            result.frame.lease.retain()
-            place.queue.append((place, edge, result))
+    def hand_over(self, results: Sequence[Result]) -> None:
+        task, sent, branch = self.task, self.sent, self.task.wiring.branch
+        for result in results:
+            if result.frame.index in sent:
+                for one in results:
+                    one.frame.lease.release()
+                raise StageError(
+                    f"stage {task.name!r} passed on several results of one frame",
+                    why="a call returns one result for each frame",
+                    fix="submit frames, and take results from pipeline.results(…)",
+                )
+            sent[result.frame.index] = result
+        self.passed = results[-1].frame.index
+        if branch is not None:
+            for result in results:
+                place, edge = self.listeners[branch(result)]
+                place.queue.append((place, edge, (result,)))
+            return
+        for result in results:
+            if self.listeners:
+                result.frame.lease.retain(len(self.listeners))
+            result.frame.lease.release()
+        for place, edge in self.listeners:
+            place.queue.append((place, edge, results))

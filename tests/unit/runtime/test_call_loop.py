@@ -14,39 +14,40 @@ from edgert.clock import REAL
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counts
 from edgert.policy import Dispatcher
-from edgert.runtime import Node, Result, Runner, summarize
+from edgert.runtime import Result, Runner, Task, summarize
 from edgert.runtime.branches import Dispatch, Reorder
+from edgert.runtime.call_loop import CallLoop, EndOfFrames
 from edgert.runtime.frame import has_pixels
-from edgert.runtime.in_place import EndOfFrames, InPlace
+from edgert.runtime.task import Wiring
 from edgert.stages.infer import InferBatch
-from tests.helpers.stages import Does, Numbers, chain, link, tag
+from tests.helpers.stages import Does, Later, Numbers, chain, link, tag
 
 
 class Rig:
-    """Nodes that run in place; the last one is a sink if it is called so."""
+    """Nodes that run in a call; the last one is a sink if it is called so."""
 
-    def __init__(self, nodes: Sequence[Node], waiting: Sequence[Node] = (), sinks: Sequence[str] = ("sink",)) -> None:
+    def __init__(self, nodes: Sequence[Task], sinks: Sequence[str] = ("sink",)) -> None:
         self.nodes, self.stop = list(nodes), threading.Event()
-        self.source: Any = nodes[0].work
-        self.in_place = InPlace(nodes, REAL, self.stop, sinks, waiting)
+        self.source: Any = nodes[0].stage
+        self.loop = CallLoop(nodes, REAL, self.stop, sinks)
         frames = self.source.frames(self.stop)
         self.bring = lambda: list(islice(frames, 1)), 1
-        self.in_place.open()
+        self.loop.open()
 
     def call(self, count: int = 1) -> list[Result]:
-        results = self.in_place.run([self.bring] * count)
+        results = self.loop.run([self.bring] * count)
         for result in results:
             result.frame.lease.release()
         return results
 
     def close(self) -> EdgertError | None:
-        return self.in_place.close()
+        return self.loop.close()
 
 
-def fork(*works: Any) -> list[Node]:
+def fork(*works: Any) -> list[Task]:
     """A source, stages that listen to it side by side, and a sink that joins them."""
-    source, end = Node("cam", Numbers(count=None)), Node("sink", Does(lambda result: None))
-    sides = [Node(f"side{number}", work) for number, work in enumerate(works)]
+    source, end = Task("cam", Numbers(count=None)), Task("sink", Does(lambda result: None))
+    sides = [Task(f"side{number}", work) for number, work in enumerate(works)]
     for side in sides:
         link(source, side)
         link(side, end)
@@ -65,7 +66,7 @@ def test_a_call_returns_the_records_of_all_stages_in_their_order() -> None:
     assert sink.indices == [0, 1, 2, 3, 4]
     assert [one.frame.index for one in rig.call(3)] == [5, 6, 7]
     assert rig.source.is_full() and rig.close() is None
-    assert [(node.work.opened, node.work.closed) for node in nodes[1:]] == [(1, 1)] * 3
+    assert [(node.stage.opened, node.stage.closed) for node in nodes[1:]] == [(1, 1)] * 3
 
 
 def test_all_of_it_happens_in_this_thread_and_no_thread_is_made() -> None:
@@ -81,7 +82,7 @@ def test_all_of_it_happens_in_this_thread_and_no_thread_is_made() -> None:
 
 def test_the_frame_is_lent_until_the_caller_lets_go() -> None:
     rig = Rig(chain(Numbers(count=None), tag("find")))
-    (result,) = rig.in_place.run([rig.bring])
+    (result,) = rig.loop.run([rig.bring])
     assert result.frame.lease.alive and not rig.source.is_full()
     result.frame.lease.release()
     assert not result.frame.lease.alive
@@ -94,7 +95,7 @@ def test_parts_of_a_frame_are_joined_before_the_sink_and_in_the_result() -> None
     rig = Rig(fork(tag("find"), tag("segment")))
     results = rig.call(40)  # more than ever wait in queues
     assert [dict(one.outputs) for one in results] == [{"find": n, "segment": n} for n in range(40)]
-    assert rig.nodes[-1].work.indices == list(range(40))  # type: ignore[union-attr]
+    assert rig.nodes[-1].stage.indices == list(range(40))  # type: ignore[union-attr]
     assert rig.nodes[-1].meter.unmatched == 0
     rig.close()
 
@@ -106,36 +107,41 @@ def test_what_a_filter_keeps_back_has_the_records_before_it_and_is_not_joined_la
     assert [dict(one.outputs) for one in results] == [
         {"find": 0}, {"find": 1, "odd": True}, {"find": 2}, {"find": 3, "odd": True},
     ]  # fmt: skip
-    assert rig.nodes[-1].work.indices == [1, 3] and rig.nodes[-1].meter.unmatched == 2  # type: ignore[union-attr]
+    assert rig.nodes[-1].stage.indices == [1, 3] and rig.nodes[-1].meter.unmatched == 2  # type: ignore[union-attr]
     assert rig.source.is_full()
     rig.close()
 
 
-def test_those_that_wait_for_a_gpu_work_when_nobody_else_has_anything_to_do() -> None:
-    order: list[str] = []
+def test_a_gpu_gets_all_frames_of_a_call_before_the_first_is_waited_for() -> None:
+    later = Later(lambda result: result.with_output("find", result.frame.index), limit=9)
+    rig = Rig(chain(Numbers(count=None), later, tag("track")))
+    assert [one.outputs for one in rig.call(3)] == [{"find": index, "track": index} for index in range(3)]
+    assert later.order == ["submit0", "submit1", "submit2", "collect0", "collect1", "collect2"]
+    rig.close()
 
-    def noted(name: str) -> Does:
-        return Does(lambda result: order.append(f"{name}{result.frame.index}") or result.with_output(name, 1))
 
-    nodes = chain(Numbers(count=None), noted("submit"), noted("collect"), noted("track"))
-    rig = Rig(nodes, waiting=[nodes[2]])
-    rig.call(3)
-    assert order == ["submit0", "submit1", "submit2", "collect0", "track0", "collect1", "track1", "collect2", "track2"]
+def test_a_call_may_leave_runs_under_way_for_a_later_one_to_return() -> None:
+    later = Later(lambda result: result.with_output("find", result.frame.index))
+    rig = Rig(chain(Numbers(count=None), later, tag("track")))
+    found = [one.outputs["track"] for _ in range(5) for one in rig.loop.run([rig.bring], leaves=True)]
+    assert found == [0, 1, 2] and rig.loop.under_way == 2 and later.most == 3
+    assert [one.outputs["track"] for one in rig.loop.run(())] == [3, 4] and not rig.loop.under_way
     rig.close()
 
 
 def test_branches_take_turns_and_their_results_keep_their_order() -> None:
     dispatcher = Dispatcher([1, 1])
     dispatch = Dispatch(dispatcher)
-    head, tail = Node("head", dispatch, branch=dispatch.branch), Node("tail", Reorder(dispatcher), joins=False)
-    source, sides = Node("cam", Numbers(count=None)), [Node(f"side{n}", tag("find")) for n in range(2)]
+    head = Task("head", dispatch, Wiring(branch=dispatch.branch))
+    tail = Task("tail", Reorder(dispatcher), Wiring(joins=False))
+    source, sides = Task("cam", Numbers(count=None)), [Task(f"side{n}", tag("find")) for n in range(2)]
     link(source, head)
     for side in sides:
         link(head, side)
         link(side, tail)
     rig = Rig([source, head, *sides, tail])
     assert [one.outputs["find"] for one in rig.call() + rig.call(4)] == [0, 1, 2, 3, 4]
-    assert sorted(len(side.work.seen) for side in sides) == [2, 3]  # type: ignore[union-attr]
+    assert sorted(len(side.stage.seen) for side in sides) == [2, 3]  # type: ignore[union-attr]
     rig.close()
 
 
@@ -158,7 +164,7 @@ class Rows:
 def test_a_batch_is_what_one_call_brings() -> None:
     engine = Rows(4)
     stage = InferBatch("find", engine, 4, 0.0, REAL)  # whose wait has always passed
-    stage.wait_for_flush()
+    stage.hold_until_full()
     rig = Rig(chain(Numbers(count=None), stage, tag("track")))
     results = rig.call() + rig.call(4) + rig.call(6)
     assert [one.outputs["find"] for one in results] == list(range(11)) == [one.outputs["track"] for one in results]
@@ -207,11 +213,11 @@ def test_a_stage_that_cannot_be_opened_closes_those_that_were() -> None:
         raise OSError("disk full")
 
     nodes = chain(Numbers(count=None), Does(opening=refuse), Does())
-    in_place = InPlace(nodes, REAL, threading.Event(), (), ())
+    loop = CallLoop(nodes, REAL, threading.Event(), ())
     with pytest.raises(StageError, match="stage '1' failed: OSError: disk full"):
-        in_place.open()
-    assert [(node.work.opened, node.work.closed) for node in nodes[1:]] == [(1, 0), (1, 1)]
-    assert in_place.close() is None and nodes[2].work.closed == 1
+        loop.open()
+    assert [(node.stage.opened, node.stage.closed) for node in nodes[1:]] == [(1, 0), (1, 1)]
+    assert loop.close() is None and nodes[2].stage.closed == 1
 
 
 def test_closing_goes_on_after_an_error_and_reports_the_first() -> None:
@@ -222,8 +228,8 @@ def test_closing_goes_on_after_an_error_and_reports_the_first() -> None:
     rig = Rig(nodes)
     rig.call()
     found = rig.close()
-    assert found is not None and "disk full" in found.what and nodes[2].work.closed == 1  # type: ignore[union-attr]
-    assert nodes[0].work.closed >= 1 and rig.close() is None
+    assert found is not None and "disk full" in found.what and nodes[2].stage.closed == 1  # type: ignore[union-attr]
+    assert nodes[0].stage.closed >= 1 and rig.close() is None
 
 
 def test_the_end_of_the_source_and_a_stop_are_no_errors_of_a_stage() -> None:
@@ -250,7 +256,7 @@ def test_a_governor_holds_a_call_back_until_its_turn() -> None:
             return self.asked != 2  # as it is when the pipeline is stopped meanwhile
 
     nodes = chain(Numbers(count=None), tag("find"))
-    nodes[0].limiter = Limiter()  # type: ignore[assignment]
+    nodes[0].execution.limiter = Limiter()  # type: ignore[assignment]
     rig = Rig(nodes)
     rig.call()
     with pytest.raises(EndOfFrames):
@@ -260,7 +266,7 @@ def test_a_governor_holds_a_call_back_until_its_turn() -> None:
 
 
 def test_counts_and_times_are_those_of_threads() -> None:
-    def nodes() -> list[Node]:
+    def nodes() -> list[Task]:
         filters = Does(lambda result: result if result.frame.index else None)
         return chain(Numbers(count=6), tag("find"), filters, tag("x"))
 
@@ -289,10 +295,10 @@ def test_frames_keep_their_pixels_until_the_call_returns_them() -> None:
     nodes[-1].name = "sink"
     bare: list[bool] = []
     sink.function = lambda result: bare.append(not has_pixels(result.frame))  # type: ignore[func-returns-value]
-    nodes[1].outlets[0].is_bare = True
-    nodes[1].lets_go = True
+    nodes[1].wiring.outlets[0].without_pixels = True
+    nodes[1].wiring.releases_pixels = True
     rig = Rig(nodes)
-    (result,) = rig.in_place.run([rig.bring])
+    (result,) = rig.loop.run([rig.bring])
     assert bare == [False] and has_pixels(result.frame) and result.frame.planes[0].shape == (2, 2, 3)
     result.frame.lease.release()
     rig.close()

@@ -1,0 +1,376 @@
+"""The wiring of a pipeline, and how it changes, also while the pipeline runs.
+
+Every change is checked first: it raises, and nothing has changed, or it is made. What another thread works with is
+changed by that thread, between two results:
+
+- the *outlets* of a producer are one tuple, which it reads once for each result, so that one assignment changes them;
+- the *inlet* and the *stage* of a consumer are changed in the thread that calls the stage, by a
+  :class:`~edgert.runtime.channel.Change` that comes through the inlet like a result does.
+
+So no lock is on the way of a result, and a listener gets every result of a stage from some point on, and none after
+another. Changes are made one at a time; each returns when it is made.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from edgert.errors import StageError
+from edgert.policy import Drop
+from edgert.runtime.channel import Change, Channel
+from edgert.runtime.stage import Source, Stage
+from edgert.runtime.station import Station
+from edgert.runtime.task import Task
+
+CHANGE_S = 5.0
+"""So long a task may take to come to its next safe point: the end of a call of its stage, or a source's next frame."""
+OPENING_S = 120.0
+"""So long a task may take to do so and to open another stage."""
+
+
+class Running(Protocol):
+    """The threads of a pipeline that runs, as a :class:`~edgert.runtime.runner.Runner` has them."""
+
+    def station_of(self, task: Task) -> Station | None:
+        """Return the station of a task whose thread runs; None of others."""
+        ...
+
+    def is_working(self, task: Task) -> bool:
+        """Return whether a task's thread still runs."""
+        ...
+
+    def start_task(self, task: Task) -> None:
+        """Start a thread for a task that was added, if the pipeline runs. Raise StageError where it cannot be."""
+        ...
+
+    def end_source(self, task: Task) -> Callable[[], bool]:
+        """Ask one source to end; return what tells whether it has."""
+        ...
+
+
+class Graph:
+    """The tasks of one pipeline, connected. Its operations may be called from any thread but those of the pipeline.
+
+    Each operation raises StageError where it cannot be done, and says why; then nothing has changed. Where a task does
+    not come to a safe point within :data:`CHANGE_S`, as its stage hangs, the operation is withdrawn, and that is the
+    error.
+
+    Args:
+        tasks: every one after those it listens to.
+
+    Attributes:
+        tasks: those of now; replaced by another tuple when one comes or goes.
+        settle: called after each change, to mark which tasks need pixels; see :func:`release_pixels`.
+    """
+
+    def __init__(self, tasks: Iterable[Task] = ()) -> None:
+        self.tasks: tuple[Task, ...] = tuple(tasks)
+        self.settle: Callable[[Sequence[Task]], object] = len
+        self._outside: tuple[Task, ...] = ()  # listeners that are no tasks of the pipeline
+        self._running: Running | None = None
+        self._turn = threading.RLock()  # one change at a time
+
+    def run_by(self, running: Running | None) -> None:
+        """Note who runs the tasks, from now on; None: no one does any more."""
+        self._running = running
+
+    def task(self, name: str) -> Task:
+        """Return the task of that name. Raises StageError where there is none."""
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        raise StageError(f"no task {name!r}", fix=f"tasks: {', '.join(task.name for task in self.tasks)}")
+
+    def add(self, task: Task) -> None:
+        """Add a task and start it. Connect a stage to what it listens to before, by :meth:`connect`.
+
+        A source sends its first frames to whoever listens by then, so connect its listeners before as well.
+
+        Raises:
+            StageError: the name is taken, or the system has no thread for it.
+        """
+        with self._turn:
+            if any(other.name == task.name for other in self.tasks):
+                raise StageError(f"a task {task.name!r} is there already", fix="give the new one another name")
+            self.tasks = (*self.tasks, task)
+            self._outside = tuple(other for other in self._outside if other is not task)
+            self._settle()
+            try:
+                if self._running is not None:
+                    self._running.start_task(task)
+            except BaseException:
+                self._forget(task)
+                raise
+
+    def connect(self, producer: Task, consumer: Task, streams: frozenset[str], capacity: int, drop: Drop) -> Channel:
+        """Have a task listen to another from its next result on; see :func:`connect`.
+
+        A consumer that is not added may take results from its inlet itself, and :meth:`leave` later.
+
+        Raises:
+            StageError: they are connected already, or that would make a circle; one of them shares a thread, or
+                branches; or the consumer hangs.
+        """
+        with self._turn:
+            self._check_connection(producer, consumer)
+            made = list[Channel]()
+
+            def change() -> None:
+                made.append(_attach(producer, consumer, streams, capacity, drop))
+                self._rewired(consumer)
+
+            self._apply(consumer, change)
+            if consumer not in self.tasks:
+                self._outside = (*self._outside, consumer)
+            _open_outlet(producer, made[0])
+            if self._has_ended(producer):
+                made[0].close()
+            self._settle()
+            return made[0]
+
+    def leave(self, listener: Task) -> None:
+        """Have a listener that was never added get no more; its inlet ends. Twice is once."""
+        with self._turn:
+            for producer in [producer for producer, _ in listener.wiring.edges()]:
+                self.disconnect(producer, listener)
+            listener.wiring.inlet.finish()
+            self._outside = tuple(other for other in self._outside if other is not listener)
+            self._settle()
+
+    def disconnect(self, producer: Task, consumer: Task) -> None:
+        """Undo :meth:`connect`: the producer no longer waits for this consumer, which works on what it got before.
+
+        A consumer without another edge goes on waiting for one, until the pipeline stops.
+
+        Raises:
+            StageError: they are not connected; the two share a thread; or the consumer hangs.
+        """
+        with self._turn:
+            edges = [channel for other, channel in consumer.wiring.edges() if other is producer]
+            if not edges:
+                raise StageError(f"task {consumer.name!r} does not listen to {producer.name!r}")
+            if consumer.execution.carrier is not None or producer.wiring.branch is not None:
+                what = f"task {consumer.name!r} cannot be disconnected from {producer.name!r}"
+                raise StageError(what, why="they are parts of one stage, or share a thread")
+
+            def change() -> None:
+                for channel in edges:
+                    _detach(consumer, channel)
+                self._rewired(consumer)
+
+            before = producer.wiring.outlets
+            producer.wiring.outlets = tuple(outlet for outlet in before if outlet not in edges)
+            try:
+                self._apply(consumer, change)
+            except BaseException:
+                producer.wiring.outlets = before
+                raise
+            self._settle()
+
+    def remove(self, task: Task) -> None:
+        """Remove a task. A source is asked to end first, and what it had under way is worked on.
+
+        A stage gives out what it holds, and is closed. Those that listened to it go on waiting for another edge.
+
+        Raises:
+            StageError: it is no task of this pipeline; it shares its thread with others, or branches; or it hangs.
+        """
+        with self._turn:
+            if task not in self.tasks:
+                raise StageError(f"no task {task.name!r}", why="it was removed, or never added")
+            self._check_alone(task, "removed")
+            listeners = [other for other in (*self.tasks, *self._outside) if other.wiring.listens_to(task)]
+            for listener in listeners:  # they do not end with it
+                listener.wiring.inlet.is_kept_open = True
+            try:
+                if isinstance(task.stage, Source):
+                    self._end(task)
+                else:
+                    for producer in {id(one): one for one, _ in task.wiring.edges()}.values():
+                        self.disconnect(producer, task)
+                    task.wiring.inlet.finish()
+                    self._await_end(task)
+            except BaseException:
+                for listener in listeners:
+                    listener.wiring.inlet.finish()
+                raise
+            for listener in listeners:
+                self.disconnect(task, listener)
+            self._forget(task)
+
+    def replace(self, task: Task, stage: Stage) -> None:
+        """Put another stage in the place of a task's; the task keeps its name, place, thread and meter.
+
+        The new stage is opened in the task's thread, then the old one gives out what it holds and is closed. For as
+        long as opening takes the task works on nothing; both stages are in memory then.
+
+        Raises:
+            StageError: it is a source; or it hangs.
+            Exception: what opening raises; the old stage goes on.
+        """
+        with self._turn:
+            if task not in self.tasks:
+                raise StageError(f"no task {task.name!r}", why="it was removed, or never added")
+            if isinstance(task.stage, Source) or isinstance(stage, Source):
+                why, fix = "a source is no stage", "remove the source and add another"
+                raise StageError(f"the stage of task {task.name!r} cannot be replaced", why=why, fix=fix)
+            station = self._station(task)
+            if station is None:
+                task.stage = stage
+            else:
+                self._apply(task, lambda: station.replace(stage), OPENING_S)
+
+    # How changes come to a task's own thread.
+
+    def _apply(self, task: Task, change: Callable[[], None], timeout_s: float | None = None) -> None:
+        """Have a task's thread make a change; at once where none runs."""
+        if self._station(task) is None:
+            change()
+            return
+        asked, timeout_s = Change(change), timeout_s or CHANGE_S
+        task.thread.wiring.inlet.post(asked)
+        if asked.wait(lambda: self._has_ended(task), timeout_s):
+            return
+        if self._has_ended(task):
+            change()
+            return
+        raise StageError(
+            f"task {task.name!r} was not changed",
+            why=f"its thread has been in one call, or without a frame, for {timeout_s:g} s",
+            fix="try again once it goes on",
+        )
+
+    def _rewired(self, task: Task) -> None:
+        if (station := self._station(task)) is not None:
+            station.rewire()
+
+    def _station(self, task: Task) -> Station | None:
+        return None if self._running is None else self._running.station_of(task)
+
+    def _has_ended(self, task: Task) -> bool:
+        """Return whether the task's thread ran, and does not any more."""
+        return self._running is not None and task.meter.status.has_ended
+
+    def _end(self, source: Task) -> None:
+        if self._running is None:
+            return
+        has_ended = self._running.end_source(source)
+        self._wait_until(has_ended, source)
+
+    def _await_end(self, task: Task) -> None:
+        if (running := self._running) is not None:
+            self._wait_until(lambda: not running.is_working(task), task)
+
+    @staticmethod
+    def _wait_until(is_so: Callable[[], bool], task: Task) -> None:
+        for _ in range(round(CHANGE_S / _LOOK_S)):
+            if is_so():
+                return
+            _PAUSE.wait(_LOOK_S)
+        raise StageError(f"task {task.name!r} does not end", why=f"it goes on {CHANGE_S:g} s after it was asked to")
+
+    def _forget(self, task: Task) -> None:
+        self.tasks = tuple(other for other in self.tasks if other is not task)
+        self._settle()
+
+    def _settle(self) -> None:
+        self.settle((*self.tasks, *self._outside))
+
+    # What can be done at all.
+
+    def _check_connection(self, producer: Task, consumer: Task) -> None:
+        what = f"task {consumer.name!r} cannot listen to {producer.name!r}"
+        if isinstance(consumer.stage, Source):
+            raise StageError(what, why="it is a source")
+        if consumer.wiring.listens_to(producer):
+            raise StageError(what, why="it does already")
+        if consumer.execution.carrier is not None:
+            raise StageError(what, why=f"it runs in the thread of {consumer.execution.carrier.name!r}")
+        if producer.wiring.branch is not None:
+            raise StageError(what, why="each result goes to one of its branches")
+        ahead = [producer]
+        while ahead:
+            task = ahead.pop()
+            if task is consumer:
+                raise StageError(what, why="results would go round in a circle")
+            ahead += [other for other, _ in task.wiring.edges()]
+
+    def _check_alone(self, task: Task, done: str) -> None:
+        carried = [other.name for other in self.tasks if other.execution.carrier is task]
+        branches = task.wiring.branch is not None or task.wiring.reorders or not task.wiring.joins
+        if task.execution.carrier is not None or carried or branches:
+            why = f"{' and '.join(carried)} run in its thread" if carried else "it is a part of another task's stage"
+            raise StageError(f"task {task.name!r} cannot be {done}", why=why)
+
+
+_LOOK_S = 0.002
+_PAUSE = threading.Event()  # never set
+
+
+def connect(producer: Task, consumer: Task, streams: frozenset[str], capacity: int, drop: Drop) -> Channel:
+    """Let ``consumer`` listen to ``producer``, before the consumer starts; return the channel between them.
+
+    Args:
+        streams: the sources whose frames pass here.
+        capacity, drop: bound of the new edge; see :class:`~edgert.runtime.channel.Channel`.
+    """
+    channel = _attach(producer, consumer, streams, capacity, drop)
+    _open_outlet(producer, channel)
+    return channel
+
+
+def release_pixels(tasks: Sequence[Task]) -> None:
+    """Have every task pass frames on without their pixels where no one behind it looks at any.
+
+    Args:
+        tasks: all that are connected; may be running.
+    """
+    listeners: dict[int, list[Task]] = {}
+    for task in tasks:
+        for producer, _ in task.wiring.edges():
+            listeners.setdefault(id(producer), []).append(task)
+    wants: dict[int, bool] = {}
+
+    def is_wanting(task: Task) -> bool:  # pixels, for itself or for others
+        if id(task) not in wants:
+            is_own = task.execution.reads in ("host", "anywhere")
+            wants[id(task)] = is_own or any(map(is_wanting, listeners.get(id(task), ())))
+        return wants[id(task)]
+
+    for task in tasks:
+        for _, channel in task.wiring.edges():
+            channel.without_pixels = not is_wanting(task)
+    for task in tasks:
+        wiring = task.wiring
+        if wiring.branch is None:  # those that may wait without holding pixels come last
+            wiring.outlets = tuple(sorted(wiring.outlets, key=lambda outlet: outlet.without_pixels))
+        wiring.releases_pixels = bool(wiring.outlets) and all(outlet.without_pixels for outlet in wiring.outlets)
+
+
+def _attach(producer: Task, consumer: Task, streams: frozenset[str], capacity: int, drop: Drop) -> Channel:
+    """Add an edge to a consumer, in the place of one that was removed where there is one."""
+    wiring = consumer.wiring
+    place = next((number for number, one in enumerate(wiring.producers) if one is None), None)
+    channel = wiring.inlet.connect(capacity, drop, place)
+    if place is None:
+        wiring.streams.append(streams)
+        wiring.producers.append(producer)
+    else:
+        wiring.streams[place], wiring.producers[place] = streams, producer
+    return channel
+
+
+def _open_outlet(producer: Task, channel: Channel) -> None:
+    producer.wiring.outlets = (*producer.wiring.outlets, channel)
+
+
+def _detach(consumer: Task, channel: Channel) -> None:
+    wiring, losses = consumer.wiring, consumer.meter.losses
+    wiring.inlet.remove(channel.number)
+    for key, count in channel.losses.items():  # what was lost stays counted
+        losses[key] = losses.get(key, 0) + count
+    channel.losses, consumer.meter.lost = {}, consumer.meter.lost + channel.dropped
+    channel.dropped = 0
+    wiring.streams[channel.number], wiring.producers[channel.number] = frozenset(), None

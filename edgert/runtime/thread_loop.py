@@ -1,0 +1,184 @@
+"""The loop of a task in a thread of its own: from its inlet, or its source, through the stage into its outlets."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from time import thread_time_ns
+
+from edgert.clock import Clock
+from edgert.runtime.frame import Frame
+from edgert.runtime.inline_loop import InlineLoop
+from edgert.runtime.stage import ServedSource, Source, Stage
+from edgert.runtime.station import Fail, Station, Work
+from edgert.runtime.task import Task
+from edgert.runtime.throttle import SourceRateLimiter
+
+
+class SourceStop(threading.Event):
+    """Ends one source of a pipeline; set when the pipeline is stopped, too.
+
+    Attributes:
+        pipeline: set when the pipeline is stopped.
+    """
+
+    def __init__(self, pipeline: threading.Event) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+
+
+class ThreadLoop(threading.Thread):
+    """Runs one task until its input ends, and those that run inline behind it, in the same thread.
+
+    Args:
+        stop: set when the pipeline is stopped.
+        fail: called once with the error if a task fails.
+
+    Attributes:
+        inline: the tasks that run in this thread, too.
+        stop_event: makes its source end; everything downstream then ends without being asked.
+        is_left: whether it is left behind, in a call that does not end.
+    """
+
+    def __init__(
+        self, task: Task, clock: Clock, stop: threading.Event, fail: Fail, inline: Sequence[Task] = ()
+    ) -> None:
+        super().__init__(name=f"edgert:{task.name}", daemon=True)
+        self.task, self.inline, self._clock, self.stop_event = task, inline, clock, SourceStop(stop)
+        self.is_left = False
+        self._works = [Work(task, clock, fail), *(InlineLoop(one, clock, fail) for one in inline)]
+
+    def station_of(self, task: Task) -> Station:
+        """Return the station of one of the tasks that run here."""
+        return next(work.station for work in self._works if work.task is task)
+
+    def run(self) -> None:
+        """Run the thread's body; never raise."""
+        own, *behind = self._works
+        for work in reversed(behind):
+            work.open()
+        if not isinstance(self.task.stage, Stage):
+            own.station.opened()
+            own.succeeds(self._give_frames_or_none)
+        elif own.open():
+            own.succeeds(self._loop)
+        for work in self._works:
+            work.end()
+        self.task.wiring.inlet.apply()  # changes that came too late are refused by those who wait for them
+
+    def _loop(self) -> None:
+        """Take results until the input ends. Submit while there is input and room; else collect; else wait."""
+        task, station, now = self.task, self._works[0].station, self._clock.now_ns
+        inlet, meter, get = task.wiring.inlet, task.meter, task.wiring.inlet.get
+        station.rewire()
+        waiting = now()
+        try:
+            while True:
+                due_s = station.due_s() if station.is_async and not inlet.ready else None
+                try:
+                    arrived = get(due_s)
+                except queue.Empty:
+                    station.collect(wait=False)
+                    waiting = now()
+                    continue
+                if arrived is None:
+                    break
+                edge, result = arrived
+                joined = station.joined(edge, result)
+                if joined is not None:
+                    meter.wait_in_ns += now() - waiting
+                    if station.is_async and station.join is None and (room := station.room) > 1:
+                        station.step((joined, *inlet.more(room - 1)))
+                    else:
+                        station.step((joined,))
+                    waiting = now()
+                # A variable left over would keep the frame's memory in use while this thread waits.
+                del arrived, result, joined
+            station.finish()
+        finally:
+            station.give_up()
+
+    def _give_frames_or_none(self) -> None:
+        """Raise what the source raises, unless the others go on without it."""
+        try:
+            self._give_frames()
+        except Exception as error:
+            if not self._works[0].station.outlives(error):
+                raise
+
+    def _give_frames(self) -> None:
+        task, source, station = self.task, self.task.stage, self._works[0].station
+        if isinstance(source, ServedSource):
+            source.serve(FrameTaking(station, self._clock, self.stop_event), self.stop_event)
+            return
+        assert isinstance(source, Source)
+        limiter, meter, inlet = task.execution.limiter, task.meter, task.wiring.inlet
+        now, live = self._clock.now_ns, source.live
+        started, before_ns = now(), thread_time_ns()
+        for frame in source.frames(self.stop_event):
+            if inlet.ready:
+                inlet.apply()
+            limiter = task.execution.limiter
+            if limiter is not None and not limiter.passes(self.stop_event):
+                frame.lease.release()
+                del frame
+                continue
+            made = now()
+            worked_ns = made - started
+            if live:  # it mostly waits for the camera: its own work is the CPU time of this thread
+                used_ns = thread_time_ns()
+                worked_ns, before_ns = min(used_ns - before_ns, worked_ns), used_ns
+            meter.wait_in_ns += made - started - worked_ns
+            station.give((frame,), made, worked_ns)
+            del frame
+            started = now()
+            meter.wait_out_ns += started - made
+
+
+class FrameTaking:
+    """A source's task at work in the threads that bring its frames, one at a time."""
+
+    def __init__(self, station: Station, clock: Clock, stop: threading.Event) -> None:
+        self._station, self._clock, self._stop_event = station, clock, stop
+        self._began_ns = self._ended_ns = clock.now_ns()
+
+    def has_room(self, timeout_s: float | None) -> bool:
+        """See :class:`~edgert.runtime.stage.FrameTaker`."""
+        task, came_ns = self._station.task, self._clock.now_ns()
+        meter, until_ns = task.meter, None if timeout_s is None else came_ns + round(timeout_s * 1e9)
+        for outlet in task.wiring.outlets:
+            left_s = None if until_ns is None else max(until_ns - self._clock.now_ns(), 0) / 1e9
+            if not outlet.has_room(left_s):
+                found = False
+                break
+        else:
+            found = True
+        self._began_ns = self._clock.now_ns()
+        meter.wait_in_ns += came_ns - self._ended_ns
+        meter.wait_out_ns += self._began_ns - came_ns
+        self._ended_ns = self._began_ns
+        return found
+
+    def give(self, frames: Sequence[Frame]) -> None:
+        """See :class:`~edgert.runtime.stage.FrameTaker`."""
+        task, made_ns = self._station.task, self._clock.now_ns()
+        if task.wiring.inlet.ready:
+            task.wiring.inlet.apply()
+        if (limiter := task.execution.limiter) is not None:
+            frames = [frame for frame in frames if self._passes(limiter, frame)]
+        if frames:
+            self._station.give(frames, made_ns, made_ns - self._began_ns)
+        self._ended_ns = self._clock.now_ns()
+
+    def _passes(self, limiter: SourceRateLimiter, frame: Frame) -> bool:
+        if limiter.passes(self._stop_event):
+            return True
+        frame.lease.release()
+        return False
+
+
+def works_for(stop: threading.Event) -> bool:
+    """Return whether the current thread is one of the pipeline that this event, or one of its sources', ends."""
+    thread, pipeline = threading.current_thread(), stop.pipeline if isinstance(stop, SourceStop) else stop
+    return isinstance(thread, ThreadLoop) and thread.stop_event.pipeline is pipeline

@@ -1,0 +1,209 @@
+"""The stage of a model on a GPU: it submits frames, one at a time or in batches, and collects their records.
+
+One thread does both. While a run is under way it waits for input, no longer than until the run is usually done, and
+then looks: so no frame waits for the records of another, and no other thread is woken for them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgert.clock import REAL, Clock
+from edgert.policy import Batcher
+from edgert.runtime import Record, Result
+from edgert.stages.context import SimpleStage
+from edgert.stages.crop import Geometry
+from edgert.stages.gpu.infer_gpu import SLOTS, Batch, GpuInference
+from edgert.stages.gpu.waiting import RunTimes
+from edgert.stages.infer import Choice
+
+_LOOK_NS = 300_000
+_LONG_NS = 3_600_000_000_000
+
+
+@dataclass(slots=True)
+class _Run:
+    """Results that leave together: those of a run, and those behind it that the model does not look at.
+
+    Attributes:
+        batch: their records; None where there is no run.
+        began_ns: when the GPU had nothing else to do before it.
+        due_ns: when to look whether it is done.
+        absent_ns: for how long after it began it is known not to have been done.
+    """
+
+    results: list[tuple[Result, bool]]
+    batch: Batch | None
+    rows: int
+    began_ns: int
+    due_ns: int
+    absent_ns: int = -1
+
+
+class GpuInfer(SimpleStage):
+    """A stage that adds one model's record to every ``every``-th result of a stream.
+
+    While the GPU has nothing to do, a frame is run at once; with a batcher, together with those that have come by then.
+    Results leave in the order in which they came.
+
+    Args:
+        inferences: the model's, and those of its fallback models.
+        batcher: decides when frames are run together; None: each is run alone.
+        every: frames of a stream between two that the model looks at; the batcher's, where there is one.
+        choice: which of the models runs; looked at for each batch.
+    """
+
+    limit = SLOTS
+
+    def __init__(
+        self,
+        name: str,
+        inferences: Sequence[GpuInference],
+        clock: Clock = REAL,
+        *,
+        batcher: Batcher[Result] | None = None,
+        every: int = 1,
+        choice: Choice | None = None,
+    ) -> None:
+        self.name, self._inferences, self._choice, self._clock = name, inferences, choice or Choice(), clock
+        self._inference, self._every = inferences[0], every
+        self._batch = batcher or Batcher[Result](1, 0, every)
+        self._geometries: list[Geometry] = []
+        self._runs = deque[_Run]()
+        self._times = RunTimes()
+
+    def open(self) -> None:
+        for inference in self._inferences:
+            inference.warm_up()
+
+    def hold_until_full(self) -> None:
+        """From now on, no time passes by: what is no full batch is run at the end alone."""
+        self._batch.wait = float("inf")
+
+    def room(self) -> int:
+        """Return how many rows of the batch are left."""
+        return self._batch.most - self._batch.rows
+
+    @property
+    def in_flight(self) -> int:
+        """How many runs are under way."""
+        return len(self._runs)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the oldest run is done, as far as that need be looked at."""
+        return bool(self._runs) and self._is_done(self._runs[0])
+
+    def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
+        """See :class:`~edgert.runtime.AsyncStage`. Raises StageError, DeviceError."""
+        batch, now_ns = self._batch, self._clock.now_ns()
+        if not batch.rows and len(self._inferences) > 1:
+            self._inference = self._inferences[min(self._choice.level, len(self._inferences) - 1)]
+        with self._inference.device:  # once, instead of for every call of the driver
+            if len(results) == batch.most > 1 and self._every == 1 and not batch.held:
+                for kept in onward:
+                    kept.frame.lease.retain()
+                batch.hold_all(onward, now_ns)
+                self._geometries = self._inference.fill_several([one.frame for one in results])
+            else:
+                for result, kept in zip(results, onward, strict=True):
+                    self._take(result, kept, now_ns)
+            if batch.rows == batch.most or (batch.held and batch.is_due(now_ns, idle=False)):
+                self._launch(now_ns)
+
+    def process(self, result: Result) -> list[Result]:
+        """Run what is held together with one more result, and return all that is done."""
+        self.submit((result,), (result,))
+        return self.collect(wait=True)
+
+    def due_ns(self) -> int | None:
+        """See :class:`~edgert.runtime.AsyncStage`."""
+        batch = self._batch
+        done_ns = self._runs[0].due_ns if self._runs else None
+        if not batch.held:
+            return done_ns
+        now_ns = self._clock.now_ns()
+        if batch.is_patient:
+            due_ns = min(batch.due(now_ns, idle=False) or now_ns, now_ns + _LONG_NS)
+        else:
+            due_ns = min(batch.due(now_ns, self._inference.idle) or now_ns, now_ns + _LOOK_NS)
+        return round(due_ns) if done_ns is None else min(round(due_ns), done_ns)
+
+    def collect(self, wait: bool) -> list[Result]:
+        """See :class:`~edgert.runtime.AsyncStage`. Raises DeviceError when the GPU's work failed."""
+        batch, runs = self._batch, self._runs
+        if batch.held and len(runs) < self.limit:
+            now_ns, last = self._clock.now_ns(), wait and not runs
+            if batch.is_due(now_ns, not batch.is_patient and self._inference.idle, last):
+                self._launch(now_ns)
+        out = list[Result]()
+        while runs and ((is_done := self._is_done(runs[0])) or (wait and not out)):
+            run = runs[0]
+            records = iter(self._records(run, is_done))
+            runs.popleft()
+            out += [one.with_output(self.name, next(records)) if wanted else one for one, wanted in run.results]
+        return out
+
+    def give_up(self) -> Sequence[Result]:
+        """See :class:`~edgert.runtime.AsyncStage`."""
+        held = [result for run in self._runs for result, _ in run.results]
+        held += [result for result, _ in self._batch.take()]
+        self._runs.clear()
+        self._geometries = []
+        return held
+
+    def close(self) -> None:
+        """Release what was held when a pipeline was broken off."""
+        for result in self.give_up():
+            result.frame.lease.release()
+
+    def _take(self, result: Result, kept: Result, now_ns: int) -> None:
+        """Bring one frame to the GPU, or let it pass, behind those that came before."""
+        batch, index = self._batch, result.frame.index
+        kept.frame.lease.retain()
+        if not batch.passes(index):
+            row = batch.hold(kept, index, now_ns)
+            if row is not None:
+                self._geometries.append(self._inference.fill(result.frame, row))
+        elif self._runs:
+            self._runs[-1].results.append((kept, False))
+        else:
+            self._runs.append(_Run([(kept, False)], None, 0, now_ns, now_ns))
+
+    def _launch(self, now_ns: int) -> None:
+        """Have the GPU run what is held."""
+        batch = self._inference.submit_batch(self._geometries)
+        rows, self._geometries = len(self._geometries), []
+        first_ns = self._times.first_ns(rows)
+        # It begins when the run before it is done, as far as that is known.
+        began_ns = max(now_ns, self._runs[-1].began_ns + self._times.first_ns(self._runs[-1].rows) if self._runs else 0)
+        self._runs.append(_Run(self._batch.take(), batch, rows, began_ns, began_ns + first_ns))
+
+    def _is_done(self, run: _Run) -> bool:
+        """Whether a run is done; it is not looked at before that is likely."""
+        if run.batch is None:
+            return True
+        now_ns = self._clock.now_ns()
+        if now_ns < run.due_ns:
+            return False
+        if run.batch.is_done:
+            return True
+        run.absent_ns = max(now_ns - run.began_ns, 0)
+        run.due_ns = now_ns + self._times.next_ns(run.absent_ns)
+        return False
+
+    def _records(self, run: _Run, is_done: bool) -> Sequence[Record]:
+        """Return the records of a run, and note how long it took."""
+        if run.batch is None:
+            return ()
+        asked_ns = self._clock.now_ns()
+        records = run.batch.records()
+        if is_done and run.absent_ns < 0:
+            self._times.was_done(run.rows)
+        elif is_done:
+            self._times.took(run.rows, run.absent_ns)
+        elif (now_ns := self._clock.now_ns()) - asked_ns > _LOOK_NS:  # else it was done already, for whatever time
+            self._times.took(run.rows, now_ns - run.began_ns)
+        return records
