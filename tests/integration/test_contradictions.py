@@ -79,7 +79,7 @@ def test_a_module_for_two_models_is_refused(tmp_path: Path) -> None:
     )
     section = text.split("  parts:\n")[1].split("stages:")[0]
     path.write_text(text.replace("stages:\n", f"  b:\n{section}stages:\n", 1))
-    with pytest.raises(ConfigError, match="which of 2 models is 'net:load'"):
+    with pytest.raises(ConfigError, match="which of 2 models 'net:load' is"):
         next(against(path, "torch", "net:load"))
 
 
