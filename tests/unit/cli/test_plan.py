@@ -35,3 +35,15 @@ def test_mistakes_name_what_is_near(tmp_path: Path) -> None:
     assert objective.returncode == 1 and "throughput, latency, energy" in objective.stderr
     none = in_process("plan", "hello", cwd=tmp_path)
     assert none.returncode == 1 and "cannot plan without a board" in none.stderr
+
+
+def test_kernels_that_a_cpu_starts_take_longer_than_a_graph(tmp_path: Path) -> None:
+    p50_ms = {}
+    for launch in ("graph", "kernels"):
+        options = ("--board", "orin-nx-16gb", "--mode", "15W", "--launch", launch, "--json", "p.json")
+        assert in_process("plan", "hello", *options, cwd=tmp_path).returncode == 0
+        rows = json.loads((tmp_path / "p.json").read_text())["boards"][0]["rows"]
+        p50_ms[launch] = next(row["p50_ms"] for row in rows if row["placement"] == "gpu")
+    assert p50_ms["kernels"] > p50_ms["graph"]
+    unknown = in_process("plan", "hello", "--board", "orin-nx-16gb", "--launch", "kernel", cwd=tmp_path)
+    assert unknown.returncode == 1 and "did you mean 'kernels'" in unknown.stderr

@@ -68,7 +68,7 @@ class TestWrite:
             write_cache({name: 1.0}, "10.3.0")
 
     def test_no_scales_are_refused(self) -> None:
-        with pytest.raises(CalibrationError, match="without scales"):
+        with pytest.raises(CalibrationError, match="has no scales"):
             write_cache({}, "10.3.0")
 
 
