@@ -48,9 +48,3 @@ def test_a_traceback_is_shown_where_it_was_asked_for(tmp_path: Path, verb: str) 
     assert debug.returncode == 1 and "Traceback" in debug.stderr, debug.stderr
     assert plain.stderr.splitlines()[-1] in debug.stderr
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("arguments", [("doctor",), ("top", "--once")], ids=" ".join)
-def test_debug_changes_nothing_where_nothing_fails(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    done = in_process(*arguments, "--debug", cwd=tmp_path)
-    assert done.returncode == 0 and "Traceback" not in done.stderr

@@ -61,9 +61,3 @@ def test_a_test_that_fails_again_fails_the_run(tmp_path: Path) -> None:
     assert [line.partition(": ")[2][:12] for line in again.stdout.splitlines() if line.startswith("flaky: ")] == [
         "test_lucky.p"
     ]
-
-
-def test_a_run_without_failures_leaves_no_file(tmp_path: Path) -> None:
-    (tmp_path / "test_fine.py").write_text("def test_fine():\n    pass\n")
-    assert pytest_on(tmp_path, "--failures", str(tmp_path / "failures.jsonl")).returncode == 0
-    assert not (tmp_path / "failures.jsonl").exists()
