@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -325,7 +326,7 @@ class Pipeline:
         A thread waits for results, so the event loop never does. Leaving the loop early, or canceling its task, stops
         listening. Arguments and errors are those of :meth:`results`.
         """
-        return stream(self._running.tap(stages), timeout)
+        return stream(partial(self._running.tap, stages), timeout)
 
     def latest(self, stage: str, *, timeout: float | None = None) -> Result:
         """Return the newest result of a stage at once; wait only while there is none yet.

@@ -155,9 +155,12 @@ class NewestResult:
             self._newest = None
 
 
-async def stream(tap: Tap, timeout: float | None) -> AsyncIterator[Result]:
-    """Yield results to asyncio: a thread of its own waits for them, so that the event loop never does."""
-    closed, held = threading.Event(), None
+async def stream(connect: Callable[[], Tap], timeout: float | None) -> AsyncIterator[Result]:
+    """Yield results to asyncio: a thread of its own waits for them, so that the event loop never does.
+
+    It connects when it is first asked: a generator that nobody iterates over would hold up a file.
+    """
+    tap, closed, held = connect(), threading.Event(), None
 
     def take() -> Result | None:
         until = None if timeout is None else time.monotonic() + timeout

@@ -101,6 +101,7 @@ def test_asyncio_reads_results_and_calls_without_blocking_its_loop(tmp_path: Pat
         return [one.frame.index for one in await asyncio.gather(*(pipeline.acall(IMAGE) for _ in range(4)))]
 
     with edgert.Pipeline(write(tmp_path, SCENE.format(limit=9))) as pipeline:
+        pipeline.aresults("find")  # which nobody iterates over
         assert asyncio.run(read(pipeline)) == list(range(9))
     with edgert.Pipeline(write(tmp_path, SCENE.format(limit=100_000))) as pipeline:
         assert asyncio.run(leave(pipeline)) >= 0
