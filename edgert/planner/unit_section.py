@@ -1,8 +1,10 @@
 """A page's section on a model's units: their predicted times in a table, and by color in the graph."""
 
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from markupsafe import Markup
 
@@ -65,6 +67,75 @@ def half_of(rows: Sequence[UnitRow]) -> int:
     """Return how few units take half of the time of all."""
     parts = accumulate(sorted((row.part for row in rows), reverse=True))
     return next((count for count, part in enumerate(parts, 1) if part >= 0.5 - 1e-9), 0)
+
+
+# Names of units in blocks, by what they have in common.
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Units that follow one another: from ``first`` up to ``end``, which is none of them."""
+
+    label: str
+    first: int
+    end: int
+
+
+def blocks_of(names: Sequence[str], most: int) -> tuple[Block, ...]:
+    """Return at most ``most`` blocks of units, in their order, each of names that begin alike.
+
+    Names are paths, as exporters write them: ``/layers.1/blocks.0/attn/MatMul``. They are compared part by part, by as
+    many parts as give no more than ``most`` blocks. Where the first parts that differ would give more, neighbors are
+    joined.
+    """
+    paths = [_path(name) for name in names]
+    found, shown = [(0, len(names))] if names else [], 1  # parts that labels have
+    for depth in range(1, max(map(len, paths), default=0) + 1):
+        finer = [run for first, end in found for run in _runs(paths, first, end, depth)]
+        if len(finer) > most:
+            if len(found) < most // 8:
+                found = [run for group in found for run in _joined(_runs(paths, *group, depth), most // len(found))]
+                shown = depth
+            break
+        if len(finer) > len(found):
+            found, shown = finer, depth
+    return tuple(Block(_label(paths, first, end, shown), first, end) for first, end in found)
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """Split ``"/blocks.3/attn/MatMul"`` into ``("blocks.3", "attn", "MatMul")``: a number stays with its name."""
+    parts: list[str] = []
+    for part in filter(None, re.split(r"[/.]+", name)):
+        if part.isdigit() and parts:
+            parts[-1] += f".{part}"
+        else:
+            parts.append(part)
+    return tuple(parts) or (name,)
+
+
+def _runs(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) -> list[tuple[int, int]]:
+    """Return neighbors whose paths begin with the same ``depth`` parts."""
+    starts = [at for at in range(first, end) if at == first or paths[at][:depth] != paths[at - 1][:depth]]
+    return list(pairwise([*starts, end]))
+
+
+def _joined(runs: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    step = math.ceil(len(runs) / max(most, 1))
+    return [(runs[at][0], runs[min(at + step, len(runs)) - 1][1]) for at in range(0, len(runs), step)]
+
+
+def _label(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) -> str:
+    """Return the common beginning of their names, or the first and last name, without what all names begin with."""
+    pairs = enumerate(zip(paths[0], paths[-1], strict=False))
+    known = next((at for at, (one, other) in pairs if one != other), 0)
+    head, tail = (paths[at][:depth][known:] or paths[at] for at in (first, end - 1))
+    if head == tail:
+        return "/".join(head)
+    same = next((at for at, (one, other) in enumerate(zip(head, tail, strict=False)) if one != other), 0)
+    return f"{'/'.join(head)} … {'/'.join(tail[same:])}"
+
+
+# What a page shows of a model.
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +250,8 @@ def _about(row: UnitRow) -> Iterator[str]:
         yield "no DLA can run it"
 
 
-def _grouped(rows: Sequence[UnitRow]) -> tuple[diagram.Block, ...]:
-    return diagram.blocks_of([row.name for row in rows], MOST_BOXES)
+def _grouped(rows: Sequence[UnitRow]) -> tuple[Block, ...]:
+    return blocks_of([row.name for row in rows], MOST_BOXES)
 
 
 def _blocks(network: Network, engine: EngineRow, rows: Sequence[UnitRow]) -> Drawing:

@@ -21,6 +21,7 @@ _MIDDLE = 50.0  # labels of marks right of here stand on their left side
 
 _BARS_PX, _BARS_TOP_PX = 236, 18
 _RUG_PX = 5
+_BARS_FOOT_PX = _BARS_PX - svg.AXIS_PX - _RUG_PX
 _GAP = 0.22  # of a bar's room, between bars
 _CLOSE_PERCENT = 2.4  # marks nearer than this may touch on a narrow page
 
@@ -58,9 +59,7 @@ def bar_chart(bars: Sequence[Bar], *, title: str, left: Show, right: Show) -> Ma
     """
     if not bars:
         return Markup("")
-    plot = Plot(
-        Scale(0, len(bars)), svg.scale_of(bar.value for bar in bars), _BARS_TOP_PX, _BARS_PX - svg.AXIS_PX - _RUG_PX
-    )
+    plot = Plot(Scale(0, len(bars)), svg.scale_of(bar.value for bar in bars), _BARS_TOP_PX, _BARS_FOOT_PX)
     numbers = [1, *(int(value) for value in svg.ticks(2, len(bars), 8) if value >= len(bars) / 16)]
     below = ((number, plot.across(number - 0.5)) for number in dict.fromkeys(numbers))
     return svg.chart(
@@ -88,8 +87,8 @@ def _bar(bar: Bar, place: int, plot: Plot) -> Markup:
 
 
 def _drawn(bar: Bar, plot: Plot) -> float:
-    """Return the value that a bar is drawn up to."""
-    return min(max(bar.value or 0.0, plot.y.low), plot.y.high)
+    """Return the value that a bar is drawn up to, and its mark, where it is known."""
+    return min(max(bar.value or 0.0, plot.y.low), plot.y.high) if bar.is_known else 0.0
 
 
 def _marks(bars: Sequence[Bar], plot: Plot) -> list[Markup]:

@@ -19,16 +19,7 @@ _MARKS = {"yes": "✓ yes", "no": "✗ no", "verify": "? verify", "folded": "· 
 
 @dataclass(frozen=True, slots=True)
 class DlaPage:
-    """What the page about a DLA shows.
-
-    Attributes:
-        obstacles: rules that objected.
-        segments: loadables.
-        nodes: table of every node.
-        image: every node as a square, in order.
-        keys: (word, class) of the squares' colors.
-        counts: how many nodes have which verdict, ``"yes:2 no:1"``, for the script that filters.
-    """
+    """What the page about a DLA shows; ``counts`` is how many nodes have which verdict, ``"yes:2 no:1"``."""
 
     obstacles: Part
     segments: Part

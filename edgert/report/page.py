@@ -66,11 +66,6 @@ class Column:
     cells: Sequence[Cell | str | int]
     kind: Kind = ""
 
-    @property
-    def drawn(self) -> Sequence[Cell]:
-        """All cells as records."""
-        return [cell if isinstance(cell, Cell) else Cell(cell) for cell in self.cells]
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -107,7 +102,8 @@ class Table:
     @property
     def rows(self) -> Sequence[Sequence[Cell]]:
         """Cells row by row."""
-        return list(zip(*(column.drawn for column in self.columns), strict=True))
+        cells = ([one if isinstance(one, Cell) else Cell(one) for one in column.cells] for column in self.columns)
+        return list(zip(*cells, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

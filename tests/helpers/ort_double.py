@@ -7,26 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgert.backend.ort.cuda import OrtCudaEngine
-from edgert.backend.ort.runtime import open_session, session_settings
-from edgert.config import ModelConfig
-from edgert.graph import load, to_bytes
-from edgert.memory.cuda import CudaDevice
-
-
-class CudaLikeEngines:
-    """Compiles a whole pipeline's models for that GPU; see :class:`~edgert.assemble.Engines`."""
-
-    in_bundle = False
-
-    def __init__(self, device: CudaDevice) -> None:
-        self._device = device
-
-    def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> OrtCudaEngine:
-        model = load(config.onnx)
-        session, info = CudaLike(open_session(to_bytes(model), session_settings(threads), model)), {"backend": "double"}
-        return OrtCudaEngine(session, {"default": {}}, str(model.path), info, self._device, self._device.stream())
-
 
 class CudaLike:
     """A session that says it is on the GPU. ``broken``, once set, is what every run fails with."""

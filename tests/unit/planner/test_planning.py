@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,11 +88,6 @@ def test_a_plan_is_plain_data_and_a_page(made: Plan) -> None:
     assert page == render(made)
     assert "Softplus" in page or "soft" in page
     assert "not measured" in page
-
-
-def test_headers_of_the_page_have_names_and_regions_are_no_landmarks_twice(made: Plan) -> None:
-    text = render(made)
-    assert not re.search(r"<th[^>]*></th>", text) and 'role="region"' not in text
 
 
 def test_every_mode_of_the_board_is_planned(tmp_path: Path) -> None:

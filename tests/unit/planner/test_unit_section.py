@@ -6,10 +6,12 @@ import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgert.placement.plan_record import EngineRow, ModelRow
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
-from edgert.planner.unit_section import MOST_BOXES, half_of, model_view, unit_rows
+from edgert.planner.unit_section import MOST_BOXES, blocks_of, half_of, model_view, unit_rows
 from edgert.report.page import environment
 
 BOTH = {("gpu", "dla0"): Transition(0.1), ("dla0", "gpu"): Transition(0.1)}
@@ -91,3 +93,27 @@ def test_what_no_dla_can_run_says_so_and_names_are_escaped() -> None:
     network = replace(made.network, units=(unit, made.network.units[1]))
     text = section(replace(made, network=network))
     assert "no DLA can run it" in text and "<script>" not in text
+
+
+def sizes(names: list[str], most: int = 64) -> list[tuple[str, int]]:
+    return [(one.label, one.end - one.first) for one in blocks_of(names, most)]
+
+
+def test_units_of_one_block_have_names_that_begin_alike() -> None:
+    names = ["/stem/conv", *(f"/layers/{n // 6}/attn/op_{n % 6}" for n in range(60)), "/head/fc"]
+    assert sizes(names, 14) == [("stem", 1), *((f"layers.{n}", 6) for n in range(10)), ("head", 1)]
+
+
+def test_neighbors_are_put_together_where_blocks_would_be_too_many() -> None:
+    assert sizes([f"/model/block.{n // 4}/part.{n % 4}" for n in range(500)])[:2] == [
+        ("block.0 … block.1", 8), ("block.2 … block.3", 8)]  # fmt: skip
+    flat = sizes([f"Conv_{n}" for n in range(200)])
+    assert len(flat) == 50 and flat[0] == ("Conv_0 … Conv_3", 4)
+
+
+@given(st.lists(st.text(alphabet="ab/.1_", max_size=9), max_size=120), st.integers(8, 64))
+def test_blocks_are_few_and_hold_every_unit_once(names: list[str], most: int) -> None:
+    blocks = blocks_of(names, most)
+    assert len(blocks) <= max(most, 1)
+    assert [at for block in blocks for at in range(block.first, block.end)] == list(range(len(names)))
+    assert all(block.end > block.first for block in blocks)

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgert.report.diagram import arrange, blocks_of, folded
+from edgert.report.diagram import arrange, folded
 
 
 @st.composite
@@ -33,11 +33,6 @@ def test_boxes_do_not_overlap_and_lines_go_down_through_free_room(graph: tuple[i
     assert max(y for _, y in layout.places) < layout.height
 
 
-def test_a_chain_is_straight() -> None:
-    layout = arrange(4, [(0, 1), (1, 2), (2, 3)])
-    assert layout.places == ((0, 0), (0, 1), (0, 2), (0, 3))
-
-
 def test_two_branches_stand_side_by_side_without_crossing() -> None:
     layout = arrange(6, [(0, 1), (0, 2), (1, 4), (2, 3), (3, 5), (4, 5)])
     x = [place[0] for place in layout.places]
@@ -56,39 +51,12 @@ def test_a_long_drawing_does_not_lean() -> None:
     assert layout.width < 8 and layout.height > 150
 
 
-def test_nothing_is_a_layout_too() -> None:
-    assert arrange(0, []).places == ()
-
-
 def test_long_drawings_go_on_in_further_columns() -> None:
     chain = arrange(40, [(one, one + 1) for one in range(39)])
+    assert chain.places == tuple((0, row) for row in range(40))  # straight
     made = folded(chain, 4.5)
     assert made.width == 4 and made.height == 10 and len(set(made.places)) == 40
     assert made.places[9] == (0, 9) and made.places[10] == (1, 0)
     assert all(route[0] == made.places[n] and route[-1] == made.places[n + 1] for n, route in enumerate(made.routes))
     assert folded(chain, 1.5) == chain and folded(arrange(5, []), 4.5).height <= 5
     assert folded(arrange(0, []), 4.5).places == ()
-
-
-def sizes(names: list[str], most: int = 64) -> list[tuple[str, int]]:
-    return [(one.label, one.end - one.first) for one in blocks_of(names, most)]
-
-
-def test_units_of_one_block_have_names_that_begin_alike() -> None:
-    names = ["/stem/conv", *(f"/layers/{n // 6}/attn/op_{n % 6}" for n in range(60)), "/head/fc"]
-    assert sizes(names, 14) == [("stem", 1), *((f"layers.{n}", 6) for n in range(10)), ("head", 1)]
-
-
-def test_neighbors_are_put_together_where_blocks_would_be_too_many() -> None:
-    assert sizes([f"/model/block.{n // 4}/part.{n % 4}" for n in range(500)])[:2] == [
-        ("block.0 … block.1", 8), ("block.2 … block.3", 8)]  # fmt: skip
-    flat = sizes([f"Conv_{n}" for n in range(200)])
-    assert len(flat) == 50 and flat[0] == ("Conv_0 … Conv_3", 4)
-
-
-@given(st.lists(st.text(alphabet="ab/.1_", max_size=9), max_size=120), st.integers(8, 64))
-def test_blocks_are_few_and_hold_every_unit_once(names: list[str], most: int) -> None:
-    blocks = blocks_of(names, most)
-    assert len(blocks) <= max(most, 1)
-    assert [at for block in blocks for at in range(block.first, block.end)] == list(range(len(names)))
-    assert all(block.end > block.first for block in blocks)

@@ -100,10 +100,6 @@ def test_dots_in_one_place_have_one_label_and_others_do_not_touch() -> None:
         assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
 
 
-def test_what_hovering_shows_is_escaped() -> None:
-    assert "<b>" not in drawn(Dot(1.0, 1.0, None, None, "<b>", "<b>", 0, "kept"))
-
-
 def test_without_anything_known_upwards_there_is_no_such_axis() -> None:
     text = drawn(dot(100, None, "1"), dot(200, None, "2"), strip="W not known")
     assert ">W<" not in text and ">fps<" in text and "W not known" in text
