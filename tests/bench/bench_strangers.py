@@ -257,7 +257,9 @@ def peer(port: int, cert: str, key: str, seconds: float) -> Iterator[Figure]:
     for server, kind, count in ATTACKS:
         if server == "page":
             command = [sys.executable, "-c", PEER, str(port), cert, key]
-            with subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=limited) as process:
+            with subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=limited
+            ) as process:
                 time.sleep(WARM_S / 4)
                 waits(lambda: asked(port, "peer"), 1)
                 yield from one_attack(process.pid, port, "peer", kind, count, seconds)
