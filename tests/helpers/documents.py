@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -58,11 +57,6 @@ def commands() -> list[Piece]:
     """Return every ``edgert …``, of a block or in a sentence, without pipes and redirections."""
     lines = [one for one in shell_lines() if one.text.startswith("edgert ")]
     return [Piece(one.place, re.split(r"\s+[|>&]+(?:\s|$)", one.text)[0], one.whole) for one in (*lines, *_spans())]
-
-
-def words(command: str) -> list[str]:
-    """Return the words that the shell would make of a command."""
-    return shlex.split(command)
 
 
 def fenced() -> Iterator[tuple[str, Piece]]:

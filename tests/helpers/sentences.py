@@ -92,6 +92,4 @@ def _literal(node: ast.expr) -> str:
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.JoinedStr):
         return "".join(_literal(part) if isinstance(part, ast.Constant) else "VALUE" for part in node.values)
-    if isinstance(node, ast.BinOp):
-        return _literal(node.left) + _literal(node.right)
     return ""

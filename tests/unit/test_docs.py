@@ -24,7 +24,7 @@ from edgert.config import json_schema
 from edgert.config.pipeline_file import load_pipeline
 from tests.helpers.brokers import certificate
 from tests.helpers.command import ROOT
-from tests.helpers.documents import FENCE, PAGES, Piece, blocks, commands, fenced, shell_lines, words
+from tests.helpers.documents import FENCE, PAGES, Piece, blocks, commands, fenced, shell_lines
 
 GROUP: Any = typer.main.get_command(app)
 USAGE: Any = typer.BadParameter.__base__  # Click's UsageError, whichever Click this Typer has
@@ -34,7 +34,7 @@ SCHEMA = json_schema()
 
 def misread(command: Piece) -> str:
     """Why edgert does not understand a command; empty where it does. Nothing is run."""
-    _, verb, *arguments = words(command.text)
+    _, verb, *arguments = shlex.split(command.text)
     if verb.startswith("-"):
         return ""
     if verb not in GROUP.commands:
