@@ -1,4 +1,4 @@
-"""Every block of docs/python.md runs as it is, beside the files that it names."""
+"""Every block of docs/python.md and docs/gpu.md runs as it is, beside the files that it names."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-PAGE = [piece for piece in blocks("python") if piece.place.startswith("docs/python.md:")]
+PAGE = [piece for piece in blocks("python") if piece.place.startswith(("docs/python.md:", "docs/gpu.md:"))]
 
 
 @pytest.mark.parametrize("piece", PAGE, ids=str)
