@@ -100,7 +100,7 @@ def test_the_name_is_filled_into_every_path(tmp_path: Path) -> None:
     [
         ("videos:vids", "  end: {sink: jsonl, from: cam, path: out.jsonl}\n", "does not name the video"),
         ("videos:vids", SINK + "  two: {source: 'synthetic:noise'}\n  e: {sink: null, from: two}\n", "beside another"),
-        ("vids/a.mp4", SINK, "nothing is called {file}"),
+        ("vids/a.mp4", SINK, "{file} has no value"),
         ("videos:vids", "  end: {sink: video, from: cam, path: 'FOLDER/vids/{file}.mp4'}\n", "lies among"),
         ("vids/*.mp4", "  end: {sink: video, from: cam, path: 'FOLDER/vids/{file}-out.mp4'}\n", "lies among"),
         ("videos:**/*.mp4", "  end: {sink: video, from: cam, path: 'FOLDER/vids/x/{file}.mp4'}\n", "lies among"),

@@ -269,7 +269,7 @@ def test_without_a_sensor_one_step_is_enough() -> None:
 
 
 def test_a_share_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"at least at 1\.5 of its throughput"):
+    with pytest.raises(ValueError, match=r"impossible least share of throughput: 1\.5"):
         replace(FAST, least_share=1.5)
 
 

@@ -88,7 +88,7 @@ def test_names_alone_do_not_tell_but_the_log_does() -> None:
 
 
 def test_nobody_can_tell() -> None:
-    with pytest.raises(PlacementError, match=r"it is unknown where the layers of parts\.onnx run"):
+    with pytest.raises(PlacementError, match=r"cannot tell where the layers of parts\.onnx run"):
         verify(REQUEST, result())
 
 

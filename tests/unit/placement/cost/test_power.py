@@ -70,7 +70,7 @@ def test_a_board_that_nobody_read_idle_is_not_known() -> None:
 
 def test_a_chip_that_nobody_read_is_told() -> None:
     record = board("orin-nx-16gb").model_copy(update={"soc": "tegra235"})
-    with pytest.raises(ConfigError, match=r"no watts for chip 'tegra235'.*tegra234"):
+    with pytest.raises(ConfigError, match=r"no power figures for chip 'tegra235'.*tegra234"):
         watts.power(record, record.usual_mode)
 
 
