@@ -30,6 +30,8 @@ class Family:
         gives: parts of names of outputs, in lower case; each must be in one.
         size: usual width and height, where the model leaves both open.
         lengths: numbers that its one output may hold; any where there are none.
+        results: how many outputs it has; 0: any number.
+        by_file: whether only the metadata show that a model is of it, and no outputs.
     """
 
     name: str
@@ -45,6 +47,8 @@ class Family:
     gives: tuple[str, ...] = ()
     size: tuple[int, int] | None = None
     lengths: tuple[int, ...] = ()
+    results: int = 0
+    by_file: bool = False
 
     @property
     def is_marked(self) -> bool:
@@ -93,6 +97,7 @@ FAMILIES = (
         metadata={"author": "Ultralytics", "description": "rtdetr"},
         tasks={"detect": "detect: detr"},
         final={"boxes": "relative", "order": "cxcywh"},
+        by_file=True,
     ),
     Family(
         "Ultralytics YOLO (v8, 11, 12, 26)",
@@ -102,6 +107,16 @@ FAMILIES = (
         "yolo export model=yolo11n.pt format=onnx",
         metadata={"author": "Ultralytics"},
         tasks=_ULTRALYTICS_TASKS,
+        results=1,
+    ),
+    Family(
+        "torchvision detectors (Faster R-CNN, RetinaNet, FCOS, SSD)",
+        ("detect: yolov10",),
+        {**_STRETCH, **_UNIT},
+        "https://pytorch.org/vision/stable/models.html#object-detection",
+        "edgert import torchvision:fasterrcnn_resnet50_fpn",
+        producer="pytorch",
+        results=3,
     ),
     Family(
         "Ultralytics YOLO classifier",

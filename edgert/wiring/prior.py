@@ -154,6 +154,8 @@ def _of_family(
     names = " ".join(outputs).lower()
     for place, family in enumerate(FAMILIES):
         by_file = bool(family.metadata) and _by_metadata(family, declared)
+        if (family.by_file and not by_file) or (family.results and len(outputs) not in (0, family.results)):
+            continue
         marked = bool(family.producer or family.gives)
         named = declared.producer.startswith(family.producer) and all(part in names for part in family.gives)
         named = named and (not family.takes or not set(family.takes).isdisjoint(inputs)) and _long(family, length)
