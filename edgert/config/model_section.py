@@ -354,6 +354,12 @@ class ModelConfig(fields.Section):
     quantize: QuantizeConfig = Field(default=QuantizeConfig(), description="how INT8 is made")
     accuracy: AccuracyConfig | None = Field(default=None, description="what reduced precision may cost")
     placement: PlacementConfig = Field(default="auto", description="which nodes run where")
+    objects: int | None = Field(
+        default=None,
+        ge=1,
+        description="most boxes that a plan counts behind operators whose result size depends on the image, such as "
+        "NonZero; default: as many as they can give",
+    )
     skip_rewrites: fields.Names = Field(
         default=(), description="DLA rewrites to leave out ([DLA](dla.md)); names or globs, '*' for all"
     )

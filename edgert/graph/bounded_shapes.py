@@ -53,10 +53,11 @@ def bounded(graph: Graph, objects: int | None = None) -> Bounded:
             break
         for node in first:
             for name in filter(None, node.outputs):
-                spec = specs.get(name) or TensorSpec(name, None, "float32")
+                spec = specs.get(name) or TensorSpec(name, (), "float32", ranked=False)
                 if not spec.is_static:
-                    pinned[name] = replace(spec, shape=_bound(node, spec, _Sizes(graph, specs), objects))
-                    sources[node.name] = f"{node.op} {list(pinned[name].shape or ())}"
+                    shape = _bound(node, spec, _Sizes(graph, specs), objects)
+                    pinned[name] = replace(spec, shape=shape, ranked=True)
+                    sources[node.name] = f"{node.op} {list(shape)}"
                 else:
                     pinned[name] = spec
         cut = {id(node) for node in graph.nodes if all(name in pinned for name in node.outputs if name)}
@@ -156,8 +157,7 @@ def _same_axis(node: Node, spec: TensorSpec, sizes: _Sizes, objects: int | None)
     if not spec.ranked or len(spec.shape) != len(shape):
         return _stated(node, spec, sizes, objects) if objects or not shape else (math.prod(shape),)
     return tuple(
-        one if isinstance(one, int) else min(size, objects or size)
-        for one, size in zip(spec.shape, shape, strict=True)
+        one if isinstance(one, int) else min(size, objects or size) for one, size in zip(spec.shape, shape, strict=True)
     )
 
 
@@ -187,8 +187,11 @@ _BOUNDS: Mapping[str, Callable[[Node, TensorSpec, _Sizes, int | None], tuple[int
 
 
 def _unbounded(node: Node) -> ModelError:
+    why = f"{node.op} gives as much as it finds in an image"
+    if node.domain:
+        why = f"onnx does not know {node.domain}.{node.op} of node {node.name!r}, nor the size of its result"
     return ModelError(
         f"nothing bounds the size of the result of node {node.name!r}",
-        why=f"{node.op} gives as much as it finds in an image",
+        why=why,
         fix="state how many objects to count: objects: 100 in the model's section",
     )

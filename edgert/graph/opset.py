@@ -7,6 +7,7 @@ it does not know, and are rewritten here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,7 @@ def _check_operators(model: messages.Model, wanted: int) -> None:
 def _converted(proto: onnx.ModelProto, wanted: int, model: messages.Model) -> onnx.ModelProto:
     from onnx import helper, version_converter
 
+    names = _names(proto.graph)
     before = {node.op_type for node in messages.all_nodes(proto.graph) if messages.is_standard(node)}
     metadata = list(proto.metadata_props)
     try:
@@ -73,11 +75,49 @@ def _converted(proto: onnx.ModelProto, wanted: int, model: messages.Model) -> on
         named = sorted((name for name in before if name in text), key=len, reverse=True)
         why = f"operator {named[0]}: {text}" if named else f"one of {', '.join(sorted(before))}: {text}"
         raise _unfit(model, why[:500]) from error
+    for place, body in enumerate(_bodies(converted.graph)):
+        _rename(body, {name: f"{name}_in_body_{place}" for name in _made(body) - names})
     del converted.metadata_props[:]
     converted.metadata_props.extend(metadata)
     known = [item for item in converted.opset_import if item.domain in messages.DEFAULT_DOMAINS]
     converted.ir_version = max(converted.ir_version, helper.find_min_ir_version_for(known))
     return converted
+
+
+# The converter names the tensors that it adds in each graph on its own: those of a body may be called like outer ones,
+# which no runtime accepts.
+
+
+def _bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield the bodies of If, Loop and Scan, outer ones first."""
+    for node in graph.node:
+        for body in messages.subgraphs(node):
+            yield body
+            yield from _bodies(body)
+
+
+def _made(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of tensors that a graph stores or computes itself."""
+    return {name for node in graph.node for name in node.output if name} | {one.name for one in graph.initializer}
+
+
+def _names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of all tensors that a graph and its bodies make."""
+    return _made(graph).union(*map(_made, _bodies(graph)))
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Rename tensors in a body, and where its own bodies read them."""
+    if not names:
+        return
+    for node in graph.node:
+        for tensors in (node.input, node.output):
+            for place, name in enumerate(tensors):
+                tensors[place] = names.get(name, name)
+        for body in messages.subgraphs(node):
+            _rename(body, {old: new for old, new in names.items() if old not in _made(body)})
+    for item in (*graph.initializer, *graph.value_info, *graph.output):
+        item.name = names.get(item.name, item.name)
 
 
 def _hide_resampling(proto: onnx.ModelProto) -> bool:

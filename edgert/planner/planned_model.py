@@ -4,7 +4,7 @@ import fnmatch
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dla import Target
@@ -14,15 +14,18 @@ from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA, ReplicateConfig
 from edgert.engine import default_profile
 from edgert.errors import EdgertError, PlacementError
 from edgert.graph import Graph, load, read
+from edgert.graph.bounded_shapes import bounded
 from edgert.graph.count import multiply_adds
 from edgert.graph.dla_rewrites import fit, ready, without
 from edgert.graph.inspection import refuse_integers
 from edgert.placement.cutting import no_node
 from edgert.placement.dla_share import Survey, survey
 from edgert.placement.problem import Network, Unit, is_asked_for
+from edgert.report.numbers import share
 from edgert.simulator.design import Demand, demands
 
 _DLA = "dla"
+_BOUNDS_NAMED = 3  # operators that a note names
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +36,11 @@ class PlannedModel:
         demand: how often it runs.
         config: its section.
         where: its place in the file, for errors.
-        graph: static, clean, and rewritten for a DLA.
+        graph: static, clean, and rewritten for a DLA; sizes that depend on data are upper bounds.
         precision: of its units.
+        open_graph: the same graph with sizes that depend on data left open, as a builder sees it.
+        bounds: node whose result size depends on data → operator and bound, in words.
+        tail: names of the nodes whose work depends on data.
     """
 
     demand: Demand
@@ -42,6 +48,9 @@ class PlannedModel:
     where: str
     graph: Graph
     precision: Precision
+    open_graph: Graph
+    bounds: Mapping[str, str] = field(default_factory=dict)
+    tail: frozenset[str] = frozenset()
 
     @property
     def wants_dla(self) -> bool:
@@ -63,7 +72,20 @@ class PlannedModel:
         """Return what of it a DLA can run; None for FP32, which no DLA supports."""
         if self.precision == "fp32":
             return None
-        return survey(self.graph, Target(generation, tensorrt, self.precision), macs=self.macs)
+        return survey(self.open_graph, Target(generation, tensorrt, self.precision), macs=self.macs)
+
+    @property
+    def about_bounds(self) -> str:
+        """Part of the work that depends on data, and what bounds it; empty where every size is known."""
+        if not self.bounds:
+            return ""
+        part = sum(self.macs.get(name, 0) for name in self.tail) / max(sum(self.macs.values()), 1)
+        first = "; ".join(f"{name} {bound}" for name, bound in list(self.bounds.items())[:_BOUNDS_NAMED])
+        more = f" and {len(self.bounds) - _BOUNDS_NAMED} more" if len(self.bounds) > _BOUNDS_NAMED else ""
+        return (
+            f"{self.demand.model}: {share(part)} of its multiply-adds depend on what an image shows. They run on the "
+            f"GPU, and the most that there can be is counted: {first}{more}; objects: 100 in its section counts fewer"
+        )
 
 
 def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
@@ -83,13 +105,15 @@ def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
             shapes = next(iter((config.profiles or default_profile(model, config)).values()))
             names = without(config.skip_rewrites, f"{where}.skip_rewrites")
             graph = fit(read(ready(model, shapes)), names)[0]
+            sizes = bounded(graph, config.objects)
         except EdgertError as error:
             raise error.at(where)  # noqa: B904 - the same error, with its place
         # On a board auto is INT8 where there are images to calibrate on, and FP16 otherwise: every Jetson's GPU and
         # DLA is faster in FP16 than in FP32.
         auto: Precision = "int8" if config.calibrate is not None else "fp16"
         precision = auto if config.precision == "auto" else config.precision
-        found.append(PlannedModel(demand, config, where, graph, precision))
+        made = PlannedModel(demand, config, where, sizes.graph, precision, graph, sizes.sources, sizes.tail)
+        found.append(made)
     return tuple(found)
 
 

@@ -156,6 +156,7 @@ def plan_boards(
             *seen,
             *rates,
             *_sparse(planned),
+            *filter(None, (subject.about_bounds for subject in planned)),
             *_corrected(made),
             *about_bars(made, asked, planned),
             about_launches(planned, asked[-1], start),

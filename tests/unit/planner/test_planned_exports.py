@@ -18,8 +18,6 @@ from tests.helpers import evaluation_data, exports
 QUICK = ("mamba", "lstm")
 """Planned on all boards at once; the others one by one, which takes minutes."""
 OPEN = {
-    "suppressed": "the size of the result of NonMaxSuppression (node '/NonMaxSuppression_26') is known only after it "
-    "has run",
     "custom": "onnx does not know my.ops.DCNv4 of node '/DCNv4_2', nor the size of its result",
 }
 ZOO = sorted(Path(evaluation_data.FOLDER / "models").glob("*.onnx"))
