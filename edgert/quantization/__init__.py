@@ -4,8 +4,8 @@ calibrated.calibrate_section(config) -> Calibrated                  ranges of a 
 int8_model.quantize_section(config, ...) -> QuantizationResult      the INT8 model, within its accuracy budget
 precision.in_precision(config) -> model                             what a pipeline runs, cached
 
-Read from the verb down: to_files and evaluate; precision, conversion and variants, which make the forms of a model;
-int8_model, recovery and evaluator, which hold a model to its budget; quantizer and calibrated.
+Read to_files and evaluate first. Then precision, conversion and variants, which make the forms of a model. Then
+int8_model, recovery and evaluator, which hold a model to its budget; quantizer and calibrated last.
 
 calibration/ counts values and chooses thresholds. scheme/ decides what becomes INT8 and what shares a scale. lowering/
 writes that into a graph, for each engine. quantization_error, equalization, adaround and mixed_precision recover
