@@ -8,8 +8,8 @@ from tests.helpers.command import ROOT
 from tests.helpers.sentences import of_page, of_python, of_text, too_long
 
 PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("edgert/**/DESIGN.md")))
-IN_PAGES, IN_CODE = 24, 41
-"""Long sentences that are left: lower these with each one that goes."""
+IN_PAGES, IN_CODE = 0, 32
+"""Long sentences that are left: lower the second with each one that goes."""
 
 
 def test_pages_and_code_have_no_more_long_sentences_than_before() -> None:
