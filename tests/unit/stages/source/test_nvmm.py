@@ -341,7 +341,7 @@ def test_a_mapping_that_is_not_let_go_is_a_warning_and_the_rest_goes_on(caplog: 
     lease.release()
     rig.calls.fails = "unmap_egl"
     rig.loans.close()
-    assert rig.calls.order == [*FORWARD, *BACK] and "cam: an image in NVMM memory was not let go" in caplog.text
+    assert rig.calls.order == [*FORWARD, *BACK] and "cam: an image in NVMM memory cannot be unmapped" in caplog.text
 
 
 def test_buffers_go_back_while_nobody_asks_and_a_failure_reaches_the_reader() -> None:
