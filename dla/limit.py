@@ -38,7 +38,7 @@ PAGES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A closed range of whole numbers, and its source."""
+    """Closed range of integers, and its source."""
 
     low: int
     high: int

@@ -271,7 +271,7 @@ def _padding(node: Node, bare: Window) -> tuple[int, ...]:
 
 
 class Wiring:
-    """Edges between the nodes that remain.
+    """Edges between the remaining nodes.
 
     Args:
         nodes: each after those it reads.
@@ -287,7 +287,7 @@ class Wiring:
 
     @cached_property
     def before(self) -> tuple[tuple[int, ...], ...]:
-        """For every node, the remaining nodes whose results it reads; nothing for a folded one."""
+        """For each node, the remaining nodes whose results it reads; empty for a folded one."""
         read: list[dict[int, None]] = []  # a folded node has the sources behind it
         for node in self.nodes:
             found: dict[int, None] = {}
@@ -300,7 +300,7 @@ class Wiring:
 
     @cached_property
     def after(self) -> tuple[tuple[int, ...], ...]:
-        """For every node, the remaining nodes that read its results."""
+        """For each node, the remaining nodes that read its results."""
         readers: list[list[int]] = [[] for _ in self.nodes]
         for place, sources in enumerate(self.before):
             for source in sources:

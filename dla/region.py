@@ -160,7 +160,7 @@ def _detour(a: int, b: int, members: Mapping[int, list[int]], home: Sequence[int
 
 @dataclass(frozen=True)
 class _Segments:
-    """Sizes of segments of one graph.
+    """Segment sizes of one graph.
 
     Attributes:
         wiring: the graph.

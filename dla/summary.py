@@ -1,4 +1,4 @@
-"""Summary of a whole graph in a few numbers."""
+"""Summary of a graph in a few numbers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What edgert needs of a clock."""
+    """Clock interface of edgert, real or simulated."""
 
     def now_ns(self) -> int:
         """Return monotonic nanoseconds since an arbitrary origin."""

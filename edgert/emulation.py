@@ -70,7 +70,7 @@ class Emulation:
 
     @property
     def environment(self) -> Environment:
-        """What :func:`edgert.pipeline.pipeline_in` runs the file in."""
+        """Environment in which :func:`edgert.pipeline.pipeline_in` runs the file."""
         here = Environment(self.clock, self.engines, self.meters, self.label, predicted=self.predicted)
         return replace(here, paced=self.paced)
 
@@ -97,7 +97,7 @@ class Emulation:
 
 
 class BoardMeters(Meters):
-    """This machine's meters, with the emulated board's power and temperature, unavailable where its draw is unknown."""
+    """This machine's meters, with power and temperature of the emulated board where its draw is known."""
 
     def __init__(self, pacer: Pacer) -> None:
         super().__init__(clock=pacer.clock)
@@ -116,7 +116,7 @@ class BoardMeters(Meters):
 
 
 class PacedEngines:
-    """See :class:`edgert.assemble.engines.Engines`.
+    """Engines slowed down to the emulated board's times; see :class:`edgert.assemble.engines.Engines`.
 
     Args:
         built: model → its engine, compiled already.

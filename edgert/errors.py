@@ -65,7 +65,7 @@ def printable_record(record: LogRecord) -> bool:
 
 
 class EdgertError(Exception):
-    """Base of all errors; ``str(error)`` is the whole message, ready to print.
+    """Base class of all errors; ``str(error)`` is the complete message, ready to print.
 
     Args:
         what: one line, what went wrong, naming the thing (file, node, stage).
@@ -115,7 +115,7 @@ class ConfigError(EdgertError):
 
 
 class ModelError(EdgertError):
-    """The ONNX model is missing, broken, or does not fit what is asked of it."""
+    """The ONNX model is missing, broken, or unsuitable for this use."""
 
 
 class CalibrationError(EdgertError):
@@ -123,7 +123,7 @@ class CalibrationError(EdgertError):
 
 
 class PlacementError(EdgertError):
-    """Layers cannot go where they were asked to go."""
+    """Layers cannot run on the accelerators that the file names."""
 
 
 class BuildError(EdgertError):

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and a cache of files that are expensive to make, checked when read."""
+"""Atomic file writes, and a cache of expensive files that are checked when read."""
 
 import contextlib
 import ctypes

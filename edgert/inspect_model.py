@@ -70,7 +70,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DlaInspection:
-    """What the DLA of a board can run of a model.
+    """Parts of a model that the DLA of a board can run.
 
     Attributes:
         board: the board.
@@ -90,7 +90,7 @@ class DlaInspection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inspection:
-    """What an ONNX model takes, returns and costs.
+    """Inputs, outputs and cost of an ONNX model.
 
     Attributes:
         summary: the model as it is in the file.
@@ -122,7 +122,7 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class BundleInspection:
-    """What a bundle holds. Its members are whole: their digests were checked.
+    """Contents of a bundle whose digests were checked.
 
     Attributes:
         path: the bundle.

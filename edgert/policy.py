@@ -37,7 +37,7 @@ _UNLIMITED_FRAMES = 8
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """Totals of one queue: items put in, dropped because it was full, and waiting now; of so many that may wait."""
+    """Counters of one queue: items put in, items dropped because it was full, items waiting, and its capacity."""
 
     put: int
     dropped: int
@@ -46,7 +46,7 @@ class QueueStats:
 
 
 class BoundedQueue(Generic[T]):
-    """Items from one producer to one consumer, in order.
+    """Bounded FIFO queue from one producer to one consumer.
 
     It needs no lock: the one producer adds, and an item is removed by a single pop.
 
@@ -105,11 +105,11 @@ class BoundedQueue(Generic[T]):
 
 
 class Join(Generic[T]):
-    """Passes a frame on when every edge that carries its stream has delivered it.
+    """Barrier that passes a frame on when every edge that carries its stream has delivered it.
 
-    Where the edges of a stage carry different streams this is a plain merge. Each edge keeps the order of a stream,
-    so once it delivers frame n, frames before n that still wait for it were dropped before and are given up. An
-    edge may also fall silent, when a filter lets nothing pass: then the oldest frame is given up beyond ``limit``.
+    Where the edges of a stage carry different streams this is a plain merge. Each edge keeps the order of a stream, so
+    once it delivers frame n, frames before n that still wait for it were dropped before and are given up. An edge may
+    also fall silent, when a filter lets nothing pass: then the oldest frame is given up beyond ``limit``.
 
     Args:
         carried: for every edge, the streams it carries.
@@ -218,7 +218,7 @@ def most_under_way(edges: Sequence[tuple[int, int]], joins: bool) -> int:
 
 
 class Dispatcher:
-    """Sends each frame to one of several branches: in proportion to the weights, spread as evenly as can be.
+    """Weighted dispatcher of frames to several branches, spread as evenly as possible.
 
     The smooth weighted round robin: each turn every branch earns its weight, and the richest pays the sum of all.
     Weights 2 and 1 give the branches 0, 1, 0, 0, 1, 0 …
@@ -266,7 +266,7 @@ class Dispatcher:
 
 
 class ReorderBuffer(Generic[T]):
-    """Passes results on in the order in which a dispatcher sent their frames out.
+    """Buffer that passes results on in the order in which a dispatcher sent their frames.
 
     No more wait here than can be under way in the branches, as a full branch holds up the dispatcher.
     """
@@ -308,7 +308,7 @@ _LONGEST_PAUSE = 1024
 
 
 class Batcher(Generic[T]):
-    """Groups of frames that are run together: of several cameras, without waiting for another one, or of files.
+    """Grouping of frames into batches, across cameras without waiting, or from files.
 
     A batch is run when it is full, when the engine is free and no other frame has come, or when its first frame has
     waited long enough. Frames that the model skips keep their place in order. Times are of any one clock, in its unit.
@@ -388,7 +388,7 @@ class Batcher(Generic[T]):
 
 
 class RateLimiter:
-    """How many of a source's frames go on: of a camera the rest is dropped, evenly; of a file all come, later.
+    """Reduction of a source's frame rate: a camera drops frames evenly, a file delivers them later.
 
     Attributes:
         share: of the frames, 0 to 1; 0 lets none through.

@@ -70,7 +70,7 @@ def counting(on_progress: OnProgress | None) -> Bar | None:
 
 
 class Reporter:
-    """A callback that ends the work when it raises, and the event that the work looks at.
+    """Progress callback and stop event of a long job. An exception from the callback ends the job.
 
     Args:
         on_progress: the callback; None is told nothing.

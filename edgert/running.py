@@ -56,7 +56,7 @@ def _close_all() -> None:
 
 
 class Running:
-    """What :class:`edgert.Pipeline` works with.
+    """State of a running :class:`edgert.Pipeline`.
 
     Args:
         environment: clock, engines, meters and what else differs between machines.

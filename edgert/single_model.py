@@ -1,4 +1,4 @@
-"""One model by itself: images in, typed records out.
+"""A single model without a pipeline: images in, typed records out.
 
 edgert.Model("yolov8n.onnx")("street.jpg").boxes
 """

@@ -26,7 +26,7 @@ from edgert.zip_archive import ZipContainer, pack
 
 @dataclass(frozen=True)
 class Product:
-    """What a step made.
+    """Output of a step.
 
     Attributes:
         files: name → content.
@@ -53,7 +53,7 @@ class Product:
 
 @dataclass
 class Report:
-    """What a running step reports, as events; progress not too often."""
+    """Events and rate-limited progress of a running step."""
 
     step: Step
     on_progress: OnProgress
@@ -172,7 +172,7 @@ class Stopped(BuildError):  # noqa: N818 - reads as what it is
 
 
 class Runner:
-    """Does steps.
+    """Executor of steps.
 
     Args:
         cache: of products.

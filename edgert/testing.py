@@ -1,4 +1,4 @@
-"""What every kind promises, as tests: edgert's own pass them, a package that adds kinds derives its tests from them.
+"""Test suites for every kind. Packages that add kinds derive their tests from the suites that edgert itself passes.
 
     from edgert.testing import SinkSuite
 
@@ -132,7 +132,7 @@ class StageSuite(ABC):
 
 
 class SinkSuite(StageSuite):
-    """What every sink must do.
+    """Tests for every sink.
 
     Attributes:
         name: as a pipeline file writes it.
@@ -165,7 +165,7 @@ class SinkSuite(StageSuite):
 
 
 class DecoderSuite:
-    """What every decoder must do.
+    """Tests for every decoder.
 
     Attributes:
         task, name: as a pipeline file writes them, ``detect`` and ``yolox``.
@@ -224,7 +224,7 @@ class DecoderSuite:
 
 
 class OwnDecoderSuite:
-    """What a function or an object of one's own must do that a pipeline file names with ``task: {python: ...}``.
+    """Tests for a user's decoding function or object, named with ``task: {python: ...}``.
 
     Attributes:
         decode: it; in a class body, ``staticmethod`` of a function.
@@ -262,7 +262,7 @@ def kept_arrays(record: Any, outputs: Sequence[npt.NDArray[Any]]) -> list[npt.ND
 
 
 class TrackerSuite:
-    """What every tracker must do.
+    """Tests for every tracker.
 
     Attributes:
         name: as a pipeline file writes it.
@@ -315,7 +315,7 @@ class TrackerSuite:
 
 
 class BackendSuite:
-    """What every backend must do.
+    """Tests for every backend.
 
     Attributes:
         name: as a pipeline file writes it.
@@ -378,7 +378,7 @@ class BackendSuite:
 
 
 class SourceSuite:
-    """What every source must do.
+    """Tests for every source.
 
     Derive, and give a pytest fixture ``source``: one that is not started, named ``cam``, with at least 12 frames to
     come and nothing wrong with it.

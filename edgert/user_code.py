@@ -20,7 +20,7 @@ from edgert.errors import ConfigError, nearest
 
 @dataclass(frozen=True, slots=True)
 class CodeName:
-    """Where user code is.
+    """Location of user code: a module or file, and a name in it.
 
     Attributes:
         module: dotted name.
@@ -39,7 +39,7 @@ class CodeName:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The texts of the module or its whole package, where its folder has them; none of an installed one."""
+        """Source texts of the module or its package; empty for an installed one."""
         if self.folder is None:
             return ()
         package = self.folder / self.top

@@ -24,7 +24,7 @@ _NOT_RUN = f"{__name__}:not_run"
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What was checked of a pipeline that is fine; ``str()`` is a line about it.
+    """Summary of a valid pipeline; ``str()`` is one line about it.
 
     Attributes:
         stages: number of its stages.

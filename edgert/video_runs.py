@@ -60,7 +60,7 @@ OnResult = Callable[[VideoResult, int, int], object]
 
 
 class VideoRuns:
-    """Plays all videos of a ``videos:`` source, some at a time, each in a pipeline of its own.
+    """Runner of all videos of a ``videos:`` source, some in parallel, each in a separate pipeline.
 
     Args:
         file: its only source names videos.

@@ -197,7 +197,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 class Journal:
-    """Which videos a pipeline is done with, in a file beside its outputs. For any thread.
+    """Thread-safe record of finished videos, in a file beside the outputs.
 
     A video counts as done while its file, the pipeline and its models are what they were, and its outputs are there.
     What an earlier run began and did not finish is removed before the video is played again. A line is added for each

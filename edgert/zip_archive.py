@@ -30,7 +30,7 @@ _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """How large a member is, and the SHA-256 of its bytes in hex."""
+    """Size of a member, and the SHA-256 of its bytes in hex."""
 
     size_bytes: int
     sha256: str

@@ -32,7 +32,7 @@ from edgert.installation import labels_names
 from edgert.stages.kinds import ByteTrackStage, FileSink
 from edgert.stages.sink.send.section import Sends
 from edgert.stages.sink.stream.section import Streams
-from edgert.wiring.known import Measured, families, measured
+from edgert.wiring.known import Measured, measured, models
 from tools import measured_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -423,7 +423,7 @@ def costs_page() -> str:
 
 def models_page() -> str:
     """What `edgert models` shows of every family, and each model that was measured."""
-    rows = [(*models_command.row(one), one.family.export and f"`{one.family.export}`") for one in families()]
+    rows = [(*models_command.row(one), one.family.export and f"`{one.family.export}`") for one in models()]
     pairs = sorted(((name, each) for name, some in measured().items() for each in some), key=lambda one: one[1].model)
     return with_tables("models.md", {
         "families": table((*models_command.HEADINGS, "export with its own tools"), rows),

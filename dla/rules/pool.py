@@ -1,4 +1,4 @@
-"""Rules of pooling, local response normalization, and resizing by whole factors."""
+"""Rules for pooling, local response normalization, and resizing by integer factors."""
 
 from dla.limit import GUIDE_84, HEADER, LRN_WINDOWS
 from dla.node import Node, Tensor, Verdict, given, no, note, verify, whole, window, word

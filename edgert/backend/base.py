@@ -1,4 +1,4 @@
-"""What a backend offers: compile a model into an engine, open sessions on it, run.
+"""Protocols of inference backends: compiling a model into an engine, opening sessions, and running them.
 
     Backend.compile(model, options) → Engine ── .session(profile) → Session ── .run() → outputs
 
@@ -54,7 +54,7 @@ class Span:
 
 
 class Store(Protocol):
-    """Where compiled engines are cached between runs; see :mod:`edgert.files`."""
+    """Cache of compiled engines between runs; see :mod:`edgert.files`."""
 
     def get(self, key: str) -> bytes | None:
         """Return the content of a key, or None if there is nothing or it is damaged."""
@@ -83,7 +83,7 @@ def cache_content(store: Store, key: str, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How ONNX Runtime works inside; other backends ignore it. All but ``tf32`` change the speed, not the results.
+    """Settings of ONNX Runtime; other backends ignore them. All but ``tf32`` change the speed, not the results.
 
     Attributes:
         optimization: ``all``; ``extended`` without its own tensor layouts; ``basic`` without its operators; ``none``.
@@ -143,7 +143,7 @@ DEFAULT_BUILDER = BuilderSettings()
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How to compile.
+    """Options for compiling an engine.
 
     Attributes:
         threads: CPU threads the engine may use; None leaves it to the backend.
@@ -196,12 +196,12 @@ class Shaped(Protocol):
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """In the model's order."""
+        """Output tensors in the model's order."""
         ...
 
     @property
     def batched(self) -> tuple[bool, ...]:
-        """For every output, whether its first dimension is the batch."""
+        """For each output, whether its first dimension is the batch."""
         ...
 
 

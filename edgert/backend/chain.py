@@ -24,7 +24,9 @@ if TYPE_CHECKING:  # most pipelines start without it
 
 
 class Replicated:
-    """See :class:`~edgert.backend.base.Engine`. The dispatcher of frames reads :attr:`parts`; others get the first.
+    """Engine that distributes frames over equal engines on several accelerators.
+
+    The dispatcher reads :attr:`parts`; every other caller gets the first part.
 
     Args:
         parts: the engines, of equal inputs and outputs, and how many frames each gets of as many as there are weights
@@ -75,7 +77,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class ChosenEngine(Generic[CompiledT]):
-    """What a model runs on.
+    """Engine, or chain of engines, chosen for a model.
 
     Attributes:
         engine: its name in the chain.
@@ -89,7 +91,7 @@ class ChosenEngine(Generic[CompiledT]):
 
     @property
     def info(self) -> dict[str, object]:
-        """For the summary of a run."""
+        """Details of the engine for the run summary."""
         return {"engine": self.engine, "skipped": [asdict(one) for one in self.skipped]}
 
 

@@ -139,7 +139,7 @@ log = logging.getLogger("edgert.backend")
 
 
 class Refinement:
-    """Makes something in a background thread, with low priority on Linux, and hands it over; can be canceled.
+    """Cancelable background work that improves an engine, at low priority on Linux.
 
     Args:
         make: makes and hands it over; returns a message. Its argument's ``terminate`` becomes true to cancel it.

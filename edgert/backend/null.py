@@ -26,7 +26,7 @@ class NullBackend:
 
 
 class NullEngine:
-    """See :class:`~edgert.backend.base.Engine`."""
+    """Engine that computes nothing and returns zeros; see :class:`~edgert.backend.base.Engine`."""
 
     def __init__(self, models: Mapping[str, Model], dynamic_batch: bool) -> None:
         self.profiles = tuple(models)

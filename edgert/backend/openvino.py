@@ -21,7 +21,10 @@ from edgert.memory import aligned_empty
 
 
 class OpenVinoBackend:
-    """Compiles for latency; as many calls run side by side as the cores allow at the engine's threads per call."""
+    """OpenVINO backend, compiled for latency.
+
+    Calls run in parallel as far as the cores allow at the engine's threads per call.
+    """
 
     name = "openvino"
 
@@ -64,7 +67,7 @@ def why_not() -> str:
 
 
 class OpenVinoEngine:
-    """See :class:`~edgert.backend.base.Engine`."""
+    """Model compiled by OpenVINO; see :class:`~edgert.backend.base.Engine`."""
 
     def __init__(
         self, model: Model, ready: Mapping[str, Model], compiled: Mapping[str, Any], info: Mapping[str, Any]
@@ -102,7 +105,7 @@ class OpenVinoEngine:
 
 
 class OpenVinoSession:
-    """See :class:`~edgert.backend.base.Session`: host tensors that one inference request reads and writes in place."""
+    """Session with host tensors that one OpenVINO inference request reads and writes in place."""
 
     def __init__(self, compiled: Any, specs: Sequence[TensorSpec], dynamic: bool, known: bool, path: str) -> None:
         self._compiled, self._known, self._path = compiled, known, path

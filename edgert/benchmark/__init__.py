@@ -1,1 +1,1 @@
-"""What edgert costs, measured on the machine at hand, each figure beside what it is compared with."""
+"""Overheads of edgert, measured on this machine, each beside a reference."""

@@ -133,7 +133,7 @@ class _Bench:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What one cut adds, how many tensors cross it, and how much they hold."""
+    """Added time of one cut, and the number and size of the tensors that cross it."""
 
     extra_ms: float
     tensors: int

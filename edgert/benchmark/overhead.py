@@ -1,4 +1,4 @@
-"""What a pipeline adds to its engine: null source → infer → null sink against the bare engine in a loop."""
+"""Overhead of a pipeline over its engine: null source → infer → null sink against the bare engine in a loop."""
 
 import gc
 import math
@@ -215,7 +215,7 @@ def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, s
 
 
 class Still:
-    """A source without work of its own: one image of the demo, ``limit`` times."""
+    """Source that repeats one demo image ``limit`` times at no cost."""
 
     live = False
 

@@ -1,4 +1,4 @@
-"""What a board measured, as a file that says nothing of whose board it is: ``edgert bench BUNDLE --share FILE``."""
+"""Anonymous file of a board's measurements: ``edgert bench BUNDLE --share FILE``."""
 
 from __future__ import annotations
 

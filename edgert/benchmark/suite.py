@@ -1,4 +1,4 @@
-"""What ``edgert bench`` measures; how long until something happens is measured in fresh processes."""
+"""Measurements of ``edgert bench``; start times are measured in fresh processes."""
 
 import importlib.metadata
 import json
@@ -62,7 +62,7 @@ _COCO_PAD = 114
 
 @dataclass(frozen=True, slots=True)
 class Letterbox:
-    """What the OpenCV loop does to a frame: centered or top-left letterbox, BGR or RGB, 0–255 or 0–1."""
+    """Preprocessing in the OpenCV loop: centered or top-left letterbox, BGR or RGB, 0–255 or 0–1."""
 
     width: int
     height: int

@@ -22,7 +22,7 @@ _ASK = "sudo nvpmodel -p --verbose lists the modes, sudo nvpmodel -m NUMBER sets
 
 @dataclass(frozen=True, slots=True)
 class PowerModes:
-    """Modes of one ``nvpmodel`` file.
+    """Power modes in one ``nvpmodel`` file.
 
     Attributes:
         path: the file, for errors.

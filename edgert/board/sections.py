@@ -290,7 +290,7 @@ class Mode(Sourced):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Keys of what nobody has published, without which speed cannot be predicted."""
+        """Keys that are not published and without which speed cannot be predicted."""
         keys = ("cpu_cores", "cpu_mhz", "sms", "gpu_mhz", "emc_mhz", *(("dla_mhz",) if self.dla_cores else ()))
         return tuple(key for key in keys if getattr(self, key) is None)
 

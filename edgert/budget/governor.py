@@ -44,7 +44,9 @@ class _Exceeded:
 
 
 class Governor:
-    """Chooses a setting every half second: steps down at once, up only after headroom, and never oscillates.
+    """Controller that picks a setting every half second.
+
+    It steps down at once, steps up only with headroom, and does not oscillate.
 
     It has no memory of its own: the caller keeps the state.
 

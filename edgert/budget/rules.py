@@ -9,7 +9,7 @@ WhenExceeded = Literal["warn", "degrade", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the pipeline can be run: a placement, power mode, rate and model variant, with what is predicted of it.
+    """One way to run the pipeline (placement, power mode, rate, model variant) with its predicted cost.
 
     Attributes:
         name: for people and logs.
@@ -75,7 +75,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What must be kept. None is no limit.
+    """Limits that the governor must keep; None means no limit.
 
     Attributes:
         power_w: averaged over a second.

@@ -1,4 +1,4 @@
-"""Times that a board measured: engines of a bundle that was finished there, whole and layer by layer."""
+"""Times measured on the board where a bundle was finished, per engine and per layer."""
 
 import json
 from collections.abc import Mapping

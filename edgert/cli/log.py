@@ -130,7 +130,7 @@ class _Json(_Lines):
 
 
 class _Journal(_Lines):
-    """Datagrams for the journal; without it, lines with a priority."""
+    """Log handler that sends datagrams to the systemd journal, or prints lines with a priority where there is none."""
 
     def __init__(self, stream: TextIO, sources: Collection[str], stages: Collection[str]) -> None:
         super().__init__(stream, sources, stages)

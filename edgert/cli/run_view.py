@@ -53,7 +53,7 @@ KEEP_EVERY_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a run is shown.
+    """Display options of a run.
 
     Attributes:
         how: where the log goes.
@@ -72,7 +72,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended: its summary, and the error that ended it."""
+    """Outcome of a run: its summary, and the error that ended it."""
 
     summary: Summary
     error: EdgertError | None

@@ -308,7 +308,7 @@ def _take(bundle: Bundle, engine: EngineEntry, mode: str, store: Store) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Nodes of a model on one accelerator."""
+    """Number of a model's nodes on one accelerator."""
 
     planned: int
     actual: int

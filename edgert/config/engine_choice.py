@@ -67,7 +67,7 @@ _Weights = {
 
 
 class ReplicateConfig(Section):
-    """The whole model on each of several accelerators; frames are distributed to them and put back in order."""
+    """Copies of the whole model on several accelerators; frames are distributed over them and put back in order."""
 
     replicate: Annotated[
         dict[Accelerator, Annotated[int, Field(ge=1)]],

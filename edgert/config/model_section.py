@@ -37,7 +37,7 @@ class ShapeConfig(fields.Section):
 
 
 class InputConfig(fields.Section):
-    """How an image becomes the model's input tensor."""
+    """Conversion of an image into the model's input tensor."""
 
     resize: Literal["letterbox", "stretch", "center_crop", "none"] = Field(
         default="letterbox",
@@ -174,7 +174,7 @@ class ImageTask(_Read):
 
 
 class AnomalyTask(_Read):
-    """How unusual the image is, and where."""
+    """Anomaly score of the whole image, and an anomaly map."""
 
     anomaly: Annotated[str, KindIn(DECODERS["anomaly"])] = Field(
         description="layout of the output: a map, and perhaps a score"
@@ -239,7 +239,7 @@ class CalibrateConfig(fields.Section):
 
 
 class QuantizeConfig(fields.Section):
-    """How INT8 is made, beyond its ranges."""
+    """INT8 quantization settings besides the ranges."""
 
     equalize: bool = Field(default=False, description="equalize the channels of neighboring layers first")
     correct_bias: bool = Field(default=True, description="subtract the mean error of rounding from each bias")
@@ -255,7 +255,7 @@ class QuantizeConfig(fields.Section):
 
 
 class AccuracyConfig(fields.Section):
-    """How much accuracy the reduced precision may cost."""
+    """Largest accuracy loss allowed for reduced precision."""
 
     dataset: fields.FilePath = Field(description="labeled images")
     metric: Literal[

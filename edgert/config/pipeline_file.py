@@ -1,4 +1,4 @@
-"""The whole file as one frozen record, the reports of its mistakes, and sections written on one line."""
+"""The pipeline file as one frozen record, reports of mistakes in it, and its one-line sections."""
 
 from __future__ import annotations
 

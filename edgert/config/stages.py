@@ -169,7 +169,7 @@ class BatchConfig(Section):
 
 
 class _ShortFor:
-    """Marks a section that may be written as its most important key's text alone."""
+    """Annotation for a section that may be written as the text of its main key."""
 
     def __init__(self, key: str, example: str) -> None:
         self._key, self._example = key, example
@@ -272,7 +272,7 @@ class TrackStage(_Fed, Kinded):
 
     @property
     def reads_images(self) -> bool:
-        """Whether it looks at pixels."""
+        """Whether this tracker reads pixels."""
         return False
 
     def thresholds(self, score: float | None) -> str:
@@ -337,7 +337,7 @@ class SinkStage(_Fed, Kinded):
 
     @property
     def reads_images(self) -> bool:
-        """Whether it looks at pixels, with these keys."""
+        """Whether this sink reads pixels, with these keys."""
         return self.takes_images
 
     def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
@@ -348,7 +348,7 @@ SinkStage.family = ("sink", SINKS)
 
 
 class PackageStage(_Fed, Kinded):
-    """A stage of a kind with keys of its own."""
+    """Stage of an installed package, with keys of that package."""
 
     takes_images: ClassVar[bool]
     """Whether it looks at pixels."""

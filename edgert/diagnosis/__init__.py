@@ -1,4 +1,4 @@
-"""What is on this machine, what is missing, and how to get it: everything ``edgert doctor`` prints, as plain data."""
+"""Diagnosis of this machine as plain data: all that ``edgert doctor`` prints."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

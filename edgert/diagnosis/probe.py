@@ -1,4 +1,4 @@
-"""What a probe found, and what it looks at."""
+"""Findings of a probe, and the system that it reads."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a vendor package reported of itself, in a separate process.
+    """Report of one vendor package, from a separate process.
 
     Attributes:
         facts: name → value, empty unless it works.

@@ -52,7 +52,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Literal["", "within", "probably within", "probably missed", "missed"]:
-        """Verdict; ``within`` and ``missed`` need the whole interval on one side of the budget; empty without one."""
+        """``within`` or ``missed`` when the whole interval is on one side of the budget; empty without a budget."""
         if self.max_drop is None:
             return ""
         if self.within:

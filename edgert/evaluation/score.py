@@ -251,7 +251,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A compressed mask, so that those of a whole dataset fit in memory."""
+    """Compressed mask, so that the masks of a dataset fit in memory."""
 
     data: bytes
     shape: tuple[int, ...]

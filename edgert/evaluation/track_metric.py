@@ -25,7 +25,7 @@ _PEDESTRIAN, _DISTRACTOR = 1, 8  # classes of the challenges; detections of a di
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A value of a whole sequence, which resampled frames cannot have."""
+    """Metric of a whole sequence that cannot be computed on resampled frames."""
 
     value: float
 

@@ -122,7 +122,7 @@ _OPTIONS = {"onnx": ("form", "target"), "triton": ("device", "max_batch"), "trte
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written.
+    """Files that an export wrote.
 
     Attributes:
         files: in order.
@@ -135,7 +135,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What some formats leave open.
+    """Options of the export formats.
 
     Attributes:
         form: ONNX form, one of :data:`FORMS`; by default by the model's precision.

@@ -1,4 +1,4 @@
-"""What is exported: the models of a pipeline, a bundle or an ONNX file, with what is known of them."""
+"""Models to export, from a pipeline, a bundle or an ONNX file, with their known settings."""
 
 import json
 import re
@@ -71,7 +71,7 @@ class Item:
 
     @cached_property
     def engines(self) -> list[dict[str, Any]]:
-        """Those of the bundle's placement, most frames first; none where nothing was placed."""
+        """Engines of the bundle's placement, most frames first; empty where nothing was placed."""
         if "placement" not in self.files:
             return []
         found: list[dict[str, Any]] = json.loads(self.files["placement"].read_text(encoding="utf-8"))["engines"]
@@ -84,7 +84,7 @@ class Item:
 
     @property
     def work(self) -> tuple[str, ...]:
-        """What edgert does before and after the model, in the words of ``--input`` and ``--task``."""
+        """Pre- and postprocessing that edgert does around the model, in the words of ``--input`` and ``--task``."""
         if self.packed is None:
             return ()
         return f"before it: {input_words(self.config.input)}", f"after it: {task_words(self.config.task)}"
@@ -110,7 +110,7 @@ class Source:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the models."""
+        """Names of the models."""
         return tuple(item.name for item in self.items)
 
 

@@ -99,7 +99,7 @@ def _frontier(graph: Graph, specs: Mapping[str, TensorSpec], pinned: Mapping[str
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes of a graph's tensors as far as they are known."""
+    """Known sizes of a graph's tensors."""
 
     graph: Graph
     specs: Mapping[str, TensorSpec]

@@ -78,7 +78,7 @@ class Builder(Additions):
 
 
 class Draft(Additions):
-    """Edits of one walk over a graph; the graph itself does not change.
+    """Edits collected during one walk over a graph, which itself does not change.
 
     Rules look at the graph as it was before the walk. They must not touch a node that another rule of the same walk has
     already changed; :meth:`is_free` tests this. Such a node is left for the next walk.
@@ -228,7 +228,7 @@ def needed(nodes: Sequence[Node], wanted: Collection[str]) -> tuple[Node, ...]:
 
 
 class Chain:
-    """Nodes in a row that replace one node; each reads the result of the one before it.
+    """Sequence of nodes that replaces one node; each reads the previous one's result.
 
     Args:
         draft: where they go.

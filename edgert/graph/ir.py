@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Attributes(Mapping[str, Any]):
-    """Attributes of a node as it was read: decoded on first use, and written again unchanged."""
+    """Attributes of a node, decoded on first use and written back unchanged."""
 
     def __init__(self, node: onnx.NodeProto) -> None:
         self.message = type(node)()
@@ -70,7 +70,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes and stored tensors; every node comes after those it reads.
+    """Nodes in topological order, and stored tensors.
 
     Attributes:
         nodes: the operations.

@@ -25,7 +25,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Ports of an operator.
+    """Inputs and outputs of an operator.
 
     Attributes:
         inputs: in order.

@@ -36,7 +36,7 @@ EXPECTED: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Readings of one moment.
+    """Readings taken at one moment.
 
     Attributes:
         at_ns: when reading began, on the meters' clock.

@@ -65,7 +65,7 @@ def total(rails: Mapping[str, reading.Reading], twice: Iterable[str] = ()) -> re
 
 
 class Rails:
-    """Meter of all rails of a machine: ``power.NAME`` each, and ``power``, the whole module."""
+    """Meter of a machine's power rails: ``power.NAME`` each, and ``power`` for the whole module."""
 
     def __init__(self, rails: Sequence[Rail]) -> None:
         names = [rail.name for rail in rails]

@@ -21,7 +21,7 @@ _MANY = 6  # with more others than this only their mean demand counts
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Coefficients of the model, fitted to a board.
+    """Coefficients of the contention model, fitted to a board.
 
     Attributes:
         total_bytes_s: bandwidth of the memory for all.

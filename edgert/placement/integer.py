@@ -136,7 +136,7 @@ _EPSILON = 1e-6
 
 
 class Forest:
-    """Variables and rows that count the segments of one accelerator.
+    """Variables and constraints that count the segments of one accelerator.
 
     Args:
         program: receives the variables and rows.

@@ -42,7 +42,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class Arcs:
-    """Nodes of one network (its units, then tensors that several units read) and arcs.
+    """Arcs and nodes of one flow network: its units, then tensors that several units read.
 
     Attributes:
         nodes: number of nodes.
@@ -177,7 +177,7 @@ def cut(network: Network, first: str, second: str, price: Price) -> Found:
 
 
 class Cutter:
-    """Networks prepared for cuts at many prices between two accelerators, all of them in one flow.
+    """Networks prepared for cuts between two accelerators at many prices, all in one flow.
 
     Raises:
         PlacementError: a unit can run on neither accelerator.

@@ -111,7 +111,7 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """A whole pipeline in one power mode and one placement.
+    """A pipeline in one power mode and one placement.
 
     Attributes:
         board: name.

@@ -71,7 +71,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Nodes that an accelerator runs as one.
+    """Nodes that an accelerator runs as one kernel.
 
     Attributes:
         name: of its first node.

@@ -25,7 +25,7 @@ MAX_GAP = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Times of the whole model on one accelerator, milliseconds per run.
+    """Times of the whole model on one accelerator, in milliseconds per run.
 
     Attributes:
         alone_ms: while the others are idle.
@@ -39,7 +39,7 @@ class Whole:
 
     @property
     def gap(self) -> float:
-        """Difference between the sum of the kernels and the whole, as a share of the whole."""
+        """Relative difference between the sum of the kernels and the whole model."""
         return abs(self.kernels_ms - self.alone_ms) / self.alone_ms
 
     @property
@@ -50,7 +50,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledUnit:
-    """Nodes that were timed as one: accelerator → milliseconds, alone on the machine."""
+    """Nodes timed as one kernel: accelerator → milliseconds, with nothing else running."""
 
     name: str
     nodes: tuple[str, ...]

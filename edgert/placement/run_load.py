@@ -12,7 +12,7 @@ from edgert.placement.problem import Assignment, Cost, Edge, Network, Transition
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Units that one accelerator runs without a break.
+    """Consecutive units on one accelerator.
 
     Attributes:
         accelerator: of all of them.

@@ -135,7 +135,7 @@ class _Server:
 
 
 class Accelerators:
-    """Accelerators that run one step at a time, in order of arrival, without interruption; all share the memory.
+    """Accelerators with shared memory that each run one step at a time, in order of arrival.
 
     Args:
         timeline: the simulated time.

@@ -58,7 +58,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Resources that runs use, per second: classes of accelerators, then traffic where it is limited.
+    """Resources used by runs, per second: accelerator classes, then memory traffic where it is limited.
 
     Attributes:
         classes: interchangeable accelerators.
@@ -162,7 +162,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """Columns and how often they run.
+    """Mixture of placements, and how often each runs.
 
     Attributes:
         multiplier: of the requested rates, that is reached.

@@ -317,7 +317,7 @@ def _predicted(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """How the times of a model are based on measurements.
+    """Measurements that correct a model's predicted times.
 
     Attributes:
         measured: the measurements.

@@ -13,7 +13,7 @@ from edgert.report.page import Cell, Chart, Column, Figure, Part, Table
 
 @dataclass(frozen=True, slots=True)
 class BoardView:
-    """What a page shows of one board.
+    """Contents of the page about one board.
 
     Attributes:
         name, title: of the board.
@@ -35,7 +35,7 @@ class BoardView:
 
 @dataclass(frozen=True, slots=True)
 class PlanPage:
-    """What the page shows.
+    """Contents of the plan page.
 
     Attributes:
         contents: id → title of every section that is listed.

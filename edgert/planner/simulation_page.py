@@ -54,7 +54,7 @@ def verdict_text(simulation: Simulation) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SimulationPage:
-    """What the page shows, section by section; None where there is no such section.
+    """Contents of the simulation page; None for each section that it leaves out.
 
     Attributes:
         second: one second in full.

@@ -74,7 +74,7 @@ def half_of(rows: Sequence[UnitRow]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Units that follow one another: from ``first`` up to ``end``, which is none of them."""
+    """Consecutive units, from ``first`` up to but not including ``end``."""
 
     label: str
     first: int
@@ -157,7 +157,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """What a page shows of one engine.
+    """Contents of the page about one engine.
 
     Attributes:
         id: of the element with all units drawn.

@@ -39,7 +39,7 @@ _PATCHES_PER_UNKNOWN = 8  # patches to measure, over all images, for each weight
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much work goes into each layer.
+    """Amount of optimization per layer.
 
     Attributes:
         steps: of gradient descent; 0 flips single roundings only.

@@ -30,7 +30,7 @@ _LARGEST = 1024.0  # a channel further than 10 bits from its neighbors is dead, 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What equalization does to one weighted node.
+    """Scale factors that equalization applies to one weighted node.
 
     Attributes:
         node: its name.

@@ -128,7 +128,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateOptions:
-    """What a model is compared with, and how.
+    """Options of an evaluation.
 
     Attributes:
         metric: compares versions; the pipeline's by default.

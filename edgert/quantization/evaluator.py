@@ -164,14 +164,14 @@ class TaskEvaluator:
 
     @property
     def floor(self) -> float:
-        """See :class:`Evaluator`."""
+        """Score from which a model needs no improvement; see :class:`Evaluator`."""
         if self._budget is None:
             return SOUND[self.metric]
         return self.reference.values.get(self.metric, 1.0) - self._budget.max_drop
 
     @property
     def goal(self) -> float:
-        """See :class:`Evaluator`."""
+        """Score to reach below that; see :class:`Evaluator`."""
         return self.floor if self.is_strict else REPAIRED[self.metric]
 
     def _metric_of(self, result: Accuracy) -> str:

@@ -32,7 +32,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Units ranked by the error they cause.
+    """Units ranked by the quantization error they cause.
 
     Attributes:
         baseline: the error with all of them in INT8.

@@ -1,4 +1,4 @@
-"""From a prepared float model and its ranges to an INT8 model: the steps in their order.
+"""Quantization of a prepared float model with its ranges to INT8, step by step.
 
 Order matters: equalization comes before ranges are measured (:func:`equalized`), the choice of thresholds before
 AdaRound. Bias correction is last, as its measured means include what everything before left over.
@@ -31,7 +31,7 @@ from edgert.quantization.scheme.units import USUAL_DLA, Scheme, Target
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model becomes INT8.
+    """Settings for the conversion of a model to INT8.
 
     Attributes:
         target: who runs it.

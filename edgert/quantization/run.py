@@ -67,7 +67,7 @@ Target = Literal["ort", "gpu"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """How a model is made, and what will run it: see :func:`edgert.quantization.precision.in_precision`."""
+    """Conversion of a model for a target; see :func:`edgert.quantization.precision.in_precision`."""
 
     run: Run
     target: Target

@@ -1,4 +1,4 @@
-"""How fast several versions of a model run on this machine, and which runs fastest."""
+"""Speed of several versions of a model on this machine, and the fastest of them."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ and again, so two would be too few."""
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Milliseconds of one run: median, 10th and 90th percentile of ``runs`` runs."""
+    """Milliseconds per run: median, 10th and 90th percentile of ``runs`` runs."""
 
     median_ms: float
     low_ms: float

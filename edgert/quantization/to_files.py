@@ -38,7 +38,7 @@ USUAL_TRT = "10.3.0"
 
 @dataclass(frozen=True, slots=True)
 class CalibrateOptions:
-    """How ranges are measured.
+    """Options for measuring ranges.
 
     Attributes:
         method: mse, minmax, percentile, entropy or auto; the pipeline's, or mse, by default.
@@ -212,7 +212,7 @@ def _own_scales(config: ModelConfig, named: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class QuantizeOptions:
-    """How a model is made INT8.
+    """Options for making an INT8 model.
 
     Attributes:
         ranges: of :func:`edgert.calibrate`, or a file of them, instead of measuring.

@@ -82,7 +82,7 @@ class QuantizedVersion:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which versions to make, and from what.
+    """Versions to make, and their calibration data.
 
     Attributes:
         precisions: some of :data:`PRECISIONS`.

@@ -53,7 +53,7 @@ class LinkError(DeviceError):
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Words in ssh's messages, and their meaning."""
+    """Words in an ssh message, and the error that they mean."""
 
     words: tuple[str, ...]
     what: str

@@ -84,7 +84,7 @@ class BoardClock:
 
     @property
     def seconds(self) -> float:
-        """Of the board's time that went by."""
+        """Elapsed board time in seconds."""
         return self.timeline.now_ms / 1e3
 
     @property
@@ -284,7 +284,7 @@ class BoardClock:
 
 
 class _Queue(queue.SimpleQueue[T]):
-    """Wakes who waits for something by a board's clock."""
+    """Queue whose ``get`` waits by a board's clock."""
 
     def __init__(self, clock: BoardClock) -> None:
         super().__init__()

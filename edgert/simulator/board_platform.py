@@ -1,4 +1,4 @@
-"""What simulations run on: a board in a power mode, and engines placed by a plan's row or timed by profiles."""
+"""Simulated hardware: a board in a power mode, with engines placed by a plan or timed by profiles."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -108,7 +108,7 @@ class HostSlots:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What had to be assumed."""
+        """Assumptions made."""
         return (
             "times of this machine do not vary: a p99 is that of the queues alone",
             *(

@@ -1,4 +1,4 @@
-"""What every stage of a pipeline takes besides its model on a board: steps on its cores and its units for video."""
+"""Time that pipeline stages take besides their model on a board: CPU steps and video units."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,13 +55,13 @@ class BoardStages:
 
     @property
     def cores_ms(self) -> float:
-        """Of a processor core, of all stages for one frame each."""
+        """CPU time of all stages, for one frame each, in milliseconds of one core."""
         steps = (step for one in self.own.values() for step in one)
         return sum(step.time_ms * step.threads for step in steps if step.accelerator == ANY_CORE)
 
     @property
     def notes(self) -> Iterator[str]:
-        """What had to be assumed."""
+        """Assumptions made."""
         yield (
             "decoding, drawing, encoding and the like: as measured on another processor, scaled by 7-Zip of a core "
             f"(± {self.error:.0%}); edgert.Scenario(stages=...) takes those of a run"

@@ -1,4 +1,4 @@
-"""What is simulated, as plain records: rates, levels of fallback models, sources, threads and their work."""
+"""Input of a simulation as plain records: rates, fallback models, sources, threads and their work."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def source_rates(config: PipelineConfig) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a pipeline asks of one model.
+    """Load that a pipeline puts on one model.
 
     Attributes:
         model: its name in the file.
@@ -212,7 +212,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """A whole pipeline.
+    """Simulated pipeline.
 
     Attributes:
         nodes: each after those it listens to.

@@ -22,7 +22,7 @@ class _Job:
 
 
 class Cores:
-    """Cores of one machine.
+    """CPU cores of one machine.
 
     A step names its core, or :data:`ANY_CORE`. Those that may run anywhere go where least runs, and move at once when
     that changes; what the memory cache makes of that is not simulated.
@@ -109,7 +109,7 @@ _WINDOW = round(SENSOR_AVERAGE_S * 1e3 / TICK_MS)
 
 @dataclass(frozen=True, slots=True)
 class Cooling:
-    """How heat leaves the board.
+    """Thermal parameters of the board's cooling.
 
     Attributes:
         c_per_w: degrees above the surroundings for each watt, in the long run.
@@ -147,7 +147,7 @@ class ThermalModel:
 
     @property
     def sensed_w(self) -> float:
-        """What a Jetson's sensor reads: the mean of the last 0.4 s."""
+        """Reading of a Jetson's power sensor, in watts: the mean of the last 0.4 s."""
         return sum(self._ticks) / len(self._ticks)
 
     @property

@@ -125,7 +125,7 @@ class PacedBatch(PacedInference):
 
     @property
     def in_flight(self) -> int:
-        """How many runs are under way."""
+        """Number of runs in progress."""
         return self._batching.in_flight
 
     @property
@@ -244,7 +244,7 @@ class PacedEngine:
 
 
 class PacedSession:
-    """See :class:`edgert.backend.Session`."""
+    """Session slowed down to a given time per run; see :class:`edgert.backend.Session`."""
 
     def __init__(self, session: Session, steps: Steps, pacer: Pacer) -> None:
         self._session, self._steps, self._pacer = session, steps, pacer

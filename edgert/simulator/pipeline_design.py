@@ -1,4 +1,4 @@
-"""From a pipeline file to what a simulation plays: the nodes and queues of a run, with the times of its engines."""
+"""Conversion of a pipeline file into a simulation: nodes and queues of a run, with engine times."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,7 +54,7 @@ Slots = Callable[[str, InferStage, bool], Sequence[InferenceSlot]]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What comes into a pipeline, and what its stages take besides models.
+    """Input of a pipeline, and the times of its stages besides models.
 
     Attributes:
         traces: source → what its camera delivered.

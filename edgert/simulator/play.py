@@ -21,7 +21,7 @@ from edgert.simulator.threads import LEAST_MS, BatchThread, Perform, Thread, Tok
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What a pipeline is played on.
+    """Hardware that a simulation runs on.
 
     Attributes:
         cores: of the processor, as steps name them; other accelerators need no list.
@@ -37,7 +37,7 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class Governing:
-    """What keeps the budgets.
+    """Rules that keep the budgets in a simulation, and the effects of each setting.
 
     Attributes:
         shares: for each of the rules' settings, source → the part of its frames that go on.

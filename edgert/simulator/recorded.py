@@ -1,11 +1,11 @@
-"""What was recorded of a real run: a camera's trace, and the times of stages.
+"""Recordings of a real run: a camera's trace, and the times of stages.
 
 A trace has when frames came, and how many objects were on each, one JSON object per line:
 
     {"time_s": 0.033, "objects": 4, "stream": "camera"}
 
-``objects`` counts 0 and ``stream`` any source where they are left out. Lines of ``sink: jsonl`` are a trace, too:
-their time is ``timestamp_ns``, and their objects are those of the last record of detections or keypoints.
+``objects`` counts 0 and ``stream`` any source where they are left out. Lines of ``sink: jsonl`` are a trace, too: their
+time is ``timestamp_ns``, and their objects are those of the last record of detections or keypoints.
 """
 
 import json

@@ -35,7 +35,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class QueueLengths:
-    """How many results waited in a queue.
+    """Number of results waiting in a queue over time.
 
     Attributes:
         producer, consumer: what it connects.
@@ -78,14 +78,14 @@ class Second:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What one accelerator or core did; its spans do not overlap, but for cores that are shared."""
+    """Activity of one accelerator or core; spans overlap only on shared cores."""
 
     name: str
     spans: tuple[Span, ...]
 
 
 class Recorder:
-    """Writes down what happens, a second at a time, and keeps the one with the longest p99 after the first.
+    """Recorder of one second of a simulation: the second with the longest p99 after the first one.
 
     Args:
         timeline: the time.

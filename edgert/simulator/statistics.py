@@ -20,7 +20,7 @@ from edgert.simulator.threads import Thread
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One stretch of time, of a second where the whole is no shorter.
+    """Statistics of one interval, usually one second.
 
     Attributes:
         at_s: its end.
@@ -45,13 +45,13 @@ class Moment:
 
     @property
     def energy_j_per_frame(self) -> float | None:
-        """Of each frame that came out; None where none did, or power is not known."""
+        """Joules per frame that came out; None where there was none, or the power is not known."""
         return self.power_w / self.fps if self.power_w is not None and self.fps else None
 
 
 @dataclass(frozen=True, slots=True)
 class StageCount:
-    """What came to a thread, what it passed on, and what it never saw."""
+    """Results that a thread received, passed on and missed."""
 
     results_in: int
     results_out: int

@@ -116,7 +116,7 @@ class Thread(Sender):
 
     @property
     def task(self) -> Task:
-        """What it does with the next result."""
+        """Work on the next result."""
         tasks = (self.node.task, *self.node.fallbacks)
         return tasks[min(self.level, len(tasks) - 1)]
 
@@ -196,7 +196,7 @@ def times(steps: Sequence[Step], count: float) -> Iterator[Step]:
 
 
 class BatchThread(Thread):
-    """Runs what has come as soon as it has nothing else to do: a thread that waits for its runs has an idle engine."""
+    """Simulated thread of a batching model. It runs a batch as soon as its engine is idle."""
 
     def __init__(
         self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], timeline: Timeline

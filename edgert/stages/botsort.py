@@ -25,7 +25,7 @@ _SHORT_SIDE_PX = 270  # of the image that corners are followed in
 
 
 class CameraMotion:
-    """How far the image has moved since the last one; for the frames of one stream."""
+    """Estimator of the camera's motion between consecutive frames of one stream."""
 
     def __init__(self) -> None:
         self._last: tuple[U8, F32] | None = None
@@ -52,7 +52,9 @@ class CameraMotion:
 
 
 class BotSort(ByteTrack):
-    """As :class:`ByteTrack`; call :meth:`look` before each update with what else is known of a frame.
+    """BoT-SORT tracker.
+
+    It works like :class:`ByteTrack`; call :meth:`look` with a frame's extra data before each update.
 
     Args:
         proximity: most that boxes may be apart (1 - IoU) for looks to count.

@@ -42,7 +42,7 @@ _INTEGERS, _FIRST_CAPACITY = 5, 64  # id, class, hits, missed, born; columns
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What pairs and what counts, as in a pipeline file's ``track:``.
+    """Thresholds for matching and counting, as in a pipeline file's ``track:``.
 
     Attributes:
         high: score from which a detection is confident.

@@ -1,4 +1,4 @@
-"""What a pipeline gives to the kinds that are made for it, and what most of its stages share."""
+"""Environment that a pipeline gives to the kinds it makes, and helpers that most stages share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

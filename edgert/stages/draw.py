@@ -1,4 +1,4 @@
-"""The draw stage: a whole result painted on its frame, records in an order that keeps all of them visible."""
+"""The draw stage: all records of a result painted on its frame, in an order that keeps them visible."""
 
 import logging
 import math
@@ -243,7 +243,7 @@ Shapes = Callable[[tuple[int, int]], Sequence[Shape]]
 
 
 class Images:
-    """Makes images of one size at a time: arrays from a Pool, or images on the GPU for frames that are there.
+    """Reusable images of one size: arrays of a Pool, or GPU images for GPU frames.
 
     For one thread at a time; the images may be used anywhere.
     """

@@ -66,7 +66,7 @@ class Gallery:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the vectors, in their order."""
+        """Names of the vectors, in their order."""
         return self._held.names
 
     def check(self, length: int) -> None:

@@ -31,7 +31,7 @@ TIME: dict[str, object] = {"type": "string", "examples": ["1h"]}
 
 
 class Rotate(Section):
-    """When a file ends and the next one begins, whichever comes first."""
+    """Conditions that end a file and begin the next one; the first that holds counts."""
 
     size: SomeBytes | None = None
     every: Seconds | None = Field(default=None, ge=1)
@@ -46,7 +46,7 @@ class Rotate(Section):
 
 
 class Keep(Section):
-    """Which files stay. The oldest are removed."""
+    """Retention limits of files. The oldest files are removed."""
 
     age: Seconds | None = Field(default=None, ge=1)
     size: SomeBytes | None = None
@@ -64,7 +64,7 @@ def mapping(**keys: dict[str, object]) -> WithJsonSchema:
 
 
 class FileSink(SinkStage):
-    """What sinks that write files have in common; see [files](files.md)."""
+    """Options common to sinks that write files; see [files](files.md)."""
 
     fields: ClassVar[tuple[str, ...]] = ("stream", "date", "time")
     """Fields that ``path`` may contain in braces."""

@@ -25,7 +25,7 @@ _MEMORY_S = 2.0  # in which the background takes on most of what has come to sta
 
 
 class MotionSection(section.PackageStage):
-    """Passes on frames with motion against the background, and one every heartbeat; drops all others.
+    """Motion filter. It passes frames with motion against the background, and one frame every heartbeat.
 
     Models, trackers and sinks behind it have no work meanwhile.
     """

@@ -56,7 +56,7 @@ _WORDS = 1024
 
 
 class Pen:
-    """Writes at one height. OpenCV 5 brings a real font that knows Unicode; older ones have strokes for ASCII only.
+    """Text renderer of one height. OpenCV 5 has a Unicode font; older versions draw ASCII strokes only.
 
     Attributes:
         line_px: from one line of text in a box to the next.
@@ -111,7 +111,7 @@ SUBPIXEL_BITS = 4
 
 
 class Box(NamedTuple):
-    """A rectangle through whole pixels, with a thin dark edge, which shows on any background."""
+    """Rectangle on integer pixels, with a thin dark edge that shows on any background."""
 
     x1: int
     y1: int

@@ -41,7 +41,7 @@ _AREAS = {"type": "object", "additionalProperties": {"type": "array", "items": {
 
 
 class PrivacySection(section.PackageStage):
-    """Hides areas of the image, and objects of some classes, from all stages behind it.
+    """Masking of image areas, and of objects of some classes, for all later stages.
 
     Models, drawings, recordings and live pages behind it cannot see them. Objects are those of the stages before it.
     """

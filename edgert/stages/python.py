@@ -12,7 +12,7 @@ Function = Callable[..., Any]
 
 
 class PythonStage:
-    """Calls a function for every result.
+    """Stage that calls a Python function for every result.
 
     The function gets a :class:`~edgert.runtime.Result` and returns it, a changed one (``result.with_output(name,
     record)``), several, or None to let the frame end here. It is the hot path: the frame's arrays are views that are

@@ -1,4 +1,4 @@
-"""Which shapes each record is drawn as."""
+"""Shapes drawn for each record."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

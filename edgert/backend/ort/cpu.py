@@ -70,7 +70,7 @@ _FATAL = 4
 
 
 class Function:
-    """Runs a model on the CPU just as it stands; may be called from several threads at once.
+    """Model that ONNX Runtime runs unchanged on the CPU. Several threads may call it at once.
 
     Unlike an engine it is not prepared or cached, it allocates its outputs anew on every call, and it gives their
     memory back with them.
@@ -144,13 +144,13 @@ _RECIPE = 3
 
 
 class OrtBackend:
-    """Compiles with all of ONNX Runtime's graph optimizations and caches the optimized model in the store."""
+    """ONNX Runtime on the CPU, with all graph optimizations; the optimized model is cached in the store."""
 
     name = "ort"
 
     @property
     def version(self) -> str:
-        """Of ONNX Runtime. Raises DeviceError when it is not installed."""
+        """Version of ONNX Runtime. Raises DeviceError when it is not installed."""
         return str(ort().__version__)
 
     def compile(self, model: Model, options: EngineOptions) -> OrtEngine | CustomOpEngine:

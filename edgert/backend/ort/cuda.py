@@ -41,7 +41,9 @@ _INSTEAD = (
 
 
 class OrtCudaBackend:
-    """Compiles for the GPU; nodes that the provider cannot take run on the CPU, and ONNX Runtime copies between.
+    """ONNX Runtime's CUDA provider.
+
+    Nodes that it does not support run on the CPU, and ONNX Runtime copies their tensors.
 
     Float32 models may use TF32 in convolutions, as PyTorch does, by default. The cleaned model is cached in the store;
     ONNX Runtime's plans of convolutions are made anew at every start, since it cannot save them.
@@ -185,7 +187,9 @@ def open_on_gpu(content: bytes, settings: Any, options: Mapping[str, str], model
 
 
 class OrtCudaEngine(runtime.OrtEngine):
-    """See :class:`~edgert.backend.gpu.GpuEngine`. All sessions put their work on one stream, and share the weights.
+    """Model on ONNX Runtime's CUDA provider.
+
+    All sessions share one stream and the weights; see :class:`~edgert.backend.gpu.GpuEngine`.
 
     The sizes of all outputs must follow from the profile's shapes.
 
@@ -231,7 +235,7 @@ _OutputShapes = dict[int, list[tuple[int, ...]]]
 
 
 class OrtCudaSession(runtime.OrtSession):
-    """See :class:`~edgert.backend.gpu.GpuSession`.
+    """Session on one CUDA stream; see :class:`~edgert.backend.gpu.GpuSession`.
 
     Args:
         known: shapes of outputs that need not be found out.

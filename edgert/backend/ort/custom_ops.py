@@ -93,8 +93,10 @@ def sections(graph: Graph, like: Model) -> list[Section]:
 
 
 class CustomOpFunction:
-    """Runs the parts on arrays of any size, allocating as it goes: what ONNX Runtime's session is to a
-    :class:`~edgert.backend.ort.Function`. ``open_part`` opens such a session."""
+    """Model with custom operators that takes arrays of any size and allocates its outputs.
+
+    ``open_part`` opens the ONNX Runtime session of one part.
+    """
 
     def __init__(self, model: Model, open_part: Callable[[Model], Any]) -> None:
         self._graph = read(model)
@@ -202,7 +204,10 @@ class _Chain:
 
 
 class CustomOpEngine:
-    """See :class:`~edgert.backend.base.Engine`. The user's functions run in the thread that runs the session."""
+    """Engine of a model with custom operators.
+
+    The operators run in the thread that runs the session; see :class:`~edgert.backend.base.Engine`.
+    """
 
     def __init__(self, chains: Mapping[str, _Chain], path: str, info: Mapping[str, Any]) -> None:
         self._chains, self.path = dict(chains), path
@@ -240,7 +245,7 @@ class CustomOpEngine:
 
 
 class CustomOpSession:
-    """See :class:`~edgert.backend.base.Session`."""
+    """Session of a model with custom operators; see :class:`~edgert.backend.base.Session`."""
 
     def __init__(self, chain: _Chain) -> None:
         self.inputs: Mapping[str, base.Array] = {

@@ -115,7 +115,7 @@ _DTYPES = {
 
 
 class OrtEngine:
-    """See :class:`~edgert.backend.base.Engine`. ONNX Runtime sessions run from several threads at once."""
+    """Model opened by ONNX Runtime, whose sessions may run in parallel; see :class:`~edgert.backend.base.Engine`."""
 
     def __init__(self, session: Any, profiles: Mapping[str, base.Shapes], path: str, info: Mapping[str, Any]) -> None:
         self._ort_session, self._profiles, self.path = session, profiles, path
@@ -217,7 +217,7 @@ def _run_endable(session: OrtSession) -> Sequence[base.Array]:
 
 
 class OrtSession:
-    """See :class:`~edgert.backend.base.Session`: cache-line-aligned host tensors, bound once."""
+    """Cache-line-aligned host tensors bound to an ONNX Runtime session; see :class:`~edgert.backend.base.Session`."""
 
     def __init__(self, session: Any, shapes: base.Shapes, path: str) -> None:
         self._session, self._path = session, path

@@ -1,4 +1,4 @@
-"""What is to be built, as one record without any TensorRT in it."""
+"""Request for a TensorRT build, as one record without TensorRT objects."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -72,7 +72,7 @@ NUMPY_NAMES = {name: dtype for dtype, name in DTYPES.items()} | {"INT64": "int64
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How an input or output lies in memory.
+    """Memory layout of an input or output.
 
     Attributes:
         layout: one of :data:`LAYOUTS`. A DLA and a GPU share CHW16 for float16 and CHW32 for int8.

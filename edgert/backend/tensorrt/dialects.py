@@ -155,7 +155,10 @@ def cached_calibrator(trt: api.Trt, text: str) -> Any:
     """
 
     class CachedCalibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc]
-        """Its base must be initialized by name: pybind11 does not follow ``super``."""
+        """Calibrator that reads ranges from a cache.
+
+        It initializes its base by name because pybind11 does not follow ``super``.
+        """
 
         def __init__(self) -> None:
             trt.IInt8EntropyCalibrator2.__init__(self)

@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """What it takes, padding included."""
+        """Size in bytes, padding included."""
         if 0 in self.shape:
             return 0
         last = sum((size - 1) * stride for size, stride in zip(self._elements, self.strides, strict=True))

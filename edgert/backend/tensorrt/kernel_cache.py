@@ -20,7 +20,7 @@ _PAUSES_S = 0.01, 0.1
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """Where the kernels of one engine are cached between starts.
+    """Cache entry for the compiled kernels of one engine.
 
     Attributes:
         key: of the engine's plan, its GPU, driver and release of TensorRT-RTX.

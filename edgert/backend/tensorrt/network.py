@@ -37,7 +37,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Correspondence:
-    """Layers and nodes.
+    """Mapping between TensorRT layers and ONNX nodes.
 
     Attributes:
         nodes_of: for every layer, in order, the nodes it belongs to.

@@ -71,7 +71,7 @@ class OpenPlan:
 
     @property
     def context_bytes(self) -> int:
-        """What an execution context takes on the GPU for tensors between layers, besides inputs and outputs."""
+        """GPU memory of one execution context for intermediate tensors, without inputs and outputs."""
         if hasattr(self._engine, "device_memory_size_v2"):
             return int(self._engine.device_memory_size_v2)
         return int(self._engine.device_memory_size) if hasattr(self._engine, "device_memory_size") else 0

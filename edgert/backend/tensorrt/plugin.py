@@ -129,7 +129,10 @@ def creator_of(trt: api.Trt, one: Operator) -> Any:
     """Return the factory of an operator's plugins, from a node's attributes or from an engine's."""
 
     class OperatorCreator(trt.IPluginCreatorV3One):  # type: ignore[misc]
-        """Its base must be initialized by name: pybind11 does not follow ``super``."""
+        """Plugin creator of one operator.
+
+        It initializes its base by name because pybind11 does not follow ``super``.
+        """
 
         def __init__(self) -> None:
             trt.IPluginCreatorV3One.__init__(self)
@@ -143,7 +146,7 @@ def creator_of(trt: api.Trt, one: Operator) -> Any:
 
 
 class _OneKernel:
-    """Methods of a plugin that has one kernel, which needs no scratch memory and gets its sizes at every launch."""
+    """Methods of a plugin with one kernel, which needs no scratch memory and gets its sizes at every launch."""
 
     def configure_plugin(self, inputs: Any, outputs: Any) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""What to try after a build has failed: plain inputs, larger pools, then smaller DLA regions, in the end the GPU.
+"""Fallbacks after a failed build: plain inputs, larger pools, smaller DLA regions, and finally the GPU alone.
 
 Pure: what was tried and the last log go in, the next try comes out. Who builds decides whether to go on.
 """

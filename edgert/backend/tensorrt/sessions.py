@@ -38,7 +38,7 @@ class Bound:
 
     @property
     def host(self) -> Array:
-        """What the host sees."""
+        """Array that the host reads or writes."""
         return self.tensor.host if self.own is None else self.own
 
     def pack(self, layout: Layout) -> None:
@@ -61,7 +61,7 @@ class Bound:
 
 
 class TrtSession:
-    """See :class:`~edgert.backend.base.Session` and :class:`~edgert.backend.gpu.GpuSession`.
+    """TensorRT execution context with bound tensors; see :class:`~edgert.backend.gpu.GpuSession`.
 
     The host's arrays are one side of the memory that TensorRT reads and writes; tensors in a DLA's layout are packed
     and unpacked in between. Addresses never change: a DLA registers each one. Every number of rows has an execution
@@ -126,7 +126,7 @@ class TrtSession:
 
     @property
     def outputs(self) -> tuple[Array, ...]:
-        """In the model's order, of all rows; what the last run gave."""
+        """Outputs of the last run, all rows, in the model's order."""
         return tuple(one.host for one in self._outputs.values())
 
     def run(self, rows: int | None = None) -> Sequence[Array]:

@@ -79,7 +79,7 @@ def plan_sizes(model: Model, options: EngineOptions) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one plan of a model is for.
+    """Options for one of the plans that make up a model.
 
     Attributes:
         profile: its name; only that is in ``options``, where there are several parts.
@@ -151,7 +151,7 @@ BuildOnce = Callable[..., BuildResult]
 
 @dataclass(frozen=True)
 class Listener:
-    """Callbacks for what happens while engines are compiled.
+    """Callbacks during compilation.
 
     Attributes:
         report: gets a line: why an engine is compiled again, why it is tried otherwise.
@@ -222,7 +222,7 @@ class TrtBackend:
 
     @cached_property
     def unsupported(self) -> str:
-        """That TensorRT-RTX does not list this GPU's compute capability, in one line; empty where it does."""
+        """Reason why TensorRT-RTX does not support this GPU, in one line; empty where it does."""
         driver = cuda_driver()
         return unsupported(self.library, driver.gpus[0].compute) if driver is not None and driver.gpus else ""
 

@@ -210,7 +210,7 @@ class TrtEngine:
 
     @property
     def context_bytes(self) -> int:
-        """What an execution context takes on the GPU for tensors between layers, besides inputs and outputs."""
+        """GPU memory of one execution context for intermediate tensors, without inputs and outputs."""
         return self._plan.context_bytes
 
     def close(self) -> None:

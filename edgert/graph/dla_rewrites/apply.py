@@ -101,7 +101,7 @@ CanRun = Callable[[Node], bool]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """A graph in pieces; running one after the other gives the results of the whole graph.
+    """Graph split into pieces that give the same results when they run one after another.
 
     Every piece takes tensors of the pieces before it and inputs of the graph, by their names. It returns what later
     pieces read and what is an output of the graph.

@@ -42,7 +42,7 @@ class Move:
 
 
 class Tracer:
-    """Analysis that traces tensors back to the tensors they were moved from; it caches what it found."""
+    """Cached analysis that follows tensors back through layout changes."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft

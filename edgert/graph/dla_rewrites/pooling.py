@@ -1,4 +1,4 @@
-"""Rewrites of poolings with large windows, and of reductions of whole images, into windows that a DLA supports.
+"""Rewrites of large poolings and global reductions into windows that a DLA supports.
 
 The maximum over a window of k pixels equals the maximum over windows of k1, of windows of k2, where k = k1 + k2 - 1.
 The same pixels are compared, so the result is the same to the bit. Padding counts as minus infinity. It may be divided

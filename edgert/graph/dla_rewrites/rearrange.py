@@ -65,7 +65,7 @@ _LIST = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Pixels of blocks moved into channels, or channels into pixels of blocks that tile the output.
+    """Space-to-depth or depth-to-space rearrangement in blocks that tile the image.
 
     Gathered, output pixel (y, x) of channel k is input pixel (y rows + row[k], x columns + column[k]) of channel
     channel[k]. Scattered, input channel k goes to channel ``channel[k]``, at (row[k], column[k]) of each block.

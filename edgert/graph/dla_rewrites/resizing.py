@@ -59,7 +59,7 @@ _ROI_OPTIONAL = 13
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Rows or columns; ``at`` is the input coordinate of each output pixel."""
+    """Resizing along one axis; ``at`` is the input coordinate of each output pixel."""
 
     size: int
     target: int

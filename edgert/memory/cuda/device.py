@@ -48,7 +48,7 @@ class Block(ABC):
 
     @property
     def address(self) -> int:
-        """Where the GPU sees it. Raises StageError after :meth:`release`.
+        """Device address. Raises StageError after :meth:`release`.
 
         A multiple of 256, which TensorRT asks for and cuMemAlloc promises (CUDA C++ Programming Guide, Device Memory).
         """

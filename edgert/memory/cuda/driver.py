@@ -216,7 +216,7 @@ class LoadedModule:
 
 
 class LoadedFunction:
-    """What :class:`~edgert.memory.cuda.nvrtc.Kernel` needs of PyCUDA's function, whose one argument is a struct."""
+    """PyCUDA function that takes one struct, as :class:`~edgert.memory.cuda.nvrtc.Kernel` calls it."""
 
     def __init__(self, module: LoadedModule, library: Any, function: ctypes.c_void_p) -> None:
         self._module, self._library, self._function = module, library, function

@@ -34,7 +34,7 @@ for Tegra", table of memory types."""
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What decides the kind of memory.
+    """GPU properties that decide the kind of memory.
 
     Attributes:
         integrated: the GPU shares the CPU's memory (CU_DEVICE_ATTRIBUTE_INTEGRATED).
@@ -122,7 +122,7 @@ class Releasable(Protocol):
 
 
 class _Thread(threading.local):
-    """How many blocks of a context a thread is in."""
+    """Nesting depth of a thread in a context's blocks."""
 
     depth = 0
 
@@ -173,13 +173,13 @@ class Context:
 
     @property
     def architecture(self) -> str:
-        """What kernels are compiled for: ``sm_87``."""
+        """Architecture that kernels are compiled for, such as ``sm_87``."""
         major, minor = self.traits.compute
         return f"sm_{major}{minor}"
 
     @property
     def cuda_major(self) -> int:
-        """Of the newest CUDA that the driver runs: 12."""
+        """Major version of the newest CUDA that the driver runs, such as 12."""
         return int(self.driver.get_driver_version()) // 1000
 
     @property

@@ -1,4 +1,4 @@
-"""Which processes hold memory of a GPU, where NVIDIA's management library shows it.
+"""Processes that hold GPU memory, as NVIDIA's management library lists them.
 
 Functions and structs are those of nvml.h: https://docs.nvidia.com/deploy/nvml-api/. The library comes with the driver;
 on a Jetson it is missing, or answers nothing, and in a container it shows the container's processes at most.

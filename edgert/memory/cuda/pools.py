@@ -23,7 +23,7 @@ from edgert.memory.cuda.view import DeviceView
 
 
 class After(Protocol):
-    """Notes where memory is free again: :meth:`StreamMarks.after`."""
+    """Callback that records when memory is free again: :meth:`StreamMarks.after`."""
 
     def __call__(self, stream: Stream, passing: Event | None = None) -> None: ...
 
@@ -64,7 +64,7 @@ class StreamLease(Lease):
 
 
 class StreamMarks:
-    """Places in streams, one per stream, behind which a piece of memory is free again."""
+    """Points in streams, one per stream, after which a piece of memory is free again."""
 
     def __init__(self, device: Context) -> None:
         self._device = device
@@ -109,7 +109,7 @@ def _is_known(event: Event, number: int) -> bool:
 
 
 class Loans:
-    """Hands out memory that another library owns, and returns it in the owner's thread.
+    """Leases of memory that another library owns, returned in the owner's thread.
 
     Leases may end in any thread, and before the GPU is done. The owner's thread calls :meth:`settle` from time to time:
     libraries want their buffers back in the thread that gave them out, and no other thread waits for the GPU. After
@@ -128,7 +128,7 @@ class Loans:
 
     @property
     def lent(self) -> int:
-        """How many pieces were not given back yet."""
+        """Number of pieces that are still in use."""
         return len(self._lent)
 
     def lend(self, key: int) -> StreamLease:

@@ -44,7 +44,7 @@ class DeviceView:
 
     @property
     def address(self) -> int:
-        """Of the first element. Raises StageError when the lease has ended."""
+        """Device address of the first element. Raises StageError when the lease has ended."""
         if not self.lease.alive:
             raise StageError(
                 "GPU memory was used after its release",

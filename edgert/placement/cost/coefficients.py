@@ -98,7 +98,7 @@ class DlaCost(Part):
 
 
 class TransitionCost(Part):
-    """Coefficients of transitions in :mod:`edgert.placement.cost.formulas`.
+    """Transition coefficients of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
         to_dla_us: per tensor, beyond the reformat kernel and the loadable's own start.
@@ -193,7 +193,7 @@ class SisterCost(Part):
 
 
 class Sisters(Part):
-    """Corrections by the relation of the other measurement."""
+    """Corrections from measurements of a related mode or board."""
 
     mode: SisterCost
     board: SisterCost

@@ -34,7 +34,7 @@ class StageCost(Part):
 
 
 class Measured(Part):
-    """Stages on one processor, ``cpu``, whose core reaches ``mips`` in 7-Zip."""
+    """Stage times on one processor, ``cpu``, whose core reaches ``mips`` in 7-Zip."""
 
     mips: Some
     cpu: str
@@ -66,7 +66,7 @@ class Video(Part):
 
 
 class CpuCosts(Part):
-    """Contents of the whole file.
+    """Contents of the file of stage costs.
 
     Attributes:
         measured: stages on one processor.

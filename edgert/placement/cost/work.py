@@ -44,7 +44,7 @@ _PARTS = of_values("some")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Nodes that an accelerator runs as one kernel, and the work of that kernel at the graph's own batch.
+    """Nodes that an accelerator runs as one kernel, and that kernel's work at the graph's own batch.
 
     Attributes:
         name: of its first node.

@@ -49,7 +49,7 @@ _FORMAT, _HOLDS = "edgert calibration in progress", "calibration"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The counts so far; replaced as a whole, so that an interrupt at any instant leaves a consistent one.
+    """Counts so far, replaced in one assignment so that an interrupt always leaves a consistent state.
 
     Attributes:
         done: images counted: all those before number ``done``.

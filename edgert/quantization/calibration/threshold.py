@@ -1,4 +1,4 @@
-"""Where to clip a tensor before it is rounded to 8 bits: four methods, each based on its histogram alone."""
+"""Clipping thresholds for rounding a tensor to 8 bits: four methods that use only its histogram."""
 
 from __future__ import annotations
 

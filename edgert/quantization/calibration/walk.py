@@ -36,7 +36,7 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slice:
-    """Nodes that run in one go.
+    """Nodes that run in one session call.
 
     Attributes:
         graph: computes ``made`` from what is live; empty where all of it is there.

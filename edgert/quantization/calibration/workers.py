@@ -178,7 +178,7 @@ class Pool(Protocol):
 
 
 class Threads:
-    """See :class:`Pool`: threads that share one observer."""
+    """Pool of threads that share one observer; see :class:`Pool`."""
 
     def __init__(self, observer: Observer, feed: Feed | None, threads: int) -> None:
         self.width = _AHEAD * threads
@@ -205,7 +205,7 @@ class Threads:
 
 
 class Processes:
-    """See :class:`Pool`: newly started processes, each with an observer of its own.
+    """Pool of new processes, each with its own observer; see :class:`Pool`.
 
     When one of them dies, all submitted shards that are not done are counted again, one at a time. So a shard that
     kills its worker is found. Counts stay exact, since a shard is added as a whole.
@@ -313,7 +313,7 @@ _CONNECT_S = 10
 
 
 class Cluster:
-    """See :class:`Pool`: the threads of a Dask cluster's workers. Dask redoes the shards of those that are lost.
+    """Pool of a Dask cluster's worker threads. Dask redoes the shards of lost workers; see :class:`Pool`.
 
     Workers need edgert with this extra, and processors with the same instructions if the ranges are to be the same to
     the last bit.

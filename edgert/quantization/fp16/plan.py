@@ -1,4 +1,4 @@
-"""Which nodes compute in float16, and why the others do not."""
+"""Nodes that compute in float16, and reasons why the rest do not."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -170,7 +170,7 @@ def makes_float32(node: Node) -> bool:
 
 
 class _Draft:
-    """Nodes that stay float32, growing by those that should follow them; an empty reason is not listed."""
+    """Nodes that stay float32, extended by nodes that should follow them; an empty reason is not listed."""
 
     def __init__(
         self, graph: Graph, found: Sequence[Ports], pinned: frozenset[str], reasons: Mapping[int, str]

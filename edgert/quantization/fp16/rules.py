@@ -24,7 +24,7 @@ _POSITIONS = frozenset({("Resize", 1)})  # regions of interest are coordinates
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Positions of a node's inputs and outputs that are float32 and have a float16 form.
+    """Positions of a node's float32 inputs and outputs that have a float16 form.
 
     Attributes:
         inputs, outputs: positions that change type with the node.

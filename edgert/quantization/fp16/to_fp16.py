@@ -75,7 +75,7 @@ def to_fp16(graph: Graph, *, keep: Collection[str] = (), amax: Measured | None =
 
 
 class _Conversion:
-    """Types and names of each tensor, and the graph that follows from them.
+    """Type and name of each tensor, and the graph built from them.
 
     Tensors that are ``pinned`` exist in float32 in any case, under their own name.
     """

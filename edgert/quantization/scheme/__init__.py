@@ -1,1 +1,1 @@
-"""Which tensors become INT8, and which of them share a scale, for each target."""
+"""Tensors that become INT8 for each target, and groups of them that share a scale."""

@@ -1,4 +1,4 @@
-"""Which channels of a graph can be scaled together without changing what it computes.
+"""Channels of a graph that can be scaled together without changing its results.
 
 Between two weighted nodes a channel may be divided by any s > 0 and multiplied back by the reader's weights. Everything
 in between must be positively homogeneous, f(x / s) = f(x) / s. Every output channel of a weighted node gets a number.

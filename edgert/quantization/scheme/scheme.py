@@ -1,4 +1,4 @@
-"""Which tensors of a graph are rounded to 8 bits for a target, and which of them share a scale.
+"""Tensors of a graph that are rounded to 8 bits for a target, and groups of them that share a scale.
 
 A scheme is a decision without numbers: :func:`~edgert.quantization.lowering.lower.lower` writes it into a graph once
 ranges are known.

@@ -1,4 +1,4 @@
-"""Where TensorRT wants Q/DQ: explicit quantization, strongly typed.
+"""Positions of Q/DQ nodes for TensorRT: explicit quantization, strongly typed.
 
 After NVIDIA's guide "Q/DQ layer-placement recommendations" (TensorRT documentation, Working with quantized types):
 

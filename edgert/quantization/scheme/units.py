@@ -181,7 +181,7 @@ class Skipped:
 
 @dataclass(frozen=True, eq=False)
 class Scheme:
-    """What becomes INT8.
+    """Tensors and nodes that become INT8.
 
     Attributes:
         target: who runs it.

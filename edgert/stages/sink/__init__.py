@@ -1,1 +1,1 @@
-"""Where results go. Every sink is a stage that passes nothing on."""
+"""Outputs of a pipeline. A sink is a stage that passes nothing on."""

@@ -30,7 +30,7 @@ _LAST_WORDS = 4096
 
 
 class DisplaySink:
-    """Shows the drawn image, or the frame with boxes, labels, masks and keypoints where nothing was drawn.
+    """Window that shows the drawn image, or else the frame with its boxes, labels, masks and keypoints.
 
     A stream's window has its own thread and viewer process (:mod:`edgert.stages.sink.viewers`). It takes the newest
     image whenever it is ready for one, so that no display delays the pipeline. A viewer that ends is started again when
@@ -203,7 +203,7 @@ class Window(threading.Thread):
 
 
 class WindowImage:
-    """Makes what a window shows: images of one size, whatever the size of those that come.
+    """Converter of images of any size to the size of a window.
 
     Attributes:
         size: (width, height) in pixels, both even; (0, 0) before the first image.

@@ -70,7 +70,7 @@ class Unit(NamedTuple):
 
 
 class Encoder(Protocol):
-    """Encodes the images of one video. For one thread; raises DeviceError when it fails.
+    """Video encoder for one thread; raises DeviceError when it fails.
 
     Attributes:
         kind: which it is.
@@ -162,7 +162,7 @@ class I420Writer:
 
 
 class _OwnThread:
-    """Encodes images in order in its own thread. A few may be queued; then the next call waits.
+    """Thread that encodes images in order. The caller waits when its short queue is full.
 
     Args:
         encode: returns the units that are ready after an image, given with its tick.

@@ -55,7 +55,7 @@ def missing(codec: Codec) -> str:
 
 
 class GstEncoder:
-    """Encodes images with a constant quantizer.
+    """GStreamer encoder with a constant quantizer.
 
     Args:
         device: the GPU that holds the images; None for the host.

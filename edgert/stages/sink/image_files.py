@@ -1,4 +1,4 @@
-"""Images as files, each one whole or not there at all."""
+"""Images written atomically as files."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ _CLOSE_S = 0.5  # of the 2 s in which a pipeline ends
 
 
 class ImagesSink:
-    """Writes the drawn image, or the frame where nothing was drawn.
+    """Sink that writes the drawn image, or else the frame, to a file.
 
     An image gets its name once it is on the disk, so none is ever found empty or cut short, not even after a power cut.
     The one that is replaced each time gets it at once.

@@ -13,7 +13,7 @@ _LARGE_HEADER_BYTES = 16
 
 
 class DurableFile:
-    """What FFmpeg writes into, through Python so that a failed write is not followed by others.
+    """Python file that FFmpeg writes into, so that no write follows a failed one.
 
     A muxer that cannot write still goes back to finish its headers, and they would then point at what is not there.
     After the first error nothing reaches the disk any more; :attr:`error` holds what it was.

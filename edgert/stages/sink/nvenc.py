@@ -53,7 +53,7 @@ def _lacks(codec: Codec, ordinal: int) -> str:
 
 
 class Nvenc:
-    """Encodes images of the host, or of the GPU that is given, with a constant quantizer.
+    """NVENC encoder of host or GPU images, with a constant quantizer.
 
     Raises:
         DeviceError: NVENC does not take the format, has no session left (GeForce cards have few), or the package is

@@ -84,7 +84,7 @@ def _command(process: int) -> str:
 
 
 class Written(Protocol):
-    """What is brought to the disk from time to time.
+    """File that is flushed to the disk from time to time.
 
     Attributes:
         is_dirty: whether something was written since.

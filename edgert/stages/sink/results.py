@@ -14,7 +14,7 @@ from edgert.stages.sink.output_files import REPLACED, Files, Rules, has_field
 
 
 class NullSink(SimpleStage):
-    """Takes results and forgets them; for measuring everything else."""
+    """Sink that discards results, for measuring the rest of a pipeline."""
 
     effort: ClassVar[str] = "little"
 
@@ -23,7 +23,7 @@ class NullSink(SimpleStage):
 
 
 class CallbackSink(SimpleStage):
-    """Calls ``function(result)`` in this stage's thread, one result at a time and in order.
+    """Sink that calls ``function(result)`` in its own thread, one result at a time and in order.
 
     The frame is valid during the call. To keep it longer, retain ``result.frame.lease``. The return value is ignored.
     """
@@ -89,7 +89,7 @@ class JsonLines:
 
 
 class JsonlSink:
-    """Writes results as :class:`JsonLines`.
+    """Sink that writes results as :class:`JsonLines`.
 
     Args:
         clock: of the results' times.

@@ -47,7 +47,7 @@ class Handler(Protocol[_T]):
 
 
 class TcpServer(Generic[_T]):
-    """Accepts the clients of a listening socket, and serves each in a task of its own.
+    """TCP server that handles each client in a separate task.
 
     Args:
         own: the socket; closed at the end. See :func:`listen`.

@@ -45,7 +45,7 @@ _DETAIL = re.compile(r"Additional debug info:\n(?:\S+\(\d+\): .*\n)?(?!\S+\(\d+\
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a window needs, as far as it is seen from outside.
+    """Display server and libraries that a window needs.
 
     Attributes:
         jetson: whether this is one.
@@ -69,7 +69,7 @@ class Surroundings:
 
     @property
     def place(self) -> str:
-        """Where windows would be."""
+        """Display on which windows would open."""
         return self.x11 or self.wayland or "the screen without a display server"
 
     @property

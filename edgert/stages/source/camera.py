@@ -69,7 +69,7 @@ def camera_source(
 
 
 class _Devices:
-    """Opens one camera by what reads it best: the board's decoder, its driver into a GPU's memory, FFmpeg, OpenCV.
+    """Ways to open one camera, best first: the board's decoder, its driver into GPU memory, FFmpeg, OpenCV.
 
     Attributes:
         shared: GPUs that share the processor's memory.
@@ -165,7 +165,7 @@ class _Devices:
 
 
 class ModeChoice:
-    """Which pixel format a camera is asked for where the pipeline file leaves ``format:`` out.
+    """Pixel format requested from a camera where the pipeline file has no ``format:``.
 
     Attributes:
         config: the source's section, with ``format: mjpeg`` where that was chosen.

@@ -1,4 +1,4 @@
-"""What sources would deliver, found out quickly: a file's size and rate, the first image, what a camera is set to."""
+"""Quick probe of sources: a file's size and rate, its first image, a camera's settings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

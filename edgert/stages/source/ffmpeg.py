@@ -61,7 +61,7 @@ def has_input(format_name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a container declares about itself before it is read. It may be wrong.
+    """Properties that a container declares in its header, which may be wrong.
 
     Attributes:
         period_ns: usual distance of two frames; 0 when unknown.
@@ -175,7 +175,7 @@ class Video:
 
     @property
     def ending(self) -> str:
-        """See :class:`~edgert.stages.source.live.Device`; a camera of this machine has none."""
+        """Reason why the video ended; a local camera has none. See :class:`~edgert.stages.source.live.Device`."""
         return ""
 
     @property
@@ -185,7 +185,7 @@ class Video:
 
     @property
     def decoder(self) -> str:
-        """What decodes it, for messages."""
+        """Name of the decoder, for messages."""
         return "FFmpeg on the CPU" if self._hardware is None else self._hardware.title
 
     def why_not_on(self, device: CudaDevice | None) -> str:

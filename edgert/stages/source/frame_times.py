@@ -37,7 +37,7 @@ def usual_rate(container: InputContainer, stream: VideoStream) -> Fraction | Non
 
 
 class TimestampJoiner:
-    """Moves the packets of a file whose clock was set, so that their times go on where those before end.
+    """Correction for files whose clock was set while recording: later times continue where the earlier ones end.
 
     Args:
         time_base: seconds of a tick.
@@ -92,7 +92,7 @@ class TimestampJoiner:
 
 
 class BestTimes:
-    """Which of a decoded frame's two times is right: the one that has stood still or run backward less often so far.
+    """Choice between PTS and DTS: the one with fewer errors (standstills, backward steps) so far.
 
     FFmpeg calls it ``best_effort_timestamp`` (``guess_correct_pts`` of libavcodec/decode.c); PyAV does not pass it on.
     """

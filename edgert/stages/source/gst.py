@@ -76,7 +76,7 @@ class Mapping:
 
     @property
     def address(self) -> int:
-        """Of the first byte."""
+        """Address of the first byte."""
         return int(self._info.data or 0)
 
     def planes(self, format: PixelFormat, width: int, height: int, offsets: Any, strides: Any) -> tuple[U8, ...]:
@@ -242,11 +242,11 @@ def properties_of(element: str) -> frozenset[str]:
 
 
 class PipelineError(DeviceError):
-    """What GStreamer says of a pipeline."""
+    """Error message of a GStreamer pipeline."""
 
 
 class BadPipelineError(PipelineError, FinalError):
-    """What it says of a pipeline that never works."""
+    """Error of a GStreamer pipeline that can never work."""
 
 
 class Pipeline:

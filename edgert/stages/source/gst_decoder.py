@@ -105,7 +105,7 @@ class DecoderRefusedError(DeviceError):
 
 
 class GstDecoder:
-    """Decodes the packets of one opened video stream.
+    """GStreamer decoder of one opened video stream.
 
     Args:
         stream: of an opened container.

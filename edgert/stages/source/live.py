@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Slot(Generic[T]):
-    """Hands one item at a time from a thread that puts to one that takes; the taker may close it.
+    """Handover of single items between two threads; the taker may close it.
 
     Built on ``queue.SimpleQueue``, whose put and get run in C: a condition variable takes several times as long.
     """
@@ -362,7 +362,7 @@ class LiveSource:
 
 
 class Reader(threading.Thread):
-    """Keeps one device open and puts what it gives into :attr:`slot`, one image at a time."""
+    """Thread that keeps one device open and puts its images into :attr:`slot`, one at a time."""
 
     def __init__(
         self,
@@ -395,7 +395,7 @@ class Reader(threading.Thread):
 
     @property
     def ending(self) -> str:
-        """See :attr:`Device.ending`; of the connected device."""
+        """Reason why the connected device ended; see :attr:`Device.ending`."""
         device = self._device
         return device.ending if device is not None else self._ending
 

@@ -110,7 +110,7 @@ def missing() -> str:
 
 
 class StartCodes:
-    """Makes packets of a stream into units with start codes, which hardware decoders read."""
+    """Converter of packets into units with start codes, as hardware decoders read them."""
 
     def __init__(self, name: str, stream: VideoStream) -> None:
         from av.bitstream import BitStreamFilterContext
@@ -191,7 +191,7 @@ class _Locks:
 
 
 class Nvdec:
-    """Decodes the packets of one opened video stream on the GPU.
+    """GPU decoder of one opened video stream.
 
     The decoder writes each image into a surface of its own. The surface is free again when the image's lease has ended
     and the GPU has read it; the decoder makes as many surfaces as are in use. Its work is on its own stream, which

@@ -18,7 +18,7 @@ _POLL_S = 0.1
 
 
 class NvmmLoans:
-    """Makes planes of NVMM buffers, for one stream. Each keeps its buffer until the GPU has read it.
+    """Planes of one stream's NVMM buffers. Each plane holds its buffer until the GPU has read it.
 
     A pool's buffers come again and again. Each is mapped when it comes first, and stays so until :meth:`forget`,
     because mapping costs several system calls. A thread of this object returns buffers: it waits for the GPU while the

@@ -136,7 +136,7 @@ class EglFrame(ctypes.Structure):
 
 
 class JetsonCalls:
-    """The C functions of libnvbufsurface and libcuda, each returning 0 for success; pointers as whole numbers.
+    """C functions of libnvbufsurface and libcuda, with pointers as integers; each returns 0 for success.
 
     The CUDA context must be current. Raises DeviceError without the libraries.
 
@@ -207,7 +207,7 @@ Way = Literal["device address", "CUDA buffer", "EGL image"]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How CUDA gets at the images of a stream, and why not in a better way; for people, too."""
+    """Way in which CUDA reaches the images of a stream, and why no faster way works."""
 
     way: Way
     why: str = ""

@@ -39,7 +39,7 @@ _SETS = {"h264": (0, 31, (7, 8), range(1, 6)), "hevc": (1, 63, (32, 33, 34), ran
 
 @dataclass(frozen=True, eq=False)
 class Format:
-    """What a muxer has to know of packets that belong together; another connection has another one.
+    """Properties of a stream that a muxer needs; every connection has its own.
 
     Attributes:
         codec: FFmpeg's name.
@@ -138,7 +138,7 @@ class Sample(NamedTuple):
 
 
 class Inbox:
-    """Where one recorder finds the packets of one stream. One thread puts, another takes.
+    """Queue of one stream's packets for one recorder, from one thread to another.
 
     Args:
         limit_bytes: what may wait.

@@ -28,7 +28,7 @@ DEFAULT_FPS = 30.0
 
 @runtime_checkable
 class Renderer(Protocol):
-    """Draws any image into memory that it is given, so that nothing is copied. Never ends: ``limit`` does that."""
+    """User function that draws images into given memory, without a copy. It never ends; ``limit`` ends the source."""
 
     def render(self, index: int, out: U8) -> object:
         """Draw image ``index``, from 0 on, into ``out``; the returned value is ignored.

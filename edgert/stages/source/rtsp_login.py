@@ -1,4 +1,4 @@
-"""How an RTSP camera wants its users to log in, asked where FFmpeg was refused: FFmpeg does not say it."""
+"""Login methods that an RTSP camera accepts, requested after FFmpeg failed to log in and did not name them."""
 
 from __future__ import annotations
 

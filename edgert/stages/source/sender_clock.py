@@ -21,7 +21,7 @@ _EARLIEST_NS = 946_684_800 * 10**9
 
 
 class SenderClock:
-    """Follows one connection's packets, beside which FFmpeg puts their time once the sender has reported.
+    """Clock of one connection's sender, from the times that FFmpeg attaches to packets after a sender report.
 
     Reports come every few seconds, and a camera may set its clock: each packet's time counts for the images from it on.
 

@@ -20,7 +20,7 @@ YUV = Color()
 @made_quickly
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """What a decoder or camera hands over; becomes a Frame once it has a number and a position.
+    """Image from a decoder or camera, which becomes a Frame once it has a number and a position.
 
     Attributes:
         format, planes, lease, color: as in :class:`edgert.runtime.frame.Frame`, which has the size of its first plane.
@@ -80,7 +80,7 @@ LATE_NS = 1_000_000_000
 
 
 class MediaClock:
-    """Turns a stream's own times into positions that start at 0 and always increase.
+    """Converter of a stream's timestamps into positions that start at 0 and always increase.
 
     A new connection, a loop, or a changed clock starts a new stretch. Live streams bridge the gap by the time that
     really passed. Files continue one frame distance behind the last frame.
@@ -157,7 +157,7 @@ class MediaClock:
 
 
 class Pacer:
-    """Waits until a position in the stream is due by the clock."""
+    """Wait until a position in the stream is due by the clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -176,7 +176,7 @@ class Pacer:
 
 @dataclass(slots=True)
 class Thinner:
-    """Keeps frames evenly so that ``fps`` remain each second; everything when there are fewer, or fps is None."""
+    """Frame rate reduction to ``fps`` by dropping frames evenly; None keeps every frame."""
 
     fps: float | None
     _slot: int = -1
@@ -194,7 +194,7 @@ class Thinner:
 
 
 class Timeline:
-    """Turns images into frames, obeying ``fps``, ``limit`` and pacing.
+    """Converter of images into frames, with ``fps``, ``limit`` and pacing.
 
     Args:
         stream: name of the source stage.

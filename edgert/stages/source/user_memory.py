@@ -18,7 +18,7 @@ from edgert.stages.gpu.upload import shared_supply
 
 
 class Tensors:
-    """Takes arrays of other libraries on one GPU in place. From any thread.
+    """Arrays of other libraries on one GPU, used in place. Any thread may add some.
 
     Each image in use has its own stream, which waits for the stream that writes it; readers of the image wait for that
     stream. Arrays are released when their lease has ended and the GPU has read them. No thread waits for that: it is

@@ -1,4 +1,4 @@
-"""What a V4L2 camera offers, what it granted, and what arrives: formats, sizes and frames per second.
+"""Formats, sizes and frame rates of a V4L2 camera: offered, granted and measured.
 
 Drivers list modes by VIDIOC_ENUM_FMT, VIDIOC_ENUM_FRAMESIZES and VIDIOC_ENUM_FRAMEINTERVALS, without streaming:
 https://docs.kernel.org/userspace-api/media/v4l/vidioc-enum-frameintervals.html. A USB 2 camera gives 1280x720 in raw
@@ -38,7 +38,7 @@ Offers = Mapping[str, tuple[Range, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """How a driver runs its camera now: four letters of the format, (width, height), frames per second if it says."""
+    """Mode that a driver granted: FourCC, (width, height), and frames per second if it reports them."""
 
     letters: str
     size: Size
@@ -102,7 +102,7 @@ def in_words(offered: Offers, without: str = "") -> str:
 
 
 class RateCheck:
-    """Compares the rate that was asked of one camera with the granted one and with what arrives.
+    """Comparison of a camera's requested frame rate with the granted and the measured one.
 
     Logs one warning in all, with what to do about it.
 

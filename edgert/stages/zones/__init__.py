@@ -1,1 +1,1 @@
-"""Where objects are and what they do there: zones, lines, and the events that rules make of them."""
+"""Zones, lines, and events that rules derive from the objects in them."""

@@ -71,7 +71,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Zones:
-    """What a zones stage found in a frame: Z zones, L lines, N objects.
+    """Result of a zones stage for a frame with Z zones, L lines and N objects.
 
     Attributes:
         zones, lines: names of those that this stream has.
@@ -156,7 +156,7 @@ def class_numbers(
 
 
 class ZonesStage(SimpleStage):
-    """Looks where the objects of every stream are.
+    """Stage that finds the zones and lines of each stream's objects.
 
     Times are positions in the stream, so that they are right of a recording that is read faster than it was made.
 

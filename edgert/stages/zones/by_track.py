@@ -11,7 +11,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class ByTrack:
-    """Rows by track number. Columns are attributes of the caller's choice: arrays whose last axis is the rows.
+    """Table with a row per track number. Its columns are attributes: arrays whose last axis is the rows.
 
     Args:
         columns: name → a row of it, which new tracks get; its shape is that of the column without its last axis.

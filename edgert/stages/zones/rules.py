@@ -67,7 +67,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that began, goes on, or ended.
+    """Start, continuation or end of something that a rule describes.
 
     Attributes:
         id: the same in all phases, and of no other event anywhere.
@@ -121,7 +121,7 @@ class Events:
 
 
 class EventsStage(SimpleStage):
-    """Turns what was found into events. A result of a frame without any has no record of this stage.
+    """Stage that derives events from results. A result without events has no record of this stage.
 
     How long something lasts is counted by positions in the stream, when it was by the clock.
     """
@@ -263,7 +263,7 @@ def _has(crops: object, labels: Sequence[str], count: int) -> npt.NDArray[np.boo
 
 
 class _Limit:
-    """How often, and when, a rule may make an event of one stream."""
+    """Rate limit and schedule of a rule's events in one stream."""
 
     def __init__(self, rule: Rule) -> None:
         self._rule, self._last_ns = rule, NEVER

@@ -164,7 +164,7 @@ _TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "str
 
 
 class RuleSection(Section):
-    """When there is an event. All that is written must hold."""
+    """Conditions of an event, all of which must hold."""
 
     zone: Names = Field(default=(), description="the object is in this zone, or one of these")
     line: Names = Field(default=(), description="the object crosses this line, or one of these")
@@ -207,7 +207,7 @@ class RuleSection(Section):
 
     @property
     def is_of_objects(self) -> bool:
-        """Whether every object makes events of its own."""
+        """Whether every object causes separate events."""
         return self.count is None and self.absent is None
 
 

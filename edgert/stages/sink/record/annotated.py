@@ -26,7 +26,7 @@ class _Video:
 
 
 class AnnotatedVideo:
-    """Encodes the images of every stream; another encoder begins where their size or colors change.
+    """Encoders of drawn images, one per stream; a new one starts where size or colors change.
 
     Args:
         where: the sink's stage, for messages.

@@ -1,4 +1,4 @@
-"""When clips begin and end, and the packets that one may begin with: pure decisions, by positions in the stream."""
+"""Pure decisions, by stream position, about when clips begin and end and which packets they begin with."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """How long they last."""
+        """Duration of the packets in seconds."""
         return (self._samples[-1].at_ns - self._samples[0].at_ns) / 1e9 if self._samples else 0.0
 
     def add(self, samples: Iterable[Sample]) -> None:
@@ -80,7 +80,7 @@ class History:
 
 @dataclass
 class Clip:
-    """A clip that goes on.
+    """Clip being recorded.
 
     Attributes:
         begin_ns: the position that it is to begin at.
@@ -109,7 +109,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class ClipRules:
-    """What clips are to show.
+    """Rules for starting and ending clips.
 
     Attributes:
         before_ns, after_ns: shown before an event began, and after its end.
@@ -124,7 +124,7 @@ class ClipRules:
 
 
 class Clips:
-    """The clips of one stream. Events that overlap share one; what goes on beyond the longest clip is not in another.
+    """Clips of one stream. Overlapping events share a clip; an event longer than the longest clip is cut there.
 
     Attributes:
         clip: that goes on; None between two.

@@ -37,7 +37,7 @@ class PacketFile(MuxedFile):
 
     @property
     def length_ns(self) -> int:
-        """How long it plays."""
+        """Playing time in nanoseconds."""
         begin, end = self._shown
         return int((end - begin) * 10**9 * self.format.time_base)
 

@@ -1,4 +1,4 @@
-"""What becomes of packets: files, one after another or around events, and a line of the index for each."""
+"""Recording of packets into consecutive files or clips around events, with an index line for each."""
 
 import logging
 import os

@@ -25,7 +25,7 @@ _FIX = "annotated: only encodes what results show; or use sink: video"
 
 
 class ClipsSection(Section):
-    """Clips around events."""
+    """Recording of clips around events."""
 
     before: Seconds = 5.0
     after: Seconds = Field(default=5.0, ge=0)

@@ -1,4 +1,4 @@
-"""Recording in a thread of its own, so that neither a model that is slow nor a frame that is dropped leaves a gap."""
+"""Recording in a separate thread, so that slow models and dropped frames leave no gap."""
 
 import queue
 import threading
@@ -21,7 +21,7 @@ _PERIOD_S = 0.25  # with fragments of half a second and the disk, less than a se
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is recorded, and where.
+    """Settings of a recording.
 
     Attributes:
         path: with fields.
@@ -36,7 +36,7 @@ class Settings:
 
 
 class RecordSink:
-    """Records the packets of sources, and with a ``twin`` the images of results, too.
+    """Sink that records the packets of sources, and with a ``twin`` also the images of results.
 
     Args:
         taps: the sources whose packets are recorded, by name.

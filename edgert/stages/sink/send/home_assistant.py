@@ -1,4 +1,4 @@
-"""What a pipeline publishes to Home Assistant: every rule is a binary sensor, with a state of its own.
+"""Home Assistant discovery: every rule is a binary sensor with its own state.
 
 State is retained until it changes, so that a Home Assistant that starts later knows it, too
 (https://www.home-assistant.io/integrations/mqtt/, https://www.home-assistant.io/integrations/binary_sensor.mqtt/).
@@ -36,7 +36,7 @@ class Sensor(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """What is to be published."""
+    """Message to publish."""
 
     topic: str
     payload: str

@@ -40,7 +40,7 @@ _KIND_AT = _RECORD.size + _HEAD.size
 
 
 class Journal:
-    """Rows in the order of their numbers. Not locked: its spool is.
+    """Rows in the order of their numbers. The spool does the locking.
 
     Args:
         path: its file, None for none: then rows are in memory alone.

@@ -1,4 +1,4 @@
-"""What is sent of a result: which, how often, and as which JSON."""
+"""Messages made of results: which results, how often, and their JSON form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Send = Literal["results", "events", "changes"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which results are sent.
+    """Filter of the results to send.
 
     Attributes:
         send: every result, every event, or results whose objects are others than before.
@@ -37,7 +37,7 @@ class Choice:
 
 
 class Writer:
-    """Turns results into messages.
+    """Converter of results into messages.
 
     Args:
         choice: what of them.

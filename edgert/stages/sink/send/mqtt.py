@@ -38,7 +38,7 @@ _PRESENT, _COUNTING = Counter[tuple[str, str]](), threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Topics of messages.
+    """Topic names of messages.
 
     Attributes:
         pattern: with ``{pipeline}``, ``{stream}``, ``{kind}`` and ``{rule}``.

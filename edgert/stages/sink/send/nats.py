@@ -16,7 +16,7 @@ _CLOSE_S = 1.0
 
 
 class NatsPublisher:
-    """A server. Its client lives in a loop of its own, so that it answers the server's pings while nothing is sent."""
+    """NATS publisher. Its client has its own event loop, so that it answers pings while nothing is sent."""
 
     def __init__(self, server: Server, subject: str, pipeline: str, jetstream: bool) -> None:
         self._server, self._subject, self._pipeline, self._jetstream = server, subject, pipeline, jetstream

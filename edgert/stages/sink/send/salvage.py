@@ -1,4 +1,4 @@
-"""What is left of a damaged spool: the rows of an SQLite file, page by page, whatever has become of the others.
+"""Recovery of a damaged spool: the readable rows of an SQLite file, page by page.
 
 SQLite itself reads nothing below a damaged page of its tree, so the pages that hold rows are read without the tree, as
 the shell's ``.recover`` does (https://www.sqlite.org/fileformat2.html, https://www.sqlite.org/recovery.html).
@@ -31,7 +31,7 @@ _INT_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
 class Left(NamedTuple):
-    """What could be read of a spool. ``name`` is empty, and ``opened`` 0, where that could not."""
+    """Rows recovered from a spool; ``name`` is empty and ``opened`` 0 where they could not be read."""
 
     name: str
     opened: int

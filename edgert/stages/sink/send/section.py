@@ -69,7 +69,7 @@ _TLS = WithJsonSchema(
 
 
 class Sends(section.SinkStage):
-    """What sinks that send have in common; see [sending](sending.md)."""
+    """Options common to sinks that send messages; see [sending](sending.md)."""
 
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = False

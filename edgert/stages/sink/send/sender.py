@@ -65,7 +65,7 @@ class Publisher(Protocol):
 
 
 class Sender:
-    """Sends a spool's messages through a publisher, from a thread of its own, which closes both in the end.
+    """Thread that sends a spool's messages through a publisher, and closes both at the end.
 
     What was acknowledged stays in the spool until the connection has stood for ``settle_s`` more. If it breaks before,
     or this process is killed, all of that is sent again, from the oldest on, so that order is kept.

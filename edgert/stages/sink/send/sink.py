@@ -41,7 +41,7 @@ class SendSink(SimpleStage):
 
     @property
     def effort(self) -> str:
-        """How much a result takes: little where no image is made of it."""
+        """Cost of one result; low without an image."""
         return "much" if self._writer.needs_frames else "little"
 
     def open(self) -> None:
@@ -98,7 +98,7 @@ class SendSink(SimpleStage):
 
 
 class SpoolOf(Protocol):
-    """Opens the spool."""
+    """Function that opens the spool."""
 
     def __call__(self) -> Spool:
         """Return the spool. Raises StageError when another process has it."""

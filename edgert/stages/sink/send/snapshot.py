@@ -1,4 +1,4 @@
-"""What goes along with a message to be looked at: the frame, or the object of an event, as JPEG."""
+"""JPEG sent with a message: the frame, or the object of an event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 80]
 
 
 class Snapshots:
-    """Makes them in the caller's thread; costs what a JPEG costs."""
+    """JPEG snapshots, encoded in the caller's thread."""
 
     def __init__(self, attach: Attach) -> None:
         self._attach, self._images = attach, Images()

@@ -1,4 +1,4 @@
-"""What is to be sent and has not been acknowledged yet: an SQLite file, bounded, in order.
+"""Bounded, ordered SQLite queue of messages that have not been acknowledged yet.
 
 A message is kept from the moment that :meth:`Spool.put` returns. It survives the process: the operating system has it
 by then, in the journal. What is not acknowledged soon moves from there into the database, many at once (write-ahead
@@ -66,7 +66,7 @@ class Message:
 
 
 class Spool:
-    """Messages in the order in which they came. For one thread that puts and one that takes.
+    """Messages in order of arrival, for one thread that puts and one that takes.
 
     Args:
         path: the file; its folder is made. None, or where nothing can be written: in memory, which is logged.
@@ -98,12 +98,12 @@ class Spool:
 
     @property
     def count(self) -> int:
-        """How many messages are in it."""
+        """Number of messages."""
         return self._stored + len(self._journal.rows)
 
     @property
     def size_bytes(self) -> int:
-        """What they take together."""
+        """Total size of the messages."""
         return self._stored_bytes + self._journal.size_bytes
 
     def put(self, kind: str, stream: str, rule: str, body: bytes) -> None:

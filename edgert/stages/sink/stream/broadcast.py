@@ -55,7 +55,7 @@ class Wanted:
 
 
 class Pace:
-    """Leaves out images, evenly, where more than ``rate`` come in a second."""
+    """Rate limiter that drops images evenly above ``rate`` per second."""
 
     def __init__(self, rate: float | None) -> None:
         self._interval_ns = round(1e9 / rate) if rate else 0
@@ -150,7 +150,7 @@ class Broadcast:
 
     @property
     def viewers(self) -> int:
-        """How many viewers there are."""
+        """Number of viewers."""
         with self._changed:
             return len(self._waiting) + len(self._watching)
 

@@ -50,7 +50,7 @@ def library(where: str) -> Any:
 
 
 class RtspSink:
-    """Serves every stream under a path of its own.
+    """RTSP server with a path for each stream.
 
     Args:
         address: host and port to listen on; port 0 picks a free one, see :attr:`port`.

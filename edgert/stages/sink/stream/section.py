@@ -23,7 +23,7 @@ _TOKEN = re.compile(r"[!-~]{16,256}")
 
 
 class Streams(section.SinkStage):
-    """What sinks that stream have in common; see [streaming](streaming.md)."""
+    """Options common to sinks that stream; see [streaming](streaming.md)."""
 
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True

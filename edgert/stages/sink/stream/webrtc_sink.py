@@ -28,7 +28,7 @@ _FILES = {
 
 
 class WebrtcSink:
-    """Shows every stream to browsers: ``/``, ``/streams.json``, and ``/whep/STREAM`` for players of WHEP.
+    """WebRTC server: ``/`` and ``/streams.json`` for browsers, ``/whep/STREAM`` for WHEP players.
 
     Args:
         address: host and port to listen on; port 0 picks a free one, see :attr:`url`.

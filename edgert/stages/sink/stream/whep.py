@@ -29,7 +29,7 @@ _SDP = "application/sdp"
 
 
 class WhepVideo:
-    """One broadcast for each camera, which encodes while somebody watches it, and the sessions of its viewers.
+    """Broadcast of each camera, encoded only while it has viewers, and the viewers' sessions.
 
     Sessions have a thread of their own, which begins with the first offer: in the server's thread their packets would
     delay its other answers.
