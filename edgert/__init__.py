@@ -3,20 +3,20 @@
     edgert.Model("parts.onnx")("photo.jpg")                one image in, typed detections out
     edgert.Pipeline("belt.yaml").results("track")          a camera or video in, results out
 
-Ask for each by its name, ``help(edgert.Model)``; the page with examples is docs/python.md.
+Ask for each by its name, ``help(edgert.Model)``; the page with examples is docs/python.md. The names::
 
-To run        Model, Pipeline, Results, ResultTimeout, Summary, Buffer, run_videos, VideoResult, LoadedEngine,
+    run       Model, Pipeline, Results, ResultTimeout, Summary, Buffer, run_videos, VideoResult, LoadedEngine,
               load_engine
-Its results   Result, Frame, Detections, Detection, Keypoints, Classification, Segmentation, Embedding, Attributes,
+    results   Result, Frame, Detections, Detection, Keypoints, Classification, Segmentation, Embedding, Attributes,
               Text, DepthMap, OutputImage, AnomalyMap, Crops, Gallery
-Its file      load_pipeline, PipelineFile, PipelineConfig, ModelConfig, InputConfig
-The verbs     new, check, validate, inspect, inspect_bundle, plan, simulate, calibrate, quantize, evaluate, build,
+    file      load_pipeline, PipelineFile, PipelineConfig, ModelConfig, InputConfig
+    verbs     new, check, validate, inspect, inspect_bundle, plan, simulate, calibrate, quantize, evaluate, build,
               export, enroll, models, boards, find_board, doctor, from_torch, op
-Their options Scenario, CalibrateOptions, QuantizeOptions, EvaluateOptions, ExportOptions, Progress
-What they     Starter, CheckReport, Validation, Inspection, DlaInspection, BundleInspection, Plan, BoardPlan,
-return        Simulation, RangeTable, QuantizedModel, QuantizationResult, Evaluation, Built, Exported, Enrolled,
+    options   Scenario, CalibrateOptions, QuantizeOptions, EvaluateOptions, ExportOptions, Progress
+    returned  Starter, CheckReport, Validation, Inspection, DlaInspection, BundleInspection, Plan, BoardPlan,
+              Simulation, RangeTable, QuantizedModel, QuantizationResult, Evaluation, Built, Exported, Enrolled,
               KnownFamily, Board, Finding
-Errors        EdgertError, ConfigError, ModelError, CalibrationError, PlacementError, BuildError, ArtifactError,
+    errors    EdgertError, ConfigError, ModelError, CalibrationError, PlacementError, BuildError, ArtifactError,
               BudgetError, DeviceError, StageError
 
 A name is imported when it is first used, so that ``import edgert`` costs nothing.

@@ -1,9 +1,8 @@
-"""Frozen records that are made for every frame, in a third to two thirds of the time that they take otherwise.
+"""Faster construction of frozen records, which are made for every frame.
 
-A frozen dataclass may not set its own fields, so the ``__init__`` that Python writes for it calls
-``object.__setattr__`` for each. What is made here is open while it is filled, of a class with the same slots, and
-frozen from then on. ``tests/bench/bench_frozen.py`` measures what that saves: microseconds, where all that a frame
-takes of the processor beside a fast GPU is tens of them.
+The ``__init__`` of a frozen dataclass calls ``object.__setattr__`` for each field. The one made here fills an object
+of an open class with the same slots, and then changes its class to the frozen one. ``tests/bench/bench_frozen.py``
+measures the time: a third to two thirds of the ordinary one.
 """
 
 from __future__ import annotations
@@ -15,8 +14,11 @@ T = TypeVar("T")
 
 
 def made_quickly(cls: type[T]) -> type[T]:
-    """Decorates a dataclass that is frozen and has slots, with bases of the same kind and without ``__post_init__``.
-    Subclasses that do not decorate are made as ever."""
+    """Return a frozen, slotted dataclass with a faster ``__init__``, for use as a decorator.
+
+    Its bases must be frozen and slotted, too, and there must be no ``__post_init__``. Subclasses that are not decorated
+    keep the ordinary ``__init__``.
+    """
     known = fields(cls)  # type: ignore[arg-type]  # it is a dataclass
     body = {"__slots__": cls.__dict__["__slots__"], "__setattr__": object.__setattr__}
     scope: dict[str, Any] = {

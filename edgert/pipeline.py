@@ -137,9 +137,9 @@ class Pipeline:
             copy: take a copy of the pixels.
 
         Returns:
-            The records of all stages that the frame reached. A drawn image is an array of the host. The result's frame
-            is lent until the next call; arrays that outlive that stay as they are, but for memory that was lent by
-            :meth:`buffer` or lies on a GPU: retain its lease.
+            The records of all stages that the frame reached. A drawn image is an array in host memory. The result's
+            frame is valid until the next call; its host arrays stay valid. Retain the lease of memory from
+            :meth:`buffer` and of memory on a GPU.
 
         Raises:
             StageError: not one image, which changes nothing; this pipeline cannot be called, and why; it was started;
@@ -200,10 +200,10 @@ class Pipeline:
     ) -> Generator[Result, None, None]:
         """Take one frame after the other through all stages, in this thread; yield their results in order.
 
-        For recordings, folders and datasets: ``for result in pipeline.map(frames)``. Like a call, without threads and
-        queues, but a GPU is given the next frames before the results of the last are waited for, and models with
-        ``batch:`` get full batches. Where a GPU runs the models, no other way takes less of the processor; stages that
-        the processor works on keep several cores busy only where they have threads: :meth:`run`, :meth:`submit`.
+        For recordings, folders and datasets: ``for result in pipeline.map(frames)``. Like a call it has no threads or
+        queues. A GPU gets the next frames before the last results are read, and models with ``batch:`` get full
+        batches. This takes the least CPU time where a GPU runs the models. Stages on the CPU use several cores only
+        with threads: :meth:`run`, :meth:`submit`.
 
         Args:
             frames: see :meth:`submit`, each a frame or a batch; asked for a few frames ahead of the results.
@@ -211,8 +211,8 @@ class Pipeline:
             copy: as in a call.
 
         Returns:
-            An iterator over a result for each frame; see :meth:`__call__`. A result's frame is lent until the next
-            result is asked for. Closed early, as by leaving the loop, it has the frames that were taken go through all
+            An iterator over a result for each frame; see :meth:`__call__`. A result's frame is valid until the next
+            result is requested. Closed early, as by leaving the loop, it has the frames that were taken go through all
             stages; the pipeline may be called again then, not before.
 
         Raises:
@@ -307,8 +307,8 @@ class Pipeline:
 
         On live sources it yields the newest result and skips what the program is too slow for; on files it yields every
         one, and the pipeline waits for the program. Those of several stages come in the order of their arrival, and
-        ``result.stage`` names the stage. A result's frame is lent until the next one is asked for; arrays that outlive
-        that stay as they are. A drawn image is an array of the host, a frame is where it is.
+        ``result.stage`` names the stage. A result's frame is valid until the next result is requested; its host arrays
+        stay valid. A drawn image is an array in host memory; a frame stays in its own memory.
 
         Args:
             stages: names of stages that pass something on.
@@ -340,7 +340,7 @@ class Pipeline:
             timeout: seconds to wait for the first result; None waits until there is one.
 
         Returns:
-            A result whose frame is lent until the next call for this stage; its records stay.
+            A result whose frame is valid until the next call for this stage; its records stay valid.
 
         Raises:
             ResultTimeout: there was no result in time.
@@ -418,8 +418,8 @@ class Pipeline:
         """Return the summary as plain data and more.
 
         Returns:
-            Without secrets: the summary, the pipeline's ``name``, when it was started (``started_s``, since 1970; None
-            before), its budgets as ``promised``, and the sources without whose frames it is not ready as ``required``.
+            The summary, without secrets. Added are the pipeline's ``name``, its start time ``started_s`` (seconds since
+            1970; None before), its budgets ``promised``, and the sources it needs to be ready, ``required``.
         """
         return self._running.state()
 

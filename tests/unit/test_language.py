@@ -8,7 +8,7 @@ from tests.helpers.command import ROOT
 from tests.helpers.sentences import of_page, of_python, of_text, too_long
 
 PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("edgert/**/DESIGN.md")))
-IN_PAGES, IN_CODE = 0, 31
+IN_PAGES, IN_CODE = 0, 24
 """Long sentences that are left: lower the second with each one that goes."""
 
 

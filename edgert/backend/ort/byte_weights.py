@@ -1,4 +1,4 @@
-"""Stored int8 as ONNX Runtime can compute it where sums of byte products saturate."""
+"""Rewriting of stored int8 weights for processors whose byte products saturate."""
 
 from typing import Any
 
@@ -9,10 +9,11 @@ from edgert.graph.operators import of_kind
 
 
 def content(model: Model) -> bytes:
-    """The model as one ONNX file for a session. Raises ModelError above 2 GiB.
+    """Return the model as one ONNX file for a session. Raises ModelError above 2 GiB.
 
-    On an x86 processor without VNNI sessions make uint8 of stored int8 (``session.x64quantprecision``), with one number
-    as its zero point: a run fails where there is a scale for each channel and no zero point. There it is written out.
+    On an x86 processor without VNNI, sessions convert stored int8 to uint8 (``session.x64quantprecision``) with a
+    single zero point. A run fails where each channel has a scale and the zero point is left out, so the zero point is
+    written out there.
     """
     if not saturates_bytes():
         return to_bytes(model)

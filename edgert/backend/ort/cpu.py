@@ -1,4 +1,4 @@
-"""Models on ONNX Runtime's CPU: compiled and cached, timed kernel by kernel, or run as its documentation shows it."""
+"""Models on ONNX Runtime's CPU provider: compiled and cached, timed kernel by kernel, or run unchanged."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ class Kernel:
     """A node of the optimized graph.
 
     Attributes:
-        name: mostly of the node it was made from, or of the tensor that it writes, with something appended.
+        name: usually the original node's name, or that of the tensor it writes, with a suffix.
         time_ms: median of the runs.
     """
 
@@ -44,8 +44,10 @@ class Kernel:
 
 
 def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int) -> tuple[Kernel, ...]:
-    """Kernels in the order in which they ran, on one thread: the caller's, which may be pinned. Raises BuildError when
-    ONNX Runtime cannot run the model."""
+    """Return the kernels in the order in which they ran on the caller's thread.
+
+    The thread may be pinned. Raises BuildError when ONNX Runtime cannot run the model.
+    """
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
         settings = session_settings(1)
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder) / "run")
@@ -71,6 +73,17 @@ _FATAL = 4
 
 class Function:
     """Model that ONNX Runtime runs unchanged on the CPU. Several threads may call it at once.
+
+    Unlike an engine it is not prepared or cached, and it allocates its outputs on every call.
+
+    Args:
+        threads: threads of one call.
+        fused: allow ONNX Runtime to rewrite the graph, for example Q/DQ pairs into integer kernels. Without it every
+            node computes exactly what the ONNX standard defines.
+        quiet: raise errors without printing them.
+
+    Raises:
+        BuildError: ONNX Runtime cannot load the model.
 
     Unlike an engine it is not prepared or cached, it allocates its outputs anew on every call, and it gives their
     memory back with them.
@@ -102,9 +115,15 @@ class Function:
         self.outputs: tuple[str, ...] = tuple(item.name for item in self._session.get_outputs())
 
     def __call__(self, feeds: Mapping[str, Array], wanted: Sequence[str] | None = None) -> dict[str, Array]:
-        """Runs once on ``feeds`` (input → array; names that the model does not have are ignored), for the ``wanted``
-        outputs, by default all. Returns output → array of the caller's own. Raises BuildError when ONNX Runtime fails,
-        or an input is missing or of another shape."""
+        """Run once and return output name → array; the caller owns the arrays.
+
+        Args:
+            feeds: input name → array; unknown names are ignored.
+            wanted: names of the outputs to compute; all by default.
+
+        Raises:
+            BuildError: ONNX Runtime failed, or an input is missing or has the wrong shape.
+        """
         names = list(self.outputs if wanted is None else wanted)
         given = {name: feeds[name] for name in self.inputs if name in feeds}
         try:
@@ -117,10 +136,15 @@ class Function:
 
 
 def reference_run(path: Path, feeds: Mapping[str, Array], threads: int) -> tuple[str, RunOnce]:
-    """A session of an ONNX file with options as they are, but for the threads.
+    """Return ``"onnxruntime 1.31.1"``, and a function that runs an ONNX file once with default options.
 
-    Returns ``"onnxruntime 1.31.1"``, and what runs it once on ``feeds`` (input → array): output → array of the caller's
-    own. Raises DeviceError when ONNX Runtime is not installed, and BuildError when it cannot run the model.
+    The function returns output name → array. Raises DeviceError when ONNX Runtime is not installed, and BuildError when
+    it cannot run the model.
+
+    Args:
+        path: the ONNX file.
+        feeds: input name → array.
+        threads: threads of one run.
     """
     settings = ort().SessionOptions()
     settings.intra_op_num_threads = threads
@@ -157,7 +181,7 @@ class OrtBackend:
         """See :class:`~edgert.backend.base.Backend`.
 
         Raises:
-            BuildError: ONNX Runtime cannot take the model; the node it stumbled over is named where it is known.
+            BuildError: ONNX Runtime cannot load the model; the error names the node if it is known.
             ModelError: a profile does not fit the model's inputs.
         """
         if has_custom_operators(model.proto):
@@ -165,7 +189,7 @@ class OrtBackend:
         return self._whole(model, options)
 
     def _whole(self, model: Model, options: EngineOptions) -> OrtEngine:
-        """A model of ONNX Runtime's own operators."""
+        """Return the engine of a model without custom operators."""
         started = time.perf_counter()
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}
@@ -184,7 +208,7 @@ class OrtBackend:
 
 
 def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any, bool]:
-    """An ONNX Runtime session and whether its optimized model came from the store."""
+    """Return an ONNX Runtime session, and whether its optimized model came from the store."""
     # What an optimized model depends on: the model, our preparation, ONNX Runtime, and the CPU's instructions.
     shapes = sorted((name, list(shape)) for name, shape in static.items())
     facts = [_RECIPE, model.digest, shapes, options.tuning.optimization, ort().__version__, _cpu()]
@@ -209,8 +233,7 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
 
 
 def prepared(model: Model, static: Shapes) -> Model:
-    """The model with a profile's shapes fixed, cleaned, and without specks; a batch of several rows stays open, for
-    runs of fewer."""
+    """Return the cleaned model with a profile's shapes; a batch of several rows stays open for smaller runs."""
     fixed = with_shapes(model, static) if static else model  # raises where they do not fit
     return clean(model if open_batch(model, static) else fixed, (*PASSES, SPECKS))[0]
 
@@ -240,13 +263,13 @@ SPECKS = Pass(
 
 
 def open_batch(model: Model, static: Shapes) -> frozenset[str | None]:
-    """What the first dimensions are called that stay open, for runs of fewer rows than a profile's shapes have."""
+    """Return the names of first dimensions that stay open, for runs of fewer rows than a profile has."""
     firsts = ((spec.shape[0], static.get(spec.name, (1,))[0]) for spec in inputs(model) if spec.shape)
     return frozenset(dim for dim, rows in firsts if not isinstance(dim, int) and rows > 1)
 
 
 def fix_others(settings: Any, model: Model, static: Shapes) -> None:
-    """Has a session take a profile's sizes for what a prepared model leaves open beside its batch."""
+    """Set a profile's sizes in a session for all open dimensions except the batch."""
     stays = open_batch(model, static)
     for spec in inputs(model) if stays else ():
         for dim, size in zip(spec.shape, static.get(spec.name, ()), strict=False):
@@ -256,7 +279,7 @@ def fix_others(settings: Any, model: Model, static: Shapes) -> None:
 
 @lru_cache(maxsize=1)
 def _cpu() -> str:
-    """Machine and instruction-set flags; ONNX Runtime chooses tensor layouts by them."""
+    """Return the machine and its instruction-set flags, by which ONNX Runtime chooses tensor layouts."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""ONNX Runtime on an NVIDIA GPU: its CUDA provider, on a stream of edgert's, over memory of edgert's.
+"""ONNX Runtime's CUDA provider on a stream and memory of edgert.
 
 Tensors are bound once (I/O binding), and fed and read on the GPU or from the host. A run can be recorded as a CUDA
 graph. Provider and run options: https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html.
@@ -43,13 +43,12 @@ _INSTEAD = (
 class OrtCudaBackend:
     """ONNX Runtime's CUDA provider.
 
-    Nodes that it does not support run on the CPU, and ONNX Runtime copies their tensors.
-
-    Float32 models may use TF32 in convolutions, as PyTorch does, by default. The cleaned model is cached in the store;
-    ONNX Runtime's plans of convolutions are made anew at every start, since it cannot save them.
+    Nodes that it does not support run on the CPU, and ONNX Runtime copies their tensors. Convolutions of float32 models
+    use TF32 by default, as in PyTorch. The cleaned model is cached in the store; ONNX Runtime cannot save its
+    convolution plans and makes them at every start.
 
     Args:
-        device: the GPU; the first one, opened when a model is compiled, by default.
+        device: the GPU; by default the first one, opened when a model is compiled.
     """
 
     name = "onnxruntime-cuda"
@@ -61,8 +60,8 @@ class OrtCudaBackend:
         """See :class:`~edgert.backend.base.Backend`.
 
         Raises:
-            DeviceError: there is no GPU, no PyCUDA, no CUDA provider, or too little memory on the GPU.
-            BuildError: ONNX Runtime cannot take the model, or cannot start its provider.
+            DeviceError: there is no GPU, no PyCUDA, no CUDA provider, or too little GPU memory.
+            BuildError: ONNX Runtime cannot load the model, or cannot start its provider.
             ModelError: a profile does not fit, or the size of an output is not known.
         """
         check_provider()
@@ -101,7 +100,7 @@ class OrtCudaBackend:
 
     @staticmethod
     def _opened(opened: Callable[[Mapping[str, str]], OrtCudaEngine], channels_last: bool, path: str) -> OrtCudaEngine:
-        """Return the engine with kernels for NHWC tensors, or with the others where cuDNN lacks one of those."""
+        """Return the engine with NHWC kernels, or with NCHW kernels where cuDNN lacks one of them."""
         if channels_last:
             try:
                 return opened({"prefer_nhwc": "1"})
@@ -124,7 +123,7 @@ def provider_options(device: CudaDevice, stream: Stream, tuning: base.Tuning) ->
 
 
 def why_not() -> str:
-    """Return why this machine cannot run models here, and what to install; empty when it can.
+    """Return why this machine cannot run models on CUDA, and what to install; empty when it can.
 
     Opens the GPU for a moment, and loads no model.
     """
@@ -148,7 +147,7 @@ def check_provider() -> None:
 
 
 def too_little(model: Model, shapes: base.Shapes, device: CudaDevice) -> DeviceError:
-    """Return the error of a model that should take so much, beside what the GPU has."""
+    """Return the error for a model that needs more memory than the GPU has."""
     graph = read(with_shapes(model, shapes) if shapes else model)
     weights = sum(array.nbytes for array in graph.constants.values())
     tensors = peak_bytes(graph)
@@ -163,7 +162,7 @@ def too_little(model: Model, shapes: base.Shapes, device: CudaDevice) -> DeviceE
 
 @lru_cache(maxsize=1)
 def load_libraries() -> None:
-    """Load CUDA's libraries from where pip put them; ONNX Runtime before 1.21 searches the loader's path alone."""
+    """Load CUDA's libraries from pip's packages; ONNX Runtime before 1.21 searches only the loader's path."""
     preload = getattr(runtime.ort(), "preload_dlls", None)
     if preload is not None:
         runtime.ort().set_default_logger_severity(_ERRORS)  # else it warns of plugins that nobody installed
@@ -171,7 +170,7 @@ def load_libraries() -> None:
 
 
 def open_on_gpu(content: bytes, settings: Any, options: Mapping[str, str], model: Model) -> Any:
-    """Return a session that is really on the GPU: ONNX Runtime itself falls back to the CPU in silence."""
+    """Return a session that runs on the GPU; ONNX Runtime would silently fall back to the CPU."""
     load_libraries()
     providers = [(_PROVIDER, dict(options)), "CPUExecutionProvider"]
     session = runtime.open_session(content, settings, model, providers)
@@ -187,14 +186,12 @@ def open_on_gpu(content: bytes, settings: Any, options: Mapping[str, str], model
 
 
 class OrtCudaEngine(runtime.OrtEngine):
-    """Model on ONNX Runtime's CUDA provider.
+    """Model on ONNX Runtime's CUDA provider; see :class:`~edgert.backend.gpu.GpuEngine`.
 
-    All sessions share one stream and the weights; see :class:`~edgert.backend.gpu.GpuEngine`.
-
-    The sizes of all outputs must follow from the profile's shapes.
+    All sessions share one stream and the weights. The sizes of all outputs must follow from the profile's shapes.
 
     Attributes:
-        nbytes: of the GPU's memory, that opening it and its first run took.
+        nbytes: GPU memory taken by opening the model and its first run.
     """
 
     def __init__(
@@ -214,7 +211,7 @@ class OrtCudaEngine(runtime.OrtEngine):
         self.outputs_known = True
 
     def session(self, profile: str | None = None, on_host: OnHost = "all", queue_index: int = 0) -> OrtCudaSession:
-        """Return a new set of bound tensors. There is one queue: a session of ONNX Runtime has one stream."""
+        """Return a new set of bound tensors. All sets share one queue, as an ONNX Runtime session has one stream."""
         shapes, known = self.shapes_of(profile), self._known[profile or self.profiles[0]]
         made = OrtCudaSession(
             self.open_session(), shapes, self.path, self.device, self.stream, self._guard, on_host, known
@@ -223,7 +220,7 @@ class OrtCudaEngine(runtime.OrtEngine):
         return made
 
     def close(self) -> None:
-        """Drop ONNX Runtime's session and the memory of all of edgert's, once the GPU is done."""
+        """Close the ONNX Runtime session and free the memory of all sessions, once the GPU is done."""
         for session in self._sessions:
             session.close()
         self._sessions.clear()
@@ -238,7 +235,7 @@ class OrtCudaSession(runtime.OrtSession):
     """Session on one CUDA stream; see :class:`~edgert.backend.gpu.GpuSession`.
 
     Args:
-        known: shapes of outputs that need not be found out.
+        known: output shapes that are already known.
     """
 
     def __init__(
@@ -285,7 +282,7 @@ class OrtCudaSession(runtime.OrtSession):
             raise self._failed(error) from error
 
     def close(self) -> None:
-        """Free the tensors, once the GPU is done with them. Twice is once."""
+        """Free the tensors, once the GPU is done with them. May be called twice."""
         self._enqueued.clear()
         self._runs.clear()
         tensors = [*self.inputs_on_gpu.values(), *self.outputs_on_gpu]
@@ -296,7 +293,7 @@ class OrtCudaSession(runtime.OrtSession):
             tensor.block.release()
 
     def _bind(self, rows: int) -> Callable[[], Sequence[base.Array]]:
-        """Bind the first ``rows`` rows, and return what runs them from host memory to host memory."""
+        """Bind the first ``rows`` rows, and return a function that runs them from host memory to host memory."""
         if rows not in self._known:
             with self.exclusive:
                 zeros = {name: np.zeros(shape, one.dtype) for (name, one), shape in self._of_rows(rows)}
@@ -328,7 +325,7 @@ class OrtCudaSession(runtime.OrtSession):
         return run
 
     def _of_rows(self, rows: int) -> list[tuple[tuple[str, GpuTensor], tuple[int, ...]]]:
-        """Return the inputs, and their shapes for so many rows."""
+        """Return the inputs, and their shapes for this number of rows."""
         items, some = self.inputs_on_gpu.items(), rows < self.rows
         return [(item, (rows, *item[1].shape[1:]) if some and item[1].shape else item[1].shape) for item in items]
 
@@ -359,6 +356,6 @@ class OrtCudaSession(runtime.OrtSession):
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether it is the GPU's memory that was too small, by ONNX Runtime's words or CUDA's."""
+    """Return whether an error of ONNX Runtime or CUDA says that the GPU's memory was too small."""
     text = str(error).lower()
     return any(part in text for part in ("out of memory", "failed to allocate memory", "cuda failure 2:", "too little"))

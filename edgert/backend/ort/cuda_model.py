@@ -1,4 +1,4 @@
-"""A model as ONNX Runtime gets it on a GPU: cleaned, and without arithmetic of sizes; cached."""
+"""Preparation of a model for ONNX Runtime on a GPU: cleaned, without size arithmetic, and cached."""
 
 import hashlib
 import json
@@ -24,8 +24,10 @@ _RECIPE = 3
 def cleaned(
     model: Model, profiles: Mapping[str, base.Shapes], static: base.Shapes, store: base.Store | None
 ) -> tuple[bytes, bool]:
-    """The model as ONNX Runtime gets it, and whether it came from the store; that the sizes of its outputs are known
-    was checked before it was stored. Raises ModelError."""
+    """Return the prepared model, and whether it came from the store.
+
+    Only models whose output sizes are known are stored. Raises ModelError for any other.
+    """
     key = key_of(model, profiles)
     cached = store.get(key) if store else None
     if cached is not None:
@@ -40,7 +42,7 @@ def cleaned(
 
 
 def key_of(model: Model, profiles: Mapping[str, base.Shapes]) -> str:
-    """Under which the cleaned model is stored."""
+    """Return the key under which the cleaned model is stored."""
     shapes = {profile: dict(given) for profile, given in profiles.items()}
     facts = json.dumps(["cuda", _RECIPE, model.digest, shapes], sort_keys=True)
     return hashlib.sha256(facts.encode()).hexdigest()[:32]
@@ -51,8 +53,11 @@ _SAME = 0.02
 
 
 def without_sizes(model: Model, static: base.Shapes) -> Model:
-    """The model, prepared, and where its batch stays open without nodes that compute sizes, which the host would have
-    to wait for: as it is for one image, opened again, if it then gives two images what it gave them before."""
+    """Return the prepared model, if possible without nodes that compute sizes where its batch stays open.
+
+    The host would wait for these nodes. The model is fixed to one image and its batch opened again; that version is
+    used if it gives the same results for two images.
+    """
     ready = cpu.prepared(model, static)
     if not cpu.open_batch(model, static) or all(node.op_type != "Shape" for node in ready.proto.graph.node):
         return ready
@@ -79,7 +84,7 @@ def _agree(one: base.Array, other: base.Array | None) -> bool:
 
 
 def check_sizes(model: Model, profiles: Mapping[str, base.Shapes]) -> None:
-    """Raises ModelError for outputs whose size the shapes of the inputs do not determine."""
+    """Raise ModelError for outputs whose sizes do not follow from the input shapes."""
     for shapes in profiles.values():
         for spec in outputs(with_shapes(model, shapes) if shapes else model):
             if not spec.is_static:

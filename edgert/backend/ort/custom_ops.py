@@ -1,8 +1,8 @@
-"""Models with custom operators: ONNX Runtime runs the parts between them, Python runs them.
+"""Models with custom operators: ONNX Runtime runs the standard parts, Python runs the custom ones.
 
-The parts share bound tensors, so that an operator reads ONNX Runtime's output in place. Its own result is copied into
-the tensor that the next part reads. The package onnxruntime-extensions also runs Python operators, but makes a Python
-list of every output, far slower than the copy.
+The parts share bound tensors, so that an operator reads ONNX Runtime's output in place. Its result is copied into the
+tensor that the next part reads. The package onnxruntime-extensions also runs Python operators, but converts every
+output to a Python list, which is far slower than the copy.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Call:
     """One node that Python runs.
 
     Attributes:
-        name: of the node.
-        operator: what it computes.
+        name: the node's name.
+        operator: its implementation.
         inputs, outputs: tensor names.
-        settings: its attributes, defaults filled in.
+        settings: its attributes with defaults filled in.
         constants: inputs that are stored in the model.
     """
 
@@ -45,12 +45,12 @@ class Call:
     constants: Mapping[str, base.Array]
 
     def __call__(self, tensors: Mapping[str, base.Array]) -> list[base.Array]:
-        """The outputs, arrays of the operator's own."""
+        """Return the outputs; the operator owns these arrays."""
         given = [self.constants[name] if name in self.constants else tensors[name] for name in self.inputs]
         return self.operator(given, self.settings)
 
     def checked(self, made: Sequence[base.Array], wanted: Sequence[base.Tensor]) -> None:
-        """Holds a result to the operator's rules. Raises BuildError."""
+        """Raise BuildError unless the outputs follow the operator's rules."""
         found = [base.Tensor(tensor.name, one.shape, one.dtype.name) for tensor, one in zip(wanted, made, strict=False)]
         if len(made) != len(wanted) or found != list(wanted):
             found_text = ", ".join(f"{one.dtype} {list(one.shape)}" for one in found)
@@ -73,8 +73,15 @@ class Section:
 
 
 def sections(graph: Graph, like: Model) -> list[Section]:
-    """A model's parts in the order in which they run; ``graph`` is the model, read. Raises ModelError when the type of
-    a tensor between them is not known, or an attribute is not the operator's."""
+    """Return a model's parts in execution order.
+
+    Args:
+        graph: the graph of the model.
+        like: the model, whose opset the parts get.
+
+    Raises:
+        ModelError: the type of a tensor between parts is not known, or an attribute does not belong to its operator.
+    """
     custom, nodes = graph.custom_operators, {node.name: node for node in graph.nodes}
     places = {node.name: PYTHON if node.name in custom else ORT for node in graph.nodes}
     found = []
@@ -104,15 +111,15 @@ class CustomOpFunction:
         self._sections = [(one, open_part(one.model) if one.model is not None else None) for one in found]
 
     def get_inputs(self) -> Sequence[TensorSpec]:
-        """As ONNX Runtime's sessions have them."""
+        """Return the inputs, as ``InferenceSession.get_inputs`` does."""
         return self._graph.inputs
 
     def get_outputs(self) -> Sequence[TensorSpec]:
-        """As ONNX Runtime's sessions have them."""
+        """Return the outputs, as ``InferenceSession.get_outputs`` does."""
         return self._graph.outputs
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, base.Array]) -> list[base.Array]:
-        """The outputs of these names."""
+        """Return the named outputs."""
         values = dict(feeds)
         for section, session in self._sections:
             part = section.part
@@ -129,9 +136,17 @@ Run = Callable[[], None]
 
 
 def compile_with_custom_ops(model: Model, options: base.EngineOptions, compile_part: Compile) -> CustomOpEngine:
-    """Compiles a model that has custom operators, each of its profiles by itself; ``compile_part`` compiles a part
-    without them. Raises BuildError when ONNX Runtime refuses a part, or an operator breaks its rules, and ModelError
-    when a profile does not fit, or a size is not known before the model runs."""
+    """Compile a model that has custom operators, separately for each profile.
+
+    Args:
+        model: the model.
+        options: how to compile it.
+        compile_part: compiles a part without custom operators.
+
+    Raises:
+        BuildError: ONNX Runtime refuses a part, or an operator breaks its rules.
+        ModelError: a profile does not fit, or a size is not known before the model runs.
+    """
     started = time.perf_counter()
     profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
     chains = {name: _Chain(model, shapes, options, compile_part) for name, shapes in profiles.items()}
@@ -140,7 +155,7 @@ def compile_with_custom_ops(model: Model, options: base.EngineOptions, compile_p
 
 
 class _Chain:
-    """The parts of a model at one size."""
+    """Parts of a model at one input size."""
 
     def __init__(self, model: Model, shapes: base.Shapes, options: base.EngineOptions, compile_part: Compile) -> None:
         ready = clean(with_shapes(model, shapes) if shapes else model)[0]
@@ -155,7 +170,7 @@ class _Chain:
         self.outputs = tuple(self.tensor(spec.name) for spec in self.graph.outputs)
 
     def tensor(self, name: str) -> base.Tensor:
-        """What is known of a tensor. Raises ModelError where its size is not."""
+        """Return a tensor's type and shape. Raises ModelError where its size is not known."""
         spec = self.graph.specs.get(name)
         sizes = tuple(dim for dim in spec.shape if isinstance(dim, int)) if spec is not None else ()
         if spec is None or not spec.is_static:
@@ -168,7 +183,7 @@ class _Chain:
         return base.Tensor(name, sizes, spec.dtype)
 
     def bind(self, tensors: Mapping[str, base.Array]) -> Run:
-        """One run over the tensors that go in and come out; those between are allocated here."""
+        """Return a run over the given inputs and outputs; tensors between them are allocated here."""
         names = {name for one, _ in self.sections for name in (*one.part.inputs, *one.part.outputs)}
         names |= {name for one, _ in self.sections for call in one.calls for name in call.outputs}
         between = [self.tensor(name) for name in sorted(names - tensors.keys())]
@@ -187,7 +202,7 @@ class _Chain:
         return run
 
     def _call(self, call: Call, arrays: Mapping[str, base.Array]) -> Run:
-        """The first run is held to the operator's rules."""
+        """Return the run of one operator, whose first result is checked against its rules."""
         wanted = [self.tensor(name) for name in call.outputs]
         outputs = [arrays[name] for name in call.outputs]
         unseen = [True]
@@ -228,17 +243,17 @@ class CustomOpEngine:
         self.session().run()  # so that an operator that breaks its rules is refused now
 
     def session(self, profile: str | None = None) -> CustomOpSession:
-        """A new set of bound tensors. Raises ModelError for an unknown profile."""
+        """Return a new set of bound tensors. Raises ModelError for an unknown profile."""
         if not self._chains:
             raise base.closed_engine(self.path)
         return CustomOpSession(self._chains[base.checked_profile(profile, self.profiles, self.path)])
 
     def bind(self, inputs: Mapping[str, base.Array], outputs: Mapping[str, base.Array]) -> Run:
-        """A run over the caller's own tensors; see :meth:`edgert.backend.ort.OrtEngine.bind`."""
+        """Return a run over the caller's tensors; see :meth:`edgert.backend.ort.OrtEngine.bind`."""
         return self._chains[self.profiles[0]].bind({**inputs, **outputs})
 
     def close(self) -> None:
-        """Drops the sessions of all parts."""
+        """Close the sessions of all parts."""
         for engine in (engine for chain in self._chains.values() for _, engine in chain.sections if engine is not None):
             engine.close()
         self._chains.clear()
@@ -256,6 +271,6 @@ class CustomOpSession:
         self._run = chain.bind({**self.inputs, **made})
 
     def run(self, rows: int | None = None) -> Sequence[base.Array]:
-        """Runs all rows; see :class:`~edgert.backend.base.Session`."""
+        """Run all rows; see :class:`~edgert.backend.base.Session`."""
         self._run()
         return self.outputs

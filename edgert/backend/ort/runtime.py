@@ -1,6 +1,4 @@
-"""The onnxruntime package: found, configured, its errors understood; nothing else imports it. And engines and sessions
-on it, whose tensors are bound once, written and read in place.
-"""
+"""Import and configuration of onnxruntime, its errors, and engines and sessions whose tensors are bound once."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ onnxruntime_session_options_config_keys.h gives as its example."""
 
 
 def ort() -> ModuleType:
-    """The package. Raises DeviceError when it is not installed."""
+    """Return the onnxruntime package. Raises DeviceError when it is not installed."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -35,7 +33,7 @@ def ort() -> ModuleType:
 
 @lru_cache(maxsize=1)
 def ort_errors() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises."""
+    """Return the exceptions that onnxruntime raises."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     found = [value for value in vars(state).values() if isinstance(value, type) and issubclass(value, Exception)]
@@ -43,12 +41,12 @@ def ort_errors() -> tuple[type[Exception], ...]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of its message."""
+    """Return the first line of an error's message."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def session_settings(threads: int | None, tuning: base.Tuning = base.DEFAULT_TUNING) -> Any:
-    """Options of a session that runs its nodes one after another, by default; None: all threads.
+    """Return session options, by default for sequential execution; ``threads`` None uses all cores.
 
     Keys of entries: onnxruntime_session_options_config_keys.h,
     https://github.com/microsoft/onnxruntime/blob/main/include/onnxruntime/core/session.
@@ -79,7 +77,7 @@ def session_settings(threads: int | None, tuning: base.Tuning = base.DEFAULT_TUN
 
 @lru_cache(maxsize=1)
 def _open_arena() -> None:
-    """Makes the arena of the process, which sessions take memory from that ask for it; may be called again."""
+    """Create the process-wide memory arena for sessions that use it. May be called again."""
     library = ort()
     of_host = library.OrtMemoryInfo("Cpu", library.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, library.OrtMemType.DEFAULT)
     library.create_and_register_allocator(of_host, library.OrtArenaCfg(0, -1, -1, -1))  # no limit, all as usual
@@ -88,7 +86,7 @@ def _open_arena() -> None:
 def open_session(
     source: str | bytes, settings: Any, model: Model, providers: Sequence[object] = ("CPUExecutionProvider",)
 ) -> Any:
-    """A session on a file or its bytes; ``model`` is what it was made from. Raises BuildError."""
+    """Return a session on a file or its bytes, made from ``model``. Raises BuildError."""
     try:
         # Without a fallback, as it prints what fails, and runs the model on the processor.
         return ort().InferenceSession(source, settings, providers=list(providers), enable_fallback=0)
@@ -97,8 +95,8 @@ def open_session(
             "ONNX Runtime cannot run this model",
             why=unsupported_nodes(model) or first_line(error),
             where=str(model.path),
-            fix="edgert inspect MODEL lists its operators; export it again with standard ones, which all have, or "
-            "write your own once with edgert.op, for ONNX Runtime and TensorRT (ops: in the pipeline file)",
+            fix="export it with standard operators (edgert inspect MODEL lists them), "
+            "or write the operator with edgert.op and name it under ops: in the pipeline file",
         ) from error
 
 
@@ -137,26 +135,29 @@ class OrtEngine:
         self.dynamic_batch = first.dynamic
 
     def session(self, profile: str | None = None) -> OrtSession:
-        """A new set of bound tensors."""
+        """Return a new set of bound tensors."""
         shapes = self.shapes_of(profile)
         return OrtSession(self.open_session(), shapes, self.path)
 
     def shapes_of(self, profile: str | None) -> base.Shapes:
-        """The shapes of a profile, the first by default. Raises ModelError for an unknown one."""
+        """Return the shapes of a profile, by default the first. Raises ModelError for an unknown one."""
         return self._profiles[base.checked_profile(profile, self.profiles, self.path)]
 
     def open_session(self) -> Any:
-        """ONNX Runtime's own session. Raises ModelError after :meth:`close`."""
+        """Return the ONNX Runtime session. Raises ModelError after :meth:`close`."""
         if self._ort_session is None:
             raise base.closed_engine(self.path)
         return self._ort_session
 
     def bind(self, inputs: Mapping[str, base.Array], outputs: Mapping[str, base.Array]) -> Callable[[], None]:
-        """A run over the caller's own tensors, for engines that hand theirs to each other: by name, of the shapes and
-        dtypes of :attr:`inputs` and :attr:`outputs`, C-contiguous. They are read and written in place, and must live as
-        long as the run is used.
+        """Return a function that runs the engine once on the caller's tensors and blocks until it is done.
 
-        Returns what runs the engine once; blocks until done. For one thread at a time; raises BuildError.
+        The tensors are read and written in place and must live as long as the function. One thread at a time may call
+        it; it raises BuildError.
+
+        Args:
+            inputs: name → C-contiguous array with the shape and dtype in :attr:`inputs`.
+            outputs: name → C-contiguous array with the shape and dtype in :attr:`outputs`.
         """
         session, path = self.open_session(), self.path
         binding = session.io_binding()
@@ -174,7 +175,7 @@ class OrtEngine:
         return run
 
     def close(self) -> None:
-        """Drops ONNX Runtime's session."""
+        """Release the ONNX Runtime session."""
         self._ort_session = None
 
 
@@ -182,7 +183,10 @@ _LOOK_S = 0.2
 
 
 def _run_endable(session: OrtSession) -> Sequence[base.Array]:
-    """A run that Ctrl-C ends: Python sees to signals in the main thread alone, which therefore waits for another."""
+    """Return the outputs of a run that Ctrl-C can end.
+
+    Python handles signals only in the main thread, so the run happens in another one.
+    """
     if threading.current_thread() is not threading.main_thread():
         return session.run()
     found = list[Sequence[base.Array] | BaseException]()
@@ -228,7 +232,7 @@ class OrtSession:
         self._of_run = ort().RunOptions()
 
     def interrupt(self) -> None:
-        """Ends a run under way, or the next, with an error; from any thread. On a GPU it ends by itself."""
+        """End the current or next run with an error, from any thread. On a GPU the run ends only when it is done."""
         self._of_run.terminate = True
 
     def run(self, rows: int | None = None) -> Sequence[base.Array]:
@@ -252,7 +256,7 @@ class OrtSession:
         return BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._path)
 
     def _bound_inputs(self, arguments: Sequence[Any], shapes: base.Shapes) -> Mapping[str, base.Array]:
-        """Bound tensors in the host's memory."""
+        """Return the bound input tensors in host memory."""
         return {
             arg.name: base.bound_input(
                 arg.name,
@@ -267,7 +271,7 @@ class OrtSession:
         return base.row_count(self.inputs.values())
 
     def _bind(self, rows: int) -> Callable[[], Sequence[base.Array]]:
-        """Binds the first ``rows`` rows of the inputs, and outputs of the shapes that a first run shows."""
+        """Bind the first ``rows`` rows of the inputs, and outputs of the shapes found in a first run."""
         binding = self._session.io_binding()
         inputs = {name: array[:rows] if rows < self.rows else array for name, array in self.inputs.items()}
         for name, array in inputs.items():
@@ -290,7 +294,7 @@ class OrtSession:
         return run
 
     def _unbound(self, binding: Any, names: Sequence[str]) -> Callable[[], Sequence[base.Array]]:
-        """For outputs whose size depends on the data, as after NonMaxSuppression: ONNX Runtime allocates them."""
+        """Return a run whose outputs ONNX Runtime allocates, as their sizes depend on the data (NonMaxSuppression)."""
         session, settings = self._session, self._of_run
 
         def run() -> Sequence[base.Array]:
@@ -303,7 +307,7 @@ class OrtSession:
 
 
 def has_open_outputs(session: Any) -> bool:
-    """Whether the size of an output depends on the data: it has a dimension that no input has."""
+    """Return whether an output has a dimension that no input has, so that its size depends on the data."""
     known = {dim for arg in session.get_inputs() for dim in arg.shape if isinstance(dim, str)}
     dims = [dim for out in session.get_outputs() for dim in out.shape]
     return any(dim is None or (isinstance(dim, str) and dim not in known) for dim in dims)
@@ -314,7 +318,7 @@ def _bind_array(bind: Callable[..., None], name: str, array: base.Array) -> None
 
 
 def dtype_of(arg: Any, what: str, path: str) -> str:
-    """NumPy's name for the type of an input or output. Raises ModelError for what is no plain tensor."""
+    """Return NumPy's name for the type of an input or output. Raises ModelError unless it is a plain tensor."""
     if arg.type not in _DTYPES:
         raise ModelError(f"{what} is a {arg.type}", why="edgert feeds plain tensors only", where=path)
     return _DTYPES[arg.type]

@@ -34,9 +34,9 @@ class HttpSink:
         host: on a loopback address only this machine may ask, by a loopback name. Any other address opens the page
             to the network.
         port: 0 picks a free one; see :attr:`url`.
-        stats: returns the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` gives it, with its
-            budgets as ``promised``, the sources whose frames it cannot do without as ``required``, and, for
-            ``/metrics`` alone, ``totals`` and ``folders``.
+        stats: returns the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` does. Added are its
+            budgets ``promised`` and the sources it needs, ``required``. ``/metrics`` also reads ``totals`` and
+            ``folders``.
         access: who may ask, and by HTTP or HTTPS.
         clips: index of recordings that it plays; it gives nothing else from the disk.
         video: video of cameras that are looked at alone; None: they are shown as images.
