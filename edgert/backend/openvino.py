@@ -21,10 +21,7 @@ from edgert.memory import aligned_empty
 
 
 class OpenVinoBackend:
-    """OpenVINO backend, compiled for latency.
-
-    Calls run in parallel as far as the cores allow at the engine's threads per call.
-    """
+    """OpenVINO backend, compiled for latency. As many calls run in parallel as the cores allow."""
 
     name = "openvino"
 

@@ -14,10 +14,7 @@ from edgert.errors import DeviceError, cause
 
 
 def core_count(root: Path = Path("/")) -> int:
-    """Return the cores this process may use, at least 1: its affinity, limited by a container's CPU quota.
-
-    Quotas of cgroup v2 and v1 are read.
-    """
+    """Return the cores this process may use, at least 1: its affinity, limited by a cgroup's CPU quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = core_quota(root)
     return max(1, min(cores, math.ceil(quota))) if quota else cores

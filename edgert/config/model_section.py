@@ -266,10 +266,7 @@ class AccuracyConfig(fields.Section):
 
 
 class TuningConfig(fields.Section):
-    """Options of ONNX Runtime. Results are the same, but for `tf32`.
-
-    `edgert build --tune` finds what is fastest.
-    """
+    """Options of ONNX Runtime. Results are the same, but for `tf32`. `edgert build --tune` finds what is fastest."""
 
     optimization: Literal["all", "extended", "basic", "none"] = Field(
         default="all",

@@ -87,10 +87,7 @@ class HostSlots:
     profiles: Mapping[str, Profile]
 
     def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
-        """Return the slots of a stage; see :data:`edgert.simulator.pipeline_design.Slots`.
-
-        Raises PlacementError for accelerators that this machine does not have.
-        """
+        """Return the slots of a stage. Raises PlacementError for accelerators that this machine lacks."""
         config, profile = self.file.config.models[stage.infer], self.profiles[stage.infer]
         rows = rows_of(config, stage)
         check_accelerators(accelerators_of(config.placement), core_accelerators())

@@ -243,10 +243,7 @@ Shapes = Callable[[tuple[int, int]], Sequence[Shape]]
 
 
 class Images:
-    """Reusable images of one size: arrays of a Pool, or GPU images for GPU frames.
-
-    For one thread at a time; the images may be used anywhere.
-    """
+    """Reusable images of one size, arrays of a Pool or GPU images. One thread takes them, any may use them."""
 
     def __init__(self) -> None:
         self._pool: Pool | None = None

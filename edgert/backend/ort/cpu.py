@@ -44,10 +44,7 @@ class Kernel:
 
 
 def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int) -> tuple[Kernel, ...]:
-    """Return the kernels in the order in which they ran on the caller's thread.
-
-    The thread may be pinned. Raises BuildError when ONNX Runtime cannot run the model.
-    """
+    """Return the kernels in their order on the caller's thread. Raises BuildError when ONNX Runtime fails."""
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
         settings = session_settings(1)
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder) / "run")

@@ -123,10 +123,7 @@ def provider_options(device: CudaDevice, stream: Stream, tuning: base.Tuning) ->
 
 
 def why_not() -> str:
-    """Return why this machine cannot run models on CUDA, and what to install; empty when it can.
-
-    Opens the GPU for a moment, and loads no model.
-    """
+    """Return why this machine cannot run models on CUDA, and what to install; empty when it can."""
     try:
         check_provider()
         open_device().close()

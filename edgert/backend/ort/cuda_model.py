@@ -24,10 +24,7 @@ _RECIPE = 3
 def cleaned(
     model: Model, profiles: Mapping[str, base.Shapes], static: base.Shapes, store: base.Store | None
 ) -> tuple[bytes, bool]:
-    """Return the prepared model, and whether it came from the store.
-
-    Only models whose output sizes are known are stored. Raises ModelError for any other.
-    """
+    """Return the prepared model, and whether it was stored. Raises ModelError where an output's size is unknown."""
     key = key_of(model, profiles)
     cached = store.get(key) if store else None
     if cached is not None:

@@ -100,10 +100,7 @@ def sections(graph: Graph, like: Model) -> list[Section]:
 
 
 class CustomOpFunction:
-    """Model with custom operators that takes arrays of any size and allocates its outputs.
-
-    ``open_part`` opens the ONNX Runtime session of one part.
-    """
+    """Model with custom operators for arrays of any size; ``open_part`` opens a part in ONNX Runtime."""
 
     def __init__(self, model: Model, open_part: Callable[[Model], Any]) -> None:
         self._graph = read(model)
@@ -219,10 +216,7 @@ class _Chain:
 
 
 class CustomOpEngine:
-    """Engine of a model with custom operators.
-
-    The operators run in the thread that runs the session; see :class:`~edgert.backend.base.Engine`.
-    """
+    """Engine of a model with custom operators, which run in the thread that runs the session."""
 
     def __init__(self, chains: Mapping[str, _Chain], path: str, info: Mapping[str, Any]) -> None:
         self._chains, self.path = dict(chains), path

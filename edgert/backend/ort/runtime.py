@@ -183,10 +183,7 @@ _LOOK_S = 0.2
 
 
 def _run_endable(session: OrtSession) -> Sequence[base.Array]:
-    """Return the outputs of a run that Ctrl-C can end.
-
-    Python handles signals only in the main thread, so the run happens in another one.
-    """
+    """Return a run's outputs; it has a thread, as Python handles Ctrl-C only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return session.run()
     found = list[Sequence[base.Array] | BaseException]()

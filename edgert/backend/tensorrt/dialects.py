@@ -155,10 +155,7 @@ def cached_calibrator(trt: api.Trt, text: str) -> Any:
     """
 
     class CachedCalibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc]
-        """Calibrator that reads ranges from a cache.
-
-        It initializes its base by name because pybind11 does not follow ``super``.
-        """
+        """Calibrator that reads a cache. It names its base because pybind11 does not follow ``super``."""
 
         def __init__(self) -> None:
             trt.IInt8EntropyCalibrator2.__init__(self)

@@ -129,10 +129,7 @@ def creator_of(trt: api.Trt, one: Operator) -> Any:
     """Return the factory of an operator's plugins, from a node's attributes or from an engine's."""
 
     class OperatorCreator(trt.IPluginCreatorV3One):  # type: ignore[misc]
-        """Plugin creator of one operator.
-
-        It initializes its base by name because pybind11 does not follow ``super``.
-        """
+        """Plugin creator of one operator. It names its base because pybind11 does not follow ``super``."""
 
         def __init__(self) -> None:
             trt.IPluginCreatorV3One.__init__(self)

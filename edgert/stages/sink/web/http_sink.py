@@ -66,11 +66,7 @@ class HttpSink:
         return "" if self._server is None else address_of(self._host, self._server.port, self._access)
 
     def open(self) -> None:
-        """Start listening.
-
-        Raises:
-            DeviceError: the address is in use, or is none of this machine's.
-        """
+        """Start listening. Raises DeviceError: the address is in use, or is none of this machine's."""
         own = listen(self._host, self._port, f"stages.{self.name}")
         self._images.open()
         worker = Worker("edgert:http-images")
