@@ -17,10 +17,10 @@ def is_paced(stage: StageConfig, directory: Path) -> bool:
 
 
 def rushed_by(config: PipelineConfig, name: str, directory: Path) -> str:
-    """Why a free model does not wait until a batch is full: which sources are live; empty where all can wait, as files
-    do.
+    """Return why a free model does not wait for a full batch: which sources are live; empty where all can wait.
 
     Args:
+        config: of the pipeline.
         name: of the stage that runs the model.
         directory: of the pipeline file.
     """
@@ -33,16 +33,16 @@ def rushed_by(config: PipelineConfig, name: str, directory: Path) -> str:
 
 
 def in_words(most: int, rushed: str) -> str:
-    """How batches of up to ``most`` frames come about; ``rushed``: why a free model does not wait until one is full,
-    empty where it does."""
+    """Return how batches of up to ``most`` frames come about, for people; ``rushed``: see :func:`rushed_by`."""
     how = f"of those that came while it was busy, as {rushed}" if rushed else "which a free model waits for"
     return f"up to {most} frames a run, {how}"
 
 
 def check_fits(stage: InferStage, rows: int, where: str, in_bundle: bool) -> None:
-    """Holds the batch that a stage asks for to what its model takes at a time.
+    """Check that a model takes as many frames at a time as its stage asks for.
 
     Args:
+        stage: that runs the model.
         rows: of one run of the model.
         where: ``batch`` in the pipeline file.
         in_bundle: whether the model is that of a bundle.

@@ -47,11 +47,11 @@ class _Caller:
         return self.ident == threading.get_ident()
 
     def comes(self) -> None:
-        """This thread is in a call."""
+        """Note that this thread is in a call."""
         self.ident, self.native_id = threading.get_ident(), threading.get_native_id()
 
     def goes(self) -> None:
-        """Nobody is in a call."""
+        """Note that no one is in a call."""
         self.ident = self.native_id = None
 
 
@@ -101,10 +101,11 @@ class Calling:
             _LOG.warning("nobody looks for calls that hang: %s", error)
 
     def __call__(self, arrays: Sequence[Any], options: dict[str, Any]) -> list[Result]:
-        """The results of these frames, whose pixels are lent until the next call.
+        """Return the results of these frames, whose pixels stay valid until the next call.
 
         Args:
-            arrays: see :meth:`~edgert.stages.source.api.ApiSource.submit`, as ``options``.
+            arrays: see :meth:`~edgert.stages.source.api.ApiSource.submit`.
+            options: the same method's.
 
         Raises:
             EdgertError: what is not an image leaves all as it was; an error of a stage ends the pipeline.
@@ -117,13 +118,14 @@ class Calling:
             self._goes()
 
     def map(self, arrays: Iterable[Any], options: dict[str, Any]) -> Generator[Result, None, None]:
-        """The results of these frames, in order; each is lent until the next. Whoever waits for a GPU sleeps, as it has
-        been given the next frames by then.
+        """Yield the results of these frames, in order; each stays valid until the next.
 
-        What was taken when the iterator is closed early goes through all stages; nobody gets the results.
+        A GPU is given the next frames before the results of the last are waited for. What was taken when the iterator
+        is closed early goes through all stages; no one gets the results.
 
         Args:
-            arrays: as in a call, and ``options``; taken one by one, in whichever thread asks for a result.
+            arrays: as in a call; taken one by one, in whichever thread asks for a result.
+            options: as in a call.
 
         Raises:
             EdgertError: as in a call. Where no more frames are taken, as behind ``limit:``, the iterator ends.
@@ -148,7 +150,7 @@ class Calling:
             self._end_mapping()
 
     def close(self) -> None:
-        """Waits for a call under way, lets go of frames, closes all stages; their errors are the runner's.
+        """Wait for a call under way, release frames, close all stages; their errors are the runner's.
 
         A stage that does not return is such an error. Its engine is ended where that can be done; or else all other
         stages are closed, and it is left behind with whoever called.
@@ -179,7 +181,7 @@ class Calling:
         return True
 
     def _ends(self, task: Task, took_s: float) -> bool:
-        """Ends a stage's call, which takes the turn; or leaves it behind. Whether it has ended."""
+        """End a stage's call, or leave it behind; return whether it has ended, which takes the turn."""
         at = self._watchdog.place_of(task)
         self._runner.stop()
         if (interrupt := getattr(task.stage, "interrupt", None)) is not None:
@@ -193,12 +195,12 @@ class Calling:
         return False
 
     def _attend(self) -> None:
-        """The body of a thread that reports stages that do not return, and ends their engines."""
+        """Run the body of a thread that reports stages that do not return, and ends their engines."""
         while not self._over.wait(self._watchdog.every_s):
             self._watchdog.look()
 
     def _comes(self) -> None:
-        """Takes the turn. Raises EdgertError where the pipeline has ended, or this is one of its own stages."""
+        """Take the turn. Raises EdgertError where the pipeline has ended, or this is one of its own stages."""
         self._refuse_own("called")
         if not self._is_next():
             self._runner.raise_error()
@@ -211,7 +213,7 @@ class Calling:
             raise
 
     def _is_next(self) -> bool:
-        """Takes the turn; False where nobody ever gives it back."""
+        """Take the turn; return False where no one ever gives it back."""
         while not self._turn.acquire(timeout=_LOOK_S):
             if self.is_left:
                 return False
@@ -257,7 +259,7 @@ class Calling:
             raise StageError(f"a pipeline was {done} by one of its own stages", why=why)
 
     def _results(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool = False) -> list[Result]:
-        """What these frames come to, or those before them: see :meth:`~edgert.runtime.call_loop.CallLoop.run`."""
+        """Return results of these frames, or those before; see :meth:`~edgert.runtime.call_loop.CallLoop.run`."""
         given = list[tuple[Any, list[Image]]]()
         try:
             for array in arrays:
@@ -286,8 +288,7 @@ class Calling:
         return [self._downloader.with_image(result) for result in results]
 
     def _are_many_lent(self, given: Iterable[tuple[Any, list[Image]]]) -> bool:
-        """Whether arrays of this kind, with those under way, are about as many as buffers that are lent: then whoever
-        brings them would wait for one for ever."""
+        """Return whether buffers of this kind are about used up by frames under way: who brings frames needs one."""
         count = max((len(images) for _, images in given), default=1)
         return self._loop.under_way >= (most_in_use(count) - _SPARE) * count
 

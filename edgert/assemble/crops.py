@@ -11,8 +11,7 @@ from edgert.stages.gpu.gpu_crops import InferCropsTogether, Looked
 
 
 def crop_chains(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
-    """Names of stages that look at crops of the same boxes and frames: two or more, each alone in listening to the one
-    before."""
+    """Return names of stages that look at crops of the same boxes, each alone in listening to the one before."""
     listeners: dict[str, list[str]] = {name: [] for name in stages}
     for name, stage in stages.items():
         for other in inputs_of(stage):
@@ -37,8 +36,7 @@ def crop_chains(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
 
 
 def crop_siblings(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
-    """Names of stages that look at crops of the same boxes and frames: two or more, which listen to the same stage
-    alone, and in the same way."""
+    """Return names of stages that look at crops of the same boxes, and listen to the same stage in the same way."""
     alike: dict[object, list[str]] = {}
     for name, stage in stages.items():
         if isinstance(stage, section.InferStage) and stage.crop is not None and len(inputs_of(stage)) == 1:
@@ -58,12 +56,14 @@ def run_together(parts: Sequence[Sequence[Task]]) -> None:
 
 
 def run_beside(parts: Sequence[list[Task]], streams: frozenset[str], capacity: int) -> None:
-    """Has a task before stages that listen to the same one run the models of all that are on one GPU; each passes on
-    its own records. The task becomes the first of the first one's.
+    """Have a task before stages that listen to the same one run the models of all that are on one GPU.
+
+    Each stage passes on its own records. The new task becomes the first of the first stage's.
 
     Args:
         parts: the tasks of each; those that are one task are changed.
-        streams, capacity: of the edges behind the task that is made.
+        streams: of the edges behind the new task.
+        capacity: of these edges.
     """
     on_gpus: dict[object, list[list[Task]]] = {}
     for tasks in parts:

@@ -24,12 +24,15 @@ if TYPE_CHECKING:  # most pipelines start without it
 def with_default_engines(
     file: PipelineFile, *, machine: Machine | None = None, trt: TrtBackend | None = None
 ) -> tuple[PipelineFile, str]:
-    """The pipeline with the engines that are here, the best first; and a line about what that is, why it is nothing
-    better, and what is compiled first. As it is, and an empty line, where the file has ``engines:`` or ``board: host``,
-    its models name all that runs them, or this machine has no NVIDIA GPU: then no vendor package is imported.
+    """Return the pipeline with the engines that are here, the best first, and a line that explains the choice.
+
+    The file stays as it is, and the line is empty, where it has ``engines:`` or ``board: host``, its models name all
+    that runs them, or this machine has no NVIDIA GPU. Then no vendor package is imported.
 
     Args:
-        machine, trt: those of this machine by default.
+        file: the pipeline.
+        machine: this one by default.
+        trt: TensorRT's backend; that of this machine by default.
     """
     config = file.config
     used = [name for name in config.models if users_of(config.stages, config.models, name)]
@@ -61,8 +64,7 @@ def _why_not_by_itself(engine: str, trt: TrtBackend) -> str:
 
 
 def has_gpu() -> bool:
-    """Whether an NVIDIA GPU is here: one that the CUDA driver drives, or should; or a Jetson's. Imports nothing, and
-    opens nothing."""
+    """Return whether an NVIDIA GPU is here, a Jetson's too. Imports nothing, and opens nothing."""
     driver = cuda_driver()
     if driver is not None and (driver.gpus or driver.trouble):
         return True
@@ -85,7 +87,7 @@ def _title(engine: str, trt: TrtBackend, models: Mapping[str, ModelConfig]) -> s
 
 
 def _compiled_first(models: Mapping[str, ModelConfig], trt: TrtBackend) -> list[str]:
-    """What TensorRT must compile before anything runs, as far as that is known before the models are read."""
+    """Return what TensorRT must compile before anything runs, as far as that is known before the models are read."""
     from edgert.backend.tensorrt.engine_cache import last_build
 
     store, named = engine_store(), []

@@ -39,7 +39,7 @@ Bar = Callable[[str, int, int], object]
 
 
 def board_of(file: PipelineFile) -> Board | None:
-    """The board that ``board:`` names, or describes in a file of the user's own; None for this machine.
+    """Return the board that ``board:`` names, or describes in a file of the user's own; None for this machine.
 
     Raises:
         ConfigError: there is no such board, with the line of the pipeline file; or its own file has mistakes.
@@ -67,7 +67,7 @@ class Engines(Protocol):
     in_bundle: bool
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
-        """The engine that runs a model here; its ``info`` names it, and what was skipped.
+        """Return the engine that runs a model here; its ``info`` names it, and what was skipped.
 
         Raises:
             BuildError: no engine takes it; or an engine would be skipped where that must not be.
@@ -76,9 +76,10 @@ class Engines(Protocol):
 
 
 class ChainEngines:
-    """See :class:`Engines`; for a pipeline file with ``engines:``, or those of this machine in their place. A section's
-    own ``backend:`` comes first, and a placement on cores of the processor. TensorRT computes in FP16 what leaves its
-    precision open.
+    """The :class:`Engines` of a pipeline file with ``engines:``, or those of this machine in their place.
+
+    A section's own ``backend:`` comes first, and a placement on cores of the processor. TensorRT computes in FP16 what
+    leaves its precision open.
 
     Args:
         model: loads a model in the precision its section asks for.
@@ -128,8 +129,9 @@ class ChainEngines:
         return self._chosen({name: (config, threads, batch)}, self.chain)[name]
 
     def compile_alike(self, models: Mapping[str, tuple[ModelConfig, int, int]]) -> dict[str, Engine]:
-        """Engines of models that take turns, as far as these leave open what runs them: all of one kind, as frames come
-        to all in the same memory. Raises as :meth:`compile`.
+        """Return engines of one kind for models that take turns, as far as these leave open what runs them.
+
+        Frames come to all of them in the same memory. Raises as :meth:`compile`.
 
         Args:
             models: by name: the section, and its threads and batch as of :meth:`compile`.
@@ -169,8 +171,10 @@ class ChainEngines:
         return build_engine(self._model(name, config, "ort"), config, threads, batch, by=by)
 
     def _on_tensorrt(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
-        """In FP16 where the precision is left open: of a model that is converted, or by a flag where it has several
-        sizes, since a conversion goes by one."""
+        """Return an engine in FP16 where the precision is left open.
+
+        The model is converted, or a flag asks for it where the model has several sizes: a conversion goes by one.
+        """
         wanted, precision = config, "fp32"
         if config.leaves_precision:
             precision, has_sizes = "fp16", len(config.profiles) > 1 or config.input.shape.is_open
@@ -217,12 +221,15 @@ class Placer:
         self._cores: Mapping[str, int] = core_accelerators()
 
     def plan(self, name: str, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> Cores | SplitModel:
-        """How a model runs for one of its stages; nothing is compiled. Without cores for ``placement: auto``.
+        """Return how a model runs for one of its stages, without cores for ``placement: auto``; compile nothing.
 
         Where nothing will be computed, the placement is only checked. A file for another board is checked without
         its accelerators, which are not this machine's.
 
         Args:
+            name: of the model.
+            config: its section.
+            stage: that runs it.
             model: loads it, in the precision asked for.
 
         Raises:
@@ -257,12 +264,12 @@ class Placer:
         return tuple((self._cores.get(name, 0), weight) for name, weight in weights.items())
 
     def core(self, accelerator: str) -> int:
-        """The kernel's number of an accelerator's core."""
+        """Return the kernel's number of an accelerator's core."""
         return self._cores[accelerator]
 
 
 def compiled(cut: SplitModel) -> SegmentedEngine:
-    """The engines of all parts. Raises PlacementError or BuildError."""
+    """Return the engines of all parts. Raises PlacementError or BuildError."""
     return compile_segments(cut.model, cut.graph, cut.parts, FileStore(cache_folder() / "ort"))
 
 

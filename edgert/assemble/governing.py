@@ -64,13 +64,15 @@ class Cost:
 def rules_of(
     budgets: BudgetConfig, found: tuple[RunSetting, ...], costs: Sequence[Cost], predicted: Sequence[PowerStep] = ()
 ) -> Rules:
-    """The rules of a governor; the first setting is that of all frames.
+    """Return the rules of a governor; the first setting is that of all frames.
 
     Power that nobody can predict is taken to fit the budget when all frames go on, to fall with them, and with the
     time that engines take, by a tenth at least for each fallback model; the governor measures what is true within its
     first seconds.
 
     Args:
+        budgets: of the pipeline.
+        found: its settings.
         costs: for each level of degraded models.
         predicted: the board at each of them; empty without a plan.
     """
@@ -108,11 +110,13 @@ def rules_of(
 def watch(
     file: PipelineFile, assembly: Assembly, environment: Environment, fail: Callable[[EdgertError], None]
 ) -> Watch | None:
-    """The thread that keeps the budgets of a pipeline, not started; None for one without budgets.
+    """Return the thread that keeps the budgets of a pipeline, not started; None for one without budgets.
 
     Runs the engines a few times, to know what they cost.
 
     Args:
+        file: the pipeline.
+        assembly: its tasks and engines.
         environment: its clock, its meters, and what it knows of the board's power.
         fail: called when a budget with ``when_exceeded: stop`` was exceeded for too long.
 
@@ -234,8 +238,7 @@ def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float
 
 
 def _timed(engine: Engine | SegmentedEngine) -> tuple[float, float]:
-    """CPU and wall seconds of one run: the least of a few, as what disturbs only adds. Of a model that is cut, all its
-    segments one after the other."""
+    """Return CPU and wall seconds of one run, of all segments of a cut model: the least of a few runs."""
     runs: list[Callable[[], object]]
     if isinstance(engine, SegmentedEngine):
         chain = engine.chain(0)
@@ -252,14 +255,15 @@ def _timed(engine: Engine | SegmentedEngine) -> tuple[float, float]:
 
 
 def meters_here(clock: Clock, root: Path = Path("/")) -> Meters:
-    """The meters of this machine, with modeled power where it is a board that edgert knows and no sensor can be
-    read."""
+    """Return the meters of this machine, with modeled power where it is a known board and no sensor can be read."""
     return Meters(root, clock, power_model(clock, root))
 
 
 def power_model(clock: Clock, root: Path) -> Model | None:
-    """Gives modeled watts of the board that ``root`` is the file system of, from its idle power and the reported loads
-    of its GPU and its processor; None for any other machine, and where the power draw of the board is not published.
+    """Return a model of the watts of the board that ``root`` is the file system of; None for any other machine.
+
+    It takes the board's idle power and the reported loads of its GPU and its processor. None, too, where the power draw
+    of the board is not published.
 
     :mod:`edgert.placement.cost.power` has the formula and where its numbers come from.
     """

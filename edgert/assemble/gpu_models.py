@@ -42,10 +42,13 @@ def gpu_inference(
     is_urgent: bool = False,
     side_by_side: bool = False,
 ) -> GpuInference | None:
-    """Inference over sessions of its own; None where the host must prepare images or read outputs, which is logged with
-    its reason.
+    """Return inference over sessions of its own; log why, and return None, where the host must prepare images.
 
     Args:
+        engine: on a GPU.
+        profile: of the engine.
+        config: how images become the input.
+        where: the model's file, for messages.
         decoder_for: gives the decoder for a network of (width, height).
         check_for: gives what its records are checked by; by default they are not.
         beside: frames are prepared, and batches decoded, beside the engine's work on others, on streams of their own;
@@ -109,8 +112,10 @@ def gpu_inference(
 def _on_host(
     engine: GpuEngine, profile: str | None, config: InputConfig, decoder_for: Callable[[Size], Decoder], where: str
 ) -> OnHost:
-    """What the host touches where images are prepared on the GPU, as far as the engine's own shapes show it: nothing
-    that is decoded there, too. It matters where host and GPU share memory."""
+    """Return which tensors the host touches where images are prepared on the GPU, by the engine's own shapes.
+
+    It matters where host and GPU share memory.
+    """
     from edgert.stages.gpu.readers import why_on_host
 
     shapes = [one.shape for one in engine.inputs]

@@ -147,7 +147,7 @@ class Assembly:
         self.graph.connect(self.ends[stage], listener, self.streams[stage], capacity, drop)
 
     def close(self) -> None:
-        """Gives inference slots and engines back, once no thread runs, and OpenCV its threads. Twice is once."""
+        """Give inference slots and engines back, once no thread runs, and OpenCV its threads. Twice is once."""
         if self.closed:
             return
         self.closed, self.hooks.stats, self.hooks.on_left = True, dict, lambda: None
@@ -167,9 +167,10 @@ def assemble(
     strict: bool = False,
     environment: Environment = HERE,
 ) -> Assembly:
-    """Builds every engine and stage of a pipeline and connects them; starts nothing and opens no camera.
+    """Build every engine and stage of a pipeline and connect them; start nothing and open no camera.
 
     Args:
+        file: the pipeline.
         callbacks: functions for the stages ``sink: callback``, by stage name.
         backend_name: runs every model on this backend, not that of the file.
         bar: moved while a model is calibrated, or compiled by TensorRT: what, done, total.
@@ -187,9 +188,11 @@ def assemble(
 
 
 def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool) -> tuple[int, Drop]:
-    """The bound of one edge: what the listener asks for, else what the source asks for, else what suits it.
+    """Return the bound of one edge: what the listener asks for, else what the source asks for, else what suits it.
 
     Args:
+        before: the section of the stage that results come from.
+        after: that of the listener.
         live: whether ``before`` is a source that does not wait.
     """
     suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, section.SourceStage) else STAGE_QUEUE
@@ -218,9 +221,10 @@ def is_endless(stages: Iterable[section.StageConfig], directory: Path) -> bool:
 
 
 def failure_policy_of(stage: section.StageConfig, watchdog_s: float, endless: bool) -> FailurePolicy:
-    """What holds for a stage.
+    """Return what holds when a stage fails or hangs: what the file says, or else what suits it.
 
     Args:
+        stage: its section.
         watchdog_s: of the pipeline.
         endless: see :func:`is_endless`: what nobody in the pipeline listens to must then not stop the others.
     """
@@ -232,7 +236,7 @@ def failure_policy_of(stage: section.StageConfig, watchdog_s: float, endless: bo
 
 
 def check_goes_on(name: str, stage: section.InferStage, branches: Sequence[Branch], on_gpu: bool) -> None:
-    """Raises ConfigError where a model is to be tried again after a failure, or left out, and cannot be."""
+    """Raise ConfigError where a model is to be tried again after a failure, or left out, and cannot be."""
     if stage.on_error in (None, "stop"):
         return
     why = "what failed on a GPU takes the whole process with it" if on_gpu else ""
@@ -376,8 +380,7 @@ class _Assembler:
         return own
 
     def _context(self, name: str, function: Callback | None) -> Context:
-        """What a stage may use of the pipeline: the state of the run once there is one, and how often detections reach
-        it, as far as the file determines that."""
+        """Return what a stage may use of the pipeline, such as the state of the run once there is one."""
         sections = {other: self.config.stages[other] for other in upstream(self.config.stages, name)}
         before = sections.values()
         rates = [stage.fps for stage in before if isinstance(stage, section.SourceStage) and stage.fps]

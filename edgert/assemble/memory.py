@@ -88,7 +88,7 @@ def _source(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]
 
 
 def queue_before(stage: StageConfig, file: PipelineFile) -> int:
-    """The longest of the queues before a stage."""
+    """Return the longest of the queues before a stage."""
     before = [file.config.stages[name] for name in inputs_of(stage)]
     return max((queue_of(other, stage, is_live(other, file))[0] for other in before), default=0)
 
@@ -114,8 +114,10 @@ def is_live(stage: object, file: PipelineFile) -> bool:
 
 
 def alternating_models(config: PipelineConfig) -> list[tuple[str, ...]]:
-    """Models that never run together: each chain of ``degrade_to`` in the same threads that no other stage uses, of
-    engines that keep the memory of their runs."""
+    """Return models that never run together, of engines that keep the memory of their runs.
+
+    They are each chain of ``degrade_to`` in threads that no other stage uses.
+    """
     used = dict.fromkeys(stage.infer for stage in config.stages.values() if isinstance(stage, InferStage))
     chains = [variants_of(config.models, name) for name in used]
     runs = Counter(name for chain in chains for name in chain)
@@ -134,7 +136,7 @@ def is_ort(config: PipelineConfig, name: str) -> bool:
 
 
 def _changed(file: PipelineFile, section: str, items: Mapping[str, object]) -> PipelineFile | None:
-    """The pipeline with another section; None where that is the same."""
+    """Return the pipeline with another section; None where that is the same."""
     if items == getattr(file.config, section):
         return None
     return replace(file, config=file.config.model_copy(update={section: items}))
@@ -218,11 +220,12 @@ class Sizes:
 
 
 def planned(file: PipelineFile, *, has_engines: bool = False) -> Footprint:
-    """What a pipeline will take here, at its peak, made smaller as far as its memory budget or this machine asks for.
+    """Return what a pipeline will take here at its peak, made smaller as its memory budget or this machine asks for.
 
     Reads the models; makes nothing. Takes a second, for a child process that measures what libraries take.
 
     Args:
+        file: the pipeline.
         has_engines: whether those of a bundle run the models, not those of the file.
 
     Raises:
@@ -232,10 +235,12 @@ def planned(file: PipelineFile, *, has_engines: bool = False) -> Footprint:
 
 
 def fitted(file: PipelineFile, *, has_engines: bool = False) -> tuple[PipelineFile, Footprint]:
-    """The pipeline with shorter queues, fewer replicas and smaller batches, as far as its memory budget, or the memory
-    of this machine, asks for them. Logs a warning where it fits, but less is free at the moment.
+    """Return the pipeline with shorter queues, fewer replicas and smaller batches, as far as memory asks for that.
+
+    The bounds are its memory budget and this machine. Logs a warning where it fits, but less is free at the moment.
 
     Args:
+        file: the pipeline.
         has_engines: as of :func:`planned`.
 
     Raises:
@@ -268,8 +273,7 @@ def fits_easily(file: PipelineFile) -> bool:
 
 
 def _at_most(file: PipelineFile) -> int:
-    """An upper bound from the sizes of files alone: with all that lies beside a model
-    under its name, where large ones keep their weights."""
+    """Return an upper bound from the sizes of files alone, with those beside a model that have its name."""
     most = _UNREAD_BYTES + sum(part.size_bytes for part in frame_parts(file))
     for name, replicas in _replicas(file).items():
         onnx = file.config.models[name].onnx

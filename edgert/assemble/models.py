@@ -84,9 +84,11 @@ class Models:
         self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
 
     def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
-        """What runs a stage: one branch, or several that frames are dispatched to.
+        """Return what runs a stage: one branch, or several that frames are dispatched to.
 
         Args:
+            name: of the stage.
+            stage: its section.
             live: whether any source is.
 
         Raises:
@@ -98,8 +100,7 @@ class Models:
         return self._branches(name, stage, self._section(stage.infer), live)
 
     def _placed_apart(self, name: str, stage: InferStage, names: Sequence[str], live: bool) -> list[Branch]:
-        """The model and its fallback models, each in threads of its own, as placed ones have; frames are dispatched to
-        that of the level in use."""
+        """Return branches of the model and its fallback models, each in threads of its own, as placed ones have."""
         _check_same_labels(self.file, names)
         self._compile_alike(names, threads_of(self.config, stage.infer))
         made = []
@@ -136,7 +137,7 @@ class Models:
         return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config
 
     def _whole(self, name: str, stage: InferStage, model: ModelConfig, placed: Cores, live: bool) -> list[Branch]:
-        """The model on its accelerators, or as often as it suits the machine's threads."""
+        """Return the model on its accelerators, or as often as it suits the machine's threads."""
         if model.degrade_to is not None:
             return self._with_fallbacks(name, stage, live)
         count = len(placed) or replicas_of(self.config, stage.infer, live)
@@ -175,7 +176,7 @@ class Models:
         return Branch((made,), reads="anywhere")
 
     def _with_fallbacks(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
-        """The model and its fallback models, all loaded, in the same threads."""
+        """Return the model and its fallback models, all loaded, in the same threads."""
         names = variants_of(self.config.models, stage.infer)
         _check_same_labels(self.file, names)
         count = replicas_of(self.config, stage.infer, live)
@@ -193,8 +194,7 @@ class Models:
         return [Branch((self._infer(name, stage, inference),)) for inference in choosing]
 
     def _compile_alike(self, names: Sequence[str], threads: int) -> None:
-        """Compiles models that take turns for one kind of engine, where the file names none and this machine's are
-        chosen; else each is compiled by what the file has for it."""
+        """Compile models that take turns for one kind of engine, where the file names none."""
         if (
             isinstance(self._by, ChainEngines)
             and self.file.passed_over is not None
@@ -204,7 +204,7 @@ class Models:
             self.engines.update(self._by.compile_alike(given))
 
     def _choosing(self, inferences: Sequence[infer.Inference]) -> infer.Inference:
-        """The only one, or the one of the variant that is chosen."""
+        """Return the only one, or the one of the variant that is chosen."""
         return inferences[0] if len(inferences) == 1 else infer.VariantInference(inferences, self.choice)
 
     def _infer(self, name: str, stage: InferStage, inference: infer.Inference) -> Stage:
@@ -239,7 +239,7 @@ class Models:
     def _gpu_inference(
         self, name: str, stage: InferStage, engine: Engine, model: ModelConfig, live: bool
     ) -> GpuInference | None:
-        """An inference slot on the GPU, where the engine is there and the images can be prepared there."""
+        """Return an inference slot on the GPU, where the engine is there and the images can be prepared there."""
         if not is_on_gpu(engine):
             return None
         decoder_for = partial(self._decoder, stage.infer, model, engine)
@@ -268,7 +268,7 @@ class Models:
         return sum(isinstance(stage, SourceStage) for stage in self.config.stages.values()) == 1
 
     def _split(self, name: str, stage: InferStage, model: ModelConfig, cut: SplitModel) -> Branch:
-        """The segments of a cut model, each on its core."""
+        """Return the segments of a cut model, each on its core."""
         engine = self.engines.get(stage.infer)
         if not isinstance(engine, SegmentedEngine):
             engine = self.engines[stage.infer] = compiled(cut)
@@ -298,7 +298,7 @@ class Models:
         return CheckedRecords(decoder, self._check(name, decoder))
 
     def _check(self, name: str, decoder: Decoder) -> RecordCheck:
-        """The one of all that read this model's outputs, so that a run warns once."""
+        """Return the check of all that read this model's outputs, so that a run warns once."""
         return self.checks.setdefault(name, RecordCheck(name, decoder))
 
     def _decoder(
@@ -345,7 +345,7 @@ class Models:
         return isinstance(self.config.models[stage.infer].task, TextTask)
 
     def check_classes(self, name: str, crop: CropConfig) -> None:
-        """Holds the classes a stage crops to those that reach it, unless the user's own code may make others."""
+        """Check that the classes a stage crops can reach it, unless the user's own code may make others."""
         before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
         tasks = [self.config.models[stage.infer].task for stage in before if isinstance(stage, InferStage)]
         if any(
@@ -359,7 +359,7 @@ class Models:
 
 
 def _model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, form: Form = "ort") -> Model:
-    """The model in the precision asked for; as the file has it where nothing will be computed."""
+    """Return the model in the precision asked for; as the file has it where nothing will be computed."""
     if config.input.shape.extents or config.input.size:
         check_open(load(config.onnx), config)
     is_batched = any(stage.batch for stage in users_of(file.config.stages, file.config.models, name))
@@ -379,7 +379,7 @@ def _model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, 
 
 
 def _check_same_labels(file: PipelineFile, variants: Sequence[str]) -> None:
-    """Raises ConfigError where models that can replace each other number their classes differently."""
+    """Raise ConfigError where models that can replace each other number their classes differently."""
     models = file.config.models
     read = {name: labels_of(models[name], file.where("models", name, "task")) for name in variants}
     for name in variants[1:]:
@@ -393,7 +393,7 @@ def _check_same_labels(file: PipelineFile, variants: Sequence[str]) -> None:
 
 
 def _check_same_device(file: PipelineFile, on_gpu: Mapping[str, bool]) -> None:
-    """Raises ConfigError where of models that can replace each other some are on the GPU and others are not."""
+    """Raise ConfigError where of models that can replace each other some are on the GPU and others are not."""
     if len(set(on_gpu.values())) > 1:
         away = [name for name, is_there in on_gpu.items() if not is_there]
         raise ConfigError(
@@ -411,9 +411,11 @@ def batch_of(config: PipelineConfig, name: str) -> int:
 
 
 def spinning_of(file: PipelineFile, model: ModelConfig) -> bool | Literal["runs"]:
-    """Whether a model's threads wait for more work without sleeping: as its section says, else while a run lasts, and
-    from one to the next where all frames come as they are taken. Between a camera's they would take more of the
-    processor than the model does. With a budget for it, never."""
+    """Return whether a model's threads wait for more work without sleeping: as its section says, or what suits it.
+
+    They do while a run lasts, and from one to the next where all frames come as they are taken. Between a camera's
+    frames they would take more of the processor than the model does. With a budget for it, they never do.
+    """
     if model.tuning.spinning != "auto":
         return model.tuning.spinning
     if file.config.budgets.cpu is not None:
@@ -429,8 +431,11 @@ def threads_of(config: PipelineConfig, name: str) -> int:
 
 
 def replicas_of(config: PipelineConfig, name: str, live: bool) -> int:
-    """How many frames a model works on at a time: those of its section, else for files as many as it has threads, and
-    for cameras and crops one, as waiting for a second frame would only add latency. Never more than it has threads."""
+    """Return how many frames a model works on at a time: those of its section, or what suits it.
+
+    For files they are as many as it has threads. For cameras and crops it is one, as waiting for a second frame would
+    only add latency. They are never more than it has threads.
+    """
     users = [stage for stage in config.stages.values() if isinstance(stage, InferStage) and stage.infer == name]
     asked = config.models[name].replicas
     if any(stage.batch for stage in users):

@@ -23,7 +23,7 @@ class GpuSource(Protocol):
     """A source that can give its frames on a GPU."""
 
     def on_gpu(self, device: CudaDevice) -> str:
-        """Gives them there from its start on; returns why it cannot, or an empty string. Raises EdgertError."""
+        """Give frames there from the start on; return why that cannot be, or an empty string. Raises EdgertError."""
         ...
 
 
@@ -32,7 +32,7 @@ class SharingSource(Protocol):
     """A source that can give its frames on the host in memory that a GPU reads, too."""
 
     def share(self, device: CudaDevice) -> None:
-        """Does so from its start on."""
+        """Do so from the start on."""
         ...
 
 
@@ -42,11 +42,12 @@ def put_on_gpu(
     devices: Mapping[str, CudaDevice],
     listened: Collection[str] = (),
 ) -> dict[str, str]:
-    """Has each source give its frames on the GPU where a model reads them there, and logs where they are and why.
+    """Have each source give its frames on the GPU where a model reads them there, and log where they are and why.
 
     Who looks at pixels on the host does not keep them from the GPU: it gets a copy.
 
     Args:
+        stages: the sections of all stages.
         sources: by the name of their stage, not started yet.
         devices: of the infer stages that read frames on a GPU.
         listened: stages whose results the user's own functions get.
@@ -96,8 +97,7 @@ def put_on_gpu(
 def _is_read_once(
     stages: Mapping[str, section.StageConfig], reads: Mapping[str, Reads], there: Collection[str]
 ) -> bool:
-    """Whether the only source of all has its frames read as a whole, by one model on a GPU, and by nobody else
-    there."""
+    """Return whether one model on a GPU, and no one else there, reads whole frames of the only source."""
     looking = [stages[name] for name in there if reads[name] in ("anywhere", "drawn")]
     is_whole = len(looking) == 1 and isinstance(looking[0], section.InferStage) and looking[0].parts is None
     return is_whole and sum(isinstance(stage, section.SourceStage) for stage in stages.values()) == 1

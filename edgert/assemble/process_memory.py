@@ -95,8 +95,7 @@ _ENGINES: list[OrtCudaEngine] = []
 
 
 def _use(name: str) -> None:
-    """Uses a library for the first time; on a GPU nothing where that fails: no model will run there, and opening one
-    raises the reason."""
+    """Use a library for the first time; do nothing where a GPU's fails, as opening a model raises the reason."""
     from edgert.backend import EngineOptions, backend
     from edgert.graph.model import smallest
 
@@ -138,9 +137,10 @@ def _answer(names: Collection[str]) -> dict[str, tuple[int, int]]:
 
 
 def host_bytes(devices: Sequence[CudaDevice], rss: int, available: int) -> int:
-    """Host memory of what was opened on GPUs, none where there is none.
+    """Return host memory of what was opened on GPUs, none where there is none.
 
     Args:
+        devices: the GPUs.
         rss: by which the process grew meanwhile; of a GPU with memory of its own that is all.
         available: by which that of the machine fell; on a Jetson host and GPU share it, and what the GPU maps is no
             part of the process.
@@ -174,7 +174,7 @@ this, one of ResNet-50 148 MiB, and 115 MiB more were hidden by its weights, whi
 
 
 def process_parts(file: PipelineFile) -> Iterator[Part]:
-    """This process as it stands, and what libraries add. Takes a second for a child process that measures them.
+    """Return the memory of this process, and what libraries add. Takes a second for a child process that measures them.
 
     What cannot be measured is left out with a warning: a run does not depend on an estimate, and opening a library
     that is missing raises the reason.

@@ -52,7 +52,7 @@ class PowerSteps:
         self._now = self.steps[0]
 
     def take(self, step: PowerStep) -> None:
-        """Sets the board to that step; does nothing if it already is. Blocks for a second where nvpmodel is asked.
+        """Set the board to that step; do nothing if it already is. Blocks for a second where nvpmodel is asked.
 
         Raises:
             BudgetError: the mode takes a reboot, or is gone.
@@ -123,9 +123,10 @@ def run_settings(streams: tuple[str, ...], smaller: Sequence[tuple[str, ...]] = 
 def predicted_setting(
     setting: RunSetting, rates_hz: Mapping[str, float], step: PowerStep, work: float = 1.0
 ) -> Setting:
-    """The governor's setting for a run setting: its predicted power, throughput and latency.
+    """Return the governor's setting for a run setting: its predicted power, throughput and latency.
 
     Args:
+        setting: the run setting.
         rates_hz: stream → frames a second, if all go on.
         step: the board as it is then, under all frames.
         work: of a frame, of that for which the step was predicted.
@@ -138,7 +139,7 @@ def predicted_setting(
 
 
 def clocked(found: Sequence[RunSetting], steps: Sequence[PowerStep]) -> tuple[RunSetting, ...]:
-    """The settings at every clock of the board; unchanged where the board has only one."""
+    """Return the settings at every clock of the board; unchanged where the board has only one."""
     return tuple(replace(setting, step=step) for step in steps for setting in found) or tuple(found)
 
 

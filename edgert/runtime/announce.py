@@ -68,8 +68,7 @@ class Beacon:
         self._thread: threading.Thread | None = None
 
     def open(self) -> None:
-        """Begins to answer. Where the system has no such sockets, that is logged, and the pipeline runs all the
-        same."""
+        """Begin to answer. Where the system has no such sockets, log that; the pipeline runs without."""
         if sys.platform != "linux":
             _LOG.info("edgert top will not see this pipeline: only Linux has sockets without a file")
             return
@@ -93,7 +92,7 @@ class Beacon:
         self._thread = thread
 
     def close(self) -> None:
-        """Stops answering and ends the thread. May be called when it never opened, and more than once."""
+        """Stop answering and end the thread. May be called when it never opened, and more than once."""
         server, self._server = self._server, None
         if server is None or self._thread is None:
             return
@@ -137,7 +136,7 @@ def running_pipelines(root: Path = Path("/")) -> tuple[RunningPipeline, ...]:
 
 
 def _query(name: str) -> RunningPipeline | None:
-    """The pipeline behind a socket; None for another user's, and for one that is gone."""
+    """Return the pipeline behind a socket; None for another user's, and for one that is gone."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(_TIMEOUT_S)
         try:

@@ -94,6 +94,8 @@ def branch_tasks(
     called ``name:0``, ``name:1`` …
 
     Args:
+        name: of the stage.
+        branches: its branches, at least one.
         streams: the sources whose frames pass here.
         capacity: results that may wait between two of the tasks.
         every: frames between two that the branches work on.

@@ -107,13 +107,13 @@ class CallLoop:
         return len(self._under_way)
 
     def close(self) -> EdgertError | None:
-        """Closes source and stages, each once; returns the first error. Frames under way are let go."""
+        """Close source and stages, each once, and release frames under way; return the first error."""
         self._let_go()
         self._places[0].task.stage.close()
         return self._close_stages()
 
     def leave(self) -> None:
-        """Closes all stages but the one that a call is in, from another thread; that one is closed when it returns."""
+        """Close all stages but the one that a call is in, from another thread; that one is closed when it returns."""
         self.is_left = True
         self._close_stages()
 
@@ -192,13 +192,15 @@ class CallLoop:
         return found
 
     def _first_at_work(self) -> int:
-        """Return the number of the first frame that a stage has not given out yet. What only waits to be joined will
-        not be, as stages pass frames on in order."""
+        """Return the number of the first frame that a stage has not given out yet.
+
+        Stages pass frames on in order, so parts of earlier frames that still wait to be joined never will be.
+        """
         held = (place.passed + 1 for place in self._places if place.holds and place.passed < place.taken)
         return min(held, default=_ALL)
 
     def _let_go(self) -> None:
-        """Ends all holds on frames under way."""
+        """End all holds on frames under way."""
         while self._under_way:
             self._under_way.popleft().lease.release()
         while self._queue:
@@ -209,7 +211,7 @@ class CallLoop:
             place.sent.clear()
 
     def _result(self, frame: Frame) -> Result:
-        """What all stages together made of a frame, in the order in which they ran."""
+        """Return what all stages made of a frame, in the order in which they ran."""
         index, parts = frame.index, list[Result]()
         for place in self._places:
             found = place.sent.pop(index, None)

@@ -105,7 +105,7 @@ class Frame:
         return int(device), number
 
     def crop(self, x1: int, y1: int, x2: int, y2: int) -> Frame:
-        """The part between (x1, y1) and (x2, y2), in this frame's pixels, as a view: no byte is copied.
+        """Return the part between (x1, y1) and (x2, y2), in this frame's pixels, as a view: no byte is copied.
 
         Edges are clipped to the frame and moved out to even pixels where chroma is subsampled. The crop lives
         under this frame's lease. Raises StageError when nothing is left.
@@ -140,14 +140,14 @@ class Frame:
         return not isinstance(first, np.ndarray) and hasattr(first, "__cuda_array_interface__")  # what is fast first
 
     def to_host(self) -> Frame:
-        """The frame with its planes on the host: itself, or a copy of a frame that is on a GPU, which is counted."""
+        """Return the frame with its planes on the host: itself, or a counted copy of a frame that is on a GPU."""
         if not self.is_on_gpu:
             return self
         planes = tuple(plane.to_host() for plane in cast("tuple[DeviceView, ...]", self.planes))
         return with_planes(self, planes, lend(planes, self.lease.counter))
 
     def to_bgr(self) -> U8:
-        """A new (height, width, 3) uint8 BGR image. A copy, and counted as one; two for a frame on a GPU."""
+        """Return a new (height, width, 3) uint8 BGR image. A copy, and counted as one; two for a frame on a GPU."""
         image = bgr_from(self.to_host())
         self.lease.counter.copied(image.nbytes)
         return image
@@ -209,14 +209,14 @@ _STRIP_ROWS = 32  # rows of chroma converted at a time; the temporaries of 1920 
 
 
 def bgr_from(frame: Frame) -> U8:
-    """A new (height, width, 3) uint8 BGR image of ``frame``. The caller owns it and counts the copy."""
+    """Return a new (height, width, 3) uint8 BGR image of ``frame``. The caller owns it and counts the copy."""
     out = np.empty((frame.height, frame.width, 3), np.uint8)
     bgr_into(frame, out)
     return out
 
 
 def bgr_into(frame: Frame, out: U8) -> None:
-    """Writes ``frame`` as BGR into ``out``; the caller counts the copy.
+    """Write ``frame`` as BGR into ``out``; the caller counts the copy.
 
     Args:
         frame: the frame, of any format.
@@ -269,7 +269,7 @@ def yuv_planes(frame: Frame) -> tuple[U8, U8, U8]:
 
 @lru_cache(maxsize=8)
 def bgr_matrix(color: Color) -> npt.NDArray[np.float64]:
-    """The (3, 4) matrix from (Y, U, V, 1) in 0–255 to B, G, R in 0–255."""
+    """Return the (3, 4) matrix from (Y, U, V, 1) in 0–255 to B, G, R in 0–255."""
     red, blue = _LUMA_WEIGHTS[color.matrix]
     green = 1 - red - blue
     to_bgr = np.array(

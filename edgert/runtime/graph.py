@@ -313,8 +313,11 @@ def connect(producer: Task, consumer: Task, streams: frozenset[str], capacity: i
     """Let ``consumer`` listen to ``producer``, before the consumer starts; return the channel between them.
 
     Args:
+        producer: the task whose results are passed on.
+        consumer: the task that gets them.
         streams: the sources whose frames pass here.
-        capacity, drop: bound of the new edge; see :class:`~edgert.runtime.channel.Channel`.
+        capacity: results that may wait.
+        drop: what is lost when as many wait; see :class:`~edgert.runtime.channel.Channel`.
     """
     channel = _attach(producer, consumer, streams, capacity, drop)
     _open_outlet(producer, channel)

@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def unready(stats: Stats) -> list[str]:
-    """What is missing, each with its reason; nothing where the pipeline is ready."""
+    """Return what is missing, each with its reason; nothing where the pipeline is ready."""
     found = []
     required = stats.get("required", ())
     for name, stage in stats.get("stages", {}).items():
@@ -53,7 +53,7 @@ def _away(stage: Stats) -> str:
 
 
 def status(stats: Stats) -> str:
-    """The pipeline in one line."""
+    """Return the pipeline's state in one line."""
     recent = stats.get("recent") or {}
     latency, dropped = recent.get("latency_ms") or {}, sum((recent.get("dropped") or {}).values())
     line = f"{recent.get('fps') or 0.0:.1f} fps, p99 {latency.get('p99') or 0.0:.0f} ms, {dropped} dropped, last minute"
@@ -84,7 +84,7 @@ class Progress:
 
 
 def notify(*lines: str) -> bool:
-    """Reports to systemd, if it started this process and wants to know; whether it does."""
+    """Report to systemd, if it started this process and asks for that; return whether it does."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
         return False
@@ -97,8 +97,10 @@ def notify(*lines: str) -> bool:
 
 
 class Heartbeat(threading.Thread):
-    """Reports to systemd how a run is, from :meth:`start` to :meth:`stop`: READY=1 once it is ready, until then that
-    the start takes longer; STATUS every few seconds; WATCHDOG=1 while nothing is stuck; STOPPING=1.
+    """Reports to systemd how a run is, from :meth:`start` to :meth:`stop`.
+
+    It sends READY=1 once the run is ready, and before that a longer time to start; STATUS every few seconds;
+    WATCHDOG=1 while nothing is stuck; and STOPPING=1.
 
     Args:
         state: the run's, as plain data; called every few seconds.
@@ -111,12 +113,12 @@ class Heartbeat(threading.Thread):
         self._beat_s = min(_BEAT_S, int(os.environ.get("WATCHDOG_USEC") or 60_000_000) / 3e6)
 
     def run(self) -> None:
-        """The thread's body."""
+        """Run the thread's body."""
         while not self._over.wait(self._beat_s if self._is_ready else min(_SOON_S, self._beat_s)):
             notify(*self.lines(self._state()))
 
     def lines(self, stats: Stats) -> Iterator[str]:
-        """What is reported of a state."""
+        """Yield what is reported of a state."""
         yield f"STATUS={status(stats)}"
         hangs = "; ".join([*stuck(stats), *filter(None, [self._progress.hangs(stats, time.monotonic())])])
         if hangs:
@@ -131,7 +133,7 @@ class Heartbeat(threading.Thread):
         yield "WATCHDOG=1" if self._is_ready else f"EXTEND_TIMEOUT_USEC={_EXTEND_S * 1_000_000}"
 
     def stop(self) -> None:
-        """Ends it."""
+        """End the thread, and report that the run stops."""
         self._over.set()
         if self.ident is not None:
             self.join()

@@ -27,9 +27,10 @@ Array = npt.NDArray[Any]
 
 
 def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
-    """One result as plain data.
+    """Return one result as plain data.
 
     Args:
+        result: the result.
         clock: of its times.
 
     Raises:
@@ -70,7 +71,7 @@ def encoded(data: object) -> bytes:
 
 
 def plain(record: object) -> Any:
-    """A record, or a user's own object, as dicts, lists, strings, finite numbers, booleans and None.
+    """Return a record, or a user's own object, as dicts, lists, strings, finite numbers, booleans and None.
 
     Raises:
         StageError: it has no plain form; names the type.
@@ -170,7 +171,7 @@ def _segmentation(record: Segmentation, depth: int) -> dict[str, Any]:
 
 
 def _runs(record: Segmentation) -> dict[str, Any]:
-    """A mask by the runs of its pixels."""
+    """Return a mask by the runs of its pixels."""
     flat = record.mask.ravel()
     starts = np.flatnonzero(np.concatenate([[True], flat[1:] != flat[:-1]])) if flat.size else np.zeros(0, np.int64)
     return {
@@ -222,7 +223,7 @@ def _anomaly(record: records.AnomalyMap, depth: int) -> dict[str, Any]:
 
 
 def _placed(region: tuple[float, float, float, float], map_: Array) -> dict[str, Any]:
-    """What a map covers, and its width and height."""
+    """Return what a map covers, and its width and height."""
     return {"region": _rounded(np.asarray(region), _BOX_DECIMALS), "size": [map_.shape[1], map_.shape[0]]}
 
 
@@ -265,7 +266,7 @@ def _rounded(array: Array, decimals: int | None = None) -> Any:
 
 
 def _nested(values: npt.NDArray[np.float64]) -> Any:
-    """Lists of finite floats, and None."""
+    """Return lists of finite floats, and None."""
     finite = np.isfinite(values)
     if np.logical_and.reduce(finite, axis=None):  # as finite.all(), without its way through Python
         return values.tolist()

@@ -51,7 +51,7 @@ class LatencyHistogram:
         self._buckets = array("q", bytes(8 * _BUCKETS_PER_OCTAVE * _OCTAVES))
 
     def add(self, duration_ns: int, times: int = 1) -> None:
-        """Counts one duration, so many times."""
+        """Count one duration, so many times."""
         if duration_ns > 1:
             bucket = int(log2(duration_ns) * _BUCKETS_PER_OCTAVE)
             self._buckets[bucket if bucket < _LAST_BUCKET else _LAST_BUCKET] += times
@@ -63,7 +63,7 @@ class LatencyHistogram:
         return Percentiles.of(np.sum([self.counts(), *(other.counts() for other in others)], axis=0))
 
     def counts(self) -> npt.NDArray[np.int64]:
-        """The buckets as they are now, a copy."""
+        """Return a copy of the buckets as they are now."""
         return np.array(self._buckets, np.int64)
 
 
@@ -162,7 +162,7 @@ class Meter:
         self.status = Status()
 
     def done(self, stream: str, latency_ns: int, results: int = 1) -> None:
-        """Counts results that the stage passed on, or took where it is the last, so long after their capture."""
+        """Count results that the stage passed on, or took where it is the last, so long after their capture."""
         try:
             counts = self.streams[stream]
         except KeyError:

@@ -1,8 +1,7 @@
-"""The last minute of a pipeline: how many frames, how late, and what was lost and why; per stage, per camera, and of
-all of it.
+"""The last minute of a pipeline, per stage, per camera and in all: frames, latencies, and what was lost and why.
 
-Every stage counts for ever what it did with each stream, which costs a frame next to nothing
-(:meth:`edgert.runtime.metrics.StageMeter.done`). A thread notes these counts every five seconds; the last minute is
+Every stage counts what it did with each stream since the start, which costs a frame next to nothing
+(:meth:`edgert.runtime.metrics.Meter.done`). A thread notes these counts every five seconds; the last minute is
 what came since the note of a minute ago.
 """
 
@@ -123,13 +122,13 @@ class History:
             _LOG.warning("nobody notes what the stages do: %s", error)
 
     def stop(self) -> None:
-        """Ends the thread. May be called when it never started, and more than once."""
+        """End the thread. May be called when it never started, and more than once."""
         self._over.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def note(self) -> None:
-        """Notes all counts, if five seconds have passed."""
+        """Note all counts, if five seconds have passed."""
         if not self._notes or self._clock.now_ns() - self._notes[-1].at_ns >= _EVERY_NS:
             self._notes.append(self._now())
 
@@ -156,7 +155,7 @@ class History:
             self.note()
 
     def _until_next_s(self) -> float:
-        """A second at least: its clock may stand still."""
+        """Return how long to wait for the next note; a second at least, as the clock may stop."""
         since_ns = self._clock.now_ns() - self._notes[-1].at_ns if self._notes else _EVERY_NS
         return max((_EVERY_NS - since_ns) / 1e9, _LOOK_S)
 
@@ -194,7 +193,7 @@ def totals(tasks: Iterable[Task]) -> dict[str, dict[str, Total]]:
 
 
 def _recent(tasks: Sequence[Task], since: _Note, now: _Note) -> Recent:
-    """What came between two notes."""
+    """Return what came between two notes."""
     seconds = max(now.at_ns - since.at_ns, 1) / 1e9
     zeros = np.zeros(len(BOUNDS_NS) + 1, np.uint32)
     came = {key: counts - since.counts.get(key, zeros) for key, counts in now.counts.items()}

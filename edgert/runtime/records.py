@@ -88,7 +88,7 @@ class Detections:
         return type(self)(boxes, scores, classes, self.labels, ids, corners, masks, points, self.names, self.predicted)
 
     def to_supervision(self, size: tuple[int, int] | None = None) -> Any:
-        """The same as ``supervision.Detections``; see :mod:`edgert.runtime.supervision_form`."""
+        """Return the same as ``supervision.Detections``; see :mod:`edgert.runtime.supervision_form`."""
         from edgert.runtime import supervision_form
 
         return supervision_form.of(self, size)
@@ -307,12 +307,12 @@ class Result:
         return _NO_DETECTIONS if found is None else found
 
     def latest(self, kind: type[_R]) -> _R | None:
-        """The newest output of one kind of record, or None."""
+        """Return the newest output of one kind of record, or None."""
         records = reversed(list(self.outputs.values()))
         return next((record for record in records if isinstance(record, kind)), None)
 
     def with_output(self, stage: str, record: Record) -> Result:
-        """This result with one more record; an image that a model made becomes the result's."""
+        """Return this result with one more record; an image that a model made becomes the result's."""
         image = record.pixels if type(record) is OutputImage else self.image
         outputs = {**self.outputs, stage: record}
         return Result(self.frame, outputs, image, self.stage, self._ticket)  # `replace` is slower

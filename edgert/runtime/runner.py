@@ -1,5 +1,4 @@
-"""Starts a pipeline's threads, watches them, and brings them down: on the end of the sources, on request, or on the
-first error, which then stops the rest."""
+"""The threads of a pipeline: their start, and their end with the sources, on request, or with the first error."""
 
 import logging
 import threading
@@ -127,13 +126,12 @@ class Runner:
         return lambda: True
 
     def raise_error(self) -> None:
-        """Raises the first error of any stage, if there was one; see :meth:`let_go`."""
+        """Raise the first error of any stage, if there was one; see :meth:`let_go`."""
         if self._error is not None:
             raise self._error.again() if self._is_let_go else self._error
 
     def start(self) -> None:
-        """Starts all threads, consumers first. Where the system refuses one, those that began are ended with an
-        error."""
+        """Start all threads, consumers first; where the system refuses one, end those that began with an error."""
         self.started_ns = self.clock.now_ns()
         self._attendant = threading.Thread(target=self._attend, name="edgert:attendant", daemon=True)
         try:
@@ -149,8 +147,10 @@ class Runner:
             self._began.set()
 
     def stop(self) -> None:
-        """Asks the sources to end; returns at once. Callable from any thread, more than once, also by the handler of a
-        signal that interrupts it: so it waits for no lock."""
+        """Ask the sources to end; return at once.
+
+        Any thread may call it, more than once. So may the handler of a signal that interrupts it: it waits for no lock.
+        """
         if not self._first_stop.acquire(blocking=False):
             return
         self.stop_event.set()
@@ -163,7 +163,7 @@ class Runner:
             task.wiring.inlet.finish()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until every thread has ended, or was left behind after a stop; False if the time ran out before.
+        """Wait until every thread has ended, or was left behind after a stop; return False if the time ran out before.
 
         Raises:
             EdgertError: the first error of any stage, once all threads have ended.
@@ -181,16 +181,18 @@ class Runner:
         return True
 
     def shut_down(self) -> None:
-        """Stops and waits. Raises the first error, or StageError naming a stage that does not end."""
+        """Stop and wait. Raises the first error, or StageError naming a stage that does not end."""
         self.stop()
         for inlet in self._listeners:
             inlet.abandon()
         self.wait()
 
     def let_go(self) -> None:
-        """Lets go of threads that have ended, and these of the runner: so nothing waits for Python's garbage collector,
-        which frees memory of a GPU whenever it likes, also while somebody records a CUDA graph. An error that is raised
-        from now on has no traceback of what was at work."""
+        """Forget threads that have ended, so that all of the pipeline is freed without Python's garbage collector.
+
+        That would free memory of a GPU at any time, also while another thread records a CUDA graph. An error that is
+        raised from now on has no traceback of what was at work.
+        """
         self._run([loop for loop in self._loops if loop.is_alive()])
         self.graph.run_by(None)
         if self._attendant is not None and self._over.is_set():
@@ -201,26 +203,26 @@ class Runner:
             self._error, self._is_let_go = self._error.again(), True
 
     def stop_unless_read(self) -> None:
-        """Stops, unless somebody outside the pipeline reads its results."""
+        """Stop, unless somebody outside the pipeline reads its results."""
         if not self._listeners:
             self.stop()
 
     def fail(self, error: EdgertError) -> None:
-        """Ends the pipeline with an error, if it is the first. Returns at once; callable from any thread."""
+        """End the pipeline with an error, if it is the first. Return at once; any thread may call it."""
         with self._error_lock:
             self._error = self._error or self._located(error)
         self.stop()
 
     def listen(self, inlet: Inlet) -> None:
-        """Notes a reader outside the pipeline, so that one who stopped reading does not hold up its end."""
+        """Note a reader outside the pipeline, so that one who stopped reading does not hold up its end."""
         self._listeners = [*self._listeners, inlet]
 
     def forget(self, inlet: Inlet) -> None:
-        """The reader is gone."""
+        """Note that a reader is gone."""
         self._listeners = [other for other in self._listeners if other is not inlet]
 
     def _attend(self) -> None:
-        """The body of a thread that brings down what does not come down by itself."""
+        """Run the body of a thread that ends what does not end without it."""
         self._began.wait()  # before that, nothing runs
         while not self.stop_event.is_set():
             self._wake.wait(self._watchdog.every_s)
@@ -271,7 +273,7 @@ class Runner:
         return (one for one in self.graph.tasks if one.meter.status.since_ns and one.thread is loop.task)
 
     def _end_without(self, stuck: Sequence[Task]) -> None:
-        """Ends all that waits for those that are stuck, and has these themselves end where they can."""
+        """End all that waits for those that are stuck, and interrupt these where they can be."""
         names, now_ns = ", ".join(task.name for task in stuck), self.clock.now_ns()
         since = [task.meter.status.since_ns for task in stuck]
         since_s = max((now_ns - since_ns) / 1e9 for since_ns in since) if all(since) else 0.0
@@ -292,7 +294,7 @@ class Runner:
                 interrupt()
 
     def _end_behind(self, loop: ThreadLoop, stuck: Sequence[Task]) -> None:
-        """Ends the input of those who listen to a thread, but for the stuck ones, whose call another may be in."""
+        """End the input of those who listen to a thread, but for the stuck ones, whose call another may be in."""
         kept = {id(channel) for task in stuck for channel in task.wiring.inlet.channels}
         for task in (loop.task, *loop.inline):
             for outlet in task.wiring.outlets:

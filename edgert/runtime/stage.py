@@ -45,8 +45,10 @@ class Source(Protocol):
     live: bool
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Yields frames until the stream ends or ``stop`` is set; blocks in between, never longer than 0.5 s
-        after ``stop``. Each frame's lease belongs to whoever takes it. Raises DeviceError or StageError."""
+        """Yield frames until the stream ends or ``stop`` is set; block in between, at most 0.5 s after ``stop``.
+
+        Each frame's lease belongs to whoever takes it. Raises DeviceError or StageError.
+        """
         ...
 
     def stats(self) -> SourceStats:
@@ -54,7 +56,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Gives the device back. Called once, in the thread that ran :meth:`frames`."""
+        """Give the device back. Called once, in the thread that ran :meth:`frames`."""
         ...
 
 
@@ -66,7 +68,7 @@ class FrameTaker(Protocol):
         ...
 
     def give(self, frames: Sequence[Frame]) -> None:
-        """Takes frames over, each with a hold on its lease. Only after :meth:`has_room`."""
+        """Take frames over, each with a hold on its lease. Only after :meth:`has_room`."""
         ...
 
 
@@ -75,7 +77,7 @@ class ServedSource(Source, Protocol):
     """A source whose frames are brought by threads of others, in which they are given on."""
 
     def serve(self, taker: FrameTaker, stop: threading.Event) -> None:
-        """Gives to ``taker`` what others bring, until the stream ends or ``stop`` is set; from then on, nothing."""
+        """Give to ``taker`` what others bring, until the stream ends or ``stop`` is set; from then on, nothing."""
         ...
 
     def wake(self) -> None:
@@ -91,11 +93,11 @@ class Stage(Protocol):
     """
 
     def open(self) -> None:
-        """Takes what it needs, in the thread that will call :meth:`process`."""
+        """Take what the stage needs, in the thread that will call :meth:`process`."""
         ...
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        """The hot path. The frame's lease holds until the call returns; retain it to keep it longer."""
+        """Work on one result: the hot path. The frame's lease holds until this returns; retain it to keep it longer."""
         ...
 
     def close(self) -> None:
@@ -141,8 +143,7 @@ class AsyncStage(Stage, Protocol):
         ...
 
     def due_ns(self) -> int | None:
-        """Return when :meth:`collect` is to be called if nothing else has come, by the pipeline's clock; None while
-        nothing is held or under way."""
+        """Return when to call :meth:`collect` if nothing comes, by the pipeline's clock; None while nothing is held."""
         ...
 
     def collect(self, wait: bool) -> list[Result]:

@@ -123,7 +123,9 @@ class Station:
         """Pass frames of a source on, with their holds.
 
         Args:
-            made_ns, worked_ns: when they were made, and the work that it took.
+            frames: in their order.
+            made_ns: when they were made.
+            worked_ns: the work that it took.
         """
         meter = self._meter
         meter.results_in += len(frames)

@@ -110,7 +110,7 @@ def summarize(
     over_current: Mapping[str, int] | None = None,
     left_out: Mapping[str, int] | None = None,
 ) -> Summary:
-    """The state of a running or finished pipeline; callable at any time from any thread.
+    """Return the state of a running or finished pipeline; any thread may ask at any time.
 
     Without ``recent``, that is the whole run.
     """

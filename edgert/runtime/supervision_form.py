@@ -13,7 +13,7 @@ from edgert.errors import ConfigError
 
 
 def of(found: Any, size: tuple[int, int] | None = None) -> Any:
-    """The same objects as ``supervision.Detections``, in the same order; arrays are shared.
+    """Return the same objects as ``supervision.Detections``, in the same order; arrays are shared.
 
     Boxes, scores, classes and track numbers are where supervision has them, class names in ``data["class_name"]``,
     corners of oriented boxes in ``data["xyxyxyxy"]``, points in ``data["keypoints"]``: (N, K, 3) x, y, score.

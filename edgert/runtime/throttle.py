@@ -71,9 +71,10 @@ class CpuTokenBucket:
         return is_granted
 
     def waits(self, stop: threading.Event, own_s: float) -> bool:
-        """Waits until a file's next frame may go on; false when ``stop`` is set before.
+        """Wait until a file's next frame may go on; return False when ``stop`` is set before.
 
         Args:
+            stop: ends the wait.
             own_s: seconds since the frame before.
         """
         waited_s = 0.0
@@ -97,7 +98,7 @@ class CpuTokenBucket:
         return share
 
     def _settled_ns(self) -> int:
-        """Adds what was earned and takes off what was spent; returns the time."""
+        """Add what was earned and take off what was spent; return the time."""
         now_ns, process_ns = self._clock.now_ns(), self._process_ns()
         last_ns, last_process_ns = self._last or (now_ns, process_ns)
         earned_s, spent_s = self._cores * (now_ns - last_ns) / 1e9, (process_ns - last_process_ns) / 1e9
@@ -161,8 +162,7 @@ class QueuePressure:
         self._dropped = 0
 
     def look(self) -> tuple[float | None, int]:
-        """How full the fullest is, 0 to 1, or None without any; and how many results all of them dropped since the
-        last look."""
+        """Return how full the fullest is, 0 to 1, or None without any; and what all dropped since the last look."""
         stats = [channel.stats() for channel in self._channels]
         dropped = sum(one.dropped for one in stats)
         lost, self._dropped = dropped - self._dropped, dropped

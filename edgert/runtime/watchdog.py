@@ -69,7 +69,7 @@ class Watchdog:
         self.every_s = max(min(_LOOK_S, shortest_s / 4), 0.01)
 
     def look(self) -> None:
-        """Reports who is in one call for too long, and who is down, now and then; ends calls that can be ended."""
+        """Report who is in one call for too long, and who is down, now and then; end calls that can be ended."""
         now_ns = self._clock.now_ns()
         for task in self._tasks():
             since_ns, patience_s = self._since_ns(task), self._patience_s(task)
@@ -93,8 +93,11 @@ class Watchdog:
         return [task for task in self._tasks() if task.meter.status.stuck_s > AT_THE_END * task.policy.watchdog_s]
 
     def finishes(self, task: Task) -> bool:
-        """Whether a task is closing files, and has just begun, or its thread was seen to compute or to write lately; or
-        it says itself how long closing takes, ``closing_s``, and that is not over."""
+        """Return whether a task is closing files, and is at work.
+
+        It is while it has just begun, its thread was seen to compute or to write lately, or the time that it says
+        itself closing takes, ``closing_s``, is not over.
+        """
         seen_ns, now_ns, own_s = self._since_ns(task), self._clock.now_ns(), getattr(task.stage, "closing_s", 0.0)
         if not seen_ns or not task.meter.status.is_closing:
             return False
@@ -107,7 +110,7 @@ class Watchdog:
         return next(filter(None, places), "")
 
     def loops_of(self, task: Task) -> Iterator[AtWork]:
-        """The threads that may be in a call of it."""
+        """Yield the threads that may be in a call of it."""
         for loop in self.loops:
             if loop.is_alive() and loop.task is task.thread:
                 yield loop

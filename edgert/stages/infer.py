@@ -34,15 +34,15 @@ class Inference(Protocol):
         ...
 
     def warm_up(self) -> None:
-        """Makes the first frame no slower than the others."""
+        """Make the first frame no slower than the others."""
         ...
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
-        """Takes a frame into a row of the next run; it may be released then. The way back to source pixels."""
+        """Take a frame into a row of the next run; return the way back to source pixels. The frame may be released."""
         ...
 
     def run(self, *geometries: Geometry) -> Iterable[Record]:
-        """Runs the rows that were filled; a record for each."""
+        """Run the rows that were filled; return a record for each."""
         ...
 
 
@@ -80,14 +80,14 @@ class HostInference:
         self.idle = True  # runs are waited for
 
     def warm_up(self) -> None:
-        """Runs once, so that the first frame does not pay for binding and lazy set-up."""
+        """Run once, so that the first frame does not pay for binding and lazy set-up."""
         self._session.run(1)
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         return self._preprocessor.into(row, frame)
 
     def interrupt(self) -> None:
-        """Ends a run under way, from any thread, where its engine can."""
+        """End a run under way, from any thread, where its engine can."""
         getattr(self._session, "interrupt", bool)()
 
     def run(self, *geometries: Geometry) -> list[Record]:
@@ -108,7 +108,7 @@ class Infer(SimpleStage):
         self.name, self._inference, self._every = name, inference, every
 
     def interrupt(self) -> None:
-        """Ends a run under way, from any thread, where its engine can."""
+        """End a run under way, from any thread, where its engine can."""
         getattr(self._inference, "interrupt", bool)()
 
     def open(self) -> None:
@@ -192,13 +192,13 @@ class VariantInference:
             inference.warm_up()
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
-        """Takes a frame into a row of the next run, which is of the model chosen when row 0 came."""
+        """Take a frame into a row of the next run, which is of the model chosen when row 0 came."""
         if row == 0:
             self._inference = self._inferences[min(self._choice.level, len(self._inferences) - 1)]
         return self._inference.fill(frame, row)
 
     def interrupt(self) -> None:
-        """Ends a run under way, from any thread, where its engine can."""
+        """End a run under way, from any thread, where its engine can."""
         getattr(self._inference, "interrupt", bool)()
 
     def run(self, *geometries: Geometry) -> Iterable[Record]:
@@ -241,7 +241,7 @@ class InferBatch(SimpleStage):
         self._leaving = deque[tuple[Result, bool]]()  # of the batch that is run, and those that pass without
 
     def interrupt(self) -> None:
-        """Ends a run under way, from any thread, where its engine can."""
+        """End a run under way, from any thread, where its engine can."""
         getattr(self._inference, "interrupt", bool)()
 
     def open(self) -> None:
@@ -277,8 +277,7 @@ class InferBatch(SimpleStage):
         return self.collect(wait=True)
 
     def due_ns(self) -> int | None:
-        """See :class:`~edgert.runtime.AsyncStage`; where the batch goes as soon as the engine is free, that is looked
-        at again and again."""
+        """Return when to look whether the batch is to be run; again and again where a free engine runs it at once."""
         batch, now = self._batch, self._clock.now_ns()
         if batch.is_patient or not batch.held:
             due = batch.due(now, idle=False)
@@ -286,8 +285,7 @@ class InferBatch(SimpleStage):
         return round(min(batch.due(now, self._inference.idle) or now, now + _LOOK_NS))
 
     def collect(self, wait: bool) -> list[Result]:
-        """See :class:`~edgert.runtime.AsyncStage`: run the batch if it is due, the engine is free, or it is waited
-        for."""
+        """Run the batch if it is due, the engine is free, or it is waited for; return what leaves with it."""
         batch = self._batch
         idle = not batch.is_patient and self._inference.idle
         if batch.is_due(self._clock.now_ns(), idle, last=wait):
@@ -339,7 +337,7 @@ class InferSegment(SimpleStage):
         self.name, self._chain, self._number = name, chain, number
 
     def open(self) -> None:
-        """Runs every slot once, so that the first frames do not pay for lazy set-up."""
+        """Run every slot once, so that the first frames do not pay for lazy set-up."""
         for slot in range(self._chain.slots):
             self._chain.run(self._number, slot)
 
@@ -404,7 +402,7 @@ class Pinned:
         return self._stage.process(result)
 
     def interrupt(self) -> None:
-        """Ends a run under way, from any thread, where its engine can."""
+        """End a run under way, from any thread, where its engine can."""
         getattr(self._stage, "interrupt", bool)()
 
     def close(self) -> None:

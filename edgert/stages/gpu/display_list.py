@@ -38,7 +38,7 @@ class Region:
         self.host, self.address, self.used, self.sent = host, address, 0, 0
 
     def take(self, nbytes: int) -> tuple[U8, int] | None:
-        """The next bytes and their address; None where there are not as many."""
+        """Return the next bytes and their address; None where there are not as many."""
         start = -(-self.used // _ALIGN_BYTES) * _ALIGN_BYTES
         if start + nbytes > self.host.size:
             return None
@@ -69,8 +69,10 @@ class TooLongError(Exception):
 
 
 class Tiles:
-    """Bytes that were drawn before. Two regions take turns: while one is filled, what lies in both is used; when it is
-    full, the other is emptied, once nothing that was launched reads it any more.
+    """Bytes that were drawn before, in two regions that take turns.
+
+    While one is filled, what lies in both is used. When it is full, the other is emptied, once nothing that was
+    launched reads it any more.
 
     Args:
         wait: returns when nothing that was launched reads the regions.
@@ -96,7 +98,7 @@ class Tiles:
         self.region.used = self.region.sent = 0
 
     def find(self, key: Hashable) -> int | None:
-        """The address of a tile."""
+        """Return the address of a tile."""
         return self._found[self._now].get(key) or self._found[self._now ^ 1].get(key)
 
     def add(self, key: Hashable, nbytes: int) -> tuple[U8, int] | None:
@@ -120,7 +122,7 @@ class DisplayList:
         self._count = self._segments = self._points_bytes = 0
 
     def add(self, shapes: Iterable[Shape]) -> None:
-        """Appends what paints the shapes, in order."""
+        """Append what paints the shapes, in order."""
         for shape in shapes:
             if isinstance(shape, Label):
                 self._label(shape)
@@ -135,7 +137,7 @@ class DisplayList:
                 self._mask(shape)
 
     def finish(self) -> "Packed":
-        """Writes items and lines."""
+        """Write items and lines."""
         written = list[int]()
         for parts in (self._items, self._lines, self._points):
             packed = b"".join(parts)
@@ -146,7 +148,7 @@ class DisplayList:
         return Packed(items, self._count, lines, len(self._lines), points, self._segments, self._lookups())
 
     def _item(self, left: int, top: int, width: int, height: int, *rest: int) -> None:
-        """An item for a rectangle that may hang over the image's edges. Nothing where all of it is outside."""
+        """Write an item for a rectangle that may hang over the image's edges; nothing where all of it is outside."""
         x, y = max(left, 0), max(top, 0)
         right, bottom = min(left + width, self._size[0]), min(top + height, self._size[1])
         if x < right and y < bottom:
@@ -217,7 +219,7 @@ class DisplayList:
         self._item(left, top, right - left, bottom - top, MASK, 0, address, width, height, low, high)
 
     def _drawn(self, key: Hashable, width: int, height: int, draw: Callable[[U8], None]) -> int:
-        """The address of a tile that is found from now on."""
+        """Return the address of a tile that is found from now on."""
         host, address = self._tiles.add(key, width * height) or self._taken(width * height)
         host.fill(0)
         draw(host.reshape(height, width))
@@ -238,8 +240,11 @@ class DisplayList:
 
 @lru_cache(maxsize=1)
 def lookups() -> U8:
-    """(96,) uint8: how much of a smooth line shows at 64 distances of 1/32 pixel, a Gaussian; and how much more of it
-    passes through a pixel at 32 slopes. The numbers that OpenCV's LineAA has (modules/imgproc/src/drawing.cpp)."""
+    """Return (96,) uint8: how much of a smooth line shows at 64 distances of 1/32 pixel, a Gaussian; then at 32 slopes.
+
+    The last 32 say how much more of a line passes through a pixel at a slope. The numbers are those of OpenCV's LineAA
+    (modules/imgproc/src/drawing.cpp).
+    """
     distance, slope = (np.arange(64) - 15.5) / 32, (np.arange(32) + 0.5) / 32
     shares = 255 * np.exp(-(distance**2) / (2 * 0.2812)), 256 * np.sqrt((1 + slope**2) / 2)
     return np.concatenate([np.minimum(shares[0], 254), shares[1]]).astype(np.uint8)
@@ -250,8 +255,10 @@ def _color(color: Bgr) -> int:
 
 
 def _taps(source: int, wanted: int, across: bool) -> npt.NDArray[np.uint16]:
-    """(wanted, 4) for every pixel of an axis: two source pixels and the weight of the second in 1/2048, as OpenCV's
-    linear scaling has them (modules/imgproc/src/resize.cpp); the last is 0."""
+    """Return (wanted, 4) for every pixel of an axis: two source pixels, the weight of the second in 1/2048, and 0.
+
+    They are those of OpenCV's linear scaling (modules/imgproc/src/resize.cpp).
+    """
     number = (2 * np.arange(wanted, dtype=np.int64) + 1) * source - wanted
     whole, rest = np.divmod(number, 2 * wanted)
     exact = whole.astype(np.float32) + rest.astype(np.float32) / np.float32(2 * wanted)

@@ -26,7 +26,7 @@ class Downloader:
         self._ways: dict[CudaDevice, _Way] = {}
 
     def take(self, result: Result) -> Result:
-        """The result with its frame and its drawn image on the host; takes over the hold on the frame.
+        """Return the result with its frame and its drawn image on the host; take over the hold on the frame.
 
         Raises:
             DeviceError: the GPU's work failed, or there is too little memory.
@@ -38,18 +38,18 @@ class Downloader:
         return result
 
     def with_image(self, result: Result) -> Result:
-        """The result with its drawn image, where there is one, on the host; its frame stays. Raises DeviceError."""
+        """Return the result with its drawn image, if any, on the host; its frame stays. Raises DeviceError."""
         image: object = result.image
         return replace(result, image=self.image(image)) if isinstance(image, DeviceView) else result
 
     def image(self, view: DeviceView) -> U8:
-        """A copy of a drawn image, valid as long as somebody refers to it. Raises DeviceError."""
+        """Return a copy of a drawn image, valid as long as somebody refers to it. Raises DeviceError."""
         (on_host,), lease = self._through(view).down([view], view.nbytes)
         lease.release()
         return on_host
 
     def _copied(self, frame: Frame) -> Frame:
-        """A copy on the host, of which one hold is the caller's: the one that another has made, or a new one."""
+        """Return a copy on the host, of which one hold is the caller's: the one that another has made, or a new one."""
         shared = frame.lease
         if not isinstance(shared, StreamLease):
             return self._new(frame)

@@ -1,5 +1,7 @@
-"""Crops of a frame for several models on the GPU: where they go is computed for all at once, and one launch writes them
-to the tensors of all models whose inputs are of one format."""
+"""Crops of a frame for several models on the GPU.
+
+Where they go is computed for all at once. One launch writes them to the tensors of all models of one input format.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -60,9 +62,12 @@ def _cut(boxes: Whole, width: Any, height: Any, form: str) -> Whole:
 
 
 def laid_out(frame: Frame, boxes: I32, network: tuple[int, int], config: InputConfig) -> Layout:
-    """Where crops of a frame that the GPU reads go: that of :func:`~edgert.stages.preprocess.place`, of all at once.
+    """Return where crops of a frame that the GPU reads go: :func:`~edgert.stages.preprocess.place`, of all at once.
 
     Args:
+        frame: on the GPU.
+        network: (width, height) of the input, pixels.
+        config: how images become the input.
         boxes: (M, 4) x1, y1, x2, y2 in whole pixels of the frame, none empty.
 
     Raises:
@@ -116,7 +121,7 @@ def _geometries(frame: Frame, parts: Whole, rectangles: Whole, network: tuple[in
 
 
 def arguments(parts: Sequence[tuple[bytes, npt.NDArray[Any]]], capacity: int) -> list[tuple[bytes, int]]:
-    """The kernel's structs, and how many images each has, as few as can be.
+    """Return the kernel's structs, and how many images each has, as few as can be.
 
     Args:
         parts: for each tensor its struct, and the images that go there.
@@ -131,7 +136,7 @@ def arguments(parts: Sequence[tuple[bytes, npt.NDArray[Any]]], capacity: int) ->
 
 
 def capacity_of(device: CudaDevice, targets: int, rows: int) -> int:
-    """The most images of a launch to so many tensors, of ``rows`` in all."""
+    """Return the most images that one launch writes to so many tensors, of ``rows`` in all."""
     is_large = (
         device.driver.get_driver_version() >= _LARGE_DRIVER and int(device.architecture.removeprefix("sm_")) >= 70
     )
@@ -199,9 +204,10 @@ class Look(NamedTuple):
 
 
 class InferCropsTogether(SimpleStage):
-    """A stage that runs several models on crops of the newest detections, and adds a :class:`~edgert.runtime.Crops` of
-    each. All that are cut of a frame, for all models, are written by one launch where inputs are of one format and no
-    model has more crops than rows; else by as few as can be. All of it is on its way before the first is waited for.
+    """A stage that runs several models on crops of the newest detections, and adds a record of each.
+
+    One launch writes the crops of a frame for all models, where inputs are of one format and no model has more crops
+    than rows; else as few as can be. All of it is under way before the first is waited for.
 
     Args:
         looks: the models, on one GPU.
@@ -224,7 +230,7 @@ class InferCropsTogether(SimpleStage):
         ]
 
     def joined(self, others: "Sequence[InferCropsTogether]") -> "InferCropsTogether":
-        """A stage for the models of this and of others on the same GPU."""
+        """Return a stage for the models of this and of others on the same GPU."""
         looks = chain(self.looks, *(other.looks for other in others))
         return InferCropsTogether(list(looks), self._every)
 
@@ -251,7 +257,7 @@ class InferCropsTogether(SimpleStage):
         return result
 
     def _submit(self, whole: Frame, boxes: dict[str, I32], runs: dict[str, list[Batch]]) -> None:
-        """Puts everything on the streams, as many crops of a model at a time as its batch holds."""
+        """Put everything on the streams, as many crops of a model at a time as its batch holds."""
         with self.device:
             frame, writer = self.looks[0].inference.brought(whole)
         try:
@@ -314,6 +320,6 @@ class Looked(SimpleStage):
 
 
 def _format(into: GpuPreprocessor) -> frozenset[tuple[str, int]]:
-    """What one kernel can have of but one kind."""
+    """Return what one kernel can have of one kind alone."""
     free = ("ALIGNED", "JOBS")
     return frozenset((name, value) for name, value in into.definitions("nv12", True, False).items() if name not in free)

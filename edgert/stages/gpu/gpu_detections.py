@@ -1,5 +1,7 @@
-"""Boxes out of an engine's output on the GPU: two kernels, and the few of them that come back. Key points, angles and
-masks, a bit for every pixel of the network, come with them."""
+"""Boxes out of an engine's output on the GPU: two kernels, and the few of them that come back.
+
+Key points, angles and masks, a bit for every pixel of the network, come with them.
+"""
 
 import math
 import struct
@@ -125,7 +127,7 @@ class GpuBoxes(GpuReader):
 
     @abstractmethod
     def _made(self, boxes: F32, scores: F32, classes: I32, extras: Any, geometry: Geometry) -> Record:
-        """The record; scores and classes are new memory, and boxes where the GPU has placed them."""
+        """Return the record; scores and classes are new memory, and boxes where the GPU has placed them."""
 
     def _view(self, memory: npt.NDArray[np.uint8], extras: int) -> _Answer:
         limit = self._decoder.limit
@@ -142,7 +144,7 @@ class GpuBoxes(GpuReader):
         self._suppress.launch(self._argument, (rows, 1, 1), (_BLOCK_OF_SUPPRESS, 1, 1), stream)
 
     def _record(self, row: int, geometry: Geometry) -> Record:
-        """Raises StageError where more boxes scored enough than the GPU sorts."""
+        """Return the record. Raises StageError where more boxes scored enough than the GPU sorts."""
         number, boxes, scores, classes, extras = self._views[row]
         found = checked_count(number[0], self._decoder.score)
         boxes = boxes[:found] if self._ways is None else boxes[:found].copy()
@@ -308,6 +310,6 @@ def _no_table(shape: tuple[int, ...]) -> str:
 
 @lru_cache(maxsize=64)
 def _way_of(geometry: Geometry) -> npt.NDArray[np.uint8]:
-    """What the kernel reads of it."""
+    """Return what the kernel reads of it."""
     ends = geometry.scale_x, geometry.scale_y, geometry.offset_x, geometry.offset_y, *geometry.bounds
     return np.frombuffer(_WAY.pack(*ends), np.uint8)

@@ -61,7 +61,7 @@ class Target:
 
 
 def plain(layout: str, dtype: ValueType, rows: int, width: int, height: int, channels: int) -> Target:
-    """The target of a tensor in the order of its dimensions, ``nchw`` or ``nhwc``, without padding."""
+    """Return the target of a tensor in the order of its dimensions, ``nchw`` or ``nhwc``, without padding."""
     strides = (channels * height * width, height * width, width, 1)
     if layout == "nhwc":
         strides = (height * width * channels, 1, width * channels, channels)
@@ -71,9 +71,11 @@ def plain(layout: str, dtype: ValueType, rows: int, width: int, height: int, cha
 def strided(
     dtype: ValueType, shape: tuple[int, int, int, int], strides: tuple[int, int, int, int], nbytes: int
 ) -> Target:
-    """The target of an (N, C, H, W) tensor in an engine's own layout.
+    """Return the target of an (N, C, H, W) tensor in an engine's own layout.
 
     Args:
+        dtype: of its numbers.
+        shape: its four dimensions.
         strides: of each dimension in numbers. Where channels have stride 1, that of a pixel is the vector they lie in.
         nbytes: all of it, padding included.
     """
@@ -103,8 +105,7 @@ def normal_of(config: InputConfig, channels: int) -> tuple[F32, F32]:
 
 
 def new_batch(address: int, target: Target, config: InputConfig) -> bytearray:
-    """The struct of a target, its images not filled in: no more than there are rows, since a launch with fewer bytes
-    takes less time."""
+    """Return the struct of a target, with images of as many rows to fill in: a launch with fewer bytes is faster."""
     batch = bytearray(_HEADER.size + min(target.rows, _MOST_JOBS) * _JOB_BYTES)
     size = target.width, target.height
     scale, bias = (np.resize(part, 3).tolist() for part in normal_of(config, target.channels))
@@ -176,7 +177,7 @@ class Plans:
         self._plans: dict[tuple[object, ...], Plan] = {}
 
     def ready(self, frame: Frame, writer: Stream | None = None) -> Ready:
-        """A frame in memory that the GPU reads.
+        """Return a frame in memory that the GPU reads.
 
         Raises:
             StageError: it is not in such memory, was released, or does not fit (``resize: none``).
@@ -195,7 +196,7 @@ class Plans:
         return Ready(plan, (*addresses, 0, 0)[:3], frame.lease, writer)
 
     def ready_alike(self, frames: Sequence[Frame], writer: Stream | None) -> list[Ready]:
-        """The same of images that lie one behind the other in one buffer, none of them a crop."""
+        """Return the same of images that lie one behind the other in one buffer, none of them a crop."""
         first, ready = frames[0], self.ready(frames[0], writer)
         own, form, found = ready.plan, _form(first), [ready]
         for frame in frames[1:]:
@@ -207,7 +208,7 @@ class Plans:
 
 
 def _form(frame: Frame) -> tuple[object, ...]:
-    """What of an image decides where it goes, and how it lies in memory."""
+    """Return what of an image decides where it goes, and how it lies in memory."""
     return frame.format, frame.color, origin_of(frame), *[(plane.shape, plane.strides) for plane in frame.planes]
 
 
@@ -318,8 +319,10 @@ class GpuPreprocessor:
         self.grid = -(-target.width // across), -(-target.height // down)
 
     def launches(self, frames: Sequence[Ready]) -> list[Launch]:
-        """What writes frames, or crops of them, into the first rows. One launch where all frames have one format and
-        are no more than 32. Goes on a stream after :meth:`wait_for`, and before :func:`hold`.
+        """Return what writes frames, or crops of them, into the first rows.
+
+        It is one launch where all frames have one format and are no more than 32. It goes on a stream after
+        :meth:`wait_for`, and before :func:`hold`.
 
         Raises:
             StageError: there are more frames than rows, or one has a format that the kernel does not read.
@@ -365,7 +368,7 @@ class GpuPreprocessor:
         return self._made[variant]
 
     def definitions(self, form: str, paired: bool, narrow: bool) -> dict[str, int]:
-        """What the kernel is compiled with for frames of a format; see :func:`fill_job`."""
+        """Return what the kernel is compiled with for frames of a format; see :func:`fill_job`."""
         return {
             "SOURCE": SOURCES[form],
             "PIXEL": 4 if form.endswith("a") else 3,
@@ -384,7 +387,7 @@ class GpuPreprocessor:
         }
 
     def wait_for(self, frames: Sequence[Ready], stream: Stream) -> None:
-        """Puts the stream behind those that write the frames."""
+        """Put the stream behind those that write the frames."""
         writers = {frame.writer for frame in frames} if len(frames) > 1 else (frames[0].writer,)
         for writer in writers:
             if writer is not None and writer is not stream:
@@ -392,9 +395,11 @@ class GpuPreprocessor:
 
 
 def hold(frames: Sequence[Ready] | Sequence[Frame], stream: Stream, passing: Event | None = None) -> None:
-    """Leases of pooled frames last until what the stream has now is done.
+    """Have leases of pooled frames last until what the stream has now is done.
 
     Args:
+        frames: that it reads.
+        stream: the stream.
         passing: see :meth:`edgert.memory.cuda.StreamMarks.after`.
     """
     leases = [frame.lease for frame in frames]

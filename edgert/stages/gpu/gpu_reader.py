@@ -70,20 +70,19 @@ class GpuReader(ABC):
         """Why the kernels cannot decode these outputs; empty when they can."""
 
     def enqueue(self, rows: int, stream: Stream) -> None:
-        """Puts decoding of the first ``rows`` images on the stream, and the copy of the answer. Does not wait."""
+        """Put decoding of the first ``rows`` images on the stream, and the copy of the answer. Does not wait."""
         self._launch(rows, stream)
         self._out.download(stream, rows * self._pitch)
 
     def place(self, geometries: Sequence[Geometry]) -> None:  # noqa: B027 - most have the host do that
-        """Before each run that is read: the ways from the images of its rows, whose previous run is done, to source
-        pixels."""
+        """Take the ways from the images of its rows to source pixels, before each run that is read."""
 
     def copied(self, rows: int) -> Sequence[int]:
         """Bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
         return [rows * self._pitch] if self._out.is_staged else []
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """The records, in source pixels, new memory throughout; once the stream has passed."""
+        """Return the records, in source pixels, new memory throughout; once the stream has passed."""
         return [self._record(row, geometry) for row, geometry in enumerate(geometries)]
 
     def close(self) -> None:

@@ -1,5 +1,7 @@
-"""Detection heads of many layouts on the GPU: one kernel brings the rows that could score enough, and the host decodes
-those as it decodes its own."""
+"""Detection heads of many layouts on the GPU.
+
+One kernel brings the rows that could score enough, and the host decodes those as it decodes its own.
+"""
 
 import struct
 from collections.abc import Sequence
@@ -100,7 +102,7 @@ class GpuRows(GpuReader):
         self._rows.launch(self._job, (self._blocks[-1], rows, 1), (_THREADS, 1, 1), stream)
 
     def _record(self, row: int, geometry: Geometry) -> Record:
-        """Raises StageError where more rows matter than come to the host."""
+        """Return the record. Raises StageError where more rows matter than come to the host."""
         number, rows, numbers = self._views[row]
         count = checked_count(int(number[0]), self._decoder.score)
         found_rows = np.array(rows[:count], np.intp)
@@ -112,7 +114,7 @@ class GpuRows(GpuReader):
         return record
 
     def _found(self, rows: Index, numbers: F32) -> list[Found]:
-        """What was found of each level."""
+        """Yield what was found of each level."""
         ends = np.searchsorted(rows, self._starts)
         return [
             Found(rows[a:b] - start, _parts(numbers[a:b], level))

@@ -82,8 +82,11 @@ _PEAK = np.dtype([("cell", "i4"), ("around", "f4", (3, 3)), ("value", "f4"), ("u
 
 
 class GpuMask(GpuReader):
-    """A class of every cell; ``decoder`` is a :class:`~edgert.stages.decode.maps.SegmentArgmax` or
-    :class:`~edgert.stages.decode.maps.SegmentThreshold`. The host cuts the padding off."""
+    """A class of every cell.
+
+    ``decoder`` is a :class:`~edgert.stages.decode.maps.SegmentArgmax` or
+    :class:`~edgert.stages.decode.maps.SegmentThreshold`. The host cuts the padding off.
+    """
 
     source, is_small = "maps", False
 
@@ -124,8 +127,11 @@ class GpuMask(GpuReader):
 
 
 class GpuPeaks(GpuReader):
-    """One body's points; ``decoder`` is a :class:`~edgert.stages.decode.maps.Heatmap`, which makes the last step, from
-    a peak and the cells around it to a fraction of a cell."""
+    """One body's points.
+
+    ``decoder`` is a :class:`~edgert.stages.decode.maps.Heatmap`, which makes the last step, from a peak and the cells
+    around it to a fraction of a cell.
+    """
 
     source = "maps"
 

@@ -35,12 +35,11 @@ class Reader(Protocol):
     """Brings what is wanted of the outputs to the host, and makes records of it."""
 
     def place(self, geometries: Sequence[Geometry]) -> None:
-        """Before each run that is read: the ways from the images of its rows, whose previous run is done, to source
-        pixels."""
+        """Take the ways from the images of its rows to source pixels, before each run that is read."""
         ...
 
     def enqueue(self, rows: int, stream: Stream) -> None:
-        """Puts its part on the stream. Does not wait."""
+        """Put its part on the stream. Does not wait."""
         ...
 
     def copied(self, rows: int) -> Sequence[int]:
@@ -48,7 +47,7 @@ class Reader(Protocol):
         ...
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """The records, once the stream has passed; new memory throughout."""
+        """Return the records, in new memory, once the stream has passed."""
         ...
 
     def close(self) -> None:
@@ -110,7 +109,7 @@ class InferenceSlot:
         return self._done.event.passed()
 
     def warm_up(self, rows: int) -> None:
-        """Runs one of :attr:`sizes` once, and records it; blocks. Raises BuildError when a kernel does not compile."""
+        """Run one of :attr:`sizes` once, and record it; blocks. Raises BuildError when a kernel does not compile."""
         if rows in self._warm:
             return
         self._warm.add(rows)
@@ -139,17 +138,20 @@ class InferenceSlot:
             self.no_graph = reason
 
     def record(self, rows: int) -> None:
-        """Records one of the sizes that were late and whose run is prepared, while batches run with others. From any
-        thread; raises DeviceError, BuildError."""
+        """Record one of the sizes that were late, while batches run with others, from any thread.
+
+        Raises DeviceError, BuildError.
+        """
         with self.session.exclusive:
             self._graphs[rows] = self._recorded(rows)
             self._warm.add(rows)
             self.late.discard(rows)
 
     def enqueue(self, frames: Sequence[Ready], how: How = "block") -> None:
-        """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
+        """Put everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
 
         Args:
+            frames: of the batch.
             how: :meth:`read` waits.
         """
         preprocessor, stream, feeding = self.preprocessor, self.session.stream, self._feeding
@@ -174,7 +176,7 @@ class InferenceSlot:
             self._run(rows, how)
 
     def _ready(self, count: int) -> int:
-        """The size of a batch of so many, warm."""
+        """Return the size of a batch of so many, warm."""
         rows = self._size_of[count]
         if not self.late and rows not in self._renewed:
             return rows
@@ -203,14 +205,14 @@ class InferenceSlot:
         self._done.event.record(self._reading)
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """Waits for the GPU, and makes the records. Raises DeviceError when its work failed."""
+        """Wait for the GPU, and return the records. Raises DeviceError when its work failed."""
         self._done.wait(self._done_rows)
         self._fed.note_passed()
         records = self._reader.read(geometries)
         return records if self._check is None else list(map(self._check, records, geometries))
 
     def close(self) -> None:
-        """Frees what the session does not own, once the GPU is done. Twice is once."""
+        """Free what the session does not own, once the GPU is done. Twice is once."""
         self.session.device.settle()
         self._graphs.clear()
         self._reader.close()
@@ -276,7 +278,7 @@ class Refining(Protocol):
     """Work in a thread of its own that makes an engine faster."""
 
     def close(self) -> None:
-        """Breaks it off, and waits until it has ended."""
+        """Break it off, and wait until it has ended."""
         ...
 
 
@@ -331,8 +333,10 @@ class GpuInference:
         return all(self._slots[self._turn - last].idle for last in self._lasts)
 
     def warm_up(self) -> None:
-        """Runs and records every number of rows once, so that the first frames do not pay for that. Of engines that can
-        prepare others while they run, that is done of full batches, and others follow. Twice is once."""
+        """Run and record every number of rows once, so that the first frames do not pay for that. Twice is once.
+
+        Of engines that can prepare other sizes while they run, only full batches are prepared here.
+        """
         if self._is_warm:
             return
         self._is_warm = True
@@ -361,7 +365,7 @@ class GpuInference:
             slot.record(rows)
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
-        """Brings a frame to the GPU for a row of the next batch; the host's may be released at once."""
+        """Bring a frame to the GPU for a row of the next batch; the host's may be released at once."""
         frame, writer = self.brought(frame)
         try:
             ready = self._frames[row] = self._plans.ready(frame, writer)
@@ -386,8 +390,10 @@ class GpuInference:
         return [one.plan.geometry for one in ready]
 
     def brought(self, frame: Frame) -> tuple[Frame, Stream | None]:
-        """The frame in memory that the GPU reads, with a lease to release, and the stream that brings it; whoever reads
-        it there names that work by the lease. None: it is there."""
+        """Return the frame in memory that the GPU reads, with a lease to release, and the stream that brings it.
+
+        Without a stream it is there already. Whoever reads it there names that work by the lease.
+        """
         first: object = frame.planes[0]
         writer: Stream | None
         if isinstance(first, np.ndarray):
@@ -404,6 +410,7 @@ class GpuInference:
         """Put the rows that were filled on the stream, from image to outputs; return their records to be. Do not wait.
 
         Args:
+            geometries: of the rows.
             patient: whoever waits for them sleeps, and is a little late; see :meth:`how`.
         """
         frames = [self._frames.pop(row) for row in range(len(geometries))]
@@ -420,13 +427,13 @@ class GpuInference:
         return self.taken(geometries)
 
     def free_slot(self) -> InferenceSlot:
-        """That of the next batch; waits until the GPU has done the one that it had."""
+        """Return the slot of the next batch; wait until the GPU has done the one that it had."""
         if self._turn in self._batches:
             self._batches.pop(self._turn).records()
         return self._slots[self._turn]
 
     def taken(self, geometries: Sequence[Geometry]) -> Batch:
-        """The batch that was put on the streams of :meth:`free_slot`, whose turn ends."""
+        """Return the batch that was put on the streams of :meth:`free_slot`, whose turn ends."""
         batch = self._newest = self._batches[self._turn] = Batch(self._slots[self._turn], geometries)
         self._turn = (self._turn + 1) % len(self._slots)
         return batch
@@ -436,7 +443,7 @@ class GpuInference:
         return self.submit_batch(geometries, patient=self.is_patient).records()
 
     def close(self) -> None:
-        """Frees what the inference slot allocated; no thread may use it any more. Twice is once."""
+        """Free what the inference slot allocated; no thread may use it any more. Twice is once."""
         if self._refining is not None:
             self._refining.close()
         if self._frames:

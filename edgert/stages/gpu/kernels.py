@@ -41,7 +41,7 @@ class Kernels:
         return ""
 
     def kernel(self, name: str, definitions: Mapping[str, int], nbytes: int, function: str = "") -> Kernel:
-        """The kernel ``function``, else ``name``, of ``name``.cu, whose argument is a struct of ``nbytes``.
+        """Return the kernel ``function``, else ``name``, of ``name``.cu, whose argument is a struct of ``nbytes``.
 
         Raises:
             BuildError: it does not compile; the log shows why.

@@ -25,13 +25,17 @@ class Nv12Writer:
     def write(
         self, view: DeviceView, luma: int, luma_pitch: int, chroma: int, chroma_pitch: int, stream: Stream
     ) -> None:
-        """Puts the conversion on the stream, behind what wrote the image; does not wait. The image may be let go at
-        once: its memory is not lent again before the stream has passed.
+        """Put the conversion on the stream, behind what wrote the image; do not wait.
+
+        The image may be released at once: its memory is not used again before the stream has passed.
 
         Args:
+            stream: the stream.
             view: (h, w, 3) uint8 BGR, rows may be padded. An odd last row or column is left out.
-            luma, chroma: addresses on the GPU of (h, w) and of (h / 2, w / 2, 2) bytes, U first.
-            luma_pitch, chroma_pitch: bytes from row to row.
+            luma: address on the GPU of (h, w) bytes.
+            luma_pitch: bytes from row to row.
+            chroma: address on the GPU of (h / 2, w / 2, 2) bytes, U first.
+            chroma_pitch: bytes from row to row.
 
         Raises:
             StageError: the view is no such image, or was released.

@@ -28,7 +28,7 @@ _TILES_BYTES = 1 << 21
 
 
 def device_of(view: cuda.DeviceView) -> cuda.CudaDevice:
-    """The GPU that a view's memory belongs to. Raises DeviceError where it cannot be opened."""
+    """Return the GPU that a view's memory belongs to. Raises DeviceError where it cannot be opened."""
     if view.stream is not None:
         return cast("cuda.CudaDevice", view.stream.device)
     known: cuda.CudaDevice | None = getattr(view.lease, "device", None)
@@ -63,9 +63,10 @@ class GpuPainter:
         self._tiles = Tiles((next(halves), next(halves)), self.stream.synchronize)
 
     def paint(self, source: Frame | cuda.DeviceView, size: tuple[int, int], shapes: Iterable[Shape]) -> cuda.DeviceView:
-        """A new image of a frame on the GPU, or of an image there, with shapes on it. Does not wait.
+        """Return a new image of a frame on the GPU, or of an image there, with shapes on it. Does not wait.
 
         Args:
+            shapes: to paint, in order.
             source: what has not :func:`unreadable` said of, or (h, w, 3) uint8 BGR.
             size: (width, height) of the new image; where that is not the source's, it is scaled as on the host.
 
@@ -96,7 +97,7 @@ class GpuPainter:
     def _launches(
         self, source: Frame | cuda.DeviceView, image: cuda.DeviceView, packed: Packed
     ) -> Iterator[cuda.Launch]:
-        """What makes the image, once the list is there: edges of strokes, then all of it."""
+        """Return what makes the image, once the list is there: edges of strokes, then all of it."""
         height, width, _ = image.shape
         size = width, height
         if packed.segments:
@@ -120,7 +121,7 @@ class GpuPainter:
         return self._edges.address
 
     def close(self) -> None:
-        """Waits for the GPU and gives the memory back; images that others hold stay valid."""
+        """Wait for the GPU and give the memory back; images that others hold stay valid."""
         if self.device.is_open:
             self.stream.synchronize()
         for block in (self._block, self._edges, *(one.block for one in self._lists)):
@@ -131,7 +132,7 @@ class GpuPainter:
         self._images = None
 
     def _listed(self, size: tuple[int, int], shapes: list[Shape]) -> "_List":
-        """The shapes, written to the memory that waited longest."""
+        """Write the shapes to the memory that waited longest, and return it."""
         self._tiles.turn()
         drawing = self._lists.pop(0)
         while True:
@@ -178,13 +179,12 @@ class _List:
         self.empty()
 
     def empty(self) -> None:
-        """Makes it ready for the next list, once the GPU has read the last one."""
+        """Make it ready for the next list, once the GPU has read the last one."""
         self.marks.synchronize()
         self.region = Region(self.block.host, self.block.address)
 
     def send(self, stream: cuda.Stream, tiles: Tiles) -> None:
-        """Brings the list, and tiles that are new, to where the kernel reads them. No pixels and no tensors, so this is
-        not counted as a copy of such."""
+        """Bring the list, and tiles that are new, to where the kernel reads them; no pixels, so no copy is counted."""
         if not self.block.is_staged:
             return
         device = self.block.device
@@ -244,7 +244,7 @@ _LUMA, _U_TO_BLUE, _U_TO_GREEN, _V_TO_GREEN, _V_TO_RED = 1220542, 2116026, -4099
 
 @lru_cache(maxsize=16)
 def _arithmetic(color: Color, is_even: bool) -> tuple[tuple[int, ...], int, int]:
-    """The kernel's matrix, floor and shift: for :func:`~edgert.runtime.frame.bgr_into`'s two ways of converting."""
+    """Return the kernel's matrix, floor and shift, for the two ways of :func:`~edgert.runtime.frame.bgr_into`."""
     if color != Color() or not is_even:
         rows = fixed_matrix(color, "bgr").reshape(3, 4) + np.array([0, 0, 0, 512], np.int32)
         return tuple(rows.ravel().tolist()), 0, 10

@@ -30,12 +30,12 @@ class HostReader:
         self._outputs, self._batched, self._decoder = tuple(outputs), tuple(batched), decoder
 
     def enqueue(self, rows: int, stream: Stream) -> None:
-        """Puts the copies on the stream; none where host and GPU share the memory."""
+        """Put the copies on the stream; none where host and GPU share the memory."""
         for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True):
             tensor.block.download(stream, nbytes)
 
     def place(self, geometries: Sequence[Geometry]) -> None:
-        """The decoder is given them."""
+        """Do nothing: the decoder is given them."""
 
     def copied(self, rows: int) -> Sequence[int]:
         return [
@@ -49,7 +49,7 @@ class HostReader:
         return [self._decoder(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
 
     def close(self) -> None:
-        """The outputs belong to the session."""
+        """Free nothing: the outputs belong to the session."""
 
     def _sizes(self, rows: int) -> list[int]:
         """Bytes of each output, of the first rows where it has a batch."""
@@ -75,11 +75,13 @@ _READERS: dict[type, type[GpuReader]] = {
 def reader_for(
     outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size, kernels: Kernels
 ) -> tuple[GpuReader | HostReader, str]:
-    """What reads a session's outputs for a decoder: on the GPU where there are kernels for it.
+    """Return what reads a session's outputs for a decoder: on the GPU where there are kernels for it.
 
     Args:
         outputs: of the session, in the model's order.
         batched: for every output, whether its first dimension is the batch.
+        decoder: reads outputs on the host.
+        kernels: of the GPU.
         network: (width, height) of the input, pixels.
 
     Returns:
@@ -93,8 +95,10 @@ def reader_for(
 
 
 def why_on_host(outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size) -> str:
-    """Why the host decodes outputs of these shapes and types; empty where the GPU does. Arguments are those of
-    :func:`reader_for`; no memory is looked at."""
+    """Return why the host decodes outputs of these shapes and types; empty where the GPU does.
+
+    Arguments are those of :func:`reader_for`; no memory is looked at.
+    """
     outputs, batched, decoder = _needed(outputs, batched, decoder)
     kind = _kind(decoder)
     whole = [tensor.name for tensor, has_batch in zip(outputs, batched, strict=True) if not has_batch]
@@ -108,7 +112,7 @@ def why_on_host(outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: 
 def _needed(
     outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder
 ) -> tuple[Sequence[GpuTensor], Sequence[bool], Decoder]:
-    """The outputs that a decoder reads, whether each has a batch dimension, and the decoder of just these."""
+    """Return the outputs that a decoder reads, whether each has a batch dimension, and the decoder of just these."""
     if not isinstance(decoder, Beside):
         return outputs, batched, decoder
     return [outputs[place] for place in decoder.places], [batched[place] for place in decoder.places], decoder.decoder

@@ -24,7 +24,7 @@ class Staging:
         self._supplies: dict[int, GrowingPool] = {}
 
     def taken(self, frame: Frame) -> Frame:
-        """The frame in shared memory, the given one released; or the given one, where it is there already.
+        """Return the frame in shared memory, the given one released; or the given one, where it is there already.
 
         Also where :data:`~edgert.memory.SETTLED` frames are held: such memory cannot be swapped, so there is an end.
         """
@@ -43,7 +43,7 @@ class Staging:
         return shared
 
     def close(self) -> None:
-        """Gives the memory back when the last frame in it is gone."""
+        """Give the memory back when the last frame in it is gone."""
         self._supplies.clear()
 
 
@@ -58,11 +58,13 @@ def is_shared(frame: Frame, device: CudaDevice) -> bool:
 
 
 def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
-    """The frame in memory that ``acquire`` lends for its size; the given one may be released at once.
+    """Return the frame in memory that ``acquire`` gives for its size; the given one may be released at once.
 
     A copy, counted. Crops take as much memory as the whole frame, because they come in all sizes.
 
     Args:
+        frame: the frame.
+        counter: of copies.
         acquire: gives a buffer of so many bytes and its lease, or None.
 
     Returns:
@@ -113,15 +115,14 @@ class Uploader:
         self._pools: dict[int, SharedPool] = {}
 
     def upload(self, frame: Frame) -> Frame:
-        """A frame of the same pixels on the GPU, with a lease to release; the host frame may be released at once.
+        """Return a frame of the same pixels on the GPU, with a lease to release; the host's may be released at once.
 
         Waits until one of the frames in flight is released.
         """
         return on_gpu(self.shared(frame), self.stream)
 
     def shared(self, frame: Frame) -> Frame:
-        """The frame in shared memory, with a lease to release: itself, or a copy, for which it may wait as
-        :meth:`upload` does."""
+        """Return the frame in shared memory, with a lease to release: itself, or a copy, for which it may wait."""
         if is_shared(frame, self.device):
             frame.lease.retain()
             return frame
@@ -136,12 +137,12 @@ class Uploader:
         return staged
 
     def close(self) -> None:
-        """Gives the memory back, once the GPU is done with it."""
+        """Give the memory back, once the GPU is done with it."""
         self._pools.clear()
 
 
 def on_gpu(frame: Frame, stream: Stream) -> Frame:
-    """A frame in shared memory as the GPU sees it, under the same lease; the stream brings it, if none has yet."""
+    """Return a frame in shared memory as the GPU sees it, under the same lease; the stream brings it if need be."""
     lease = cast("SharedLease", frame.lease)
     writer, ordinal = lease.send(stream), lease.device.ordinal
     planes = [
