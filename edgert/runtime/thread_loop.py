@@ -88,7 +88,7 @@ class ThreadLoop(threading.Thread):
                 joined = station.joined(edge, result)
                 if joined is not None:
                     meter.wait_in_ns += now() - waiting
-                    if station.is_async and station.join is None and (room := station.room) > 1:
+                    if inlet.ready and station.join is None and (room := station.room) > 1:
                         station.step((joined, *inlet.more(room - 1)))
                     else:
                         station.step((joined,))

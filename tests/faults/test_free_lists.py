@@ -83,4 +83,4 @@ def test_the_last_minute_of_20_rows_leaves_nothing(left: Left) -> None:
     nodes = chain(Numbers(), *[Does() for _ in range(8)])  # of nine stages and one stream there are 20 rows
     for node in nodes:
         node.meter.done("cam", 1_000_000)
-    assert left(History(nodes, REAL, lambda: 0).recent) < TIMES // 2
+    assert left(History(lambda: nodes, REAL, lambda: 0).recent) < TIMES // 2

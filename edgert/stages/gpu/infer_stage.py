@@ -32,6 +32,7 @@ class _Run:
         began_ns: when the GPU had nothing else to do before it.
         due_ns: when to look whether it is done.
         absent_ns: for how long after it began it is known not to have been done.
+        is_done: whether it was seen to be.
     """
 
     results: list[tuple[Result, bool]]
@@ -40,6 +41,7 @@ class _Run:
     began_ns: int
     due_ns: int
     absent_ns: int = -1
+    is_done: bool = False
 
 
 class GpuInfer(SimpleStage):
@@ -55,7 +57,7 @@ class GpuInfer(SimpleStage):
         choice: which of the models runs; looked at for each batch.
     """
 
-    limit = SLOTS
+    limit, is_ready = SLOTS, False
 
     def __init__(
         self,
@@ -91,11 +93,6 @@ class GpuInfer(SimpleStage):
         """How many runs are under way."""
         return len(self._runs)
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether the oldest run is done, as far as that need be looked at."""
-        return bool(self._runs) and self._is_done(self._runs[0])
-
     def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
         """See :class:`~edgert.runtime.AsyncStage`. Raises StageError, DeviceError."""
         batch, now_ns = self._batch, self._clock.now_ns()
@@ -112,6 +109,7 @@ class GpuInfer(SimpleStage):
                     self._take(result, kept, now_ns)
             if batch.rows == batch.most or (batch.held and batch.is_due(now_ns, idle=False)):
                 self._launch(now_ns)
+            self.is_ready = bool(self._runs) and self._is_done(self._runs[0])
 
     def process(self, result: Result) -> list[Result]:
         """Run what is held together with one more result, and return all that is done."""
@@ -133,17 +131,16 @@ class GpuInfer(SimpleStage):
 
     def collect(self, wait: bool) -> list[Result]:
         """See :class:`~edgert.runtime.AsyncStage`. Raises DeviceError when the GPU's work failed."""
-        batch, runs = self._batch, self._runs
-        if batch.held and len(runs) < self.limit:
-            now_ns, last = self._clock.now_ns(), wait and not runs
-            if batch.is_due(now_ns, not batch.is_patient and self._inference.idle, last):
-                self._launch(now_ns)
-        out = list[Result]()
-        while runs and ((is_done := self._is_done(runs[0])) or (wait and not out)):
-            run = runs[0]
-            records = iter(self._records(run, is_done))
-            runs.popleft()
-            out += [one.with_output(self.name, next(records)) if wanted else one for one, wanted in run.results]
+        batch, runs, out = self._batch, self._runs, list[Result]()
+        with self._inference.device:
+            if batch.held and len(runs) < self.limit:
+                now_ns, last = self._clock.now_ns(), wait and not runs
+                if batch.is_due(now_ns, not batch.is_patient and self._inference.idle, last):
+                    self._launch(now_ns)
+            while runs and ((is_done := self._is_done(runs[0])) or (wait and not out)):
+                records = iter(self._records(runs[0], is_done))
+                run = runs.popleft()
+                out += [one.with_output(self.name, next(records)) if wanted else one for one, wanted in run.results]
         return out
 
     def give_up(self) -> Sequence[Result]:
@@ -183,12 +180,13 @@ class GpuInfer(SimpleStage):
 
     def _is_done(self, run: _Run) -> bool:
         """Whether a run is done; it is not looked at before that is likely."""
-        if run.batch is None:
+        if run.is_done or run.batch is None:
             return True
         now_ns = self._clock.now_ns()
         if now_ns < run.due_ns:
             return False
-        if run.batch.is_done:
+        run.is_done = run.batch.is_done
+        if run.is_done:
             return True
         run.absent_ns = max(now_ns - run.began_ns, 0)
         run.due_ns = now_ns + self._times.next_ns(run.absent_ns)
