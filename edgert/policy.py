@@ -143,16 +143,16 @@ class Join(Generic[T]):
         del pending[index]
         return joined, given_up
 
-    def rewire(self, carried: Sequence[frozenset[str]], limit: int) -> list[T]:
+    def rewire(self, carried: Sequence[frozenset[str]], under_way: int) -> list[T]:
         """Take other edges from now on, by the same numbers; return what is complete without those that are gone.
 
         What waits already is not held up for an edge that is new.
 
         Args:
             carried: for every edge, the streams it carries.
-            limit: frames of one stream that may wait.
+            under_way: see :func:`join_of`.
         """
-        before, self._edges_of, self._limit = self._edges_of, _edges_of(carried), limit
+        before, self._edges_of, self._limit = self._edges_of, _edges_of(carried), under_way + _USER_HELD
         complete = list[T]()
         for stream in self._edges_of:
             self._pending.setdefault(stream, {})
@@ -190,12 +190,7 @@ def join_of(carried: Sequence[frozenset[str]], under_way: int, merge: Callable[[
         under_way: see :func:`most_under_way`.
         merge: see :class:`Join`.
     """
-    return Join(carried, join_limit(under_way), merge) if shares_streams(carried) else None
-
-
-def join_limit(under_way: int) -> int:
-    """Return how many frames of a stream may wait in a join, of which so many can be under way to it."""
-    return under_way + _USER_HELD
+    return Join(carried, under_way + _USER_HELD, merge) if shares_streams(carried) else None
 
 
 def shares_streams(carried: Sequence[frozenset[str]]) -> bool:

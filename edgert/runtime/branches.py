@@ -10,8 +10,7 @@ from itertools import count, pairwise
 
 from edgert.policy import Dispatcher, Reads, ReorderBuffer
 from edgert.runtime.graph import connect
-from edgert.runtime.passing import ticket_of, with_ticket
-from edgert.runtime.records import Result
+from edgert.runtime.records import Result, ticket_of, with_ticket
 from edgert.runtime.stage import Stage
 from edgert.runtime.task import Execution, Task, Wiring
 

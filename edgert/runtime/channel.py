@@ -10,15 +10,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from edgert.policy import BoundedQueue, Drop
 from edgert.runtime.frame import has_pixels
 from edgert.runtime.metrics import Losses
-from edgert.runtime.passing import without_pixels
-from edgert.runtime.records import Result
+from edgert.runtime.records import Result, without_pixels
 
 
 class Channel(BoundedQueue[Result]):
@@ -33,10 +32,11 @@ class Channel(BoundedQueue[Result]):
     Attributes:
         without_pixels: whether frames go through without their pixels, which no one behind reads.
         losses: what was dropped, by stream and cause.
+        room: wakes a producer that waits for room.
         handler: works on results at once, in the producer's thread, where the consumer has no thread; None: they wait.
     """
 
-    __slots__ = ("_abandoned", "_inlet", "_is_awaited", "_is_closed", "_room", "handler", "losses", "number",
+    __slots__ = ("_abandoned", "_inlet", "_is_awaited", "_is_closed", "handler", "losses", "number", "room",
                  "without_pixels")  # fmt: skip
 
     handler: Callable[[Sequence[Result]], None] | None
@@ -46,7 +46,7 @@ class Channel(BoundedQueue[Result]):
         self.without_pixels, self.handler, self.number = False, None, number
         self.losses: Losses = {}
         self._inlet, self._abandoned, self._is_awaited, self._is_closed = inlet, False, False, False
-        self._room = inlet.new_queue()  # wakes a producer that waits for room
+        self.room = inlet.new_queue()  # wakes a producer that waits for room
 
     def put(self, result: Result) -> None:
         """Take over a result together with one hold on its lease.
@@ -94,7 +94,7 @@ class Channel(BoundedQueue[Result]):
             if len(items) < self.capacity:  # meanwhile; the consumer may have missed who waits
                 break
             try:
-                self._room.get(timeout=timeout_s)
+                self.room.get(timeout=timeout_s)
             except queue.Empty:
                 self._is_awaited = False
                 return len(items) < self.capacity
@@ -105,7 +105,7 @@ class Channel(BoundedQueue[Result]):
         """Have a producer that would wait for room drop the oldest instead, as the consumer hangs; or no longer."""
         self.waits = self.drop == "never" and not is_so
         if is_so:
-            self._room.put(None)  # wakes a blocked producer
+            self.room.put(None)  # wakes a blocked producer
 
     def close(self) -> None:
         """End the producer's side. Results already in the channel are still delivered."""
@@ -115,7 +115,7 @@ class Channel(BoundedQueue[Result]):
     def abandon(self) -> None:
         """End the consumer's side: what waits is dropped, and the producer never blocks again."""
         self._abandoned = True
-        self._room.put(None)  # wakes a blocked producer
+        self.room.put(None)  # wakes a blocked producer
         self._drain()
 
     def take(self) -> Result | None:
@@ -128,7 +128,7 @@ class Channel(BoundedQueue[Result]):
             return None
         if self._is_awaited:
             self._is_awaited = False
-            self._room.put(None)
+            self.room.put(None)
         return result
 
     def lose(self, result: Result) -> None:
@@ -137,10 +137,6 @@ class Channel(BoundedQueue[Result]):
         key = result.frame.stream, "end" if self._abandoned else "queue"
         self.losses[key] = self.losses.get(key, 0) + 1
         result.frame.lease.release()
-
-    def wait_in(self, room: queue.SimpleQueue[None]) -> None:
-        """Have producers wait in this queue; see :meth:`Inlet.wait_in`."""
-        self._room = room
 
     @staticmethod
     def _bare(result: Result) -> Result:
@@ -159,9 +155,9 @@ class Channel(BoundedQueue[Result]):
 
 
 class Inlet:
-    """Everything one stage listens to. Iterating yields ``(edge, result)`` until all edges are closed.
+    """Everything one stage listens to.
 
-    Beside results, changes to the stage come in here (:meth:`post`), so that its thread applies them in between.
+    Beside results, changes to the stage come in here (:meth:`announce`), so that its thread applies them in between.
 
     Attributes:
         channels: the edges; one that was removed leaves its place to the next.
@@ -177,11 +173,6 @@ class Inlet:
         self._open = set[int]()  # edges that have not ended
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_awaited = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing has come that was not taken."""
-        return not self.ready
 
     def connect(self, capacity: int, drop: Drop, place: int | None = None) -> Channel:
         """Return a new edge into this inlet; in the place of one that was removed, where given."""
@@ -211,10 +202,6 @@ class Inlet:
         self.is_kept_open = False
         self.ring()
 
-    def post(self, change: Change) -> None:
-        """Have the consumer's thread apply a change between two results."""
-        self.announce(change)
-
     def apply(self) -> None:
         """Apply changes that wait, in the thread of a source, which has no edges."""
         with suppress(IndexError):
@@ -222,7 +209,7 @@ class Inlet:
                 self.ready.popleft().take()
 
     def announce(self, edge: Channel | Change) -> None:
-        """Note that there is something more, and wake the consumer if it waits."""
+        """Note that there is something more, such as a change for the consumer's thread, and wake that if it waits."""
         self.ready.append(edge)
         self.ring()
 
@@ -261,14 +248,11 @@ class Inlet:
                 found.append(result)
         return found
 
-    def __iter__(self) -> Iterator[tuple[int, Result]]:
-        return iter(self.get, None)
-
     def wait_in(self, make: Callable[[], queue.SimpleQueue[Any]]) -> None:
         """From now on, before anything has come, have threads wait in queues of that kind: by another clock."""
         self._bell, self.new_queue = make(), make
         for channel in self.channels:
-            channel.wait_in(make())
+            channel.room = make()
 
     def handle(self, handler: Callable[[Sequence[Result]], None] | None) -> None:
         """From now on, have ``handler`` work on results in the producer's thread; None: they wait for the consumer."""
@@ -300,7 +284,7 @@ class Inlet:
 
 
 class Change:
-    """A change that one thread asks another for; see :meth:`Inlet.post`. It is applied once, or never.
+    """A change that one thread asks another for; see :meth:`Inlet.announce`. It is applied once, or never.
 
     Args:
         apply: called in the thread that it is posted to.

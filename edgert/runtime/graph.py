@@ -14,6 +14,7 @@ another. Changes are made one at a time; each returns when it is made.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -35,19 +36,15 @@ class Running(Protocol):
 
     def station_of(self, task: Task) -> Station | None:
         """Return the station of a task whose thread runs; None of others."""
-        ...
 
     def is_working(self, task: Task) -> bool:
         """Return whether a task's thread still runs."""
-        ...
 
     def start_task(self, task: Task) -> None:
         """Start a thread for a task that was added, if the pipeline runs. Raise StageError where it cannot be."""
-        ...
 
-    def end_source(self, task: Task) -> Callable[[], bool]:
-        """Ask one source to end; return what tells whether it has."""
-        ...
+    def end_source(self, task: Task) -> None:
+        """Ask one source to end."""
 
 
 class Graph:
@@ -119,7 +116,8 @@ class Graph:
 
             def change() -> None:
                 made.append(_attach(producer, consumer, streams, capacity, drop))
-                self._rewired(consumer)
+                if (station := self._station(consumer)) is not None:
+                    station.rewire()
 
             self._apply(consumer, change)
             if consumer not in self.tasks:
@@ -133,7 +131,7 @@ class Graph:
     def leave(self, listener: Task) -> None:
         """Have a listener that was never added get no more; its inlet ends. Twice is once."""
         with self._turn:
-            for producer in [producer for producer, _ in listener.wiring.edges()]:
+            for producer in dict.fromkeys(producer for producer, _ in listener.wiring.edges()):
                 self.disconnect(producer, listener)
             listener.wiring.inlet.finish()
             self._outside = tuple(other for other in self._outside if other is not listener)
@@ -158,7 +156,8 @@ class Graph:
             def change() -> None:
                 for channel in edges:
                     _detach(consumer, channel)
-                self._rewired(consumer)
+                if (station := self._station(consumer)) is not None:
+                    station.rewire()
 
             before = producer.wiring.outlets
             producer.wiring.outlets = tuple(outlet for outlet in before if outlet not in edges)
@@ -178,20 +177,16 @@ class Graph:
             StageError: it is no task of this pipeline; it shares its thread with others, or branches; or it hangs.
         """
         with self._turn:
-            if task not in self.tasks:
-                raise StageError(f"no task {task.name!r}", why="it was removed, or never added")
+            self._check_there(task)
             self._check_alone(task, "removed")
             listeners = [other for other in (*self.tasks, *self._outside) if other.wiring.listens_to(task)]
             for listener in listeners:  # they do not end with it
                 listener.wiring.inlet.is_kept_open = True
             try:
-                if isinstance(task.stage, Source):
-                    self._end(task)
-                else:
-                    for producer in {id(one): one for one, _ in task.wiring.edges()}.values():
-                        self.disconnect(producer, task)
-                    task.wiring.inlet.finish()
-                    self._await_end(task)
+                for producer in dict.fromkeys(producer for producer, _ in task.wiring.edges()):
+                    self.disconnect(producer, task)
+                task.wiring.inlet.finish()
+                self._end(task)
             except BaseException:
                 for listener in listeners:
                     listener.wiring.inlet.finish()
@@ -211,8 +206,7 @@ class Graph:
             Exception: what opening raises; the old stage goes on.
         """
         with self._turn:
-            if task not in self.tasks:
-                raise StageError(f"no task {task.name!r}", why="it was removed, or never added")
+            self._check_there(task)
             if isinstance(task.stage, Source) or isinstance(stage, Source):
                 why, fix = "a source is no stage", "remove the source and add another"
                 raise StageError(f"the stage of task {task.name!r} cannot be replaced", why=why, fix=fix)
@@ -230,21 +224,13 @@ class Graph:
             change()
             return
         asked, timeout_s = Change(change), timeout_s or CHANGE_S
-        task.thread.wiring.inlet.post(asked)
+        task.thread.wiring.inlet.announce(asked)
         if asked.wait(lambda: self._has_ended(task), timeout_s):
             return
-        if self._has_ended(task):
-            change()
-            return
-        raise StageError(
-            f"task {task.name!r} was not changed",
-            why=f"its thread has been in one call, or without a frame, for {timeout_s:g} s",
-            fix="try again once it goes on",
-        )
-
-    def _rewired(self, task: Task) -> None:
-        if (station := self._station(task)) is not None:
-            station.rewire()
+        if not self._has_ended(task):
+            why = f"its thread has been in one call, or without a frame, for {timeout_s:g} s"
+            raise StageError(f"task {task.name!r} was not changed", why=why, fix="try again once it goes on")
+        change()
 
     def _station(self, task: Task) -> Station | None:
         return None if self._running is None else self._running.station_of(task)
@@ -253,22 +239,16 @@ class Graph:
         """Return whether the task's thread ran, and does not any more."""
         return self._running is not None and task.meter.status.has_ended
 
-    def _end(self, source: Task) -> None:
+    def _end(self, task: Task) -> None:
+        """Wait until a task's thread has ended; ask a source to end before."""
         if self._running is None:
             return
-        has_ended = self._running.end_source(source)
-        self._wait_until(has_ended, source)
-
-    def _await_end(self, task: Task) -> None:
-        if (running := self._running) is not None:
-            self._wait_until(lambda: not running.is_working(task), task)
-
-    @staticmethod
-    def _wait_until(is_so: Callable[[], bool], task: Task) -> None:
+        if isinstance(task.stage, Source):
+            self._running.end_source(task)
         for _ in range(round(CHANGE_S / _LOOK_S)):
-            if is_so():
+            if not self._running.is_working(task):
                 return
-            _PAUSE.wait(_LOOK_S)
+            time.sleep(_LOOK_S)
         raise StageError(f"task {task.name!r} does not end", why=f"it goes on {CHANGE_S:g} s after it was asked to")
 
     def _forget(self, task: Task) -> None:
@@ -297,6 +277,10 @@ class Graph:
                 raise StageError(what, why="results would go round in a circle")
             ahead += [other for other, _ in task.wiring.edges()]
 
+    def _check_there(self, task: Task) -> None:
+        if task not in self.tasks:
+            raise StageError(f"no task {task.name!r}", why="it was removed, or never added")
+
     def _check_alone(self, task: Task, done: str) -> None:
         carried = [other.name for other in self.tasks if other.execution.carrier is task]
         branches = task.wiring.branch is not None or task.wiring.reorders or not task.wiring.joins
@@ -306,7 +290,6 @@ class Graph:
 
 
 _LOOK_S = 0.002
-_PAUSE = threading.Event()  # never set
 
 
 def connect(producer: Task, consumer: Task, streams: frozenset[str], capacity: int, drop: Drop) -> Channel:

@@ -6,8 +6,8 @@ convention and owned by the record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from edgert.clock import time_of_day_ns
 from edgert.frozen import made_quickly
-from edgert.runtime.frame import U8, Frame
+from edgert.runtime.frame import U8, Frame, has_pixels
+from edgert.runtime.frame import without_pixels as without_planes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -288,7 +289,7 @@ class Result:
     outputs: Mapping[str, Record] = field(default_factory=dict)
     image: U8 | None = None
     stage: str = ""
-    _ticket: int = field(default=0, repr=False)  # for :mod:`edgert.runtime.passing`
+    _ticket: int = field(default=0, repr=False)  # see ticket_of
 
     @property
     def timestamp_ns(self) -> int:
@@ -316,6 +317,46 @@ class Result:
         image = record.pixels if type(record) is OutputImage else self.image
         outputs = {**self.outputs, stage: record}
         return Result(self.frame, outputs, image, self.stage, self._ticket)  # `replace` is slower
+
+
+# What stages do with results on their way; no program that reads results has to know.
+
+
+def merged(first: Result, second: Result) -> Result:
+    """Join two results of one frame into one, with pixels if either has any."""
+    image = second.image if first.image is None else first.image
+    frame = first.frame if has_pixels(first.frame) else second.frame
+    return replace(first, frame=frame, outputs={**first.outputs, **second.outputs}, image=image)
+
+
+def without_outputs(result: Result, stages: Collection[str]) -> Result:
+    """Return the result without the records of these stages."""
+    return replace(result, outputs={name: record for name, record in result.outputs.items() if name not in stages})
+
+
+def without_pixels(result: Result) -> Result:
+    """Return the result with a frame that has no pixels any more. Ends no lease."""
+    if not has_pixels(result.frame):
+        return result
+    return Result(without_planes(result.frame), result.outputs, result.image, result.stage, result._ticket)
+
+
+def ticket_of(result: Result) -> int:
+    """Return the number of a result among those that several threads of one stage take.
+
+    It is below zero for what stands in the place of a :func:`lost` result, and 0 where one thread runs the stage.
+    """
+    return result._ticket
+
+
+def with_ticket(result: Result, ticket: int) -> Result:
+    """Return the result with its number among those that several threads of one stage take."""
+    return replace(result, _ticket=ticket)
+
+
+def lost(result: Result) -> Result:
+    """Return what stands for a lost result where others wait for its ticket."""
+    return replace(result, _ticket=-abs(result._ticket))
 
 
 _NO_DETECTIONS = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))

@@ -115,15 +115,13 @@ class Runner:
         if self.stop_event.is_set():  # since it was looked at
             loop.stop_event.set()
 
-    def end_source(self, task: Task) -> Callable[[], bool]:
-        """Ask one source to end; return what tells whether it has."""
+    def end_source(self, task: Task) -> None:
+        """Ask one source to end."""
         for loop in self._loops:
             if loop.task is task:
                 loop.stop_event.set()
-                if isinstance(task.stage, ServedSource):
-                    task.stage.wake()
-                return lambda: not loop.is_alive()
-        return lambda: True
+        if isinstance(task.stage, ServedSource):
+            task.stage.wake()
 
     def raise_error(self) -> None:
         """Raise the first error of any stage, if there was one; see :meth:`let_go`."""

@@ -121,16 +121,13 @@ class AsyncStage(Stage, Protocol):
     @property
     def in_flight(self) -> int:
         """Return how many runs were begun and not collected."""
-        ...
 
     @property
     def is_ready(self) -> bool:
         """Return whether :meth:`collect` would give something out at once, asked after each :meth:`submit`."""
-        ...
 
     def room(self) -> int:
         """Return how many results :meth:`submit` takes at a time, at least one."""
-        ...
 
     def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
         """Begin work on results, or keep them for a batch; never wait for the device.
@@ -140,11 +137,9 @@ class AsyncStage(Stage, Protocol):
             onward: what :meth:`collect` adds the records to: the same results, or the same without their pixels. Retain
                 their leases, too.
         """
-        ...
 
     def due_ns(self) -> int | None:
         """Return when to call :meth:`collect` if nothing comes, by the pipeline's clock; None while nothing is held."""
-        ...
 
     def collect(self, wait: bool) -> list[Result]:
         """Return results that are done, oldest first, each with a hold on its lease.
@@ -152,8 +147,6 @@ class AsyncStage(Stage, Protocol):
         Args:
             wait: whether to begin what is held, and to wait for the oldest run.
         """
-        ...
 
     def give_up(self) -> Sequence[Result]:
         """Return what is held after a failure, each with its hold. None of it is tried again."""
-        ...

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from edgert import user_code
 from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
-from edgert.policy import Join, join_limit, join_of
-from edgert.runtime import passing
+from edgert.policy import Join, join_of
+from edgert.runtime import records
 from edgert.runtime.frame import Frame
-from edgert.runtime.passing import lost, without_pixels
-from edgert.runtime.records import Result
+from edgert.runtime.records import Result, lost, without_pixels
 from edgert.runtime.recovery import OPENINGS, Recovery, note_back
 from edgert.runtime.stage import AsyncStage, Stage
 from edgert.runtime.task import Task
@@ -117,8 +116,6 @@ class Station:
         fix = "edgert run --debug shows the traceback"
         return StageError(what, why=at and f"at {at}", where=place, fix=fix).caused_by(error)
 
-    # Frames of a source.
-
     def give(self, frames: Sequence[Frame], made_ns: int, worked_ns: int) -> None:
         """Pass frames of a source on, with their holds.
 
@@ -135,18 +132,16 @@ class Station:
         self.hand_over(results)
         meter.results_out += len(frames)
 
-    # Joining.
-
     def rewire(self) -> None:
         """Take the edges as they are now; called in the thread that works here, between two results."""
-        wiring = self._wiring
-        if not wiring.joins:
+        if not self._wiring.joins:
             return
+        streams, under_way = self._wiring.streams, self.task.under_way()
         if self.join is None:
-            self.join = join_of(wiring.streams, self.task.under_way(), merged)
-            return
-        for one in self.join.rewire(wiring.streams, join_limit(self.task.under_way())):
-            self.step((one,))
+            self.join = join_of(streams, under_way, merged)
+        else:
+            for one in self.join.rewire(streams, under_way):
+                self.step((one,))
 
     def joined(self, edge: int, result: Result) -> Result | None:
         """Return what came on an edge, with what belongs to it from others; None until all of that is there."""
@@ -383,7 +378,7 @@ class Station:
 
 def merged(first: Result, second: Result) -> Result:
     """Return one of two parts of a frame: two holds came in, one goes out."""
-    merged = passing.merged(first, second)
+    merged = records.merged(first, second)
     (second if merged.frame is first.frame else first).frame.lease.release()
     return merged
 

@@ -113,14 +113,12 @@ class ThreadLoop(threading.Thread):
             source.serve(FrameTaking(station, self._clock, self.stop_event), self.stop_event)
             return
         assert isinstance(source, Source)
-        limiter, meter, inlet = task.execution.limiter, task.meter, task.wiring.inlet
-        now, live = self._clock.now_ns, source.live
+        meter, inlet, now, live = task.meter, task.wiring.inlet, self._clock.now_ns, source.live
         started, before_ns = now(), thread_time_ns()
         for frame in source.frames(self.stop_event):
             if inlet.ready:
                 inlet.apply()
-            limiter = task.execution.limiter
-            if limiter is not None and not limiter.passes(self.stop_event):
+            if (limiter := task.execution.limiter) is not None and not limiter.passes(self.stop_event):
                 frame.lease.release()
                 del frame
                 continue

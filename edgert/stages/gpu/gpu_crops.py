@@ -16,7 +16,7 @@ from edgert.errors import BuildError
 from edgert.memory.cuda import CudaDevice, Kernel, Launch
 from edgert.runtime import Crops, Frame, Result
 from edgert.runtime.frame import origin_of
-from edgert.runtime.passing import without_outputs
+from edgert.runtime.records import without_outputs
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import I32, Geometry, crop_boxes
 from edgert.stages.gpu.gpu_preprocess import BLOCK, HEADER_BYTES, GpuPreprocessor, addresses_of, hold, kernel_matrix

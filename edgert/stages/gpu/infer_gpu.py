@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from edgert.backend.gpu import GpuSession
+from edgert.backend.gpu import GpuSession, Refinement
 from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import Event, Graph, SharedLease, Stream
 from edgert.policy import run_sizes
@@ -274,14 +274,6 @@ class Batch(PendingRecords):
         return self._records
 
 
-class Refining(Protocol):
-    """Work in a thread of its own that makes an engine faster."""
-
-    def close(self) -> None:
-        """Break it off, and wait until it has ended."""
-        ...
-
-
 class GpuInference:
     """Inference on the GPU: some slots of tensors, used in turn. One thread fills and submits; another may wait.
 
@@ -308,11 +300,11 @@ class GpuInference:
         slots: Sequence[InferenceSlot],
         uploader: Uploader,
         without_graph: Callable[[str], None] = lambda reason: None,
-        refine: Callable[[Sequence[int], Callable[[int], None]], Refining | None] | None = None,
+        refine: Callable[[Sequence[int], Callable[[int], None]], Refinement | None] | None = None,
     ) -> None:
         self._slots, self._uploader, self.device = slots, uploader, uploader.device
         self._without_graph, self._refine = without_graph, refine
-        self._refining: Refining | None = None
+        self._refining: Refinement | None = None
         self._is_warm = False
         self._frames: dict[int, Ready] = {}
         self._batches: dict[int, Batch] = {}

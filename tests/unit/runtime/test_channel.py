@@ -21,7 +21,7 @@ DROPS: list[Drop] = ["never", "oldest", "newest"]
 def take_all(inlet: Inlet) -> list[tuple[int, int]]:
     """(edge, index) of everything until all edges are closed; releases it."""
     found = []
-    for edge, item in inlet:
+    for edge, item in iter(inlet.get, None):
         item.frame.lease.release()
         found.append((edge, item.frame.index))
     return found
@@ -182,7 +182,7 @@ def test_whatever_the_threads_do_nothing_is_lost_twice_or_kept(
         channels[edge].close()
 
     def consume() -> None:
-        for edge, item in inlet:
+        for edge, item in iter(inlet.get, None):
             got.append((edge, item.frame.index))
             item.frame.lease.release()
             if leaves_after is not None and len(got) >= leaves_after:

@@ -19,7 +19,7 @@ from edgert.runtime.branches import Branch, branch_tasks
 from edgert.runtime.frame import has_pixels
 from edgert.runtime.graph import Graph, release_pixels
 from edgert.runtime.json_form import plain_result
-from edgert.runtime.passing import merged, without_pixels
+from edgert.runtime.records import merged, without_pixels
 from edgert.stages.crop import CropRegion
 from edgert.stages.infer import InferBatch
 from tests.helpers.frames import frame_of

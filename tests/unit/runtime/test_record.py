@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.runtime import Classification, Detections, Keypoints
-from edgert.runtime.passing import merged
+from edgert.runtime.records import merged
 from tests.helpers.frames import detections, frame_of, result_of
 
 

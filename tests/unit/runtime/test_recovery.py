@@ -13,7 +13,7 @@ from edgert.memory import Counter
 from edgert.policy import OnError
 from edgert.runtime import Result, Runner, Task, recovery, summarize
 from edgert.runtime.branches import Branch, branch_tasks
-from edgert.runtime.passing import lost, ticket_of
+from edgert.runtime.records import lost, ticket_of
 from edgert.runtime.recovery import Recovery
 from edgert.runtime.task import FailurePolicy
 from edgert.runtime.watchdog import Watchdog

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edgert.clock import Clock
 from edgert.runtime import json_form
-from edgert.runtime.passing import without_outputs
-from edgert.runtime.records import Detections, Result
+from edgert.runtime.records import Detections, Result, without_outputs
 from edgert.stages.zones.rules import Events
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from edgert.memory import SETTLED, Counter
 from edgert.memory.cuda import CudaDevice, DeviceView, SharedLease, Stream
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import full_frame
-from edgert.runtime.passing import without_pixels
+from edgert.runtime.records import without_pixels
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.gpu.upload import Uploader, is_shared
 from tests.helpers.cuda_double import CudaDouble

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -139,7 +139,7 @@ def test_batches_that_are_not_full_are_prepared_while_full_ones_run(monkeypatch:
 
     monkeypatch.setattr(CudaDevice, "capture", capture)
     rig, refine = Rig(rows=4), Refine()
-    rig.inference._refine = refine
+    rig.inference._refine = cast("Any", refine)
     rig.inference.warm_up()
     assert refine.sizes == (1, 2) and len(graphs) == 2 * SLOTS
     rig.inference.warm_up()
@@ -169,7 +169,7 @@ def test_what_can_be_recorded_at_any_time_is_so_at_the_next_turns(monkeypatch: p
     rig = Rig(rows=4)
     for session in rig.sessions:
         session.renewed.update((1, 2))
-    rig.inference._refine = Refine()
+    rig.inference._refine = cast("Any", Refine())
     rig.inference.warm_up()
     for turn, sizes in enumerate(({4, 2}, {4, 2, 1}, {4, 2, 1})):
         for slot in rig.inference._slots:
@@ -181,7 +181,7 @@ def test_what_can_be_recorded_at_any_time_is_so_at_the_next_turns(monkeypatch: p
 
 def test_without_graphs_nothing_is_prepared_while_others_run() -> None:
     rig, refine = Rig(rows=2), Refine()
-    rig.inference._refine = refine
+    rig.inference._refine = cast("Any", refine)
     rig.inference.warm_up()
     assert refine.sizes == () and [set(session.sizes) for session in rig.sessions] == [{1, 2}] * SLOTS
     rig.close()
