@@ -25,10 +25,8 @@ from edgert.runtime.stage import Source, Stage
 from edgert.runtime.station import Station
 from edgert.runtime.task import Task
 
-CHANGE_S = 5.0
-"""So long a task may take to come to its next safe point: the end of a call of its stage, or a source's next frame."""
-OPENING_S = 120.0
-"""So long a task may take to do so and to open another stage."""
+CHANGE_S, OPENING_S = 5.0, 120.0
+"""So long a task may take to its next safe point, a call's end or a source's frame; and to open another stage there."""
 
 
 class Running(Protocol):

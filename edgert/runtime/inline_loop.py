@@ -46,8 +46,7 @@ def share_threads(tasks: Sequence[Task]) -> None:
     - Those of no ``effort`` at all always do.
     - Where no source is live, those that do ``little``, alone behind a stage, do: it would wait for them anyway.
       So does a ``callback`` behind a stage with several runs under way, whose thread has time while a GPU works.
-
-    Cameras lose frames while a disk or a callback holds up the stage before, so these have threads there.
+    Cameras would lose frames while a disk or a callback holds up the stage before.
 
     Args:
         tasks: every one after those it listens to, connected; none has started.

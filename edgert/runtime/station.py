@@ -37,8 +37,6 @@ class Station:
         self._is_end = not task.wiring.outlets  # those who listen for a while come later
         self._progress_ns = 0  # when a run was begun with none under way, or one was collected
 
-    # Opening, closing, and another stage.
-
     def open(self) -> None:
         """Open the stage. Raise what it raises, unless the pipeline goes on without it."""
         task, began_ns = self.task, self._clock.now_ns()
@@ -155,8 +153,6 @@ class Station:
         """Drop parts of frames whose others never came; ``before``: of those with lower numbers."""
         if self.join is not None:
             self._give_up(self.join.drain(before))
-
-    # The stage at work.
 
     def step(self, results: Sequence[Result]) -> None:
         """Have the stage work on results, and pass on what comes of them; end the holds on their frames."""
