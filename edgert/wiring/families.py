@@ -24,13 +24,13 @@ class Family:
         export: the command of its own tools that writes the ONNX file; empty where there is no one command.
         metadata: key of the file's metadata → text that its value has; all must.
         tasks: the exporter's word for a task → the decoder, where the metadata have ``task``.
-        final: options of ``detect: yolov10`` where its export ends in final boxes, [N, 6].
+        final: options of ``detect: yolov10`` where its export ends in final boxes.
         producer: the exporter's name in the file, or how it begins.
         takes: names of inputs, of which the image's must be one.
         gives: parts of names of outputs, in lower case; each must be in one.
         size: usual width and height, where the model leaves both open.
         lengths: numbers that its one output may hold; any where there are none.
-        results: how many outputs it has; 0: any number.
+        results: how many outputs it has, where only they show it; 0: any number.
         by_file: whether only the metadata show that a model is of it, and no outputs.
     """
 
@@ -117,6 +117,16 @@ FAMILIES = (
         "edgert import torchvision:fasterrcnn_resnet50_fpn",
         producer="pytorch",
         results=3,
+    ),
+    Family(
+        "TensorFlow detection API",
+        ("detect: yolov10",),
+        {**_STRETCH, "color": "rgb"},
+        "https://github.com/tensorflow/models/blob/master/research/object_detection/exporter_lib_v2.py",
+        "python -m tf2onnx.convert --saved-model DIR/saved_model --output model.onnx",
+        final={"boxes": "relative", "order": "yxyx", "background": "first"},
+        takes=("input_tensor", "input_tensor:0", "image_tensor", "image_tensor:0", "inputs", "inputs:0"),
+        gives=("detection_boxes", "detection_classes", "detection_scores", "num_detections"),
     ),
     Family(
         "Ultralytics YOLO classifier",
@@ -212,7 +222,6 @@ FAMILIES = (
         {"resize": "letterbox", "anchor": "top_left", "pad": 0, "color": "rgb", "mean": (127.5,), "std": (128.0,)},
         "https://github.com/deepinsight/insightface/blob/master/python-package/insightface/model_zoo/scrfd.py",
         "python tools/scrfd2onnx.py CONFIG.py MODEL.pth --output-file scrfd.onnx",
-        gives=("score_8", "bbox_8"),
     ),
     Family(
         "YuNet",

@@ -144,7 +144,8 @@ def _guessed(
     notes: tuple[str, ...] = (f"{verb_of(read)}: {value_of(read)}, as it was given",)
     if task is None:
         reason = next(look.reason for look in looks if task_of(look) == read)
-        if meant and (options := declared_options(declared, read)):
+        names = [[one.name for one in tensors] for tensors in (found.engine.inputs, found.engine.outputs)]
+        if options := declared_options(declared, read, *names):
             read = read.model_copy(update={"options": dict(options)})
         notes = (f"{verb_of(read)}: {value_of(read)}, because {reason}",)
         others = [str(look) for look in looks if (look.task, look.decoder) != (verb_of(read), value_of(read))]

@@ -94,9 +94,11 @@ def _is_final(declared: DeclaredSettings, shapes: Shapes) -> bool:
     return is_rows_of_six(shapes) and shapes[0][0] <= MOST_QUERIES and len(declared.labels) not in (0, 2)
 
 
-def declared_options(declared: DeclaredSettings, task: TaskConfig) -> Mapping[str, object]:
-    """Return the options of a task that the file's exporter fixes."""
-    family = _declaring(declared)
+def declared_options(
+    declared: DeclaredSettings, task: TaskConfig, inputs: Sequence[str] = (), outputs: Sequence[str] = ()
+) -> Mapping[str, object]:
+    """Return the options of a task that the file's exporter fixes, by the metadata or by these names."""
+    family = _declaring(declared) or named_family(inputs, outputs)
     return family.final if family and _decoder(task) == _FINAL else {}
 
 
@@ -154,7 +156,7 @@ def _of_family(
     names = " ".join(outputs).lower()
     for place, family in enumerate(FAMILIES):
         by_file = bool(family.metadata) and _by_metadata(family, declared)
-        if (family.by_file and not by_file) or (family.results and len(outputs) not in (0, family.results)):
+        if not by_file and (family.by_file or (family.results and len(outputs) not in (0, family.results))):
             continue
         marked = bool(family.producer or family.gives)
         named = declared.producer.startswith(family.producer) and all(part in names for part in family.gives)

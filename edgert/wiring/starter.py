@@ -88,13 +88,17 @@ class Starter:
     def write(self, path: Path, force: bool) -> tuple[Path, ...]:
         """Write the pipeline file, labels, and a decoder template with its test; return the written files.
 
+        With ``force``, a decoder and a test that exist are kept: they may be the user's work.
+
         Raises:
             ConfigError: a file exists, or cannot be written.
         """
         refuse_existing(path, force)
         stub, folder = self.stub.files if self.stub else {}, path.parent
         named = {self.labels_file: "\n".join(self.labels) + "\n"} if self.labels else {}
-        if self.stub:
+        if self.stub and force:
+            stub = {name: text for name, text in stub.items() if not (folder / name).exists()}
+        elif self.stub:
             self.stub.refuse_existing(folder)
         for name in named:
             refuse_existing(folder / name, force)
@@ -124,7 +128,7 @@ def new(
         images: photos or folders of them, on which every plausible setting is tried.
         source: where frames come from, as in ``source:``.
         own: writes a decoder to be filled in, whatever edgert can read.
-        force: replaces an existing pipeline file.
+        force: replaces an existing pipeline file; a decoder of the user's own beside it is kept.
         on_progress: called with runs made and most runs to come; what it raises ends it.
 
     Raises:

@@ -43,7 +43,7 @@ class Stub:
             raise ConfigError(
                 f"{str(there)!r} exists already",
                 why="a decoder template would replace it; nothing was written",
-                fix="move it away, or choose --output in another folder",
+                fix="--force keeps it and writes the pipeline file alone, or choose --output in another folder",
             )
 
 

@@ -37,7 +37,8 @@ def guesses(engine: Engine, label_count: int | None = None, declared: str = "") 
     """
     (image,) = engine.inputs
     names = [tensor.name for tensor in engine.outputs]
-    looks = guess(one_image(engine), names, image.shape[1:], label_count)
+    is_batched = not engine.batched or engine.batched[0]
+    looks = guess(one_image(engine), names, image.shape[1:], label_count, is_batched=is_batched)
     family = named_family([image.name], names)
     decoder = family.reads[0] if family else ""
     if family and decoder not in map(str, looks):  # of another size than is usual, where it can be read so at all

@@ -17,11 +17,16 @@ from edgert.stages.decode.guess import Fit, Look, check_labels, wrong_shapes
 from edgert.stages.gallery import gallery_at
 
 _USUAL = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 2048)
+_NAMES = ("embed", "feat", "descriptor", "pooler_output", "hidden_state")
+"""Parts of names that exporters give to embeddings."""
+_LEAST_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Embed:
     """The first output as one vector, copied; with ``l2``, scaled to length 1 (a vector of zeros stays so).
+
+    Of a transformer's hidden state [tokens, length] it is the first token, which describes the image in ViT and DINOv2.
 
     Attributes:
         match: the file of a gallery whose most similar vector names it.
@@ -34,23 +39,29 @@ class Embed:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Yield a fit for a vector, better at a usual length."""
-        length = look.vector
-        if length is not None:
+        """Yield a fit for a vector, better at a usual length or with a telling name; or for a named hidden state."""
+        length, is_named = look.vector, any(word in look.names for word in _NAMES)
+        tokens, width = look.table or (0, 0)
+        if length is not None and is_named and _LEAST_WIDTH <= length <= 4096:
+            yield Fit(f"{length} numbers, named as those of an embedding", 4)
+        elif _is_tokens((tokens, width)) and "hidden_state" in look.names:
+            yield Fit(f"[{tokens}, {width}] is a hidden state, whose first token stands for the image", 5)
+        elif length is not None:
             yield Fit(f"{length} numbers, a usual length of an embedding", 3 if length in _USUAL else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless the first output is one row of numbers, ConfigError for a gallery of others."""
-        if not shapes or sum(size != 1 for size in shapes[0]) > 1:
-            raise wrong_shapes(f"embed: {self.embed}", "one output [length]", shapes, network)
+        if not shapes or not _is_row(shapes[0]):
+            raise wrong_shapes(f"embed: {self.embed}", "one output [length] or [tokens, length]", shapes, network)
         if self.match is not None:
-            gallery_at(self.match).check(math.prod(shapes[0]))
+            gallery_at(self.match).check(shapes[0][1] if _is_tokens(shapes[0]) else math.prod(shapes[0]))
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Embedding:
         """Return the embedding. Raises ModelError like :meth:`check`."""
-        if not outputs or sum(size != 1 for size in outputs[0].shape) > 1:
+        if not outputs or not _is_row(outputs[0].shape):
             self.check(shapes_of(outputs), geometry.network)
-        vector = outputs[0].reshape(-1).astype(np.float32)
+        row = outputs[0][0] if _is_tokens(outputs[0].shape) else outputs[0]
+        vector = row.reshape(-1).astype(np.float32)
         length = float(np.linalg.norm(vector)) if self.embed == "l2" else 1.0
         if length > 0:
             vector /= length
@@ -58,6 +69,15 @@ class Embed:
             return Embedding(vector)
         name, similarity = gallery_at(self.match).match(vector)
         return Embedding(vector, name if similarity >= self.threshold else "", similarity)
+
+
+def _is_row(shape: tuple[int, ...]) -> bool:
+    return sum(size != 1 for size in shape) <= 1 or _is_tokens(shape)
+
+
+def _is_tokens(shape: tuple[int, ...]) -> bool:
+    """Return whether an output is a hidden state [tokens, length]."""
+    return len(shape) == 2 and shape[0] > 1 and shape[1] >= _LEAST_WIDTH
 
 
 _SUM_TOLERANCE = 0.02

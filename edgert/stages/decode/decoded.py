@@ -12,12 +12,15 @@ from edgert.stages.decode.detection import I32, Candidates, Head, Index, best_cl
 from edgert.stages.decode.guess import MOST_QUERIES, Fit, Look, wrong_shapes
 from edgert.stages.decode.rows import FINAL, Found, Level, Numbers, RowHead, columns
 
-READS = "one output [boxes, 6] or three [boxes, 4], [boxes], [boxes] and perhaps a count"
+READS = "one output [boxes, 6] or [boxes, 7], or three [boxes, 4], [boxes], [boxes] and perhaps a count"
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded(Head):
     """One output [N, 6] of x1, y1, x2, y2, score, class; or boxes [N, 4], scores [N], classes [N] and perhaps a count.
+
+    YOLOv7's end-to-end export (github.com/WongKinYiu/yolov7, ``models/experimental.py``, ONNX_ORT) writes [N, 7]: the
+    number of the image, x1, y1, x2, y2, class, score.
 
     YOLOv10, YOLO26 and every Ultralytics export with ``nms=True`` write the first
     (https://docs.ultralytics.com/models/yolov10, /modes/export). TensorRT's EfficientNMS plugin
@@ -41,12 +44,15 @@ class Decoded(Head):
         """Yield a fit for boxes that need no decoding."""
         if decoder.is_rows_of_six(look.shapes) and look.shapes[0][0] not in (look.cells(), 6):
             yield Fit("[boxes, 6] is corners, score and class of final boxes", 3)
+        if _is_numbered(look.shapes) and not look.is_batched:
+            yield Fit("[boxes, 7] of all images is number of the image, corners, class and score", 3)
         if decoder.roles_of(look.shapes) is not None:
             yield Fit("[N, 4] and twice [N] are final boxes, scores and classes", 3)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> None:
-        """Return None: shapes do not show it. Raises ModelError for other outputs than the two layouts."""
-        if not decoder.is_rows_of_six(shapes) and decoder.roles_of(shapes) is None:
+        """Return None: shapes do not show it. Raises ModelError for other outputs than the three layouts."""
+        known = decoder.is_rows_of_six(shapes) or _is_numbered(shapes) or decoder.roles_of(shapes) is not None
+        if not known:
             raise wrong_shapes("detect: yolov10", READS, shapes, network)
 
     def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
@@ -56,6 +62,8 @@ class Decoded(Head):
         roles = decoder.roles_of(shapes)
         if roles is None:
             table = decoder.as_f32(outputs[0])
+            if table.shape[1] == 7:
+                table = table[:, [1, 2, 3, 4, 6, 5]]
             boxes, scores, classes = table[:, :4], table[:, 4], table[:, 5].astype(np.int32)
         else:
             first, second = (outputs[index] for index in roles.rows)
@@ -71,6 +79,11 @@ class Decoded(Head):
             keep &= classes >= 0
         pixels = _in_pixels(boxes[keep], network, self.boxes, self.order)
         return Candidates(pixels, scores[keep], classes[keep], overlap=False)
+
+
+def _is_numbered(shapes: decoder.Shapes) -> bool:
+    """Return whether there is one output [N, 7]."""
+    return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] == 7
 
 
 def _in_pixels(boxes: decoder.F32, network: decoder.Size, unit: str, order: str) -> decoder.F32:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from edgert.errors import ConfigError, ModelError
 from edgert.kinds import DECODERS
 from edgert.stages.decode.decoder import Shapes, Size, all_cells
+from edgert.stages.decode.needed import needed_outputs
 
 STRIDES = (8, 16, 32)
 MOST_QUERIES = 1000
@@ -37,11 +38,13 @@ class Look:
         shapes: without the batch dimension; 0 for a dynamic dimension.
         names: of the outputs, in lower case, with spaces between.
         network: the input's (width, height); None when dynamic or not an image.
+        is_batched: whether the first output has a batch dimension in the model.
     """
 
     shapes: Shapes
     names: str
     network: Size | None
+    is_batched: bool = True
 
     @property
     def table(self) -> tuple[int, int] | None:
@@ -112,6 +115,8 @@ def guess(
     output_names: Sequence[str],
     input_shape: Sequence[int | None],
     n_labels: int | None,
+    *,
+    is_batched: bool = True,
 ) -> list[Guess]:
     """Return the decoders that can read such outputs, the likeliest first; empty when none can.
 
@@ -120,17 +125,20 @@ def guess(
         output_names: as in the model; may be empty.
         input_shape: (C, H, W) or (H, W, C), without the batch dimension; dynamic dimensions are None.
         n_labels: how many labels there are, when known.
+        is_batched: whether the first output has a batch dimension in the model.
 
     Raises:
         ConfigError: a decoder of an installed package cannot be used.
     """
     shapes = tuple(tuple(size or 0 for size in shape) for shape in output_shapes)
-    look = Look(shapes, " ".join(output_names).lower(), network_size(input_shape))
+    look = Look(shapes, " ".join(output_names).lower(), network_size(input_shape), is_batched)
     found = list[Guess]()
-    if (kept := needed_outputs(shapes, output_names)) is not None:
+    kept = needed_outputs(shapes, output_names)
+    if kept is not None and len(kept) < len(shapes):
         names = [output_names[place] for place in kept] if output_names else ()
-        few = guess([shapes[place] for place in kept], names, input_shape, n_labels)
-        beside = f"{len(shapes) - len(kept)} outputs beside it that are not needed"
+        few = guess([shapes[place] for place in kept], names, input_shape, n_labels, is_batched=is_batched)
+        spare = len(shapes) - len(kept)
+        beside = f"{spare} output{'s' if spare > 1 else ''} beside it that {'are' if spare > 1 else 'is'} not needed"
         found += [replace(one, reason=f"{one.reason}; with {beside}") for one in few]
     for task, registry in DECODERS.items():
         kinds: dict[type, str] = {}  # a class of several names, like ``softmax`` and ``logits``, stands for its first
@@ -144,46 +152,6 @@ def guess(
                     weight += (n_labels == fit.classes) - (n_labels < fit.classes)
                 found.append(Guess(task, name, fit.reason, weight, fit.classes))
     return sorted(found, key=lambda one: -one.weight)
-
-
-def needed_outputs(shapes: Shapes, names: Sequence[str] = ()) -> tuple[int, ...] | None:
-    """Return the places of the outputs without those that nothing needs; None where all may be needed.
-
-    Exporters write raw feature maps beside the boxes decoded from them, as YOLOv5's did up to release 6.0
-    (``models/yolo.py``, Detect.forward). Together, those maps have as many cells as there are boxes. Heads that only
-    training needs have ``aux`` in their names, as in torchvision's segmentation models.
-
-    Args:
-        shapes: of one image, without the batch dimension.
-        names: of the outputs; may be empty.
-    """
-    spare = {place for place, name in enumerate(names) if "aux" in name.lower()}
-    spare |= _raw_maps(shapes)
-    kept = tuple([place for place in range(len(shapes)) if place not in spare])
-    return kept if spare and kept else None
-
-
-def _raw_maps(shapes: Shapes) -> set[int]:
-    """Return the places of maps that together have as many cells as a table beside them has boxes."""
-    alike: dict[tuple[int, ...], list[int]] = {}
-    for place, shape in enumerate(shapes):
-        if len(shape) == 4:  # anchors, height, width, numbers
-            alike.setdefault((shape[0], shape[3], 4), []).append(place)
-        elif len(shape) == 3:
-            alike.setdefault((shape[0], 3), []).append(place)
-    found = set[int]()
-    for table in (one for one in shapes if len(one) == 2 and 0 not in one):
-        for (first, *_), places in alike.items():
-            sizes = [shapes[place][-3:-1] if len(shapes[place]) == 4 else shapes[place][1:] for place in places]
-            cells = sum(height * width for height, width in sizes)
-            if len(places) < 2 or len(set(sizes)) < len(sizes) or not cells:
-                continue
-            if len(shapes[places[0]]) == 4:
-                is_raw = shapes[places[0]][3] == table[1] and first * cells == table[0]
-            else:  # channels of all anchors, or one box a cell
-                is_raw = cells in table or (first % table[1] == 0 and first // table[1] * cells == table[0])
-            found |= set(places) if is_raw else set()
-    return found
 
 
 def network_size(input_shape: Sequence[int | None]) -> Size | None:

@@ -124,19 +124,17 @@ def checked_decoder(
         ModelError: the outputs are not what the decoder reads.
         ConfigError: fewer or more labels than classes.
     """
-    try:
-        decoder.check(shapes, network)
-    except ModelError as error:
-        from edgert.stages.decode.guess import needed_outputs
+    from edgert.stages.decode.needed import needed_outputs
 
-        if (kept := needed_outputs(shapes, names)) is None:
-            raise
+    kept = None if isinstance(decoder, Custom) else needed_outputs(shapes, names)
+    if kept is not None:
         few = Beside(decoder, kept)
         try:
             few.check(shapes, network)
-        except ModelError:
-            raise error from None
-        return few
+            return few
+        except ModelError:  # it reads all of them
+            pass
+    decoder.check(shapes, network)
     return decoder
 
 

@@ -146,12 +146,18 @@ class Landmarks:
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
         """Yield a fit for an even vector, where a name says so or its number of points is that of a data set."""
-        length = look.vector or 0
+        rows, columns = look.table or (0, 0)
+        length = 2 * rows if columns == 2 else look.vector or 0
+        count, side = length // 2, max(look.network or (0, 0))
         is_named = any(word in look.names for word in ("landmark", "kps", "keypoint", "points"))
-        if length % 2 == 0 and length // 2 in _OF_A_FACE and look.network and max(look.network) <= _CROP:
-            yield Fit(f"{length} numbers of a small crop are {length // 2} points of a face", 4)
-        elif length >= 8 and length % 2 == 0 and (is_named or length // 2 in _DATA_SETS):
-            yield Fit(f"{length} numbers are {length // 2} points", 1 + 2 * is_named)
+        if length % 2 or length < 8:
+            return
+        if is_named:
+            yield Fit(f"{length} numbers are {count} points", 4)
+        elif count in _OF_A_FACE and 0 < side <= _CROP and (count, side) != _CARS:
+            yield Fit(f"{length} numbers of a small crop are {count} points of a face", 4)
+        elif count in _DATA_SETS:
+            yield Fit(f"{length} numbers can be {count} points", 2)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless the one output is a vector of points, ConfigError for another number of names."""
@@ -174,11 +180,13 @@ class Landmarks:
         return one_body(points, 0.0, self.labels, geometry)
 
 
-_DATA_SETS = (5, 68, 98, 106)
-"""Points of a face in WIDER Face, iBUG 300-W, WFLW and JD-landmark."""
+_DATA_SETS = (5, 68, 98, 106, 468, 478)
+"""Points of a face in WIDER Face, iBUG 300-W, WFLW, JD-landmark and MediaPipe's two meshes."""
 _OF_A_FACE, _CROP = _DATA_SETS[1:], 256
 """Those that are no usual number of classes, and the largest crop of such networks. PFLD takes 112x112, InsightFace's
 2d106det 192x192."""
+_CARS = (98, 224)
+"""Points and input size that may as well be a classifier of the 196 classes of Stanford Cars."""
 
 
 @dataclass(frozen=True, slots=True)

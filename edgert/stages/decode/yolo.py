@@ -15,7 +15,7 @@ from edgert.stages.decode import detection
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
 from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Unit, best_class, corners, in_pixels
-from edgert.stages.decode.guess import BODIES, STRIDES, Fit, Look, check_labels, wrong_shapes
+from edgert.stages.decode.guess import BODIES, MOST_QUERIES, STRIDES, Fit, Look, check_labels, wrong_shapes
 
 # YOLOv5 and its kin (v6, v7, decoded YOLOX): boxes decoded in the graph, objectness beside the classes.
 #
@@ -211,8 +211,10 @@ class YoloPose:
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
-        """Yield a fit for columns of a box, a score and points."""
+        """Yield a fit for columns of a box, a score and points, or for rows of final ones."""
         rows, columns = look.table or (0, 0)
+        if 0 < rows <= MOST_QUERIES and columns > 6 and columns - 6 in [3 * points for points in BODIES]:
+            yield Fit(f"[{rows}, 6 + {columns - 6}] is corners, score, class and points of final bodies", 3)
         if rows > 5 and (rows - 5) % 3 == 0 and (not columns or columns > rows):
             points = (rows - 5) // 3
             yield Fit(f"{rows} rows are a box, a score and {points} points", 4 if points in BODIES else 1)

@@ -6,21 +6,25 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 from pydantic import TypeAdapter
 
 from edgert.config import InputConfig, ModelConfig, TaskConfig, load_pipeline
+from edgert.config.model_section import value_of
 from edgert.errors import ConfigError, ModelError
 from edgert.graph import load
 from edgert.stages.decode.kinds import labels_of
 from edgert.wiring.exporter_metadata import DeclaredSettings as Declared
 from edgert.wiring.exporter_metadata import declared_settings
 from edgert.wiring.families import FAMILIES, IMAGENET_MEAN, IMAGENET_STD
+from edgert.wiring.inferred import infer
 from edgert.wiring.prior import FAMILY, FILE, USUAL, declared_options, declared_task, named_family, prior_of
 from edgert.wiring.settings import Setting, differs
 from edgert.wiring.starter import starter
+from tests.helpers.models import constant
 
 YOLO = {"author": "Ultralytics"}
 YOLOS = "Ultralytics YOLO (v8, 11, 12, 26)"
@@ -402,3 +406,45 @@ def test_what_stands_against_a_setting() -> None:
     rounded = Setting(known.model_copy(update={"mean": (0.5,)}), right.task)
     assert not differs(right, rounded, "scale")  # half a gray level
     assert differs(right, Setting(known.model_copy(update={"std": (255.0,)}), right.task), "scale")
+
+
+def test_every_ultralytics_task_is_fed_by_its_metadata(tmp_path: Path) -> None:
+    """Exports with masks have two outputs, and are of the family all the same."""
+    rows, maps = np.zeros((1, 300, 38), np.float32), np.zeros((1, 32, 16, 16), np.float32)
+    proto = constant({"output0": rows, "output1": maps}).proto
+    helper.set_model_props(proto, {**YOLO, "task": "segment", "names": "{0: 'cat', 1: 'dog'}", "imgsz": "[64, 64]"})
+    onnx.save(proto, tmp_path / "m.onnx")
+    made = infer(tmp_path / "m.onnx")
+    assert value_of(made.setting.task) == "yolov8-seg" and made.sure
+    assert YOLOS in made.input_notes[0] and made.setting.input.std == (255.0,)
+
+
+def test_tensorflow_boxes_are_relative_and_y_comes_first(tmp_path: Path) -> None:
+    arrays = {
+        "detection_boxes": np.zeros((1, 10, 4)),
+        "detection_classes": np.ones((1, 10)),
+        "detection_multiclass_scores": np.zeros((1, 10, 91)),
+        "detection_scores": np.zeros((1, 10)),
+        "num_detections": np.zeros(1),
+        "raw_detection_boxes": np.zeros((1, 40, 4)),
+    }
+    proto = constant(arrays, (1, 64, 64, 3), TensorProto.UINT8, "input_tensor").proto
+    onnx.save(proto, tmp_path / "m.onnx")
+    made = infer(tmp_path / "m.onnx")
+    assert made.task_sure and made.setting.task.model_dump()["options"] == {
+        "boxes": "relative", "order": "yxyx", "background": "first",
+    }  # fmt: skip
+    assert (made.setting.input.color, made.setting.input.resize) == ("rgb", "stretch")
+
+
+def test_rows_of_yolov7_have_no_batch(tmp_path: Path) -> None:
+    rows = np.array([[0, 4, 4, 40, 50, 2, 0.9]], np.float32)
+    onnx.save(constant({"output": rows[[0, 0, 0]]}, ("batch", 3, 64, 64)).proto, tmp_path / "m.onnx")
+    made = infer(tmp_path / "m.onnx")
+    assert value_of(made.setting.task) == "yolov10" and made.task_sure
+
+
+def test_scrfd_is_fed_as_its_family_whatever_its_outputs_are_called() -> None:
+    found = prior_of(Declared(), task(detect="scrfd"), ["input"], [f"out{n}" for n in range(9)])
+    assert found.family is not None and found.family.name == "SCRFD (InsightFace)" and found.margin == FAMILY
+    assert (found.input["mean"], found.input["std"]) == ((127.5,), (128.0,))

@@ -31,9 +31,12 @@ def test_an_unknown_head_gets_a_decoder_and_a_test_that_runs(tmp_path: Path, mon
     mine = written[1].read_text() + "# mine\n"
     written[1].write_text(mine)
     (tmp_path / "p.yaml").unlink()
-    with pytest.raises(ConfigError, match="exists already"):
-        starter(onnx, directory=tmp_path).write(tmp_path / "p.yaml", force=True)
-    assert written[1].read_text() == mine and not (tmp_path / "p.yaml").exists()
+    with pytest.raises(ConfigError, match="exists already") as caught:
+        starter(onnx, directory=tmp_path).write(tmp_path / "p.yaml", force=False)
+    assert "--force keeps it" in caught.value.fix and not (tmp_path / "p.yaml").exists()
+    (tmp_path / "p.yaml").write_text("old")
+    assert starter(onnx, directory=tmp_path).write(tmp_path / "p.yaml", force=True) == (tmp_path / "p.yaml",)
+    assert written[1].read_text() == mine and "decoder:decode" in (tmp_path / "p.yaml").read_text()
 
 
 def test_a_known_head_gets_one_where_it_is_asked_for(tmp_path: Path) -> None:

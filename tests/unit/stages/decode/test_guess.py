@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.stages.decode.guess import guess, needed_outputs, network_size, own_decoder
+from edgert.stages.decode.guess import guess, network_size, own_decoder
+from edgert.stages.decode.needed import needed_outputs
 
 NANODET = [(1600, 80), (400, 80), (100, 80), (1600, 32), (400, 32), (100, 32)]
 MODELS = [
@@ -35,6 +36,45 @@ MODELS = [
     ("keypoints: landmarks", [(212,)], ["fc1"], (3, 192, 192)),
     ("classify: auto", [(136,)], ["output"], (3, 512, 512)),
     ("classify: auto", [(10,)], ["output"], (3, 48, 48)),
+    ("classify: auto", [(196,)], ["output"], (3, 224, 224)),
+    ("keypoints: landmarks", [(136,)], ["landmarks"], (3, 450, 450)),
+    ("keypoints: landmarks", [(936,)], ["output"], (3, 192, 192)),
+    ("keypoints: landmarks", [(98, 2)], ["landmark"], (3, 256, 256)),
+    ("keypoints: landmarks", [(64, 28, 28), (196,)], ["features", "landmarks"], (3, 112, 112)),
+    ("embed: l2", [(384,)], ["output"], (3, 224, 224)),
+    ("embed: l2", [(96,)], ["features"], (3, 128, 64)),
+    ("embed: l2", [(257, 96), (96,)], ["last_hidden_state", "pooler_output"], (3, 224, 224)),
+    ("embed: l2", [(257, 384)], ["last_hidden_state"], (3, 224, 224)),
+    ("keypoints: yolo-pose", [(300, 57)], ["output0"], (3, 320, 320)),
+    (
+        "detect: yolov10",
+        [(100,), (100, 4), (100,), (100, 91), (100,), (), (1917, 4), (1917, 91)],
+        [
+            "detection_anchor_indices",
+            "detection_boxes",
+            "detection_classes",
+            "detection_multiclass_scores",
+            "detection_scores",
+            "num_detections",
+            "raw_detection_boxes",
+            "raw_detection_scores",
+        ],
+        (320, 320, 3),
+    ),
+    ("detect: yolov10", [(0, 4), (0,), (0,), (0, 1, 0, 0)], ["boxes", "labels", "scores", "masks"], (3, 320, 320)),
+    (
+        "detect: yolov10",
+        [(0, 4), (0,), (0,), (0, 17, 3), (0, 17)],
+        ["boxes", "labels", "scores", "keypoints", "keypoints_scores"],
+        (3, 320, 320),
+    ),
+    ("detect: yolov10", [(0,), (0, 4), (0,), (0,)], ["num_dets", "boxes", "scores", "labels"], (3, 640, 640)),
+    (
+        "detect: detr",
+        [(100, 92), (100, 4), (100, 256), (625, 256)],
+        ["logits", "pred_boxes", "last_hidden_state", "encoder_last_hidden_state"],
+        (3, 800, 800),
+    ),
     # With outputs beside them that nothing needs.
     (
         "detect: yolov5",
@@ -73,11 +113,26 @@ def test_the_first_guess_is_right(
         ([(116, 8400), (32, 160, 160)], []),
         ([(7,), (5,)], ["color", "kind"]),
         ([(21, 320, 320)], ["aux"]),
+        ([(300, 4), (300, 91), (300, 96, 96)], ["dets", "labels", "masks"]),
         ([(0, 7), (3, 0, 0, 7), (3, 0, 0, 7)], []),
     ],
 )
 def test_outputs_that_may_be_needed_are_not_left_out(shapes: list[tuple[int, ...]], names: list[str]) -> None:
     assert needed_outputs(shapes, names) is None
+
+
+def test_two_heads_that_fit_equally_are_both_named() -> None:
+    """196 numbers at 224 are 98 points, or the classes of Stanford Cars: none of the two is certain."""
+    for shape, image in (((196,), (3, 224, 224)), ((10,), (3, 112, 112)), ((136,), (3, 512, 512))):
+        first, second, *_ = guess([shape], ["output"], image, None)
+        assert {str(first), str(second)} == {"classify: auto", "keypoints: landmarks"}
+        assert first.weight == second.weight
+
+
+def test_rows_of_seven_are_those_of_yolov7_only_where_they_have_no_batch() -> None:
+    found = guess([(5, 7)], ["output"], (3, 64, 64), None, is_batched=False)
+    assert str(found[0]) == "detect: yolov10" and found[0].weight >= 3
+    assert all(str(one) != "detect: yolov10" for one in guess([(5, 7)], ["output"], (3, 64, 64), None))
 
 
 def test_guesses_fall_in_weight() -> None:
