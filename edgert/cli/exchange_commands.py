@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 ImportArgument = Annotated[
     str,
     typer.Argument(
-        metavar="SOURCE", help="PyTorch program (.pt2), module:function, SavedModel folder or .tflite file."
+        metavar="SOURCE",
+        help="PyTorch program (.pt2), module:function, torchvision:NAME, timm:NAME, SavedModel folder or .tflite file.",
     ),
 ]
 ExampleInputs = Annotated[
@@ -43,6 +45,14 @@ Tolerance = Annotated[
         help="Largest accepted difference of an output, as a fraction of its largest value.",
     ),
 ]
+Weights = Annotated[
+    str,
+    typer.Option("--weights", metavar="NAME", help="Weights of torchvision:NAME or timm:NAME; random: none."),
+]
+ImageSize = Annotated[
+    str | None,
+    typer.Option("--size", metavar="WxH", help="Size of the image that torchvision:NAME or timm:NAME takes."),
+]
 Python = Annotated[
     Path | None,
     typer.Option("--python", metavar="PATH", help="Path of another Python, which has the framework installed."),
@@ -59,6 +69,8 @@ def import_model(
     opset: Opset = 18,
     tolerance: Tolerance = 1e-3,
     python: Python = None,
+    weights: Weights = "DEFAULT",
+    size: ImageSize = None,
     json: option.Json = None,
 ) -> None:
     """Make an ONNX model of a PyTorch or TensorFlow one, and check that it computes the same.
@@ -69,6 +81,8 @@ def import_model(
     Examples:
 
         edgert import detector.pt2 -o detector.onnx
+
+        edgert import torchvision:fasterrcnn_resnet50_fpn -o detector.onnx
 
         edgert import mine:model --dynamic 'image=batch,_,height,width'
 
@@ -93,17 +107,32 @@ def import_model(
             opset=opset,
             tolerance=tolerance,
             python=python,
+            weights=weights,
+            size=_size_of(size),
         )
     terminal.write_json(_plain(made), json)
     console = terminal.console(json, tables=False)
     versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
     console.print(f"{made.nodes} nodes, opset {made.opset}, by {versions}", markup=False)
+    if made.exporter:
+        console.print(f"  exported by {made.exporter}", markup=False)
     for spec in made.inputs:
         console.print(f"  takes {spec}", markup=False)
     for one in made.differences:
         console.print(f"  returns {one}", markup=False)
-    console.print(f"[green]the same within {made.tolerance:g} of the largest[/], {made.seconds:.1f} s")
+    same = "boxes agree" if made.differences[0].boxes else f"the same within {made.tolerance:g} of the largest"
+    console.print(f"[green]{same}[/], {made.seconds:.1f} s")
     console.print(f"[green]→[/] {made.path}")
+
+
+def _size_of(text: str | None) -> tuple[int, int] | None:
+    """Return width and height of ``WxH``. Raises ConfigError for other texts."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}", text):
+        raise ConfigError(f"cannot understand {text!r}", where="--size", fix="write WIDTHxHEIGHT, such as 640x480")
+    width, height = map(int, text.split("x"))
+    return width, height
 
 
 def _plain(made: Imported) -> dict[str, object]:
@@ -119,6 +148,7 @@ def _plain(made: Imported) -> dict[str, object]:
             for one in made.differences
         },
         "versions": dict(made.versions),
+        "exporter": made.exporter,
         "seconds": round(made.seconds, 3),
     }
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from edgert.backend.ort import Function
 from edgert.engine import LoadedEngine, load_engine
-from edgert.errors import BuildError, ConfigError, ModelError, cause
+from edgert.errors import BuildError, ConfigError, EdgertError, ModelError, cause
+from edgert.evaluation.final_boxes import BoxAgreement, agreement, has_final_boxes
 from edgert.files import replace_bytes
 from edgert.graph import Model, TensorSpec, inspect, load, to_bytes
 from edgert.importer import conversion_process as worker
@@ -21,9 +22,10 @@ from edgert.installation import export_first
 
 # The source: its kind is known by its form, and what cannot be imported is refused with the reason.
 
-Kind = Literal["program", "function", "savedmodel", "tflite"]
+Kind = Literal["program", "function", "named", "savedmodel", "tflite"]
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_KINDS = "a .pt2 program, module:function, a SavedModel folder or a .tflite file"
+_NAMED = re.compile(r"(torchvision|timm):[\w.\-]+")
+_KINDS = "a .pt2 program, module:function, torchvision:NAME, timm:NAME, a SavedModel folder or a .tflite file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,9 @@ class Source:
     """A model of another framework.
 
     Attributes:
-        kind: ``program`` (torch.export.save), ``function`` (returns an nn.Module and example inputs), ``savedmodel``,
-            ``tflite``.
-        text: the path, absolute, or ``module:function``.
+        kind: ``program`` (torch.export.save), ``function`` (returns an nn.Module and example inputs), ``named`` (a
+            model of torchvision or timm), ``savedmodel``, ``tflite``.
+        text: the path, absolute, or ``module:function``, ``torchvision:NAME``, ``timm:NAME``.
     """
 
     kind: Kind
@@ -42,13 +44,15 @@ class Source:
     @property
     def framework(self) -> str:
         """For messages."""
-        return "PyTorch" if self.kind in ("program", "function") else "TensorFlow"
+        return "PyTorch" if self.kind in ("program", "function", "named") else "TensorFlow"
 
 
 def source_of(text: str) -> Source:
     """Return the source that a text names. Raises ModelError: no such file, or nothing that can be imported."""
     path = Path(text)
     if not path.exists():
+        if _NAMED.fullmatch(text):
+            return Source("named", text)
         if _FUNCTION.fullmatch(text):
             return Source("function", text)
         raise ModelError(f"there is no {text!r}", why="it is no file or folder", fix=f"SOURCE is {_KINDS}")
@@ -97,6 +101,9 @@ def _unknown(path: Path) -> ModelError:
 
 # How far a converted model is from its source, output by output.
 
+SAME_BOX, BOXES_APART = 0.9, 0.05
+"""Least overlap of two boxes that agree, and the largest share of boxes without a partner. Rounding decides which of
+two boxes of nearly one score suppresses the other."""
 TOLERANCE = 1e-3
 """Largest difference of an output, over its largest value. Float32 sums in another order differ by some 1e-5, a wrong
 conversion by far more."""
@@ -104,26 +111,30 @@ conversion by far more."""
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One output.
+    """One output, or the boxes of a detector with all that belongs to them.
 
     Attributes:
         name: in the ONNX model.
         shape: of the example's output.
         largest: absolute value of the source's.
         absolute: the largest difference.
+        boxes: how many boxes agree, where boxes were compared instead of numbers.
     """
 
     name: str
     shape: tuple[int, ...]
     largest: float
     absolute: float
+    boxes: BoxAgreement | None = None
 
     @property
     def relative(self) -> float:
-        """Of the largest value; the absolute difference where all are 0."""
+        """Of the largest value; the absolute difference where all are 0. Of boxes, the share that does not agree."""
         return self.absolute / self.largest if self.largest else self.absolute
 
     def __str__(self) -> str:
+        if self.boxes is not None:
+            return f"{self.name}: {self.boxes}"
         return f"{self.name} {list(self.shape)}: {self.absolute:.2g} at most, {self.relative:.2g} of the largest"
 
 
@@ -136,16 +147,23 @@ def compare(
             f"the ONNX model of {source} has other outputs", why=f"{', '.join(wanted)} became {', '.join(made)}"
         )
     names = made if wanted.keys() == made.keys() else wanted  # by order, where the converter has renamed them
-    pairs = zip(made, (wanted[name] for name in names), strict=True)
-    return tuple(_compare(name, array, made[name], source) for name, array in pairs)
+    paired = dict(zip(made, (wanted[name] for name in names), strict=True))
+    if has_final_boxes(paired) and (boxes := agreement(paired, made, SAME_BOX)) is not None:
+        first = next(iter(paired.values()))
+        return (Difference(", ".join(made), first.shape, 1.0, 1 - boxes.share, boxes),)
+    return tuple(_compare(name, array, made[name], source) for name, array in paired.items())
 
 
 def check(found: tuple[Difference, ...], tolerance: float, source: str) -> None:
     """Raise BuildError, with every output whose difference is too large."""
-    far = [one for one in found if not one.relative <= tolerance]
+    far = [one for one in found if not one.relative <= (tolerance if one.boxes is None else BOXES_APART)]
     if far:
+        what = f"the ONNX model does not compute what {source} does"
+        if far[0].boxes is not None:
+            fix = f"at least {1 - BOXES_APART:.0%} must agree; give an image with clear objects: --inputs FILE.npz"
+            raise BuildError(what, why=str(far[0]), fix=fix)
         raise BuildError(
-            f"the ONNX model does not compute what {source} does",
+            what,
             why="; ".join(map(str, far)),
             fix=f"at most {tolerance:g} is accepted; a quantized source rounds otherwise: --tolerance NUMBER",
         )
@@ -183,6 +201,7 @@ class Imported:
         tolerance: that they are within.
         versions: package → version, of what converted it.
         seconds: it took.
+        exporter: which of PyTorch's exporters made it, and why the usual one did not; empty for TensorFlow.
     """
 
     path: Path | None
@@ -195,6 +214,7 @@ class Imported:
     tolerance: float
     versions: Mapping[str, str]
     seconds: float
+    exporter: str = ""
 
 
 def import_model(
@@ -208,12 +228,14 @@ def import_model(
     opset: int = OPSET,
     tolerance: float = TOLERANCE,
     python: Path | None = None,
+    weights: str = "DEFAULT",
+    size: tuple[int, int] | None = None,
 ) -> Imported:
     """Convert a model in a separate process and compare it with its source. Blocks until done.
 
     Args:
         source: a PyTorch program (torch.export.save), ``module:function`` that returns an nn.Module and example inputs,
-            a TensorFlow SavedModel folder, or a .tflite file.
+            ``torchvision:NAME``, ``timm:NAME``, a TensorFlow SavedModel folder, or a .tflite file.
         output: the ONNX file; written on success only.
         inputs: an .npz file of example inputs by name; random, or those of the source, by default.
         shapes: input → shape of a random example.
@@ -222,6 +244,8 @@ def import_model(
         opset: version of the ONNX operators, 13 or later.
         tolerance: largest accepted difference of an output, as a fraction of its largest value.
         python: an interpreter for the conversion, which needs only the framework; this one by default.
+        weights: of a model by name: those that its package downloads, or ``random``.
+        size: width and height of the example image of a model by name; its own by default.
 
     Returns:
         The model, with the difference of each of its outputs.
@@ -234,16 +258,15 @@ def import_model(
     """
     started = time.perf_counter()
     found = source_of(source)
-    if dynamic and found.kind != "function":
+    if dynamic and found.kind not in ("function", "named"):
         raise ModelError(
             f"--dynamic cannot change the open dimensions of {found.text}",
             why="only a module is exported here; the source has its own open dimensions",
             where="--dynamic",
             fix="leave --dynamic out, or export the source with open dimensions",
         )
-    request = worker.Request(
-        found.kind, found.text, str(Path.cwd()), opset, dict(shapes or {}), dict(dynamic or {}), signature
-    )
+    sizes, dims = dict(shapes or {}), dict(dynamic or {})
+    request = worker.Request(found.kind, found.text, str(Path.cwd()), opset, sizes, dims, signature, weights, size)
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
         if inputs is not None:
@@ -262,14 +285,33 @@ def finished(
     """Return the model in a folder, compared and written. Raises BuildError, ModelError or ArtifactError."""
     loaded = load(folder / worker.MODEL)
     model = Model(loaded.proto, output or Path(source), loaded.digest)
-    made = Function(model)(worker.read_arrays(folder / worker.FEEDS))
+    function, exporter = Function(model), worker.read_exporter(folder)
+    made = function(worker.read_arrays(folder / worker.FEEDS))
     differences = compare(worker.read_arrays(folder / worker.RESULTS), made, source)
     check(differences, tolerance, source)
+    if (folder / worker.OTHER_FEEDS).exists():
+        _check_other(function, folder, tolerance, source, exporter)
     if output is not None:
         replace_bytes(output, to_bytes(model))
     about, seconds = inspect(model), time.perf_counter() - started
     ends = about.inputs, about.outputs
-    return Imported(output, model, *ends, about.opset, about.nodes, differences, tolerance, dict(versions), seconds)
+    return Imported(
+        output, model, *ends, about.opset, about.nodes, differences, tolerance, dict(versions), seconds, exporter
+    )
+
+
+def _check_other(function: Function, folder: Path, tolerance: float, source: str, exporter: str) -> None:
+    """Raise BuildError unless the record of one run computes the same as its source on a second input."""
+    try:
+        made = function(worker.read_arrays(folder / worker.OTHER_FEEDS))
+        check(compare(worker.read_arrays(folder / worker.OTHER_RESULTS), made, source), tolerance, source)
+    except EdgertError as error:
+        raise BuildError(
+            f"PyTorch cannot export {source}",
+            why=f"{exporter}; the record of one run differs on a second input: {error.why or error.what}",
+            fix="take out branches that depend on values of the input; "
+            "torch.export.export(module, inputs) alone shows more",
+        ) from error
 
 
 # ``edgert.from_torch(...)``: a PyTorch module made an engine of this machine.

@@ -22,7 +22,9 @@ from edgert.errors import BuildError, DeviceError, EdgertError, ModelError, caus
 
 Array = npt.NDArray[Any]
 MODEL, FEEDS, RESULTS = "model.onnx", "feeds.npz", "results.npz"
-_REQUEST, _VERSIONS, _ERROR = "request.json", "versions.json", "error.json"
+OTHER_FEEDS, OTHER_RESULTS = "other_feeds.npz", "other_results.npz"
+"""A second example, where the model is the record of one run."""
+_REQUEST, _VERSIONS, _ERROR, _EXPORTER = "request.json", "versions.json", "error.json", "exporter.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Request:
         shapes: input → shape of the example, where the source leaves sizes open and has no example.
         dynamic: input → a name for each dimension that stays open, None for the others (``function`` only).
         signature: of a SavedModel.
+        weights: of a model by name: ``DEFAULT``, another name that its package has, or ``random``.
+        size: width and height of the example image of a model by name; None: its own.
     """
 
     kind: str
@@ -45,6 +49,8 @@ class Request:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     dynamic: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     signature: str = "serving_default"
+    weights: str = "DEFAULT"
+    size: Sequence[int] | None = None
 
 
 def write_request(request: Request, folder: Path) -> None:
@@ -84,6 +90,16 @@ def write_versions(versions: Mapping[str, str], folder: Path) -> None:
 def read_versions(folder: Path) -> dict[str, str] | None:
     """Return the versions; None where the conversion did not finish."""
     return _read(folder / _VERSIONS)
+
+
+def write_exporter(name: str, folder: Path) -> None:
+    """Write which exporter made the model."""
+    _write(folder / _EXPORTER, {"exporter": name})
+
+
+def read_exporter(folder: Path) -> str:
+    """Return which exporter made the model; empty where there is only one."""
+    return str((_read(folder / _EXPORTER) or {}).get("exporter", ""))
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:

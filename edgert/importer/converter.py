@@ -14,7 +14,7 @@ def main(folder: Path) -> int:
     """Convert with the source's framework; return the exit code."""
     request = read_request(folder)
     try:
-        if request.kind in ("program", "function"):
+        if request.kind in ("program", "function", "named"):
             from edgert.importer.torch_model import convert_torch
 
             convert_torch(request, folder)

@@ -4,14 +4,27 @@ What is compared is the program or module as PyTorch runs it, without gradients 
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from edgert import installation
 from edgert.errors import BuildError, DeviceError, ModelError, nearest
-from edgert.importer.conversion_process import FEEDS, MODEL, RESULTS, Request, read_arrays, write_arrays, write_versions
+from edgert.importer.conversion_process import (
+    FEEDS,
+    MODEL,
+    OTHER_FEEDS,
+    OTHER_RESULTS,
+    RESULTS,
+    Request,
+    read_arrays,
+    write_arrays,
+    write_exporter,
+    write_versions,
+)
+from edgert.importer.named_model import named_model
+from edgert.importer.torch_export import Call, export, other_inputs, reason_of, tensors
 from edgert.user_code import load_object
 
 _EXAMPLE = "return module, (torch.zeros(1, 3, 224, 224),)"
@@ -25,16 +38,18 @@ def convert_torch(request: Request, folder: Path) -> None:
         ModelError: the function gives something else than a module and inputs.
         BuildError: PyTorch cannot export it.
     """
-    torch = _torch()
+    torch, is_traced_first = _torch(), False
     if request.kind == "program":
         module = torch.export.load(request.source)  # what fails here ends this process, with PyTorch's reason
         given = module.example_inputs
+    elif request.kind == "named":
+        module, given, is_traced_first = named_model(torch, request)
     else:
         module, given = _made(request)
     inputs, named = _inputs(given, request.source)
     if (folder / FEEDS).exists():
         inputs, named = _replaced(inputs, named, list(read_arrays(folder / FEEDS).values()))
-    convert_module(torch, module, inputs, named, request, folder)
+    convert_module(torch, module, inputs, named, request, folder, is_traced_first)
 
 
 def convert_object(module: object, given: Any, request: Request, folder: Path) -> None:
@@ -49,7 +64,13 @@ def convert_object(module: object, given: Any, request: Request, folder: Path) -
 
 
 def convert_module(
-    torch: Any, module: Any, inputs: Sequence[Any], named: Mapping[str, Any], request: Request, folder: Path
+    torch: Any,
+    module: Any,
+    inputs: Sequence[Any],
+    named: Mapping[str, Any],
+    request: Request,
+    folder: Path,
+    is_traced_first: bool = False,
 ) -> None:
     """Convert an nn.Module or an exported program; see :func:`convert_torch`.
 
@@ -58,38 +79,35 @@ def convert_module(
     is_module = isinstance(module, torch.nn.Module)
     was_training = is_module and module.training
     runnable = module.eval() if is_module else module.module()
-    dynamic = {
+    named_dims = {
         name: {axis: torch.export.Dim(wanted) for axis, wanted in enumerate(names) if wanted}
         for name, names in request.dynamic.items()
     }
+    dynamic = _for_all(named_dims, module, inputs, named) if is_module and named_dims else None
     try:
         with torch.no_grad():
             results = runnable(*inputs, **named)
-        made = torch.onnx.export(
-            module,
-            tuple(inputs),
-            kwargs=dict(named),
-            dynamo=True,
-            output_names=_output_names(results),
-            opset_version=request.opset,
-            dynamic_shapes=_for_all(dynamic, module, inputs, named) if is_module and dynamic else None,
-            verbose=False,
-        )
-        made.save(str(folder / MODEL))
-    except (torch.onnx.OnnxExporterError, RuntimeError) as error:
+            made = export(
+                torch, Call(module, inputs, named, results, is_traced_first), dynamic, request, folder / MODEL
+            )
+            if made.is_traced:
+                others = other_inputs(torch, (tuple(inputs), dict(named)))
+                _keep(folder / OTHER_FEEDS, made.inputs, others, request.source)
+                _keep(folder / OTHER_RESULTS, made.outputs, runnable(*others[0], **others[1]), request.source)
+    except RuntimeError as error:
         raise BuildError(
-            f"PyTorch cannot export {request.source}",
-            why=_reason(error),
-            fix="torch.export.export(module, inputs) alone shows more; take out what depends on values of the input",
+            f"PyTorch cannot run {request.source}",
+            why=reason_of(error),
+            fix="give it example inputs that it can run on: --inputs FILE.npz, or those of the function",
         ) from error
     finally:
         if was_training:
             module.train()
-    graph = made.model.graph
     if is_module:
-        _check_open({str(value.name): value.shape for value in graph.inputs}, request)
-    _keep(folder / FEEDS, [value.name for value in graph.inputs], list(_tensors((inputs, dict(named)))), request.source)
-    _keep(folder / RESULTS, [value.name for value in graph.outputs], list(_tensors(results)), request.source)
+        _check_open(made.inputs, request)
+    _keep(folder / FEEDS, made.inputs, (tuple(inputs), dict(named)), request.source)
+    _keep(folder / RESULTS, made.outputs, results, request.source)
+    write_exporter(made.exporter, folder)
     write_versions({"torch": str(torch.__version__), "onnxscript": metadata.version("onnxscript")}, folder)
 
 
@@ -98,8 +116,9 @@ def _torch() -> Any:
         import onnxscript  # noqa: F401 - torch.onnx needs it and would say so late
         import torch
     except ImportError as error:
-        fix = f"{installation.command('torch')}, or --python PATH of another Python that has it"
-        raise DeviceError("PyTorch cannot be used here", why=str(error), fix=fix) from error
+        fix = f"{installation.command('torch')}, or --python PATH of another Python that has both"
+        why = f"PyTorch and onnxscript export the model, and there is: {error}"
+        raise DeviceError("PyTorch cannot be used here", why=why, fix=fix) from error
     return torch
 
 
@@ -177,38 +196,12 @@ def _for_all(
     return {name: dynamic.get(name) for name in parameters}
 
 
-def _output_names(results: Any) -> list[str] | None:
-    """Return the names in a dict of outputs; PyTorch chooses names for anything else."""
-    if isinstance(results, Mapping) and all(hasattr(one, "detach") for one in results.values()):
-        return [str(name) for name in results]
-    return None
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    """Yield the tensors in nested tuples, lists and dicts, in order."""
-    if hasattr(value, "detach"):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _tensors(one)
-    elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from _tensors(one)
-
-
-def _keep(path: Path, names: Sequence[str], tensors: Sequence[Any], source: str) -> None:
-    if len(names) != len(tensors):
+def _keep(path: Path, given: Iterable[str], values: Any, source: str) -> None:
+    names, found = list(given), list(tensors(values))
+    if len(names) != len(found):
         raise BuildError(
             f"the ONNX model of {source} has other inputs or outputs",
-            why=f"it has {', '.join(names)}, PyTorch {len(tensors)} tensors",
+            why=f"it has {', '.join(names)}, PyTorch {len(found)} tensors",
             fix="take out inputs that are not used, and outputs that are not tensors",
         )
-    write_arrays(path, {name: tensor.detach().numpy() for name, tensor in zip(names, tensors, strict=True)})
-
-
-def _reason(error: BaseException) -> str:
-    """Return the first line of the innermost cause: exporters wrap it in pages of advice."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0].strip() if lines else ''}".rstrip(": ")
+    write_arrays(path, {name: tensor.detach().numpy() for name, tensor in zip(names, found, strict=True)})

@@ -47,6 +47,13 @@ def branching():
         def forward(self, x):
             return x + 1 if x.sum() > 0 else x - 1
     return Odd(), torch.ones(3)
+
+def counting():
+    class Largest(torch.nn.Module):
+        def forward(self, x):
+            found = x[x > 0.5]
+            return found.sum() if found.numel() > 3 else found.sum() * 1
+    return Largest(), torch.linspace(0, 1, 20)
 """
 
 
@@ -84,6 +91,28 @@ def test_what_cannot_be_exported_is_told_with_the_reason(mine: Path) -> None:
     with pytest.raises(ModelError, match="mine:nothing gives no module with its inputs"):
         import_model("mine:nothing", mine / "m.onnx")
     assert not (mine / "m.onnx").exists()
+
+
+def test_what_only_the_older_exporter_takes_is_compared_twice(mine: Path) -> None:
+    made = import_model("mine:counting", mine / "m.onnx")
+    assert "dynamo=False" in made.exporter and "torch.export cannot" in made.exporter
+    with pytest.raises(BuildError, match="PyTorch cannot export mine:branching") as caught:
+        import_model("mine:branching", mine / "other.onnx")
+    assert "differs on a second input" in caught.value.why
+
+
+@pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn"])
+def test_detectors_of_torchvision_by_name(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torchvision", reason="torchvision is not installed")
+    made = import_model(f"torchvision:{name}", tmp_path / "m.onnx", weights="random", size=(320, 320))
+    (found,) = made.differences
+    assert found.boxes is not None and found.boxes.first > 10 and found.boxes.share >= 0.95
+
+
+def test_models_of_timm_by_name(tmp_path: Path) -> None:
+    pytest.importorskip("timm", reason="timm is not installed")
+    made = import_model("timm:resnet18", tmp_path / "m.onnx", weights="random", size=(64, 64))
+    assert made.inputs[0].shape == (1, 3, 64, 64) and made.differences[0].shape == (1, 1000)
 
 
 def test_an_input_that_the_module_does_not_have_is_told(mine: Path) -> None:

@@ -78,6 +78,8 @@ DOORS = {
     "aiortc": ("edgert/stages/sink/stream/webrtc_sessions.py",),
     "torch": ("edgert/importer/torch_model.py",),
     "onnxscript": ("edgert/importer/torch_model.py",),
+    "torchvision": ("edgert/importer/named_model.py",),
+    "timm": ("edgert/importer/named_model.py",),
     "tensorflow": ("edgert/importer/conversion_process.py",),
     "tf2onnx": ("edgert/importer/conversion_process.py",),
     "ai_edge_litert": ("edgert/importer/conversion_process.py",),

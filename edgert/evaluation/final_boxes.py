@@ -1,0 +1,124 @@
+"""How far the final boxes of two models agree: outputs whose length depends on the image, as behind suppression.
+
+They cannot be compared number by number, because two boxes of almost one score change places with the last bit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.evaluation.score import SAME_IOU, overlaps
+from edgert.stages.decode.decoder import is_rows_of_six, roles_of
+
+Outputs = Mapping[str, npt.NDArray[Any]]
+_APART = 0.05
+"""Largest mean difference of a box's mask or key points, as a fraction of the output's largest value."""
+_CLOSE = 1e-3
+"""Corners are the same up to this fraction of the largest coordinate."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxAgreement:
+    """How many boxes two models share.
+
+    Attributes:
+        first, second: number of boxes of each.
+        pairs: boxes that both have: of one class, overlapping, with the same mask and key points.
+    """
+
+    first: int
+    second: int
+    pairs: int
+
+    @property
+    def share(self) -> float:
+        """Twice the pairs over all boxes of both, 0 to 1; 1 where neither has a box."""
+        total = self.first + self.second
+        return 2 * self.pairs / total if total else 1.0
+
+    def __add__(self, other: "BoxAgreement") -> "BoxAgreement":
+        return BoxAgreement(self.first + other.first, self.second + other.second, self.pairs + other.pairs)
+
+    def __str__(self) -> str:
+        if not self.first + self.second:
+            return "no boxes in the example, so nothing was compared"
+        return f"{self.share:.1%} of {self.first} and {self.second} boxes agree"
+
+
+@dataclass(frozen=True, slots=True)
+class _Boxes:
+    """Boxes (N, 4), classes (N,), and what else there is of each: (N, …) arrays by output."""
+
+    boxes: npt.NDArray[Any]
+    classes: npt.NDArray[Any]
+    more: Mapping[str, npt.NDArray[Any]]
+
+
+def has_final_boxes(outputs: Outputs) -> bool:
+    """Return whether outputs are boxes [N, 4], labels [N] and scores [N], perhaps with more of each box."""
+    return _of_columns(outputs) is not None
+
+
+def agreement(first: Outputs, second: Outputs, overlap: float = SAME_IOU) -> BoxAgreement | None:
+    """Return how far two models' boxes agree on one image; None where one has no final boxes.
+
+    Args:
+        first: output → array: boxes [N, 4], integers and numbers [N], or one [N, 6] of corners, score and class.
+        second: the same of the other model.
+        overlap: least intersection over union of two boxes that agree.
+    """
+    ours, theirs = (_of_columns(one) or _of_rows(one) for one in (first, second))
+    if ours is None or theirs is None:
+        return None
+    shared = overlaps(ours.boxes, theirs.boxes)
+    far = np.abs(ours.boxes[:, None] - theirs.boxes).max(axis=2)
+    shared[far <= _CLOSE * np.abs(ours.boxes).max(initial=0)] = 1.0  # boxes without an area overlap nothing
+    shared[ours.classes[:, None] != theirs.classes] = 0.0
+    for name in ours.more.keys() & theirs.more.keys():
+        shared[_apart(ours.more[name], theirs.more[name], shared >= overlap)] = 0.0
+    pairs = 0
+    for row in range(len(shared) if shared.size else 0):
+        best = int(shared[row].argmax())
+        if shared[row, best] >= overlap:
+            shared[:, best] = 0.0
+            pairs += 1
+    return BoxAgreement(len(ours.boxes), len(theirs.boxes), pairs)
+
+
+def _apart(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], asked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which of the asked pairs (N, M) have masks or points that differ too much."""
+    found = np.zeros(asked.shape, np.bool_)
+    largest = max(float(np.abs(ours).max(initial=0)), 1e-12)
+    for row, column in np.argwhere(asked).tolist():
+        found[row, column] = float(np.abs(ours[row] - theirs[column]).mean()) > _APART * largest
+    return found
+
+
+def _of_columns(outputs: Outputs) -> _Boxes | None:
+    arrays = {name: array[0] if array.ndim > 1 and array.shape[0] == 1 else array for name, array in outputs.items()}
+    if sum(array.ndim == 2 and array.shape[1] == 4 for array in arrays.values()) != 1:
+        arrays = dict(outputs)  # one box, without a batch dimension
+    names = list(arrays)
+    flat = [name for name in names if arrays[name].ndim < 3 and "keypoint" not in name]
+    roles = roles_of([arrays[name].shape for name in flat])
+    if roles is None:
+        return None
+    integer = [index for index in roles.rows if arrays[flat[index]].dtype.kind in "iu"]
+    if len(integer) != 1:
+        return None
+    boxes, count = arrays[flat[roles.boxes]], roles.count
+    known = int(arrays[flat[count]].reshape(-1)[0]) if count is not None else len(boxes)
+    more = {name: arrays[name][:known].astype(np.float32) for name in names if name not in flat}
+    more = {name: array for name, array in more.items() if len(array) == min(known, len(boxes))}
+    return _Boxes(boxes[:known], arrays[flat[integer[0]]].reshape(-1)[:known], more)
+
+
+def _of_rows(outputs: Outputs) -> _Boxes | None:
+    arrays = [array[0] if array.ndim == 3 else array for array in outputs.values()]
+    if not is_rows_of_six([array.shape for array in arrays]):
+        return None
+    table = arrays[0][arrays[0][:, 4] > 0]
+    return _Boxes(table[:, :4], np.round(table[:, 5]), {})

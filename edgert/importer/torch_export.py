@@ -1,0 +1,197 @@
+"""PyTorch's two exporters to ONNX: that of torch.export, and the older one of TorchScript where the first fails.
+
+The older one records the operations of one run. A branch on values stays as that run took it, so what it makes is
+compared on a second input, too.
+"""
+
+import inspect
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgert.errors import BuildError
+from edgert.importer.conversion_process import Request
+
+_NEWEST_OF_TORCHSCRIPT = 20
+"""The newest opset that TorchScript's exporter writes."""
+_TRACE_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError)
+"""What tracing a module raises, besides the exporter's own errors, which are RuntimeErrors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A module or exported program, and one call of it.
+
+    Attributes:
+        module: an nn.Module in evaluation mode, or an exported program.
+        inputs, named: positional and keyword arguments.
+        results: what it returned.
+        is_traced_first: whether TorchScript's exporter is tried first: the other one is known to fail.
+    """
+
+    module: Any
+    inputs: Sequence[Any]
+    named: Mapping[str, Any]
+    results: Any
+    is_traced_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A written ONNX model.
+
+    Attributes:
+        inputs: name → shape.
+        outputs: their names.
+        exporter: which exporter it was, and why the usual one was not.
+        is_traced: whether it is the record of one run.
+    """
+
+    inputs: Mapping[str, Any]
+    outputs: Sequence[str]
+    exporter: str
+    is_traced: bool = False
+
+
+def export(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) -> Exported:
+    """Write a module as ONNX by the first exporter that can.
+
+    Args:
+        torch: the package.
+        call: the module and its example.
+        dynamic: torch.export's dimensions that stay open, by parameter; None: none.
+        request: with the opset and the open dimensions.
+        path: of the ONNX file.
+
+    Raises:
+        BuildError: both exporters failed, with the reason of each.
+    """
+    exporters = [("torch.export", _exported), ("TorchScript", _traced)]
+    if not isinstance(call.module, torch.nn.Module):
+        exporters.pop()
+    elif call.is_traced_first:
+        exporters.reverse()
+    failed: dict[str, str] = {}
+    for name, exporter in exporters:
+        try:
+            made = exporter(torch, call, dynamic, request, path)
+        except (torch.onnx.OnnxExporterError, *_TRACE_ERRORS) as error:
+            failed[name] = reason_of(error)
+            continue
+        if failed:
+            made = Exported(made.inputs, made.outputs, f"{made.exporter}; {_said(failed)}", made.is_traced)
+        return made
+    fix = "take out what depends on values of the input; torch.export.export(module, inputs) alone shows more"
+    raise BuildError(
+        f"PyTorch cannot export {request.source}",
+        why=_said(failed),
+        fix=f"{fix}, and so does torch.onnx.export(module, inputs, 'm.onnx', dynamo=False)",
+    )
+
+
+def _said(failed: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} cannot: {reason}" for name, reason in failed.items())
+
+
+def _exported(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) -> Exported:
+    made = torch.onnx.export(
+        call.module,
+        tuple(call.inputs),
+        kwargs=dict(call.named),
+        dynamo=True,
+        output_names=output_names(call.results),
+        opset_version=request.opset,
+        dynamic_shapes=dynamic,
+        verbose=False,
+    )
+    made.save(str(path))
+    graph = made.model.graph
+    inputs = {str(value.name): value.shape for value in graph.inputs}
+    return Exported(inputs, [str(value.name) for value in graph.outputs], "torch.onnx.export(dynamo=True)")
+
+
+def _traced(torch: Any, call: Call, dynamic: Any, request: Request, path: Path) -> Exported:
+    inputs = dict(_input_names(call))
+    outputs = output_names(call.results) or [f"output_{n}" for n, _ in enumerate(tensors(call.results))]
+    axes = {
+        name: {axis: wanted for axis, wanted in enumerate(names) if wanted} for name, names in request.dynamic.items()
+    }
+    axes |= {name: {0: "objects"} for name in outputs if detections(call.results) is not None}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of branches on values: a second input shows whether they matter
+        torch.onnx.export(
+            call.module,
+            (*call.inputs, dict(call.named)) if call.named else tuple(call.inputs),
+            str(path),
+            dynamo=False,
+            input_names=list(inputs),
+            output_names=outputs,
+            opset_version=min(request.opset, _NEWEST_OF_TORCHSCRIPT),
+            dynamic_axes=axes,
+        )
+    shapes = {
+        name: [axes.get(name, {}).get(axis, int(size)) for axis, size in enumerate(tensor.shape)]
+        for name, tensor in inputs.items()
+    }
+    return Exported(shapes, outputs, "torch.onnx.export(dynamo=False), of TorchScript", True)
+
+
+def other_inputs(torch: Any, value: Any) -> Any:
+    """Return inputs like these with other numbers: from their largest to their smallest, as a negative of an image."""
+    if isinstance(value, torch.Tensor):
+        if not value.is_floating_point() or not value.numel():
+            return value
+        low, high = value.min(), value.max()
+        return -value if bool(low == high) else low + high - value
+    if isinstance(value, Mapping):
+        return {name: other_inputs(torch, one) for name, one in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(other_inputs(torch, one) for one in value)
+    return value
+
+
+def detections(results: Any) -> Mapping[str, Any] | None:
+    """Return the boxes, labels and scores of one image, as torchvision's detectors give them; None for others."""
+    if isinstance(results, (tuple, list)) and len(results) == 1 and isinstance(results[0], Mapping):
+        return results[0] if {"boxes", "labels", "scores"} <= results[0].keys() else None
+    return None
+
+
+def output_names(results: Any) -> list[str] | None:
+    """Return the names in a dict of outputs; None for anything else, for which PyTorch chooses names."""
+    found = detections(results) or results
+    if isinstance(found, Mapping) and all(hasattr(one, "detach") for one in found.values()):
+        return [str(name) for name in found]
+    return None
+
+
+def tensors(value: Any) -> Iterator[Any]:
+    """Yield the tensors in nested tuples, lists and dicts, in order."""
+    if hasattr(value, "detach"):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from tensors(one)
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from tensors(one)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the first line of the innermost cause: exporters wrap it in pages of advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].strip() if lines else ''}".rstrip(": ")
+
+
+def _input_names(call: Call) -> Iterator[tuple[str, Any]]:
+    """Yield parameter and tensor of each input; parameters of several tensors are numbered."""
+    parameters = list(inspect.signature(call.module.forward).parameters)
+    given = [*zip(parameters, call.inputs, strict=False), *call.named.items()]
+    for name, value in given:
+        found = list(tensors(value))
+        for number, tensor in enumerate(found):
+            yield name if len(found) == 1 else f"{name}_{number}", tensor
