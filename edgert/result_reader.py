@@ -15,7 +15,7 @@ from edgert.runtime import Result, Runner, Task
 from edgert.runtime.frame import has_pixels
 from edgert.stages.gpu.download import Downloader
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 class ResultTimeout(StageError, TimeoutError):  # noqa: N818 - reads as what it is
@@ -165,7 +165,7 @@ async def stream(connect: Callable[[], Tap], timeout: float | None) -> AsyncIter
     def take() -> Result | None:
         until = None if timeout is None else time.monotonic() + timeout
         while not closed.is_set():
-            left = _LOOK_S if until is None else min(until - time.monotonic(), _LOOK_S)
+            left = _POLL_S if until is None else min(until - time.monotonic(), _POLL_S)
             try:
                 return tap.take(max(left, 0.0))
             except queue.Empty:

@@ -24,7 +24,7 @@ from edgert.files import FileStore, cache_folder
 from edgert.graph import Graph, Model, clean, inputs, read
 from edgert.placement.cost.work import Work, units
 from edgert.placement.cutting import Part, cut, partition
-from edgert.placement.profile import MAX_GAP, MeasuredTransition, Profile, ProfiledUnit, Whole, tensor_bytes
+from edgert.placement.profile import MAX_GAP, MeasuredTransition, ModelTimes, Profile, ProfiledUnit, tensor_bytes
 
 _CUTS = 4
 """Places where a model is cut in two to measure the cost of a cut."""
@@ -64,7 +64,7 @@ def profile(model: Model, runs: int = 12) -> Profile:
     for name in cores:
         kernels, alone_ms, busy_ms = zip(*(one[name] for one in rounds), strict=True)
         quickest = min(kernels, key=_sum_ms)
-        whole[name] = Whole(min(alone_ms), min(busy_ms), _sum_ms(quickest))
+        whole[name] = ModelTimes(min(alone_ms), min(busy_ms), _sum_ms(quickest))
         found[name] = unit_times(works, graph, quickest, min(alone_ms))
     profiled = tuple(
         ProfiledUnit(work.name, work.nodes, {name: found[name][index] for name in cores})

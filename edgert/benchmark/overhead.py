@@ -205,7 +205,7 @@ def engine_speed(path: Path, threads: int, runs: int = 50, limit_s: float = math
 def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, sink: Stage) -> Runner:
     cv2.setNumThreads(1)  # as assemble does
     inferences = [inference_of(config, engine)[0] for _ in range(replicas)]
-    source, end = Task("still", Still(*inferences[0].network, frames)), Task("end", sink)
+    source, end = Task("still", RepeatedImage(*inferences[0].network, frames)), Task("end", sink)
     infers = branch_tasks(
         "infer", [Branch((Infer("infer", inference),)) for inference in inferences], _OVERHEAD_STREAM, STAGE_QUEUE
     )
@@ -214,7 +214,7 @@ def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, s
     return Runner([source, *infers, end])
 
 
-class Still:
+class RepeatedImage:
     """Source that repeats one demo image ``limit`` times at no cost."""
 
     live = False

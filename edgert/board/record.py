@@ -95,8 +95,8 @@ class Board(Part):
         return self._mode(name) is not None
 
     def _mode(self, name: str) -> Mode | None:
-        asked = _bare(name)
-        return next((mode for mode in self.modes if _bare(mode.name) == asked), None)
+        wanted = _bare(name)
+        return next((mode for mode in self.modes if _bare(mode.name) == wanted), None)
 
     @property
     def usual_mode(self) -> Mode:

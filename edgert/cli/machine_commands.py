@@ -242,10 +242,10 @@ def _fetched(url: str) -> Mapping[str, Any] | str:
 
     token = os.environ.get("EDGERT_TOKEN", "")
     try:
-        asked = Request(f"{url.rstrip('/')}/stats.json")  # noqa: S310 - http only, above
+        requested = Request(f"{url.rstrip('/')}/stats.json")  # noqa: S310 - http only, above
         if token:
-            asked.add_unredirected_header("Authorization", f"Bearer {token}")
-        with urlopen(asked, timeout=_FETCH_S) as answer:  # noqa: S310 - as above
+            requested.add_unredirected_header("Authorization", f"Bearer {token}")
+        with urlopen(requested, timeout=_FETCH_S) as answer:  # noqa: S310 - as above
             state = json_text.loads(answer.read(MOST_BYTES))
     except (URLError, OSError, ValueError, RecursionError) as error:
         return str(getattr(error, "reason", error))

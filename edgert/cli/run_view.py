@@ -288,8 +288,8 @@ def print_summary(file: PipelineFile, summary: Summary, began_s: float = 0.0, to
         counted = f", {threads} thread{'s' if threads > 1 else ''}" if threads else ""
         made = "from the cache" if engine.get("cached") else "compiled now"
         backend = " ".join(filter(None, (engine.get(part) for part in ("backend", "version", "precision"))))
-        asked = getattr(file.config.models.get(name), "precision", "")
-        backend += " (precision: auto)" if asked == "auto" and engine.get("precision") else ""
+        requested = getattr(file.config.models.get(name), "precision", "")
+        backend += " (precision: auto)" if requested == "auto" and engine.get("precision") else ""
         graph = f", CUDA graph: {engine['graph']}" if "graph" in engine else ""
         batch = f", batches: {engine['batch']}" if "batch" in engine else ""
         screen.print(f"model {name}: {backend}{counted}, {made}{graph}{batch}", markup=False)

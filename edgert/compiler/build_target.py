@@ -45,14 +45,14 @@ class BuildTarget:
 
     Attributes:
         board: None: this machine's processor, or whatever has ONNX Runtime.
-        asked: the board as it was named, for a planner that looks it up again.
+        requested: the board as it was named, for a planner that looks it up again.
         mode: name of the power mode; empty without a board.
         tensorrt: release, ``"10.3.0"``; empty without a board.
         digest: of the board's file; empty without a board.
     """
 
     board: Board | None
-    asked: str = HOST
+    requested: str = HOST
     mode: str = ""
     tensorrt: str = ""
     digest: str = ""
@@ -85,10 +85,10 @@ class BuildTarget:
         """Return whether a model may have nodes on a DLA: the board has one, and ``placement:`` allows it."""
         if not self.has_dla or precision_of(config, self) == "fp32":
             return False
-        asked = config.placement
-        if isinstance(asked, str):
-            return asked == "auto" or asked.startswith("dla")
-        names = asked.replicate if isinstance(asked, ReplicateConfig) else asked.values()
+        requested = config.placement
+        if isinstance(requested, str):
+            return requested == "auto" or requested.startswith("dla")
+        names = requested.replicate if isinstance(requested, ReplicateConfig) else requested.values()
         return any(name.startswith("dla") for name in names)
 
 
@@ -98,8 +98,8 @@ def build_target(file: PipelineFile, board: str | None, mode: str | None, tensor
     Raises:
         ConfigError: no such board, mode or release; or a mode or release without a board.
     """
-    asked = board or file.config.board
-    if asked in THIS_MACHINE:
+    requested = board or file.config.board
+    if requested in THIS_MACHINE:
         for option, value in (("--mode", mode), ("--trt", tensorrt)):
             if value is not None:
                 raise ConfigError(
@@ -107,27 +107,27 @@ def build_target(file: PipelineFile, board: str | None, mode: str | None, tensor
                 )
         return BuildTarget(None)
     directory = file.document.path.parent
-    found = find_board(asked, directory)
-    digest = hashlib.sha256(board_file(asked, directory).read_bytes()).hexdigest()
+    found = find_board(requested, directory)
+    digest = hashlib.sha256(board_file(requested, directory).read_bytes()).hexdigest()
     chosen = found.mode(mode) if mode is not None else found.usual_mode
-    return BuildTarget(found, asked, chosen.name, tensorrt_of(found, tensorrt), digest)
+    return BuildTarget(found, requested, chosen.name, tensorrt_of(found, tensorrt), digest)
 
 
-def tensorrt_of(board: Board, asked: str | None) -> str:
+def tensorrt_of(board: Board, requested: str | None) -> str:
     """Return the release in three numbers: the given one, or that of the board's usual JetPack.
 
     Raises:
         ConfigError: it is not a version of TensorRT on a Jetson.
     """
-    if asked is None:
+    if requested is None:
         majors = [major for major in board.jetpack.majors if major in _TENSORRT]
         return _TENSORRT[_USUAL_JETPACK if _USUAL_JETPACK in majors or not majors else max(majors)]
-    if not re.fullmatch(r"\d+\.\d+(\.\d+){0,2}", asked):
-        raise ConfigError(f"{asked!r} is no TensorRT version", where="--trt", fix="write it like 10.3 or 8.5.2")
-    if asked.startswith("9."):
+    if not re.fullmatch(r"\d+\.\d+(\.\d+){0,2}", requested):
+        raise ConfigError(f"{requested!r} is no TensorRT version", where="--trt", fix="write it like 10.3 or 8.5.2")
+    if requested.startswith("9."):
         known = ", ".join(_TENSORRT.values())
-        raise ConfigError(f"no Jetson has TensorRT {asked}", where="--trt", fix=f"JetPack's own are {known}")
-    return asked if asked.count(".") > 1 else f"{asked}.0"
+        raise ConfigError(f"no Jetson has TensorRT {requested}", where="--trt", fix=f"JetPack's own are {known}")
+    return requested if requested.count(".") > 1 else f"{requested}.0"
 
 
 def precision_of(config: ModelConfig, target: BuildTarget) -> str:
@@ -143,7 +143,7 @@ def precision_of(config: ModelConfig, target: BuildTarget) -> str:
     return "fp32" if target.board is None else "fp16"
 
 
-def engines_of(target: BuildTarget, configs: list[ModelConfig], asked: Sequence[str] = ()) -> list[str]:
+def engines_of(target: BuildTarget, configs: list[ModelConfig], requested: Sequence[str] = ()) -> list[str]:
     """Return the engines that may run the bundle, in order: those of the pipeline file that the target can have.
 
     Raises:
@@ -153,10 +153,10 @@ def engines_of(target: BuildTarget, configs: list[ModelConfig], asked: Sequence[
         known: Sequence[str] = [ORT]
     else:
         known = [name for name in ENGINES if name != TENSORRT_DLA or any(map(target.uses_dla, configs))]
-    found = [name for name in asked if name in known] if asked else list(known)
+    found = [name for name in requested if name in known] if requested else list(known)
     if not found:
         raise ConfigError(
-            f"none of engines: {', '.join(asked)} can run a bundle for {target.name}",
+            f"none of engines: {', '.join(requested)} can run a bundle for {target.name}",
             why=f"there it is {', '.join(known)}",
             fix=f"add one of them, or --board {HOST} for a bundle that any machine runs",
         )
@@ -255,10 +255,10 @@ class ModelJob:
         Raises:
             ConfigError: the images cannot be used.
         """
-        asked = self.config.calibrate
-        if asked is None:
+        requested = self.config.calibrate
+        if requested is None:
             return open_images(demo_images(), limit=COMPARED_IMAGES)
-        return open_images(asked.images, limit=asked.limit, where=self.where)
+        return open_images(requested.images, limit=requested.limit, where=self.where)
 
     def seen(self) -> dict[str, Any]:
         """Return the section ``input:`` as plain data."""

@@ -159,13 +159,13 @@ layers, as independent errors add up. FP16 and INT8: as in :data:`edgert.compile
 _WARM_UP, _RUNS = 3, 30
 
 
-def check_placement(asked: BuildRequest, made: BuiltEngine, policy: Policy) -> dict[str, Any]:
+def check_placement(requested: BuildRequest, made: BuiltEngine, policy: Policy) -> dict[str, Any]:
     """Return where nodes run, compared with the request, which may have been relaxed after a failure.
 
     Raises:
         PlacementError: they run elsewhere, or it is unknown, and the policy is ``strict``.
     """
-    found = verify(asked, made.result, policy)
+    found = verify(requested, made.result, policy)
     planned, actual = Counter(one.planned for one in found.nodes), Counter(one.actual for one in found.nodes)
     names = sorted({*planned, *actual})  # "" has the nodes that became no layer
     return {

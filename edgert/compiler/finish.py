@@ -215,7 +215,7 @@ def _differences(wanted: Board, here: Board) -> list[str]:
         ("GPU", f"{wanted.gpu.sms} SMs", f"{here.gpu.sms} SMs"),
         ("DLA", f"{_dla_cores(wanted)} cores", f"{_dla_cores(here)} cores"),
     )
-    return [f"{name} {found} instead of {asked}" for name, asked, found in facts if asked != found]
+    return [f"{name} {found} instead of {requested}" for name, requested, found in facts if requested != found]
 
 
 def _dla_cores(one: Board) -> int:

@@ -54,7 +54,7 @@ def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str
         from edgert.planner.planning import plan_boards
 
         try:
-            made = plan_boards(file, target.asked, target.mode, tensorrt=target.tensorrt, look=False)
+            made = plan_boards(file, target.requested, target.mode, tensorrt=target.tensorrt, look=False)
         except (ConfigError, PlacementError) as error:
             if (
                 error.what != "the clocks of this power mode are unknown"
@@ -224,8 +224,8 @@ def build_forms(job: ModelJob, runner: Runner) -> ModelForms:
     if precision == "int8":
         calibrated = runner.do(precision_steps.calibrate_step(job, rewritten))
         on_dla: tuple[precision_steps.Form, ...] = ("dla",) if job.compiles_for_dla else ()
-        asked: tuple[precision_steps.Form, ...] = ("ort",) if job.target.board is None else ("ort", "gpu", *on_dla)
-        for form in asked:
+        requested: tuple[precision_steps.Form, ...] = ("ort",) if job.target.board is None else ("ort", "gpu", *on_dla)
+        for form in requested:
             forms[form] = runner.do(precision_steps.quantize_step(job, form, rewritten, calibrated))
         higher = {
             name: made.json(precision_steps.HIGHER)
@@ -309,7 +309,7 @@ def _placement_step(model: ModelForms, planned: Product | None) -> Step:
         "surveyed": model.surveyed.digest if model.surveyed is not None else None,
         "forms": [model.forms[FLOAT].digest, model.compiled.digest],
         "texts": texts,
-        "asked": job.config.model_dump(mode="json", include={"placement", "input"}),
+        "requested": job.config.model_dump(mode="json", include={"placement", "input"}),
         "precision": job.precision,
         "pinned": job.pinned,
         "tensorrt": job.target.tensorrt,
@@ -325,8 +325,8 @@ def _placement_step(model: ModelForms, planned: Product | None) -> Step:
             on_dla = any(place.startswith("dla") for place in nodes.values())
             placed.append({**engine, "nodes": nodes, **({"input": _image(model, nodes)} if on_dla else {})})
         dla = model.surveyed.json(PLACEMENT) if model.surveyed is not None else None
-        asked = job.config.model_dump(mode="json", include={"placement"})["placement"]
-        found = {"asked": asked, "engines": placed, "dla": dla}
+        requested = job.config.model_dump(mode="json", include={"placement"})["placement"]
+        found = {"requested": requested, "engines": placed, "dla": dla}
         if job.config.input.shape.is_open:
             content = model.forms[FLOAT].files[MODEL]
             spans = {} if job.is_one_size else open_spans(job.model(content), job.config)

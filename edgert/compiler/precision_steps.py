@@ -45,11 +45,11 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
     Raises:
         CalibrationError: no images are named.
     """
-    asked = job.config.calibrate
-    if asked is None:
+    requested = job.config.calibrate
+    if requested is None:
         raise needs_images(job.config, f"{CALIBRATE_FIX}, or precision: fp16").at(job.where)
-    method = asked.method if asked.method != "auto" else "mse"
-    facts = [rewritten.digest, job.images_digest, job.seen(), method, asked.early_stop, software()]
+    method = requested.method if requested.method != "auto" else "mse"
+    facts = [rewritten.digest, job.images_digest, job.seen(), method, requested.early_stop, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.quantization.calibration.range_calibrator import calibrate
@@ -60,7 +60,7 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
             model,
             feed_of(job.images, model, job.config),
             method=method,
-            early_stop=asked.early_stop,
+            early_stop=requested.early_stop,
             state=state,
             progress=lambda done, total, name: report.progress(done, total or done, "images"),
             stop=job.stop,
@@ -286,8 +286,8 @@ def take_apart_step(job: ModelJob, shaped: Product) -> Step:
             return f"as it is: {found['refused']}"
         return f"{len(found['scales'])} scales of its Q/DQ nodes"
 
-    asked = str(job.config.placement)
-    return Step("take-apart", job.name, 1, [shaped.digest, asked == "auto", software()], make, promise)
+    requested = str(job.config.placement)
+    return Step("take-apart", job.name, 1, [shaped.digest, requested == "auto", software()], make, promise)
 
 
 def is_taken(taken: Product) -> bool:

@@ -53,8 +53,8 @@ def search_space(file: PipelineFile, one: ModelForms, live: bool) -> SearchSpace
     users = users_of(file.config, name).values()
     infers = [stage for stage in file.config.stages.values() if isinstance(stage, InferStage)]
     threads = threads_of(file.config, name)
-    asked = (ORT,) if file.config.engines else backends_of(config)  # the chain of a bundle names nothing else
-    absences = {backend: candidates.why_not(backend) for backend in asked}
+    requested = (ORT,) if file.config.engines else backends_of(config)  # the chain of a bundle names nothing else
+    absences = {backend: candidates.why_not(backend) for backend in requested}
     free = SearchSpace(
         default=default_tactic(file, one, live),
         backends=tuple(backend for backend, why in absences.items() if not why),

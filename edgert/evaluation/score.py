@@ -65,7 +65,7 @@ def mean_of(scores: labels.F64 | list[float], counts: labels.Bool | None = None)
     return Ratio(np.where(counted, array, 0.0)[:, None], counted.astype(np.float64)[:, None])
 
 
-ImageScores = Ratio | coco_metric.Matches | track_metric.Whole
+ImageScores = Ratio | coco_metric.Matches | track_metric.SequenceScore
 """A metric of one model on n images."""
 LOWER_IS_BETTER = frozenset({"cer", "abs_rel", "rmse"})
 """Metrics that are errors."""
@@ -303,7 +303,7 @@ class Agreement:
         return {"agreement": mean_of([_same(*pair) for pair in zip(notes, reference, strict=True)])}
 
 
-def says_little(notes: Sequence[Note]) -> str:
+def is_uninformative(notes: Sequence[Note]) -> str:
     """Return why agreement with a reference that has these notes means little; empty where it means something."""
     if len(notes) < 2:
         return ""

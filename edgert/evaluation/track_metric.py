@@ -24,7 +24,7 @@ _PEDESTRIAN, _DISTRACTOR = 1, 8  # classes of the challenges; detections of a di
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class SequenceScore:
     """Metric of a whole sequence that cannot be computed on resampled frames."""
 
     value: float
@@ -45,7 +45,7 @@ def needs_trackeval() -> None:
         raise ConfigError("HOTA and IDF1 need TrackEval", fix="pip install trackeval (the extra mot)")
 
 
-def scores(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Mapping[str, Whole]:
+def scores(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Mapping[str, SequenceScore]:
     """Return ``hota``, the mean over overlaps of 0.05 to 0.95, and ``idf1``.
 
     Args:
@@ -67,7 +67,7 @@ def scores(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Mappi
         frames = data.get_preprocessed_seq_data(data.get_raw_seq_data("one", "sequence"), "pedestrian")
         hota = HOTA().eval_sequence(frames)["HOTA"]
         identity = Identity({"PRINT_CONFIG": False}).eval_sequence(frames)["IDF1"]
-    return {"hota": Whole(float(np.mean(hota))), "idf1": Whole(float(identity))}
+    return {"hota": SequenceScore(float(np.mean(hota))), "idf1": SequenceScore(float(identity))}
 
 
 def _write(file: Path, frames: Iterable[tuple[Any, Any, Any]]) -> None:

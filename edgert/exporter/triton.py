@@ -249,14 +249,14 @@ def served_of(item: Item, device: Device, max_batch: int | None = None) -> list[
     plans = item.plans if device == "gpu" else ()
     form = next(name for name in _FORMS[device] if name in item.forms)
     model = load(item.forms[form])
-    spans, asked = open_spans(model, item.config), item.config.placement
+    spans, requested = open_spans(model, item.config), item.config.placement
     served = Served(
         item.name,
         inputs(model),
         outputs(model),
         b"" if plans else to_bytes(model),
         device=device,
-        instances=len(asked.replicate) if device == "cpu" and isinstance(asked, ReplicateConfig) else 1,
+        instances=len(requested.replicate) if device == "cpu" and isinstance(requested, ReplicateConfig) else 1,
         threads=item.config.threads if device == "cpu" else None,
         precision=_TENSORRT_MODES[form] if item.packed is not None and device == "gpu" else "",
         shapes={name: span.usual for name, span in spans.items()} or next(iter(item.config.profiles.values()), {}),

@@ -237,7 +237,7 @@ def _message(node: Node) -> onnx.NodeProto:
     from onnx import NodeProto, helper
 
     given = node.attributes
-    if isinstance(given, Attributes) and _stands(node, given.message):
+    if isinstance(given, Attributes) and _is_unchanged(node, given.message):
         return given.message
     made = NodeProto(op_type=node.op, input=node.inputs, output=node.outputs, name=node.name, domain=node.domain)
     if isinstance(given, Attributes):
@@ -248,7 +248,7 @@ def _message(node: Node) -> onnx.NodeProto:
     return made
 
 
-def _stands(node: Node, message: onnx.NodeProto) -> bool:
+def _is_unchanged(node: Node, message: onnx.NodeProto) -> bool:
     """Return whether a node is unchanged since it was read."""
     return (
         node.op == message.op_type

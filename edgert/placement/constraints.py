@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from edgert.placement.contention import Asked
-from edgert.placement.problem import Assignment, Network, is_asked_for
+from edgert.placement.contention import MemoryDemand
+from edgert.placement.problem import Assignment, Network, names_accelerator
 from edgert.placement.run_load import Load, loads, transitions_of
 from edgert.placement.schedule import Replica, Stream
 from edgert.placement.segment_engines import steps
@@ -114,7 +114,7 @@ def together(
     return Placement(objective, tuple(each), value, gap, limits.static_w + sum(one.power_w for one in each), dict(busy))
 
 
-def asked(networks: Sequence[Network], placement: Placement) -> dict[str, Asked]:
+def memory_demand(networks: Sequence[Network], placement: Placement) -> dict[str, MemoryDemand]:
     """Return the memory traffic and busy time of every accelerator while the placement runs."""
     traffic: dict[str, float] = defaultdict(float)
     for network, one in zip(networks, placement.networks, strict=True):
@@ -125,7 +125,7 @@ def asked(networks: Sequence[Network], placement: Placement) -> dict[str, Asked]
             for _, start, _, transition in transitions_of(network, engine.assignment):
                 traffic[transition.mover(start)] += often * transition.traffic_bytes
     return {
-        name: Asked(min(busy, 1.0), traffic[name] / busy if busy > 0 else 0.0)
+        name: MemoryDemand(min(busy, 1.0), traffic[name] / busy if busy > 0 else 0.0)
         for name, busy in placement.utilization.items()
     }
 
@@ -139,8 +139,8 @@ def streams(networks: Sequence[Network], placement: Placement, *, saturated: boo
     for index, (network, one) in enumerate(zip(networks, placement.networks, strict=True)):
         replicas = tuple(Replica(steps(network, engine.assignment), engine.weight) for engine in one.engines)
         start_ms = 1e3 / network.rate_hz * index / len(networks)
-        asked = Stream(network.name, replicas, network.rate_hz, start_ms=start_ms)
-        made.append(Stream(network.name, replicas) if saturated else asked)
+        memory_demand = Stream(network.name, replicas, network.rate_hz, start_ms=start_ms)
+        made.append(Stream(network.name, replicas) if saturated else memory_demand)
     return tuple(made)
 
 
@@ -170,7 +170,7 @@ def _dispatched(network: Network) -> Placed:
     busy_ms: dict[str, float] = defaultdict(float)
     for name, share in network.shares.items():
         assignment = tuple(
-            next((able for able in sorted(unit.costs) if is_asked_for(name, able)), next(iter(unit.costs)))
+            next((able for able in sorted(unit.costs) if names_accelerator(name, able)), next(iter(unit.costs)))
             for unit in network.units
         )
         load = loads(network, assignment)

@@ -55,7 +55,7 @@ def demand_of(slowdown: float, accelerators: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MemoryDemand:
     """Memory traffic that one accelerator requests.
 
     Attributes:
@@ -67,13 +67,13 @@ class Asked:
     bytes_s: float
 
 
-def stretched(network: Network, asked: Mapping[str, Asked], contention: Contention) -> Network:
+def stretched(network: Network, demands: Mapping[str, MemoryDemand], contention: Contention) -> Network:
     """Return the network with the mean times of its units while the other accelerators use the memory.
 
     The others are assumed to run independently of one another, each for its share of the time.
     """
     names = {name for unit in network.units for name in unit.costs}
-    others = {name: _mixed([asked[other] for other in asked if other != name]) for name in names}
+    others = {name: _mixed([demands[other] for other in demands if other != name]) for name in names}
 
     def slower(name: str, cost: Cost) -> Cost:
         own = 1e3 * cost.traffic_bytes / cost.time_ms if cost.time_ms > 0 else 0.0
@@ -83,11 +83,11 @@ def stretched(network: Network, asked: Mapping[str, Asked], contention: Contenti
     return with_costs(network, lambda unit: {name: slower(name, cost) for name, cost in unit.costs.items()})
 
 
-def settle(
+def fixed_point(
     networks: Sequence[Network],
     contention: Contention,
     solve: Callable[[Sequence[Network]], T],
-    asked: Callable[[T], Mapping[str, Asked]],
+    demand_of: Callable[[T], Mapping[str, MemoryDemand]],
     score: Callable[[T], float],
 ) -> T:
     """Solve, compute the memory traffic of the answer, lengthen times by it, and solve again until little changes.
@@ -96,16 +96,16 @@ def settle(
         networks: with times alone on the board.
         contention: the memory's coefficients.
         solve: networks → answer.
-        asked: answer → memory traffic of every accelerator.
+        demand_of: answer → memory traffic of every accelerator.
         score: value of an answer, by simulation; the answer with the highest is returned.
     """
     current = tuple(networks)
-    before: Mapping[str, Asked] = {}
+    before: Mapping[str, MemoryDemand] = {}
     tried: list[tuple[float, T]] = []
     for _ in range(_ROUNDS):
         answer = solve(current)
         tried.append((score(answer), answer))
-        demand = asked(answer)
+        demand = demand_of(answer)
         if _change(before, demand) <= _SETTLED:
             break
         current = tuple(stretched(network, demand, contention) for network in networks)
@@ -113,7 +113,7 @@ def settle(
     return max(tried, key=lambda one: one[0])[1]
 
 
-def _mixed(others: Sequence[Asked]) -> list[tuple[float, float]]:
+def _mixed(others: Sequence[MemoryDemand]) -> list[tuple[float, float]]:
     """Return (probability, bytes per second in total) of every combination that runs at once."""
     if len(others) > _MANY:
         return [(1.0, sum(one.busy * one.bytes_s for one in others))]
@@ -128,7 +128,7 @@ def _mixed(others: Sequence[Asked]) -> list[tuple[float, float]]:
     return mixed
 
 
-def _change(before: Mapping[str, Asked], after: Mapping[str, Asked]) -> float:
+def _change(before: Mapping[str, MemoryDemand], after: Mapping[str, MemoryDemand]) -> float:
     """Return the largest change of an accelerator's mean traffic, as a share of the total."""
     total = sum(one.busy * one.bytes_s for one in after.values())
     if total <= 0:

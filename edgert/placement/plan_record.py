@@ -131,7 +131,7 @@ class Row:
             None where nothing was compared.
         power_error: of watts.
         wall_w: at the plug of the board's developer kit while the module draws ``power_w``; None: not known.
-        asked_fps: frames per second of all sources.
+        requested_fps: frames per second of all sources.
         p50_ms: as ``p99_ms``.
         cores: CPU cores that the mode has; 0 where that is not known.
         memory_error: share of ``memory_bytes`` that programs may use on top of it, as some were measured to. What is
@@ -160,7 +160,7 @@ class Row:
     error: float | None
     power_error: float | None = None
     wall_w: float | None = None
-    asked_fps: float = 0.0
+    requested_fps: float = 0.0
     p50_ms: float = math.nan
     cores: int = 0
     memory_error: float = 0.0
@@ -175,7 +175,7 @@ class Row:
     @property
     def most_fps(self) -> float:
         """Frames per second that its sources could send before something is fully used."""
-        return self.asked_fps * self.headroom
+        return self.requested_fps * self.headroom
 
     @property
     def verdict(self) -> Verdict:

@@ -24,7 +24,7 @@ MAX_GAP = 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class ModelTimes:
     """Times of the whole model on one accelerator, in milliseconds per run.
 
     Attributes:
@@ -99,7 +99,7 @@ class Profile:
     mode: str
     machine: Mapping[str, str]
     runs: int
-    whole: Mapping[str, Whole]
+    whole: Mapping[str, ModelTimes]
     units: tuple[ProfiledUnit, ...]
     transition: MeasuredTransition
 
@@ -158,7 +158,7 @@ def _profile(data: dict[str, Any]) -> Profile:
         ProfiledUnit(str(unit["name"]), tuple(map(str, unit["nodes"])), _times(unit["time_ms"]))
         for unit in data["units"]
     )
-    whole = {str(name): Whole(**_times(one)) for name, one in data["whole"].items()}
+    whole = {str(name): ModelTimes(**_times(one)) for name, one in data["whole"].items()}
     if not units or not whole or any(unit.time_ms.keys() != whole.keys() for unit in units):
         raise ValueError("units and accelerators do not fit together")
     if any(one.alone_ms == 0 for one in whole.values()):

@@ -118,7 +118,7 @@ class _Server:
 
     waiting: deque[tuple[Step, Then]] = field(default_factory=deque)
     running: Progress | None = None
-    asked: float = 0.0
+    bytes_s: float = 0.0
     drawn_w: float = 0.0
     used: Used = field(default_factory=Used)
 
@@ -130,7 +130,7 @@ class _Server:
         worked_ms = passed_ms * self.running.speed
         self.used.busy_ms += passed_ms
         self.used.worked_ms += worked_ms
-        self.used.traffic_bytes += worked_ms * self.asked / 1e3
+        self.used.traffic_bytes += worked_ms * self.bytes_s / 1e3
         self.used.energy_mj += worked_ms * self.drawn_w
 
 
@@ -174,7 +174,7 @@ class Accelerators:
     def _start(self, server: _Server) -> None:
         step, then = server.waiting.popleft()
         server.running = Progress(self._timeline, step.time_ms, partial(self._finish, server, then))
-        server.asked = 1e3 * step.traffic_bytes / step.time_ms
+        server.bytes_s = 1e3 * step.traffic_bytes / step.time_ms
         server.drawn_w = step.energy_mj / step.time_ms
         if self._contention is None:
             server.running.go_on(self._clock)
@@ -183,7 +183,7 @@ class Accelerators:
 
     def _finish(self, server: _Server, then: Then) -> None:
         server.catch_up()
-        server.running, server.asked = None, 0.0
+        server.running, server.bytes_s = None, 0.0
         if server.waiting:
             self._start(server)
         elif self._contention is not None:
@@ -193,14 +193,14 @@ class Accelerators:
     def _pace(self) -> None:
         """Set new speeds, and so new ends, for all running steps."""
         contention, servers = self._contention, self._servers.values()
-        total = sum([server.asked for server in servers])
+        total = sum([server.bytes_s for server in servers])
         for server in servers:
             running = server.running
             if running is None:
                 continue
             speed = self._clock
             if contention is not None:
-                speed /= contention.slowdown(server.asked, total - server.asked)
+                speed /= contention.slowdown(server.bytes_s, total - server.bytes_s)
             if speed != running.speed:
                 if running.speed:  # otherwise it has only just begun
                     server.catch_up()

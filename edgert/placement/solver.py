@@ -6,7 +6,7 @@ from functools import partial
 from edgert.errors import PlacementError
 from edgert.placement import constraints
 from edgert.placement.constraints import Limits, Objective, Placement, placed, together
-from edgert.placement.contention import Contention, settle
+from edgert.placement.contention import Contention, fixed_point
 from edgert.placement.engine_selection import EngineSelector
 from edgert.placement.exact import Condition, exact, keeps, plain
 from edgert.placement.min_cut import cut
@@ -49,14 +49,16 @@ def solve(
     if not networks:
         raise PlacementError("there is no network to place")
 
-    def solved(asked: Sequence[Network]) -> Placement:
+    def solved(slowed: Sequence[Network]) -> Placement:
         find = _most_frames if objective == "throughput" else _least
-        return constraints.with_given_shares(asked, find(asked, objective, limits, time_limit_s), limits)
+        return constraints.with_given_shares(slowed, find(slowed, objective, limits, time_limit_s), limits)
 
     if contention is None:
         return solved(networks)
     played = partial(_played, networks, contention)
-    best: Placement = settle(networks, contention, solved, lambda answer: constraints.asked(networks, answer), played)
+    best: Placement = fixed_point(
+        networks, contention, solved, lambda answer: constraints.memory_demand(networks, answer), played
+    )
     return best
 
 

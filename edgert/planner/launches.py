@@ -41,10 +41,10 @@ def about_launches(planned: Sequence[PlannedModel], board: Board, launch: Launch
     )
 
 
-def about_bars(made: Sequence[BoardPlan], asked: Sequence[Board], planned: Sequence[PlannedModel]) -> Iterator[str]:
+def about_bars(made: Sequence[BoardPlan], boards: Sequence[Board], planned: Sequence[PlannedModel]) -> Iterator[str]:
     """Yield which error bars are not known well enough, as too little was published for a chip, or by one publisher."""
     found: dict[str, list[str]] = {}
-    for board, plan in zip(asked, made, strict=True):
+    for board, plan in zip(boards, made, strict=True):
         accuracy = coefficients(board.soc).accuracy
         for row in plan.rows:
             for model, subject in zip(row.models, planned, strict=True):

@@ -119,10 +119,10 @@ def place_of(engine: MeasuredEngine, own: Iterable[Board] = ()) -> tuple[Board, 
 
 
 def refuse_useless(
-    engines: Sequence[MeasuredEngine], subjects: Sequence[PlannedModel], asked: Sequence[Board], path: str
+    engines: Sequence[MeasuredEngine], subjects: Sequence[PlannedModel], boards: Sequence[Board], path: str
 ) -> None:
     """Raise ConfigError if no measurement can be used: all are of other models, precisions or chips."""
-    reasons = [_why_useless(engine, subjects, asked) for engine in engines] or [
+    reasons = [_why_useless(engine, subjects, boards) for engine in engines] or [
         f"{path} is of other models than {', '.join(dict.fromkeys(subject.demand.model for subject in subjects))}"
     ]
     if all(reasons):
@@ -134,20 +134,20 @@ def refuse_useless(
         )
 
 
-def _why_useless(engine: MeasuredEngine, subjects: Sequence[PlannedModel], asked: Sequence[Board]) -> str:
-    at = place_of(engine, asked)[0]
+def _why_useless(engine: MeasuredEngine, subjects: Sequence[PlannedModel], boards: Sequence[Board]) -> str:
+    at = place_of(engine, boards)[0]
     named = [subject for subject in subjects if subject.demand.model == engine.model]
     if not named:
         return f"it is of model {engine.model!r}, which the pipeline does not run"
     if not any(_is_of(engine, subject) for subject in named):
         planned = " and ".join(dict.fromkeys(subject.precision.upper() for subject in named))
         return f"{engine.model!r} was measured in {engine.precision.upper()} and is planned in {planned}"
-    if not any(at.soc == one.soc for one in asked):
+    if not any(at.soc == one.soc for one in boards):
         return (
-            f"it was measured on {at.name} with the chip {at.soc}; planned for is {asked[0].name} with {asked[0].soc}"
+            f"it was measured on {at.name} with the chip {at.soc}; planned for is {boards[0].name} with {boards[0].soc}"
         )
-    if all(_lacks(engine, mode) for one in asked for mode in one.modes if one.soc == at.soc):
-        return f"{engine.model!r} was measured partly on a DLA, which {asked[0].name} has not"
+    if all(_lacks(engine, mode) for one in boards for mode in one.modes if one.soc == at.soc):
+        return f"{engine.model!r} was measured partly on a DLA, which {boards[0].name} has not"
     return ""
 
 

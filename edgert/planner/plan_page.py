@@ -145,14 +145,14 @@ def _chart(points: Sequence[pareto.Point], about: str) -> Iterator[Chart]:
     if len(points) < 2:
         return
     rows = [point.row for point in points]
-    asked = {row.asked_fps for row in rows}
+    requested = {row.requested_fps for row in rows}
     title = "Frames a second at most against watts at the asked rates"
     drawn = scatter.scatter_chart(
         pareto.dots(points),
         title=title,
         names=("frames a second at most", "W of the module"),
         show=significant,
-        limits=(min(asked) if len(asked) == 1 else None, pareto.watts_limit(points)),
+        limits=(min(requested) if len(requested) == 1 else None, pareto.watts_limit(points)),
         strip="W not known",
     )
     marks = {point.verdict for point in points}

@@ -124,8 +124,8 @@ class RowMaker:
 
     def _models(self, networks: Sequence[Network], placement: Placement) -> Iterator[ModelRow]:
         rates_hz = [network.rate_hz for network in networks]
-        asked = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
-        flows = play(asked, 1e3 * _PLAYED_RUNS / min(rates_hz), self.contention).streams
+        requested = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
+        flows = play(requested, 1e3 * _PLAYED_RUNS / min(rates_hz), self.contention).streams
         macs = self.macs or [{}] * len(networks)
         for network, one, flow, work in zip(networks, placement.networks, flows, macs, strict=True):
             engines = tuple(EngineRow(engine.assignment, engine.weight) for engine in one.engines)

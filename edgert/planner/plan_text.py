@@ -53,9 +53,8 @@ def board_headline(board: BoardPlan) -> str:
         return f"Whether {board.title}{mode} keeps every budget is too close to tell."
     room = f", with room for {significant(row.headroom)} times as many" if row.headroom >= _ROOMY else ""
     watts = "" if row.power_w is None else f"at {significant(row.power_w, 2)} W, "
-    return (
-        f"{board.title}{mode} keeps up with {significant(row.asked_fps)} frames a second, {watts}on {_used(row)}{room}."
-    )
+    fps = significant(row.requested_fps)
+    return f"{board.title}{mode} keeps up with {fps} frames a second, {watts}on {_used(row)}{room}."
 
 
 def _used(row: Row) -> str:
@@ -171,7 +170,7 @@ def row_text(row: Row) -> str:
 # A plan as plain data.
 
 SCHEMA = 2
-_FIGURES = ("asked_fps", "fps", "most_fps", "headroom", "p50_ms", "p99_ms", "power_w", "memory_bytes", "cores")
+_FIGURES = ("requested_fps", "fps", "most_fps", "headroom", "p50_ms", "p99_ms", "power_w", "memory_bytes", "cores")
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -266,16 +265,16 @@ def check_objective(text: str) -> None:
         )
 
 
-def check_mode(asked: Sequence[Board], mode: str) -> None:
+def check_mode(boards: Sequence[Board], mode: str) -> None:
     """Raise ConfigError for a power mode that none of several boards has; one board raises it itself."""
-    if len(asked) == 1 or any(board.has_mode(mode) for board in asked):
+    if len(boards) == 1 or any(board.has_mode(mode) for board in boards):
         return
-    names = sorted({one.name for board in asked for one in board.modes})
+    names = sorted({one.name for board in boards for one in board.modes})
     hint = nearest(mode.upper(), names)
     raise ConfigError(f"no board has a power mode {mode!r}{hint}", where="--mode", fix=f"modes: {', '.join(names)}")
 
 
-def releases(asked: Sequence[Board], tensorrt: str | None) -> list[str]:
+def releases(boards: Sequence[Board], tensorrt: str | None) -> list[str]:
     """Return what a release of TensorRT means for the boards' DLA, where that is not a plain yes.
 
     Raises:
@@ -284,6 +283,6 @@ def releases(asked: Sequence[Board], tensorrt: str | None) -> list[str]:
     if tensorrt is None:
         return []
     target_of(ORIN, tensorrt, "int8")
-    generations = {board.dla.generation for board in asked if board.dla.cores and board.dla.generation is not None}
+    generations = {board.dla.generation for board in boards if board.dla.cores and board.dla.generation is not None}
     verdicts = [supported_by(tensorrt, generation) for generation in sorted(generations)]
     return [f"DLA: {verdict.reason}; {verdict.fix}" for verdict in verdicts if verdict.answer != "yes"]

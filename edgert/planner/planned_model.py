@@ -20,7 +20,7 @@ from edgert.graph.dla_rewrites import fit, ready, without
 from edgert.graph.inspection import refuse_integers
 from edgert.placement.cutting import no_node
 from edgert.placement.dla_share import Survey, survey
-from edgert.placement.problem import Network, Unit, is_asked_for
+from edgert.placement.problem import Network, Unit, names_accelerator
 from edgert.report.numbers import share
 from edgert.simulator.design import Demand, demands
 
@@ -55,8 +55,10 @@ class PlannedModel:
     @property
     def wants_dla(self) -> bool:
         """Whether the file puts some of it on a DLA."""
-        asked = self.config.placement
-        return asked != "auto" and any(name.startswith(_DLA) for names in _rules(asked).values() for name in names)
+        requested = self.config.placement
+        return requested != "auto" and any(
+            name.startswith(_DLA) for names in _rules(requested).values() for name in names
+        )
 
     @cached_property
     def macs(self) -> Mapping[str, int]:
@@ -168,11 +170,11 @@ def bound_to(
     return replace(network, units=units, shares={name: one / sum(weights.values()) for name, one in weights.items()})
 
 
-def _rules(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _rules(requested: str | ReplicateConfig | Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """Return node glob → the accelerators it may be on."""
-    if isinstance(asked, ReplicateConfig):
-        return {"*": tuple(asked.replicate)}
-    globs = {"*": asked} if isinstance(asked, str) else asked
+    if isinstance(requested, ReplicateConfig):
+        return {"*": tuple(requested.replicate)}
+    globs = {"*": requested} if isinstance(requested, str) else requested
     return {glob: (name,) for glob, name in globs.items()}
 
 
@@ -181,11 +183,13 @@ def _bound(unit: Unit, rules: Mapping[str, Collection[str]], where: str, found: 
 
     The last rule of the first node that has one decides; without a rule all costs stay.
     """
-    asked = ([rules[glob] for glob in rules if node == glob or fnmatch.fnmatchcase(node, glob)] for node in unit.nodes)
-    wanted = next((fitting[-1] for fitting in asked if fitting), None)
+    requested = (
+        [rules[glob] for glob in rules if node == glob or fnmatch.fnmatchcase(node, glob)] for node in unit.nodes
+    )
+    wanted = next((fitting[-1] for fitting in requested if fitting), None)
     if wanted is None:
         return unit
-    costs = {name: cost for name, cost in unit.costs.items() if any(is_asked_for(one, name) for one in wanted)}
+    costs = {name: cost for name, cost in unit.costs.items() if any(names_accelerator(one, name) for one in wanted)}
     if not costs:
         raise _forbidden(unit, wanted, where, found)
     return replace(unit, costs=costs)

@@ -115,51 +115,51 @@ def plan_boards(
         file, seen = as_delivered(file)
     check_objective(objective)
     start = launch_named(launch)
-    asked_board = board or file.config.board
-    if asked_board in (HOST, "auto") and profiles:
+    board_name = board or file.config.board
+    if board_name in (HOST, "auto") and profiles:
         found = plan_host(file, [read_profile(Path(path)) for path in profiles], objective)
         notes = dict.fromkeys(
             [MODELS_ALONE, *seen, *(note for demand in demands(file.config) for note in demand.notes)]
         )
         smallest = found.board if found.verdict == "kept" else None
         return Plan(file.config.name, objective, (found,), smallest, tuple(notes))
-    asked = tuple(sorted(_boards(asked_board, file), key=_size))
+    targets = tuple(sorted(_boards(board_name, file), key=_size))
     if mode != ALL:
-        check_mode(asked, mode)
-    about_trt = releases(asked, tensorrt)
+        check_mode(targets, mode)
+    about_trt = releases(targets, tensorrt)
     check_demands(file)
     levels = [(one, planned_models(one)) for one in levels_of(file)]
     planned = levels[0][1]
-    measured = _measured([subject for _, subjects in levels for subject in subjects], profiles, asked)
+    measured = _measured([subject for _, subjects in levels for subject in subjects], profiles, targets)
     made, shared, at_mode = [], shared_of(profiles), 0
-    total = sum(len(one.modes) for one in asked)
-    for number, one in enumerate(asked):
-        title = one.title if len(asked) == 1 else f"{one.title}, board {number + 1} of {len(asked)}"
+    total = sum(len(one.modes) for one in targets)
+    for number, one in enumerate(targets):
+        title = one.title if len(targets) == 1 else f"{one.title}, board {number + 1} of {len(targets)}"
         step = partial(_stepped, count, title, at_mode, total)
         planners = [
             _BoardPlanner(at, subjects, one, objective, tensorrt, start, measured, shared) for at, subjects in levels
         ]
         planner = replace(planners[0], fallbacks=tuple(planners[1:]))
-        made.append(planner.plan(mode, strict=len(asked) == 1, step=step))
+        made.append(planner.plan(mode, strict=len(targets) == 1, step=step))
         at_mode += len(one.modes)
         if on_board is not None:
-            on_board(made[-1], len(asked))
+            on_board(made[-1], len(targets))
     fitting = [board.board for board in made if board.verdict == "kept"]
     smallest = fitting[0] if fitting else None
     rates = (note for subject in planned for note in subject.demand.notes)
     notes = dict.fromkeys(
         [
-            *_without_edgert(asked, fitting),
+            *_without_edgert(targets, fitting),
             *(f"{name}: {text}" for name, text in thresholds(file.config.stages, file.config.models).items()),
-            *board_stages(file, asked[-1], asked[-1].peak_mode, profiles=shared).notes,
-            *about_watts(tuple(asked)),
+            *board_stages(file, targets[-1], targets[-1].peak_mode, profiles=shared).notes,
+            *about_watts(tuple(targets)),
             *seen,
             *rates,
             *_sparse(planned),
             *filter(None, (subject.about_bounds for subject in planned)),
             *_corrected(made),
-            *about_bars(made, asked, planned),
-            about_launches(planned, asked[-1], start),
+            *about_bars(made, targets, planned),
+            about_launches(planned, targets[-1], start),
             *about_trt,
             NOT_PLANNED,
         ]
@@ -190,9 +190,9 @@ def _size(board: Board) -> tuple[float, float, str]:
     return board.memory.bytes, board.gpu_tops(board.peak_mode, "fp16") or math.inf, board.name
 
 
-def _without_edgert(asked: Sequence[Board], fitting: Sequence[str]) -> Iterator[str]:
+def _without_edgert(targets: Sequence[Board], fitting: Sequence[str]) -> Iterator[str]:
     """Yield a note about boards that edgert itself does not run on; ``fitting`` keep the budgets, smallest first."""
-    found = {one.name: one.without_edgert for one in asked if one.without_edgert}
+    found = {one.name: one.without_edgert for one in targets if one.without_edgert}
     if not found:
         return
     many = f"edgert itself does not run on {', '.join(found)} (edgert boards NAME has the reason)"
@@ -203,7 +203,7 @@ def _without_edgert(asked: Sequence[Board], fitting: Sequence[str]) -> Iterator[
 
 
 def _measured(
-    planned: Sequence[PlannedModel], profiles: Sequence[str | Path], asked: Sequence[Board]
+    planned: Sequence[PlannedModel], profiles: Sequence[str | Path], targets: Sequence[Board]
 ) -> tuple[tuple[MeasuredEngine, ...], ...]:
     """Return engines that ran on a board: of the profiles, and of ``configs/costs``.
 
@@ -221,7 +221,7 @@ def _measured(
                 for engine in engines:
                     if engine.model == subject.demand.model:
                         engine.check(load(subject.config.onnx).digest, subject.where)
-        measured_times.refuse_useless(engines, planned, asked, str(path))
+        measured_times.refuse_useless(engines, planned, targets, str(path))
         found += engines
     sent = [engine for one in shipped() for engine in measured_times.of_shared(one, planned, "configs/costs")]
     return tuple(found), tuple(sent)
@@ -246,17 +246,17 @@ def _corrected(made: Sequence[BoardPlan]) -> Iterator[str]:
     yield from (f"{text} (on {', '.join(boards)})" for text, boards in found.items())
 
 
-def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
-    if asked == ALL:
+def _boards(name: str, file: PipelineFile) -> tuple[Board, ...]:
+    if name == ALL:
         return boards()
-    if asked == HOST:
+    if name == HOST:
         raise ConfigError(
             "there are no measured times of this machine",
             why="board: host is planned by measured times of each model, and there is no --profile",
             where=file.where("board"),
             fix="edgert bench --units MODEL.onnx -o profile.json, then --board host --profile profile.json",
         )
-    if asked == "auto":
+    if name == "auto":
         raise ConfigError(
             "cannot plan without a board",
             why="the pipeline has board: auto, which means the machine that it runs on",
@@ -264,7 +264,7 @@ def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
             fix="--board NAME, or --board all for those that fit (edgert boards lists them); for this machine --board "
             "host --profile FILE, measured by edgert bench --units",
         )
-    return (find_board(asked, file.document.path.parent),)
+    return (find_board(name, file.document.path.parent),)
 
 
 @dataclass(frozen=True, eq=False)

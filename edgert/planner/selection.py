@@ -135,7 +135,7 @@ def as_seen(
 def checks_of(row: Row, budgets: BudgetConfig, board: Machine) -> Iterable[Check]:
     """Return every limit of a row; the watts in a power mode's name are none: they only name a set of clocks."""
     rate = 1 / max(row.headroom, 1e-9)
-    text = f"{row.most_fps:.3g} of {row.asked_fps:.3g} fps"
+    text = f"{row.most_fps:.3g} of {row.requested_fps:.3g} fps"
     share = row.headroom / (1 + (row.error or 0.0))
     yield Check("rate", rate, row.error, text, f"at most {share:.0%} of the frames (every:, or fps: of the source)")
     if budgets.power is not None and row.power_w is None:

@@ -302,8 +302,8 @@ def simulate(
     traces = read_trace(scenario.trace) if scenario.trace is not None else {}
     times = read_stage_times(scenario.stages) if scenario.stages is not None else StageTimes()
     scene = Scene(traces, scenario.objects, scenario.jitter, times)
-    asked = board or file.config.board
-    if asked in (HOST, "auto") and profiles:
+    requested = board or file.config.board
+    if requested in (HOST, "auto") and profiles:
         levels = levels_of(file)
         measured = {profile.digest: profile for profile in map(read_profile, map(Path, profiles))}
         known = {one.model: profile_of(at, one.model, measured) for at in levels for one in demands(at.config)}
@@ -312,14 +312,14 @@ def simulate(
         return _played(
             file, here, on_host, Platform(tuple(core_accelerators())), scene, scenario, (*on_host[0].notes, *seen)
         )
-    made = plan_boards(file, asked, mode or ALL, objective, tensorrt, profiles, on_progress=on_progress).boards
+    made = plan_boards(file, requested, mode or ALL, objective, tensorrt, profiles, on_progress=on_progress).boards
     if len(made) != 1:
         raise ConfigError(
             "a simulation takes one board at a time", where="--board", fix="edgert plan --board all compares them"
         )
     found = made[0]
     row = found.rows[found.chosen or 0]
-    record = find_board(asked, file.document.path.parent)
+    record = find_board(requested, file.document.path.parent)
     platform = platform_of(record, record.mode(row.mode), coefficients(record.soc), scenario.ambient_c)
     notes = [*about_row(found, row), *seen]
     slots = [BoardSlots(at, one) for at, one in zip(levels_of(file), (row, *row.fallbacks), strict=True)]

@@ -244,17 +244,17 @@ def calibrate_section(
         EdgertError: the model or the images cannot be read.
     """
     try:
-        asked = config.calibrate
+        requested = config.calibrate
         if images is None:
-            if asked is None:
+            if requested is None:
                 raise needs_images(
                     config,
                     "add calibrate: {images: FOLDER} to the model, or --images FOLDER: 100 to 500 typical ones",
                 )
-            images = open_images(asked.images, limit=asked.limit)
+            images = open_images(requested.images, limit=requested.limit)
         model = prepared(load(config.onnx), config)
         feed = feed_of(images, model, config)
-        method = asked.method if asked and asked.method != "auto" else "mse"
+        method = requested.method if requested and requested.method != "auto" else "mse"
         whole, tensors = None, None
         if target is not None:
             whole = scheme(read(model), target)
@@ -267,7 +267,7 @@ def calibrate_section(
             tensors=tensors,
             workers=workers,
             dask=dask,
-            early_stop=asked is None or asked.early_stop,
+            early_stop=requested is None or requested.early_stop,
             state=state,
             progress=progress or run.progress,
             stop=run.stop,

@@ -10,7 +10,7 @@ from edgert.board.host import cpu_name
 from edgert.dataset import LabeledDataset, open_dataset
 from edgert.errors import CalibrationError, ConfigError
 from edgert.evaluation import EvaluationResult, EvaluationSetup, evaluate_versions, open_evaluation
-from edgert.evaluation.score import says_little
+from edgert.evaluation.score import is_uninformative
 from edgert.files import replace_text
 from edgert.graph import Model, load
 from edgert.quantization.describe import accuracy_rows, describe, engine_text, provenance, settings, sizes_bytes
@@ -265,5 +265,5 @@ def _warnings(candidates: Mapping[str, Any], found: EvaluationResult, setup: Eva
         noise_db = output_noise(reference, other, map(setup.feed.feeds, range(count)))
         yield from (f"{one.name}: {text}" for text in drowned(noise_db, noise_db))
         clear &= is_clear(noise_db, noise_db)
-    if found.metric == "agreement" and not clear and (why := says_little(first.notes)):
+    if found.metric == "agreement" and not clear and (why := is_uninformative(first.notes)):
         yield f"agreement with {first.name} says little: {why}"

@@ -9,7 +9,7 @@ from dla import Target as Dla
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, EdgertError
 from edgert.evaluation import EvaluationResult
-from edgert.evaluation.score import says_little
+from edgert.evaluation.score import is_uninformative
 from edgert.graph import Model
 from edgert.quantization.calibrated import Calibrated
 from edgert.quantization.calibration.ranges import RangeTable
@@ -255,7 +255,7 @@ def _warnings(evaluator: Evaluator, made: Recovered, clear: bool) -> Iterator[st
     if evaluator.is_strict or made.result is None:
         return
     metric, value = evaluator.metric, made.result.value
-    why = says_little(evaluator.reference.notes) if isinstance(evaluator, TaskEvaluator) and not clear else ""
+    why = is_uninformative(evaluator.reference.notes) if isinstance(evaluator, TaskEvaluator) and not clear else ""
     if why:
         yield f"that INT8 agrees with FP32 says little: {why}. Calibrate on images that differ"
     if made.search is not None and made.search.kept:

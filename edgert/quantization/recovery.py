@@ -20,7 +20,7 @@ SCAN_IMAGES = 4
 """Images for ranking layers by what they cost: only their order matters."""
 _SCAN_SHARE = 0.5
 """Share of the time for finding units to keep that ranking them may take."""
-_SPARED = 1.05
+_NOISE_LIMIT = 1.05
 """How much noise may grow by giving units back, to be evaluated at all. mAP of 128 images moves by half a point with
 anything: of many sets that are nearly good enough some get there by luck."""
 
@@ -124,7 +124,7 @@ def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budg
         return _value(made[kept])
 
     def spares(whole: frozenset[str], rest: frozenset[str]) -> bool:
-        return noise(rest) <= _SPARED * noise(whole)
+        return noise(rest) <= _NOISE_LIMIT * noise(whole)
 
     found = search(
         ranking.names, measured, evaluator.goal, state=options.state, key=key, budget_s=budget_s, spares=spares

@@ -188,9 +188,9 @@ def _int8(base: _Base, target: Target) -> Version:
 
 
 def _ranges(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run) -> _Base:
-    asked = config.calibrate
-    limit = asked.limit if asked else CalibrateConfig.model_fields["limit"].default
-    given = wanted.images or (str(asked.images) if asked else "")
+    requested = config.calibrate
+    limit = requested.limit if requested else CalibrateConfig.model_fields["limit"].default
+    given = wanted.images or (str(requested.images) if requested else "")
     if wanted.ranges is None and not given:
         raise needs_images(
             config,

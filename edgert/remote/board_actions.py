@@ -165,8 +165,8 @@ def _perform(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
     match words:
         case ["receive", digest, size_bytes]:
             receive(job.content_of(digest), int(size_bytes), source, out)
-        case ["start", name, *asked]:
-            run, joined = job.start(job.run_of(name), strict=job.STRICT in asked)
+        case ["start", name, *requested]:
+            run, joined = job.start(job.run_of(name), strict=job.STRICT in requested)
             write_line(out, {"run": run.name, "joined": joined, "strict": run.strict.exists()})
         case ["work", name, lock]:
             job.work(job.known_run(name), int(lock))

@@ -191,7 +191,7 @@ END_TIMEOUT_S = 30.0
 """Seconds that a compiler may take to end on request: TensorRT checks between kernels, a DLA's compiler never."""
 STRICT = "strict"
 """The word for a run in which an engine that would be skipped is an error."""
-_SETTLE_S = 10.0
+_STABLE_S = 10.0
 """How long it may take from a job's lock to its name, and from its end to the end of its process."""
 _JOB_POLL_S = 0.05
 
@@ -214,7 +214,7 @@ def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
         return run, False
     if not content.bundle.is_file():
         raise ArtifactError("the bundle is not on the board", why=str(content.bundle), fix="build again: it is sent")
-    until = time.monotonic() + _SETTLE_S
+    until = time.monotonic() + _STABLE_S
     while (lock := take(content.work)) is None:
         running = _named(content)
         if running is not None and not running.end.exists():
@@ -261,10 +261,10 @@ def _begin(run: Run, lock: int, strict: bool) -> None:
 
 def work(run: Run, lock: int) -> None:
     """Compile, and record how it ended; runs in the job's own process, and blocks until done."""
-    asked: list[int] = []
+    requested: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+        requested.append(number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, on_signal)
@@ -273,7 +273,7 @@ def work(run: Run, lock: int) -> None:
     compiler = subprocess.Popen(command, pass_fds=(lock,))  # noqa: S603 - ourselves
     ends_at: float | None = None
     while (code := compiler.poll()) is None:  # on a stop request the compiler is asked to end, and killed after a while
-        if ends_at is None and asked:
+        if ends_at is None and requested:
             compiler.terminate()
             ends_at = time.monotonic() + END_TIMEOUT_S
         elif ends_at is not None and time.monotonic() > ends_at:

@@ -143,13 +143,13 @@ def remote_target(
     Raises:
         ConfigError: no such board, mode or release.
     """
-    asked = board or file.config.board
-    if asked in THIS_MACHINE and board is None:
-        asked = found.name
-    if asked != found.name or asked == HOST:
-        return build_target(file, asked, mode, tensorrt)
-    known = bool(found.mode) and find_board(asked).has_mode(found.mode)
-    return build_target(file, asked, mode or (found.mode if known else None), tensorrt or found.tensorrt or None)
+    requested = board or file.config.board
+    if requested in THIS_MACHINE and board is None:
+        requested = found.name
+    if requested != found.name or requested == HOST:
+        return build_target(file, requested, mode, tensorrt)
+    known = bool(found.mode) and find_board(requested).has_mode(found.mode)
+    return build_target(file, requested, mode or (found.mode if known else None), tensorrt or found.tensorrt or None)
 
 
 def check_target(found: RemoteBoard, address: str, board: str, engines: Collection[str], tensorrt: str) -> None:

@@ -82,7 +82,7 @@ def build_remote(
             engines = engines_of(target, list(source.config.models.values()), source.config.engines)
             remote.check(found, target.name, engines, target.tensorrt)
             mode, tensorrt = target.mode or None, target.tensorrt or None
-            build(source, bundle, board=target.asked, mode=mode, tensorrt=tensorrt, on_progress=report)
+            build(source, bundle, board=target.requested, mode=mode, tensorrt=tensorrt, on_progress=report)
         with open_bundle(bundle) as made:
             known = made.manifest
             if not isinstance(source, PipelineFile):

@@ -20,7 +20,7 @@ from edgert.placement.schedule import Then, Timeline
 T = TypeVar("T")
 _SLACK_S = 0.05
 """Most lateness of this machine that is made up for by running faster than real time."""
-_LOOK_S = 0.05  # between two looks at whether to stop
+_POLL_S = 0.05  # between two looks at whether to stop
 _STUCK_S = 0.5  # of a pipeline that was stopped: threads that work for longer are not waited for
 
 
@@ -217,7 +217,7 @@ class BoardClock:
         if not waiter.is_inside:
             self._rest_of(waiter)
         while not waiter.has_turn:
-            waiter.turn.wait(None if event is None else _LOOK_S)
+            waiter.turn.wait(None if event is None else _POLL_S)
             if event is not None and event.is_set():
                 self._wake(waiter)
                 if not self._working:

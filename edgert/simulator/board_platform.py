@@ -223,7 +223,7 @@ def played(
         row,
         headroom=headroom,
         fps=found.fps,
-        asked_fps=total_hz,
+        requested_fps=total_hz,
         p50_ms=found.latency_ms.p50 if found.frames_out else math.inf,
         p99_ms=found.latency_ms.p99 if found.frames_out else math.inf,
         power_w=found.power_w,

@@ -38,7 +38,7 @@ def assign(weights: F64) -> tuple[Index, Index]:
         free = [0.0] * weights.shape[1]
         matching = _Matching(weights, price.tolist(), free, column_of.tolist(), row_of.tolist())
         for row in losers.tolist():
-            _settle(matching, row)
+            _augment(matching, row)
         column_of = np.array(matching.column_of, np.intp)
     rows = (column_of != _FREE).nonzero()[0]
     return rows, column_of.take(rows)
@@ -75,7 +75,7 @@ def _seed(weights: F64) -> tuple[F64, Index, Index]:
     return price, column_of, row_of
 
 
-def _settle(matching: _Matching, start: int) -> None:
+def _augment(matching: _Matching, start: int) -> None:
     """Bring one more row into the matching, or find whom to leave out, along the path that costs least (Dijkstra).
 
     The path runs start, column, its row, another column... It ends at a column without a partner, or at the row that is

@@ -22,7 +22,7 @@ from edgert.files import replace_bytes
 
 log = logging.getLogger("edgert.gallery")
 F32 = npt.NDArray[np.float32]
-_LOOK_S = 1.0
+_POLL_S = 1.0
 """Seconds between two checks of the file for changes."""
 _FIX = "make it again with edgert.Gallery, or put a copy back"
 _BYTES = {".npz": limits.GALLERY_BYTES, ".json": limits.GALLERY_JSON_BYTES}
@@ -131,7 +131,7 @@ class Gallery:
     def _look(self, at_once: bool = False) -> None:
         """Read the file again where it has changed. On an error the old content stays, and it is logged once."""
         now = time.monotonic()
-        if not at_once and now - self._looked < _LOOK_S:
+        if not at_once and now - self._looked < _POLL_S:
             return
         self._looked = now
         if _version(self.path) == self._held.version:

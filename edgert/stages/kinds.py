@@ -37,7 +37,7 @@ class Rotate(Section):
     every: Seconds | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
-    def _says_something(self) -> Rotate:
+    def _check_keys(self) -> Rotate:
         if self.size is None and self.every is None:
             raise ValueError("expected size: or every:, like {size: 500MB, every: 1h}")
         if self.size is not None and self.size < _LEAST_BYTES:
@@ -53,7 +53,7 @@ class Keep(Section):
     free: SomeBytes | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Keep:
+    def _check_keys(self) -> Keep:
         if self.age is None and self.size is None and self.free is None:
             raise ValueError("expected age:, size: or free:, like {age: 7d, size: 20GB, free: 2GB}")
         return self

@@ -200,8 +200,8 @@ class Search:
                 "refused": [[number(one), why] for one, why in found.refused.items()],
             }
 
-        asked = ["round", [asdict(one) for one in tactics], most, give_up_ratio, self.setup.streams]
-        known = self.journal.once(asked, answer)
+        requested = ["round", [asdict(one) for one in tactics], most, give_up_ratio, self.setup.streams]
+        known = self.journal.once(requested, answer)
         found = Round(*({tactics[n]: value for n, value in known[part]} for part in ("times", "refused")))
         self._learn(found)
         return found

@@ -141,13 +141,13 @@ class Journal:
             found = json.loads(path.read_text(encoding="utf-8"))
             self._known = found if isinstance(found, dict) else {}
 
-    def once(self, asked: object, answer: Callable[[], Any]) -> Any:
+    def once(self, requested: object, answer: Callable[[], Any]) -> Any:
         """Return the measurement from the file, as plain data; else measure and write it.
 
         Raises:
             ArtifactError: the file cannot be written.
         """
-        key = digest_of(asked)
+        key = digest_of(requested)
         if key not in self._known:
             self._known[key] = answer()
             replace_text(self._path, json.dumps(self._known))

@@ -43,7 +43,7 @@ class IdleDecoder:
         self._count = 0
 
     def GetNumDecodedFrame(self, packet: Any) -> int:
-        return nvdec.TOGETHER if packet.bsl else 0
+        return nvdec.FILE_BATCH if packet.bsl else 0
 
     def GetLockedFrame(self) -> int:
         self._count += 1
@@ -85,15 +85,15 @@ def measure() -> Iterator[Figure]:
     """Both ways, in turns."""
     device = CudaDevice(CudaDouble(), 0, Counter())
     sys.modules["PyNvVideoCodec"] = cast("Any", IdleNvdec(device))
-    found: dict[int, list[float]] = {1: [], nvdec.TOGETHER: []}
+    found: dict[int, list[float]] = {1: [], nvdec.FILE_BATCH: []}
     with tempfile.TemporaryDirectory() as folder:
         path = long_clip(Path(folder) / "long.mp4")
         for _ in range(ROUNDS):
-            for together in found:
-                nvdec.TOGETHER = together
-                found[together].append(frame_us(path, device))
-    for together, taken in found.items():
-        title = f"a frame of a decoder that takes no time, packets by {together}"
+            for batch in found:
+                nvdec.FILE_BATCH = batch
+                found[batch].append(frame_us(path, device))
+    for batch, taken in found.items():
+        title = f"a frame of a decoder that takes no time, packets by {batch}"
         yield Figure(title, statistics.median(taken), "µs", BAR_US, "lower", ROUNDS)
 
 

@@ -210,16 +210,16 @@ def test_a_camera_that_opens_and_stays_silent_was_waited_for_while_it_opened(say
         opened_ns, packets = REAL.now_ns(), stream._packets()
         if says == "frames":
             next(packets)
-            assert stream.asked_ns is None
+            assert stream.waiting_since_ns is None
         else:
             # Reports keep the connection alive, so that FFmpeg waits on; whoever watches the source ends that.
             reader = threading.Thread(target=next, args=(packets, None))
             reader.start()
-            wait(lambda: stream.asked_ns is not None)
-            asked_ns = stream.asked_ns or opened_ns
+            wait(lambda: stream.waiting_since_ns is not None)
+            waiting_since_ns = stream.waiting_since_ns or opened_ns
             server.refuse()
             reader.join(60)
-            assert not reader.is_alive() and opened_ns - asked_ns >= 0.8 * 0.4e9
+            assert not reader.is_alive() and opened_ns - waiting_since_ns >= 0.8 * 0.4e9
         stream.close()
 
 

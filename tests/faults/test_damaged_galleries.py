@@ -36,7 +36,7 @@ def test_a_damaged_gallery_is_read_or_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    monkeypatch.setattr(module, "_POLL_S", 0.0)
     caplog.set_level(logging.ERROR)
     refused, looked_for = 0, np.ones(128, np.float32)
     for number in range(count):

@@ -60,7 +60,7 @@ def members(engines: list[dict[str, Any]], precision: str = "int8") -> dict[str,
     found = {
         "pipeline.yaml": PIPELINE.encode(),
         "models/parts/model.onnx": to_bytes(model()),
-        "models/parts/placement.json": json.dumps({"asked": "auto", "dla": None, "engines": engines}).encode(),
+        "models/parts/placement.json": json.dumps({"requested": "auto", "dla": None, "engines": engines}).encode(),
         "models/parts/quality.json": json.dumps({"forms": dict.fromkeys(("float", "gpu", "dla"), CLOSE)}).encode(),
     }
     if precision == "int8":

@@ -60,7 +60,7 @@ def test_a_bundle_for_a_jetson_holds_every_form_with_its_evidence(tmp_path: Path
         assert bundle.read(model.files["labels"]) == b"bolt\nnut\n"
         placement = json.loads(bundle.read(model.files["placement"]))
         nodes = {node["name"] for node in placement["dla"]["nodes"]}
-        assert placement["asked"] == "auto" and placement["engines"]
+        assert placement["requested"] == "auto" and placement["engines"]
         assert all(set(engine["nodes"]) <= nodes for engine in placement["engines"])
         assert sum(engine["share"] for engine in placement["engines"]) == pytest.approx(1)
         plan = json.loads(bundle.read("plan.json"))

@@ -146,7 +146,7 @@ def test_more_than_the_gpu_has(device: CudaDevice) -> None:
     _, total = device.free_bytes()
     with pytest.raises(DeviceError, match="too little memory") as caught:
         device.device_block(2 * total)
-    assert "were asked for" in caught.value.why
+    assert "were requested" in caught.value.why
 
 
 @pytest.mark.slow

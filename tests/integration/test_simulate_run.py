@@ -11,7 +11,7 @@ from edgert.board.host import core_accelerators
 from edgert.config import load_pipeline
 from edgert.graph import load
 from edgert.pipeline import Pipeline
-from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
+from edgert.placement.profile import MeasuredTransition, ModelTimes, Profile, ProfiledUnit
 from edgert.planner.simulation import Scenario, simulate
 from edgert.runtime import Summary
 from edgert.simulator import Simulated
@@ -38,7 +38,7 @@ stages:
 
 def nearly_nothing(folder: Path) -> Path:
     """A profile of a model that computes nothing."""
-    whole = {core: Whole(1e-3, 1e-3, 1e-3) for core in core_accelerators()}
+    whole = {core: ModelTimes(1e-3, 1e-3, 1e-3) for core in core_accelerators()}
     unit = ProfiledUnit("all", ("all",), dict.fromkeys(whole, 1e-3))
     made = Profile(
         "parts", load(MODEL).digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), MeasuredTransition(0.0, 0.0, 0.0)

@@ -179,7 +179,7 @@ class OrtEngine:
         self._ort_session = None
 
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 def _run_endable(session: OrtSession) -> Sequence[base.Array]:
@@ -202,7 +202,7 @@ def _run_endable(session: OrtSession) -> Sequence[base.Array]:
     thread = threading.Thread(target=run, name="edgert:first-run", daemon=True)
     thread.start()
     try:
-        while not has_ended.wait(_LOOK_S):  # a signal may have been given to another thread
+        while not has_ended.wait(_POLL_S):  # a signal may have been given to another thread
             pass
     except BaseException:
         session.interrupt()

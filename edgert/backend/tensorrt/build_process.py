@@ -157,11 +157,11 @@ def _store(path: Path, content: bytes) -> None:
 
 WORKER = "edgert.backend.tensorrt.builder"
 
-PATIENCE_S = 10.0
+STOP_S = 10.0
 """Seconds that a canceled builder may take to its next step before its process is killed. Trying one kernel takes
 seconds; a DLA compiler cannot be interrupted."""
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 _CHUNK_BYTES = 1 << 16
 
@@ -271,14 +271,14 @@ class _Run:
                 self.stopped = "canceled"
             if self.stopped and ends_at is None:
                 (self.folder / "cancel").touch()
-                ends_at = now + PATIENCE_S
+                ends_at = now + STOP_S
             if ends_at is not None and now > ends_at:
                 return
 
     def wait(self) -> int:
         """Return the exit code, after all events were read; kill a process that was to stop and does not."""
         try:
-            return self._process.wait(timeout=0 if self.stopped else PATIENCE_S)
+            return self._process.wait(timeout=0 if self.stopped else STOP_S)
         except subprocess.TimeoutExpired:
             self.kill()
             return self._process.wait()
@@ -295,7 +295,7 @@ class _Run:
         with self._read, selectors.DefaultSelector() as selector:
             selector.register(self._read, selectors.EVENT_READ)
             while True:
-                if not selector.select(_LOOK_S):
+                if not selector.select(_POLL_S):
                     yield b""
                     continue
                 chunk = self._read.read(_CHUNK_BYTES)

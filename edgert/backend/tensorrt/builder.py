@@ -21,7 +21,7 @@ from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt import network as networks
 from edgert.backend.tensorrt.build_request import BuildRequest
 from edgert.backend.tensorrt.dialects import dialect_of
-from edgert.backend.tensorrt.log import LogRecord, asked_bytes, foreign_ends, logger_to, tail
+from edgert.backend.tensorrt.log import LogRecord, foreign_ends, logger_to, requested_bytes, tail
 from edgert.backend.tensorrt.plugin import check_plugins, register_operators
 from edgert.board.devices import cuda_driver, gpu_free_bytes
 from edgert.board.host import free_bytes
@@ -118,9 +118,9 @@ def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool =
         what, fix = f"TensorRT has no implementation for {ends}", "more workspace, or these nodes on the GPU"
     elif "memory" in kinds:
         what, fix = "TensorRT ran out of memory", "stop other programs, or limit the workspace"
-        needed, there_was = asked_bytes(log), gpu_free_bytes() or free_bytes()  # right after the builder gave up
-        asked = f"{format_bytes(needed)} were needed" if needed else "it did not report how much it needed"
-        why = f"{asked}, {format_bytes(there_was)} there were: {tail(log)}"
+        needed, there_was = requested_bytes(log), gpu_free_bytes() or free_bytes()  # right after the builder gave up
+        requested = f"{format_bytes(needed)} were needed" if needed else "it did not report how much it needed"
+        why = f"{requested}, {format_bytes(there_was)} there were: {tail(log)}"
         return process.CompileError(what, why=why, where=request.title, fix=fix)
     elif request.explicit and any(_NO_INT8 in record.text for record in log):
         what, fix = "TensorRT has no INT8 kernel for a layer of this model", "precision: fp16, or a later TensorRT-RTX"

@@ -76,20 +76,20 @@ _RULES: tuple[tuple[Kind, str], ...] = (
     ("rule", r"(?:only supports|do(?:es)? not support|is not supported).*DLA"),
 )
 _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _RULES)
-_WORTH_A_LOOK = re.compile(
+_RELEVANT = re.compile(
     r"DLA|Dla|\[GpuLayer\]|INT8 mode|FP16 and Int8|implementation for node|[Mm]emory|only supports|not support"
     r"|Batch size \("
 )
 """A filter of a build's tens of thousands of verbose lines; nearly all end here."""
 _PLACED = re.compile(r"DLA|\[DlaLayer\]|\[GpuLayer\]")
 _REASONS = ("rule", "scale", "precision", "dynamic", "batch", "loadables")
-_ASKED = re.compile(r"\((\d+) bytes\)|[Rr]equested size (?:of|was) (\d+)")
+_REQUESTED_BYTES = re.compile(r"\((\d+) bytes\)|[Rr]equested size (?:of|was) (\d+)")
 _FOREIGN = re.compile(r"^\{ForeignNode\[(.*)\]\}$")
 
 
 def classify(severity: str, text: str) -> LogRecord:
     """Return the record of a line: its kind, and its layer."""
-    relevant = _WORTH_A_LOOK.search(text) if severity != "VERBOSE" else _PLACED.search(text)
+    relevant = _RELEVANT.search(text) if severity != "VERBOSE" else _PLACED.search(text)
     for kind, pattern in _PATTERNS if relevant else ():
         match = pattern.search(text)
         if match:
@@ -126,14 +126,14 @@ def reasons(records: Iterable[LogRecord]) -> Mapping[str, str]:
     return found
 
 
-def asked_bytes(records: Iterable[LogRecord]) -> int:
+def requested_bytes(records: Iterable[LogRecord]) -> int:
     """Return the largest amount in lines about too little memory; 0 where none names an amount.
 
     TensorRT writes ``Requested amount of GPU memory (123 bytes) could not be allocated``, or ``insufficient memory on
     requested size of 123``.
     """
     texts = (record.text for record in records if record.kind == "memory")
-    return max((int(match[1] or match[2]) for text in texts for match in _ASKED.finditer(text)), default=0)
+    return max((int(match[1] or match[2]) for text in texts for match in _REQUESTED_BYTES.finditer(text)), default=0)
 
 
 def foreign_ends(layer: str) -> tuple[str, ...]:

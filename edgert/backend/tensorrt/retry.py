@@ -161,9 +161,9 @@ def build_retrying(
         if tried:
             report(attempt)
         formats = request.formats if attempt.optional else required
-        asked = replace(request, pools=attempt.pools, placement=attempt.placement, formats=formats)
+        requested = replace(request, pools=attempt.pools, placement=attempt.placement, formats=formats)
         try:
-            return Built(once(asked), asked, (*tried, attempt))
+            return Built(once(requested), requested, (*tried, attempt))
         except CompileError as failed:
             error = failed
             tried.append(attempt)

@@ -124,13 +124,13 @@ def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[
     }
 
 
-def precision_of(graph: Graph, asked: str) -> Precision:
-    """Return the model's own precision: ``int8`` with Q/DQ nodes, ``fp16`` with float16 tensors, else ``asked``."""
+def precision_of(graph: Graph, requested: str) -> Precision:
+    """Return the model's own precision: ``int8`` with Q/DQ nodes, ``fp16`` with float16 tensors, else ``requested``."""
     if any(node.op in QDQ for node in graph.nodes):
         return "int8"
     if any(array.dtype == "float16" for array in graph.constants.values()):
         return "fp16"
-    return "fp16" if asked == "fp16" else "fp32"
+    return "fp16" if requested == "fp16" else "fp32"
 
 
 def _spans(specs: Sequence[TensorSpec], shapes: Shapes) -> dict[str, Span]:
@@ -396,8 +396,8 @@ class TrtBackend:
         self, request: BuildRequest, facts: engine_cache.Facts, store: Store | None, attempts: tuple[str, ...] = ()
     ) -> engine_cache.BuiltEngine:
         """Compile a request, and cache the engine under ``facts``; ``attempts`` came before this one."""
-        asked = replace(request, timing_cache=engine_cache.timing_cache(store, self.facts))
-        built = build_retrying(asked, self._build, lambda attempt: self.listener.report(f"again: {attempt.reason}"))
+        requested = replace(request, timing_cache=engine_cache.timing_cache(store, self.facts))
+        built = build_retrying(requested, self._build, lambda attempt: self.listener.report(f"again: {attempt.reason}"))
         reasons = tuple(attempt.reason for attempt in built.attempts if attempt.reason)
         made = engine_cache.BuiltEngine(facts, built.request, built.result, (*attempts, *reasons), self.mode)
         if store is not None:

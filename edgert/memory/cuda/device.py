@@ -277,7 +277,7 @@ class CudaDevice(Context):
         except self.driver.Error as error:
             free = self.free_bytes()[0]
             others = self.other_holders() if free < nbytes else ""
-            raise failed(error, "allocating", free_bytes=free, asked_bytes=nbytes, others=others) from error
+            raise failed(error, "allocating", free_bytes=free, requested_bytes=nbytes, others=others) from error
         self.counter.allocated()
         self.hold(made, nbytes)
         return made

@@ -77,7 +77,7 @@ def unusable(message: str) -> DeviceError:
 
 
 def failed(
-    error: Exception, doing: str, *, free_bytes: int | None = None, asked_bytes: int = 0, others: str = ""
+    error: Exception, doing: str, *, free_bytes: int | None = None, requested_bytes: int = 0, others: str = ""
 ) -> DeviceError:
     """Return edgert's error for a CUDA error, distinguished by its message.
 
@@ -85,16 +85,16 @@ def failed(
         error: the CUDA error.
         doing: what failed, such as ``allocating``.
         free_bytes: of the GPU's memory; None where that is not known.
-        asked_bytes: that were requested; 0 where a context was opened.
+        requested_bytes: that were requested; 0 where a context was opened.
         others: memory of other processes, in words.
     """
     message = str(error)
     if "out of memory" in message:
-        asked = f"{format_bytes(asked_bytes)} were asked for" if asked_bytes else "a CUDA context takes some 500 MiB"
+        size = f"{format_bytes(requested_bytes)} were requested" if requested_bytes else "a CUDA context takes 500 MiB"
         free = "an unknown amount is" if free_bytes is None else f"{format_bytes(free_bytes)} are"
         return DeviceError(
             f"{doing}: the GPU has too little memory",
-            why="; ".join(filter(None, (f"{asked}, {free} free", others))),
+            why="; ".join(filter(None, (f"{size}, {free} free", others))),
             fix="smaller batches, fewer streams, or a smaller TensorRT workspace; other processes hold memory too",
         )
     return _lost(doing, message) if is_lost(message) else DeviceError(f"{doing} failed", why=message)

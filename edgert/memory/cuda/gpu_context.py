@@ -70,7 +70,7 @@ TENSORS = "EDGERT_GPU_TENSORS"
 """Environment variable that chooses where engines have their tensors: ``mapped``, or ``device``."""
 
 
-def tensor_kind(kind: MemoryKind, for_host: bool, asked: MemoryKind | None = None) -> MemoryKind:
+def tensor_kind(kind: MemoryKind, for_host: bool, requested: MemoryKind | None = None) -> MemoryKind:
     """Return the kind of memory for a tensor of an engine.
 
     On an integrated GPU, pinned memory, and so mapped memory, bypasses the GPU's caches, I/O coherent or not. NVIDIA
@@ -81,26 +81,26 @@ def tensor_kind(kind: MemoryKind, for_host: bool, asked: MemoryKind | None = Non
     Args:
         kind: how this GPU shares memory with the host.
         for_host: whether the host writes or reads it in every run.
-        asked: the user's choice, by :data:`TENSORS`; None without one.
+        requested: the user's choice, by :data:`TENSORS`; None without one.
     """
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     return kind if for_host else "staged"
 
 
-def asked_tensors(value: str, kind: MemoryKind) -> MemoryKind | None:
+def requested_kind(value: str, kind: MemoryKind) -> MemoryKind | None:
     """Return the kind that a value of :data:`TENSORS` selects; None for an empty one.
 
     Also None on GPUs that share no memory with the host. Raises DeviceError for any other than ``mapped`` and
     ``device``.
     """
-    if value and value not in _ASKED:
-        why = f"it is {value!r}, and known are {' and '.join(_ASKED)}"
+    if value and value not in _KINDS:
+        why = f"it is {value!r}, and known are {' and '.join(_KINDS)}"
         raise DeviceError(f"{TENSORS} names no kind of memory", why=why, fix=f"leave {TENSORS} out")
-    return _ASKED.get(value) if kind == "mapped" else None
+    return _KINDS.get(value) if kind == "mapped" else None
 
 
-_ASKED: dict[str, MemoryKind] = {"mapped": "mapped", "device": "staged"}
+_KINDS: dict[str, MemoryKind] = {"mapped": "mapped", "device": "staged"}
 
 
 def describe(traits: Traits) -> str:
@@ -161,7 +161,7 @@ class Context:
         )
         self.kind: MemoryKind = memory_kind(self.traits)
         self.frames = self.kind
-        self.tensors = asked_tensors(os.environ.get(TENSORS, ""), self.kind)
+        self.tensors = requested_kind(os.environ.get(TENSORS, ""), self.kind)
         self._context = self._device.retain_primary_context()
         self.copy_up = copy_up(driver)
         self._local = _Thread()

@@ -64,7 +64,7 @@ def others_on(bus_id: str, library: Any = None) -> tuple[Holder, ...]:
         holders = [Holder(one.pid, _name(nvml, one.pid), _bytes(one.used_bytes)) for one in others]
         return tuple(sorted(holders, key=lambda one: -one.used_bytes))
 
-    return _asked(ask, bus_id, library) or ()
+    return _answer(ask, bus_id, library) or ()
 
 
 def free_on(bus_id: str, library: Any = None) -> int | None:
@@ -79,10 +79,10 @@ def free_on(bus_id: str, library: Any = None) -> int | None:
         memory = _Memory()
         return None if nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) else int(memory.free)
 
-    return _asked(ask, bus_id, library)
+    return _answer(ask, bus_id, library)
 
 
-def _asked(ask: Callable[[Any, ctypes.c_void_p], T], bus_id: str, library: Any) -> T | None:
+def _answer(ask: Callable[[Any, ctypes.c_void_p], T], bus_id: str, library: Any) -> T | None:
     """Return what NVML answers about a GPU; None without NVML, that GPU or a function that is asked for."""
     try:
         nvml = library or ctypes.CDLL(_LIBRARY)

@@ -37,7 +37,7 @@ def attentions(graph: Graph) -> Iterator[list[Node]]:
 
 def normalizations(graph: Graph) -> Iterator[list[Node]]:
     """Yield every layer normalization, in one node or several, with transposes that move its axis last and back."""
-    for group in (*([node] for node in graph.nodes if node.op == "LayerNormalization"), *_spelled_out(graph)):
+    for group in (*([node] for node in graph.nodes if node.op == "LayerNormalization"), *_layer_norms(graph)):
         made = {name for node in group for name in node.outputs}
         read = {name for node in group for name in flowing(graph, node)} - made
         before = graph.producers.get(next(iter(read))) if len(read) == 1 else None
@@ -49,7 +49,7 @@ def normalizations(graph: Graph) -> Iterator[list[Node]]:
         yield group
 
 
-def _spelled_out(graph: Graph) -> Iterator[list[Node]]:
+def _layer_norms(graph: Graph) -> Iterator[list[Node]]:
     """Yield the nodes of (x - mean) / sqrt(mean((x - mean)²) + epsilon)."""
     for root in (node for node in graph.nodes if node.op == "Sqrt"):
         back = list(_back(graph, root))

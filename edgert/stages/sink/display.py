@@ -215,7 +215,7 @@ class WindowImage:
         self._packed = np.zeros((0, 0, 4), np.uint8)
         self._inside = (0, 0, 0, 0)
 
-    def of(self, result: Result, asked: tuple[int, int]) -> U8:
+    def of(self, result: Result, requested: tuple[int, int]) -> U8:
         """Return (h, w, 4) BGRx, valid until the next call. An image of another shape gets black bars.
 
         An image on the GPU is painted and scaled there before it is copied to the host. Each copy is counted.
@@ -223,7 +223,7 @@ class WindowImage:
         frame, drawn = result.frame, result.image
         width, height = (frame.width, frame.height) if drawn is None else drawn.shape[1::-1]
         if self.size == (0, 0):
-            self.size = window_size((width, height), asked)
+            self.size = window_size((width, height), requested)
             self._packed = np.zeros((*self.size[::-1], 4), np.uint8)
         inside = placed((width, height), self.size)
         if inside != self._inside:
@@ -244,9 +244,9 @@ class WindowImage:
         self._images.close()
 
 
-def window_size(image: tuple[int, int], asked: tuple[int, int]) -> tuple[int, int]:
+def window_size(image: tuple[int, int], requested: tuple[int, int]) -> tuple[int, int]:
     """Return (width, height) of a window: as configured, the other side in proportion where one is 0."""
-    width, height = asked
+    width, height = requested
     scale = min(1.0, _MOST[0] / image[0], _MOST[1] / image[1])
     if width or height:
         scale = width / image[0] if width else height / image[1]

@@ -243,7 +243,7 @@ class FfmpegEncoder:
         codec.options = (
             _live_options(name, format.bitrate_bps) if format.bitrate_bps else _options(name, format.quality)
         )
-        self._asked = False
+        self._key_requested = False
         try:
             codec.open()
         except (ValueError, av.FFmpegError) as error:
@@ -259,13 +259,13 @@ class FfmpegEncoder:
     def _encode(self, image: U8, tick: int) -> list[Unit]:
         frame = self._av.VideoFrame.from_numpy_buffer(image, "yuv420p")  # no copy: FFmpeg holds it
         frame.pts, frame.time_base = tick, Fraction(1, TICKS_HZ)
-        if self._asked:
-            frame.pict_type, self._asked = self._av.video.frame.PictureType.I, False
+        if self._key_requested:
+            frame.pict_type, self._key_requested = self._av.video.frame.PictureType.I, False
         return self._encoded(frame)
 
     def refresh(self) -> None:
         """Make the next image a key frame."""
-        self._asked = True
+        self._key_requested = True
 
     def finish(self) -> list[Unit]:
         """Return the remaining units. Raises PyAV's errors."""

@@ -23,7 +23,7 @@ log = logging.getLogger("edgert.sink")
 
 _CLOSE_S = 0.5  # of the 2 s in which a pipeline ends
 _TEND_S = 1.0
-_PATIENCE_S = 10.0
+_SHORT_S = 10.0
 _AT_ONCE = 1000  # files removed in one go, so that frames do not wait long
 _REMEMBERED = 10_000  # of the oldest files; then the folder is listed again
 _CLOCK_WAS_SET = 1_577_836_800  # 2020: earlier dates are of a board whose clock had not been set yet
@@ -197,7 +197,7 @@ class Retention:
             self._next_s = now_s
         free = 0 if self._oldest else self._missing_bytes()
         self._short_s = min(self._short_s, now_s) if free else math.inf
-        if now_s - self._short_s > _PATIENCE_S:  # nor has any other sink made room
+        if now_s - self._short_s > _SHORT_S:  # nor has any other sink made room
             raise StageError(
                 f"only {format_bytes(free)} are free for {self._pattern}",
                 why=f"keep.free leaves {format_bytes(self._rules.free_bytes)}, and no older file is left to remove",

@@ -39,7 +39,7 @@ _APT = (
     "gstreamer1.0-plugins-bad"
 )
 _PROBE_S = 60.0  # GStreamer scans all its plugins when first used
-_SAID = re.compile(r"(?:ERROR: from element \S+:|WARNING: erroneous pipeline:) (.+)")
+_ERROR_LINE = re.compile(r"(?:ERROR: from element \S+:|WARNING: erroneous pipeline:) (.+)")
 _DETAIL = re.compile(r"Additional debug info:\n(?:\S+\(\d+\): .*\n)?(?!\S+\(\d+\):|ERROR)(.+)")
 
 
@@ -161,7 +161,7 @@ def trouble(name: str, here: Surroundings) -> str:
 def reason(said: str, code: int) -> str:
     """Return why a viewer ended, from its output."""
     lines = [line for line in said.splitlines() if line.strip()]
-    found = _SAID.search(said)
+    found = _ERROR_LINE.search(said)
     if found is None:
         return lines[-1].strip() if lines else f"it ended with code {code}"
     detail = _DETAIL.search(said)

@@ -120,12 +120,12 @@ class _Devices:
                 log.info("%s: its frames go through the processor: %s", where, error.why)
         if self._opener is not None or not ffmpeg.has_input("v4l2"):
             return Camera(path, config, counter, clock, where, self._opener or _VIDEO_CAPTURE, self.shared)
-        asked = {
+        requested = {
             "video_size": "x".join(map(str, config.size)) if config.size else None,
             "framerate": f"{config.fps:g}" if config.fps else None,
             "input_format": config.format,
         }
-        options = {key: value for key, value in asked.items() if value is not None}
+        options = {key: value for key, value in requested.items() if value is not None}
         return ffmpeg.Video(
             path, counter, clock, where=where, format="v4l2", options=options, timeout_s=config.timeout, live=True
         )
@@ -174,17 +174,17 @@ class ModeChoice:
     """
 
     def __init__(self, path: str, config: SourceStage, where: str) -> None:
-        self._path, self._asked, self._where = path, config, where
+        self._path, self._requested, self._where = path, config, where
         self.config, self.size = config, config.size
         self.offers: Offers = {}
 
     def look(self) -> None:
         """Ask the camera again: another one may be plugged in. Nothing changes where it is not there."""
-        size, offered = offers(self._path, self._asked.size, Kernel())
+        size, offered = offers(self._path, self._requested.size, Kernel())
         if offered:
             self.size, self.offers = size, offered
             before, is_mjpeg = self.config.format, self._takes_mjpeg()
-            self.config = self._asked.model_copy(update={"format": "mjpeg"}) if is_mjpeg else self._asked
+            self.config = self._requested.model_copy(update={"format": "mjpeg"}) if is_mjpeg else self._requested
             if is_mjpeg and before != "mjpeg" and size is not None:
                 shown = "%s: MJPEG is asked of camera %s; frames/s at %dx%d: %s"
                 log.info(shown, self._where, self._path, *size, in_words(offered))
@@ -197,9 +197,11 @@ class ModeChoice:
         return self.config.model_copy(update={"fps": nearest(self.offers, letters, self.config.fps)})
 
     def _takes_mjpeg(self) -> bool:
-        if self._asked.format:
+        if self._requested.format:
             return False
-        return wants_mjpeg(self.offers, self._asked.fps) or (self._asked.decode == "gpu" and MJPEG in self.offers)
+        return wants_mjpeg(self.offers, self._requested.fps) or (
+            self._requested.decode == "gpu" and MJPEG in self.offers
+        )
 
 
 class JetsonCamera(gst.CameraPipeline):
@@ -253,7 +255,7 @@ class Camera:
     """
 
     skipped = 0
-    asked_ns = None
+    waiting_since_ns = None
     ending = ""
 
     def __init__(

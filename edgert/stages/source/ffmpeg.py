@@ -92,14 +92,14 @@ class Video:
         options: FFmpeg's options for opening.
         timeout_s: longest wait for opening, and then for each packet; None waits without a limit.
         live: a device or a network: no frame threads, begins at a key frame, trouble is a DeviceError.
-        watched: the caller watches ``asked_ns``, and a read may take as long as FFmpeg lets it. PyAV's own limit takes
-            Python's global lock for each read from a socket: a hundred times per image.
+        watched: the caller watches ``waiting_since_ns``, and a read may take as long as FFmpeg lets it. PyAV's limit
+            takes Python's global lock for each read from a socket: a hundred times per image.
 
     Attributes:
         outline: what the container declares about itself.
         skipped: damaged packets and frames so far.
         packets: packets read so far.
-        asked_ns: since when a live one waits for its next packet; None while it does not.
+        waiting_since_ns: since when a live one waits for its next packet; None while it does not.
         tap: gets the packets of :meth:`images` before they are decoded, where there is one.
     """
 
@@ -120,11 +120,11 @@ class Video:
     ) -> None:
         self.target, self.where, self._watched = redact(target), where, watched
         self._counter, self._clock, self._live, self._timeout_s = counter, clock, live, timeout_s
-        self.asked_ns: int | None = None
+        self.waiting_since_ns: int | None = None
         self._hardware: Nvdec | GstDecoder | None = None
         self._refuse: Callable[[str], None] | None = None
         self._failed: Callable[[str, int], None] | None = None
-        self._asked = target, format, dict(options or {})
+        self._requested = target, format, dict(options or {})
         self._begin()
         entries: Sequence[Any] = getattr(self._stream, "index_entries", ())  # older versions of PyAV do not show it
         duration_us = self._container.duration
@@ -223,7 +223,7 @@ class Video:
             DeviceError: the decoder cannot be made.
         """
         from edgert.stages.source.gst_decoder import GstDecoder, is_nvdec
-        from edgert.stages.source.nvdec import TOGETHER, Nvdec
+        from edgert.stages.source.nvdec import FILE_BATCH, Nvdec
 
         self._refuse, self._failed = refuse, failed
         parts = self._stream, device, self._counter, self._clock
@@ -236,7 +236,7 @@ class Video:
                 self._clock,
                 low_latency=low_latency,
                 where=self.where,
-                together=1 if self._live else TOGETHER,
+                batch=1 if self._live else FILE_BATCH,
             )
         else:
             late_s = 3 * (self._timeout_s or DECODER_TIMEOUT_S)  # FFmpeg says after two that no packet comes
@@ -289,13 +289,13 @@ class Video:
         errors, wants_key, waited_ns = 0, self._live, self._waited_ns
         while errors < ERRORS_IN_A_ROW:
             failure = None
-            self.asked_ns, waited_ns = self._clock.now_ns() - waited_ns, 0
+            self.waiting_since_ns, waited_ns = self._clock.now_ns() - waited_ns, 0
             try:
                 for packet in self._container.demux(self._stream):
                     errors = 0
                     wants_key = wants_key and not packet.is_keyframe
                     if not wants_key:
-                        self.asked_ns = None
+                        self.waiting_since_ns = None
                         self.packets += packet.size > 0
                         if self._live:
                             self._sender.see(packet)
@@ -304,7 +304,7 @@ class Video:
                         if packet.is_discard and self._hardware is not None:  # other decoders know it themselves
                             self._hidden_ns.add(media_ns(packet.pts, packet.time_base))
                         yield packet
-                    self.asked_ns = self._clock.now_ns()
+                    self.waiting_since_ns = self._clock.now_ns()
                 return
             except InvalidDataError:
                 errors += 1
@@ -318,11 +318,13 @@ class Video:
     def _is_waiting(self) -> bool:
         """Return whether the network has been silent beyond its limit."""
         late_ns = (self._timeout_s or 0) * 1e9
-        return self._live and self.asked_ns is not None and self._clock.now_ns() - self.asked_ns > late_ns
+        return (
+            self._live and self.waiting_since_ns is not None and self._clock.now_ns() - self.waiting_since_ns > late_ns
+        )
 
     def _begin(self) -> None:
         began_ns, limit_ns = self._clock.now_ns(), 1e9 * (self._timeout_s or math.inf)
-        self._container, self.packets, self.skipped = self._open(*self._asked), 0, 0
+        self._container, self.packets, self.skipped = self._open(*self._requested), 0, 0
         self._stream, self._sender, self._times = self._video_stream(), SenderClock(self.where), BestTimes()
         self._seams = TimestampJoiner(self._stream.time_base, self._period_ns(), self._may_leap)
         self._hidden_ns = set[int | None]()

@@ -257,7 +257,7 @@ class Pipeline:
     """
 
     skipped = 0
-    asked_ns = None
+    waiting_since_ns = None
     ending = ""
 
     def __init__(
@@ -398,7 +398,7 @@ class CameraPipeline:
     """
 
     skipped = 0
-    asked_ns = None
+    waiting_since_ns = None
     ending = ""
 
     def __init__(self, make: Callable[[], Pipeline], lost: Callable[[str], DeviceError]) -> None:

@@ -30,19 +30,19 @@ def csi(sensor: int, config: SourceStage) -> str:
     """
     mode = {} if config.sensor_mode is None else {"sensor-mode": config.sensor_mode}
     source = " ".join(["nvarguscamerasrc", *_properties({"sensor-id": sensor, **mode, **config.options})])
-    asked = f"{NVMM}{_size(config.size)}{_rate(config.fps)}"
+    requested = f"{NVMM}{_size(config.size)}{_rate(config.fps)}"
     if config.flip is None:
-        return f"{source} ! {asked} ! {TO_NVMM}"
+        return f"{source} ! {requested} ! {TO_NVMM}"
     turned = config.size[::-1] if config.size and config.flip in ("90", "270") else config.size
     flip = TO_NVMM.replace(" ! ", f" flip-method={FLIPS[config.flip]} ! ", 1)
-    return f"{source} ! {asked} ! {flip}{_size(turned)}"
+    return f"{source} ! {requested} ! {flip}{_size(turned)}"
 
 
 def usb(path: str, config: SourceStage) -> str:
     """Return the pipeline of a V4L2 camera that gives compressed images; ``format`` is a key of :data:`USB_CODECS`."""
     caps, decoder = USB_CODECS[(config.format or "").lower()]
-    asked = f"{caps}{_size(config.size)}{_rate(config.fps)}"
-    return f"v4l2src device={_quoted(path)} io-mode=2 ! {asked} ! {decoder} ! {TO_NVMM}"
+    requested = f"{caps}{_size(config.size)}{_rate(config.fps)}"
+    return f"v4l2src device={_quoted(path)} io-mode=2 ! {requested} ! {decoder} ! {TO_NVMM}"
 
 
 PARSERS = {"h264": "h264parse", "hevc": "h265parse"}

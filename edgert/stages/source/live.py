@@ -127,7 +127,7 @@ class Device(Protocol):
         ...
 
     @property
-    def asked_ns(self) -> int | None:
+    def waiting_since_ns(self) -> int | None:
         """Since when the network is waited for; None while it is not. Read from any thread."""
         ...
 
@@ -390,8 +390,8 @@ class Reader(threading.Thread):
     def waits_longer(self, wait_s: float) -> bool:
         """Return whether its connected device has waited for the network for ``wait_s``."""
         device = self._device
-        asked_ns = device.asked_ns if device is not None else None
-        return asked_ns is not None and self._clock.now_ns() - asked_ns > wait_s * 1e9
+        waiting_since_ns = device.waiting_since_ns if device is not None else None
+        return waiting_since_ns is not None and self._clock.now_ns() - waiting_since_ns > wait_s * 1e9
 
     @property
     def ending(self) -> str:

@@ -38,7 +38,7 @@ this was not tried on a GPU, and an image waits for the next one."""
 _FORMATS = ("yuv420p", "yuvj420p", "nv12")
 _REORDERED = 24
 """More images than a decoder holds back: 16 of a stream's own, and those in work."""
-TOGETHER = 8
+FILE_BATCH = 8
 """Packets of a file that go to the decoder in one call. Each call drops Python's lock and waits to get it back, while
 the decoder has no work."""
 
@@ -200,7 +200,7 @@ class Nvdec:
     Args:
         stream: of an opened container.
         low_latency: give each image out at once; for streams without B frames only.
-        together: packets decoded in one call; more than one where latency does not matter, as with files.
+        batch: packets decoded in one call; more than one where latency does not matter, as with files.
         where: which stage it belongs to, for messages.
 
     Raises:
@@ -218,7 +218,7 @@ class Nvdec:
         *,
         low_latency: bool,
         where: str,
-        together: int = 1,
+        batch: int = 1,
     ) -> None:
         self._module, self._device, self._clock, self._where = nvdec(), device, clock, where
         context = stream.codec_context
@@ -228,7 +228,7 @@ class Nvdec:
         self._codec, self._filter_name = CODECS[context.name]
         ends = _NEXT.get(context.name) if low_latency else None
         self._next = None if ends is None else ctypes.create_string_buffer(ends, len(ends))
-        self._times, self._together, self._bytes = Times(_REORDERED + together), together, _Bytes()
+        self._times, self._batch, self._bytes = Times(_REORDERED + batch), batch, _Bytes()
         self._data = self._module.PacketData()
         latency = self._module.DisplayDecodeLatencyType
         self._decoder = self._called(
@@ -271,12 +271,12 @@ class Nvdec:
             for packet in packets:
                 for part in units.of(packet):
                     self._times.put(part.dts if part.pts is None else part.pts)  # of AVI, none has a pts
-                    if self._together == 1:
+                    if self._batch == 1:
                         yield part.buffer_ptr, part.buffer_size
                         continue
                     whole.add(part)
                     held += 1
-                    if held == self._together:
+                    if held == self._batch:
                         yield whole.address, whole.nbytes
                         held = whole.nbytes = 0
         except EdgertError as error:  # of reading: what was read before it is decoded first

@@ -38,8 +38,8 @@ def why_refused(url: str, timeout_s: float, clock: Clock) -> str:
 def _answer(url: str, timeout_s: float, clock: Clock) -> str:
     """Return the headers of what a camera answers to DESCRIBE. Raises OSError, or ValueError for no address."""
     address = urlsplit(url)
-    asked = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
-    request = f"DESCRIBE {asked} RTSP/1.0\r\nCSeq: 1\r\nAccept: application/sdp\r\n\r\n"
+    requested = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+    request = f"DESCRIBE {requested} RTSP/1.0\r\nCSeq: 1\r\nAccept: application/sdp\r\n\r\n"
     until_ns = clock.now_ns() + round(timeout_s * 1e9)
     place = address.hostname or "", address.port or _PORTS[address.scheme]
     plain = socket.create_connection(place, timeout_s)

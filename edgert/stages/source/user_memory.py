@@ -148,7 +148,7 @@ class Buffer:
 _MOST_BATCHES = 8
 _SIZES = 4
 """Sizes that memory is kept for."""
-_LOOK_S = 0.0005  # between two looks for a free one; only where all are lent
+_POLL_S = 0.0005  # between two looks for a free one; only where all are lent
 
 
 class Buffers:
@@ -185,7 +185,7 @@ class Buffers:
                     where=where,
                     fix="submit, release or drop buffers, arrays and results; or ask with a longer timeout",
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return Buffer(*lent, format, is_batch=batch > 0)
 
     def close(self) -> None:

@@ -233,7 +233,7 @@ class UserPointerCamera:
         where: str,
         kernel: Kernel,
     ) -> None:
-        self.skipped, self.asked_ns, self.ending = 0, None, ""
+        self.skipped, self.waiting_since_ns, self.ending = 0, None, ""
         self._device, self._clock, self._timeout_s = device, clock, config.timeout
         self._letters, self._format = FORMATS[(config.format or "").lower()]
         self._node = Node(path, where, kernel)
@@ -290,11 +290,11 @@ class UserPointerCamera:
         caps = found.device_caps if found.capabilities & CAP_DEVICE_CAPS else found.capabilities
         if not (caps & CAP_CAPTURE and caps & CAP_STREAMING):
             raise self._node.error("cannot use", "it is no video capture device that streams")
-        asked = Format(type=CAPTURE)
-        asked.fmt.pix.width, asked.fmt.pix.height = config.size or (640, 480)
-        asked.fmt.pix.pixelformat = fourcc(self._letters)
-        self._node.ask(S_FMT, asked)
-        pix: PixFormat = asked.fmt.pix
+        requested = Format(type=CAPTURE)
+        requested.fmt.pix.width, requested.fmt.pix.height = config.size or (640, 480)
+        requested.fmt.pix.pixelformat = fourcc(self._letters)
+        self._node.ask(S_FMT, requested)
+        pix: PixFormat = requested.fmt.pix
         if pix.pixelformat != fourcc(self._letters):
             raise self._node.error("cannot use", f"it does not give {self._letters}")
         if config.fps:

@@ -176,8 +176,8 @@ class _Counted:
         return self._device.skipped
 
     @property
-    def asked_ns(self) -> int | None:
-        return self._device.asked_ns
+    def waiting_since_ns(self) -> int | None:
+        return self._device.waiting_since_ns
 
     @property
     def ending(self) -> str:

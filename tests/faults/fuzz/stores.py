@@ -68,7 +68,7 @@ def tried_gallery(content: bytes) -> bool:
     """Read a gallery, match with it and add to it; a running one goes on with what it has."""
     path = Path("g.npz" if content.startswith((b"PK", b"\x93")) else "g.json")
     path.unlink(missing_ok=True)
-    with patch("edgert.stages.gallery._LOOK_S", 0.0):
+    with patch("edgert.stages.gallery._POLL_S", 0.0):
         running = Gallery(path)
         running.add("Anna", np.eye(8)[0])
         path.write_bytes(content)

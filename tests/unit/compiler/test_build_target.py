@@ -55,7 +55,7 @@ def test_a_tensorrt_that_no_jetson_has_is_refused_before_anything_is_built(file:
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "release"),
+    ("name", "requested", "release"),
     [
         ("xavier-nx-8gb", None, "8.5.2"),
         ("orin-nano-8gb", None, "10.3.0"),
@@ -64,8 +64,8 @@ def test_a_tensorrt_that_no_jetson_has_is_refused_before_anything_is_built(file:
         ("orin-nano-8gb", "8.6.2.3", "8.6.2.3"),
     ],
 )
-def test_the_release_is_that_of_the_boards_jetpack(name: str, asked: str | None, release: str) -> None:
-    assert tensorrt_of(board(name), asked) == release
+def test_the_release_is_that_of_the_boards_jetpack(name: str, requested: str | None, release: str) -> None:
+    assert tensorrt_of(board(name), requested) == release
 
 
 @pytest.mark.parametrize("text", ["10", "ten", "10.x", "", "10.3-1"])
@@ -96,12 +96,12 @@ def test_auto_precision_follows_images_and_board() -> None:
     ],
 )
 def test_who_may_use_a_dla(placement: object, uses: bool) -> None:
-    asked = config(placement=placement, precision="fp16")
-    assert target("orin-nx-16gb").uses_dla(asked) is uses
-    assert not target("orin-nano-8gb").uses_dla(asked)
+    requested = config(placement=placement, precision="fp16")
+    assert target("orin-nx-16gb").uses_dla(requested) is uses
+    assert not target("orin-nano-8gb").uses_dla(requested)
     assert not target("orin-nx-16gb").uses_dla(config(placement=placement, precision="fp32"))
     chain = ["tensorrt", "onnxruntime-cuda", "onnxruntime"]
-    assert engines_of(target("orin-nx-16gb"), [asked]) == (["tensorrt-dla", *chain] if uses else chain)
+    assert engines_of(target("orin-nx-16gb"), [requested]) == (["tensorrt-dla", *chain] if uses else chain)
 
 
 def test_any_machine_has_onnx_runtime() -> None:

@@ -43,7 +43,7 @@ def graph(op: str = "Conv", kind: int = FLOAT, channels: int = 3, others: int = 
     return read(make(nodes, {"x": (shape, kind)}, ends, {"w": weights} if op == "Conv" else {}))
 
 
-def asked(given: Graph, config: InputConfig | None = None, **options: Any) -> InputLayout:
+def requested(given: Graph, config: InputConfig | None = None, **options: Any) -> InputLayout:
     told = {"placement": ON_DLA, "typed": False, "precision": "int8", "scales": {"x": 0.5}, **options}
     return input_layout(given, config or InputConfig(), **told)
 
@@ -64,7 +64,7 @@ def asked(given: Graph, config: InputConfig | None = None, **options: Any) -> In
     ],
 )
 def test_a_layout_of_the_dla(given: Graph, options: dict[str, Any], wanted: Format) -> None:
-    found = asked(given, **options)
+    found = requested(given, **options)
     assert found.format == wanted and "no kernel of the GPU changes it" in found.why
 
 
@@ -83,14 +83,14 @@ def test_a_layout_of_the_dla(given: Graph, options: dict[str, Any], wanted: Form
     ],
 )
 def test_plain_and_why(given: Graph, config: dict[str, Any], options: dict[str, Any], why: str) -> None:
-    found = asked(given, InputConfig(**config), **options)
+    found = requested(given, InputConfig(**config), **options)
     assert found.format is None and why in found.why and found.describe({}) == f"input 'x' plain: {found.why}"
 
 
 @pytest.mark.parametrize(("group", "wanted"), [(1, "DLA_HWC4"), (3, "DLA_HWC4")])
 def test_one_channel_and_groups(group: int, wanted: str) -> None:
     config = InputConfig(color="gray" if group == 1 else "rgb")
-    found = asked(graph(channels=group, group=group), config)
+    found = requested(graph(channels=group, group=group), config)
     assert found.format is not None and found.format.layout == wanted
 
 
@@ -98,7 +98,7 @@ def test_what_is_no_image() -> None:
     flat = read(
         make([helper.make_node("Relu", ["x"], ["y"], name="first")], {"x": ((1, 8), FLOAT)}, {"y": ((1, 8), FLOAT)})
     )
-    assert asked(flat).describe({}) == "inputs plain: the model takes something else than one image"
+    assert requested(flat).describe({}) == "inputs plain: the model takes something else than one image"
 
 
 class TestFinished:

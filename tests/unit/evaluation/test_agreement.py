@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import ConfigError
-from edgert.evaluation.score import Agreement, Found, overlaps, says_little
+from edgert.evaluation.score import Agreement, Found, is_uninformative, overlaps
 from edgert.runtime import Classification, Detections, Embedding, Keypoints, Segmentation
 
 SCORER = Agreement()
@@ -88,7 +88,7 @@ def test_a_users_own_record_is_refused() -> None:
 
 def test_a_reference_that_tells_nothing_apart_is_no_yardstick() -> None:
     nothing, something = (SCORER.note(0, boxes(*rows)) for rows in ((), ((0, 0, 9, 9),)))
-    assert says_little([nothing, nothing]) == "it finds nothing on any of the 2 images"
-    assert says_little([3, 3, 3]) == "its result is the same on all 3 images" == says_little([("a", 1)] * 3)
+    assert is_uninformative([nothing, nothing]) == "it finds nothing on any of the 2 images"
+    assert is_uninformative([3, 3, 3]) == "its result is the same on all 3 images" == is_uninformative([("a", 1)] * 3)
     for notes in ([3], [3, 4], [nothing, something], [something, something], [np.ones(3), np.ones(3)], []):
-        assert not says_little(notes)
+        assert not is_uninformative(notes)

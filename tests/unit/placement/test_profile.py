@@ -14,9 +14,9 @@ from edgert.placement.contention import MEASURED, demand_of
 from edgert.placement.cutting import partition
 from edgert.placement.profile import (
     MeasuredTransition,
+    ModelTimes,
     Profile,
     ProfiledUnit,
-    Whole,
     from_json,
     network_of,
     part_ms,
@@ -44,7 +44,7 @@ def graph() -> Graph:
 
 
 def profile(contention: float = 1.0) -> Profile:
-    whole = {name: Whole(10.0, 10.0 * contention, 9.5) for name in ("cpu0", "cpu1")}
+    whole = {name: ModelTimes(10.0, 10.0 * contention, 9.5) for name in ("cpu0", "cpu1")}
     units = tuple(
         ProfiledUnit(name, (name,), {"cpu0": ms, "cpu1": ms}) for name, ms in (("a", 5.0), ("b", 3.0), ("c", 2.0))
     )
@@ -164,7 +164,7 @@ def test_company_slows_as_much_as_was_measured_and_only_while_it_is_there() -> N
 @pytest.mark.parametrize("accelerators", [2, 3, 8])
 @pytest.mark.parametrize("contention", [1.0, 1.3, 2.5])
 def test_all_together_slow_one_another_as_much_as_was_measured(accelerators: int, contention: float) -> None:
-    demand = demand_of(Whole(10.0, 10.0 * contention, 9.5).contention, accelerators)
+    demand = demand_of(ModelTimes(10.0, 10.0 * contention, 9.5).contention, accelerators)
     assert MEASURED.slowdown(demand, 0.0) == 1.0
     assert MEASURED.slowdown(demand, (accelerators - 1) * demand) == pytest.approx(contention)
 

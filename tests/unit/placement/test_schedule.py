@@ -7,7 +7,7 @@ import pytest
 
 from edgert.errors import PlacementError
 from edgert.placement.constraints import streams
-from edgert.placement.contention import Asked, Contention, settle, stretched
+from edgert.placement.contention import Contention, MemoryDemand, fixed_point, stretched
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 from edgert.placement.run_load import loads
 from edgert.placement.schedule import Replica, Stream, play
@@ -116,10 +116,10 @@ def one_unit(traffic: float) -> Network:
 
 def test_times_stretch_by_the_share_of_time_that_others_run() -> None:
     net, model = one_unit(0.6e9), Contention(78e9, 1.0, 20e9, 0.25)
-    slower = stretched(net, {"gpu": Asked(0.3, 60e9), "dla0": Asked(0.5, 100e9)}, model)
+    slower = stretched(net, {"gpu": MemoryDemand(0.3, 60e9), "dla0": MemoryDemand(0.5, 100e9)}, model)
     assert slower.units[0].costs["gpu"].time_ms == pytest.approx(10 * (0.5 + 0.5 * 60 / 35))
     assert slower.units[0].costs["dla0"].time_ms == pytest.approx(20 * (0.7 + 0.3 * 30 / 27.5))  # its floor
-    alone = stretched(net, {"gpu": Asked(1.0, 60e9)}, model)
+    alone = stretched(net, {"gpu": MemoryDemand(1.0, 60e9)}, model)
     assert alone.units[0].costs["gpu"] == net.units[0].costs["gpu"]  # nobody disturbs itself
 
 
@@ -130,9 +130,11 @@ def test_rounds_end_when_demand_stays() -> None:
         seen.append(0.0)
         return len(seen)
 
-    assert settle([one_unit(1e6)], Contention(1e9), solver, lambda _: {"gpu": Asked(0.5, 1e9)}, float) == 2
+    assert fixed_point([one_unit(1e6)], Contention(1e9), solver, lambda _: {"gpu": MemoryDemand(0.5, 1e9)}, float) == 2
     assert len(seen) == 2
-    wild = settle([one_unit(1e6)], Contention(1e9), solver, lambda n: {"gpu": Asked(0.5, n * 1e9)}, lambda n: -float(n))
+    wild = fixed_point(
+        [one_unit(1e6)], Contention(1e9), solver, lambda n: {"gpu": MemoryDemand(0.5, n * 1e9)}, lambda n: -float(n)
+    )
     assert len(seen) == 2 + 5 and wild == 3  # the first of these five is worth most
 
 

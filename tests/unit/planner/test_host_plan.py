@@ -11,7 +11,7 @@ from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ArtifactError, ConfigError, PlacementError
 from edgert.graph import clean, load, read
 from edgert.placement.cost.work import units
-from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
+from edgert.placement.profile import MeasuredTransition, ModelTimes, Profile, ProfiledUnit
 from edgert.planner import plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_text import to_json
@@ -25,7 +25,7 @@ def profiled(model: Path, out: Path, contention: float = 1.25) -> Path:
     """A profile of 1 ms per unit."""
     loaded = load(model)
     works = units(read(clean(loaded)[0]))
-    whole = Whole(float(len(works)), contention * len(works), float(len(works)))
+    whole = ModelTimes(float(len(works)), contention * len(works), float(len(works)))
     found = Profile(
         model.stem,
         loaded.digest,
@@ -103,9 +103,9 @@ def test_without_the_model_s_profile_it_says_how_to_measure_one(tmp_path: Path) 
     assert "bench --units" in caught.value.fix and caught.value.where
     with pytest.raises(ArtifactError, match="cannot read profile"):
         plan(file, profiles=[tmp_path / "missing.json"])
-    with pytest.raises(ConfigError, match="there are no measured times of this machine") as asked:
+    with pytest.raises(ConfigError, match="there are no measured times of this machine") as requested:
         plan(file)
-    assert "--profile" in asked.value.fix
+    assert "--profile" in requested.value.fix
 
 
 def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from edgert.planner.plan_page import render
 from edgert.planner.selection import judged
 from tests.unit.planner.test_selection import BOARD, FRUGAL, QUICK, ROW
 
-UNKNOWN = replace(ROW, mode="10W", asked_fps=30.0, power_w=None, power_error=None)
+UNKNOWN = replace(ROW, mode="10W", requested_fps=30.0, power_w=None, power_error=None)
 
 
 def board(*rows: Row, power: str = "10W") -> BoardPlan:
-    known = [replace(row, asked_fps=30.0) for row in rows]
+    known = [replace(row, requested_fps=30.0) for row in rows]
     return judged(BOARD, known, BudgetConfig(power=power), "energy")
 
 
@@ -121,12 +121,12 @@ def test_more_rows_than_letters_are_still_drawn() -> None:
 def test_a_chart_stands_below_the_table_when_it_is_asked_for() -> None:
 
     made = plan(board(ROW, QUICK))
-    for asked in (False, True):
+    for requested in (False, True):
         console = Console(width=100, record=True)
-        show_plan(console, made, chart=asked)
+        show_plan(console, made, chart=requested)
         text = console.export_text()
-        assert ("frames a second at most" in text) is asked and ("a→" in text) is asked
-        assert ("ms: a" in text) is asked  # p99 by letters, too, not by color alone
+        assert ("frames a second at most" in text) is requested and ("a→" in text) is requested
+        assert ("ms: a" in text) is requested  # p99 by letters, too, not by color alone
 
 
 def test_a_row_that_misses_a_budget_is_shown_in_full_too() -> None:

@@ -58,8 +58,8 @@ def test_a_batch_leaves_room_for_more_frames(tmp_path: Path) -> None:
 
 def test_a_model_with_one_row_gains_nothing_from_a_batch(tmp_path: Path) -> None:
     single = gpu_row(write(tmp_path, 1, ""))
-    asked = gpu_row(write(tmp_path, 1, ", batch: {max: 4, wait: 5ms}"))
-    assert asked.models[0].latency_ms == pytest.approx(single.models[0].latency_ms)
+    requested = gpu_row(write(tmp_path, 1, ", batch: {max: 4, wait: 5ms}"))
+    assert requested.models[0].latency_ms == pytest.approx(single.models[0].latency_ms)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_the_best_row_by_the_objective_is_taken(objective: Objective, best: Row)
         (BudgetConfig(power="10W"), QUICK, "14 of 10 W"),
         (BudgetConfig(latency="9ms"), FRUGAL, "p99 12 of 9 ms"),
         (BudgetConfig(memory="512KiB"), ROW, "1.0 MiB of 512.0 KiB"),
-        (BudgetConfig(), replace(ROW, headroom=0.5, asked_fps=30.0), "15 of 30 fps"),
+        (BudgetConfig(), replace(ROW, headroom=0.5, requested_fps=30.0), "15 of 30 fps"),
     ],
 )  # fmt: skip
 def test_missed_budgets_and_what_would_have_to_be_relaxed(budgets: BudgetConfig, row: Row, expected: str) -> None:
@@ -83,7 +83,7 @@ def test_what_is_not_known_is_neither_kept_nor_missed() -> None:
 
 
 def test_what_would_do_for_an_unknown_error_is_a_measurement_and_no_smaller_rate() -> None:
-    unknown = replace(ROW, error=None, power_error=None, asked_fps=30.0)
+    unknown = replace(ROW, error=None, power_error=None, requested_fps=30.0)
     (advice,) = judged(BOARD, [unknown], BudgetConfig(power="20W"), "energy").advice
     assert advice.endswith("It would do with times measured there (--profile), watts measured there")
     assert "%" not in advice.split("It would do with")[1]

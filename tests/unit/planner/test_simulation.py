@@ -17,7 +17,7 @@ from edgert.errors import BudgetError, ConfigError
 from edgert.graph import load, to_bytes
 from edgert.installation import shipped
 from edgert.placement.cost.power import power
-from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
+from edgert.placement.profile import MeasuredTransition, ModelTimes, Profile, ProfiledUnit
 from edgert.placement.segment_engines import Step
 from edgert.planner import plan
 from edgert.planner.simulation import Scenario, Simulation, simulate, step_of
@@ -218,7 +218,7 @@ def profile(folder: Path, file: PipelineFile, alone_ms: float = 10.0, model: str
     config = file.config.models[model]
     nodes = tuple(node.name for node in static_graph(config).nodes)
     cores = list(core_accelerators())
-    whole = {core: Whole(alone_ms, 1.5 * alone_ms, alone_ms) for core in cores}
+    whole = {core: ModelTimes(alone_ms, 1.5 * alone_ms, alone_ms) for core in cores}
     unit = ProfiledUnit(nodes[0], nodes, dict.fromkeys(cores, alone_ms))
     digest = load(config.onnx).digest
     made = Profile(model, digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), MeasuredTransition(0.1, 0.0, 0.0))

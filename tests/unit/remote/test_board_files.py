@@ -248,7 +248,7 @@ def test_an_action_with_words_that_it_does_not_take() -> None:
 def test_a_job_that_neither_lives_nor_ends_is_told(
     content: Content, source: BinaryIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgert.remote.board_job._SETTLE_S", 0.0)
+    monkeypatch.setattr("edgert.remote.board_job._STABLE_S", 0.0)
     receive(content, len(BYTES), source, io.BytesIO())
     lock, first = take(content.work), a_run(content)
     assert lock is not None

@@ -61,7 +61,7 @@ def test_a_decoder_names_what_is_like_enough(tmp_path: Path, name: str) -> None:
 def test_what_is_added_meanwhile_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    monkeypatch.setattr(module, "_POLL_S", 0.0)
     path = tmp_path / "people.npz"
     writer = Gallery(path)
     writer.add("Anna", [1, 0])
@@ -229,7 +229,7 @@ KINDS_OF_HARM = (
 def test_what_is_no_gallery_is_refused_by_name_and_changes_no_running_one(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    monkeypatch.setattr(module, "_POLL_S", 0.0)
     before = Holds.now().rss_bytes
     with pytest.raises(ConfigError, match=r"cannot read the gallery .*bad\.npz") as caught:
         Gallery(hostile(tmp_path / "bad.npz", kind))

@@ -32,7 +32,7 @@ class ClipsSection(Section):
     longest: Seconds = Field(default=300.0, ge=1)
     rules: Names = ()
 
-    def asked(self) -> ClipRules:
+    def clip_rules(self) -> ClipRules:
         """Return the rules in the sink's units."""
         from edgert.stages.sink.record.clips import ClipRules
 
@@ -78,7 +78,7 @@ class Record(kinds.FileSink):
         return bool(self.annotated)
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Record:
+    def _check_keys(self) -> Record:
         from edgert.stages.sink.muxed_file import FORMATS
 
         if self.path.suffix.lower() not in FORMATS:
@@ -138,11 +138,11 @@ class Record(kinds.FileSink):
         for stream in context.sources:
             if stream not in taps and not self.annotated:
                 raise no_packets(name, stream, f"stages.{name}")
-        clips = None if self.clips is None else self.clips.asked()
-        asked = (
+        clips = None if self.clips is None else self.clips.clip_rules()
+        clip_rules = (
             self if self.clips is not None or self.rotate is not None else self.model_copy(update={"rotate": _ROTATE})
         )
-        settings = Settings(self.path, asked.rules(context), clips, self.memory)
+        settings = Settings(self.path, clip_rules.rules(context), clips, self.memory)
         twin = AnnotatedVideo(f"stages.{name}", self.quality, self.codec, self.encode) if self.annotated else None
         waits = not any(source.live for source in context.sources.values())
         return RecordSink(name, settings, taps, context.clock, twin, waits)

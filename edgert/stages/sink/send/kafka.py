@@ -17,7 +17,7 @@ class KafkaPublisher:
 
     def __init__(self, server: Server, topic: str, pipeline: str, options: Mapping[str, str]) -> None:
         self._server, self._topic, self._pipeline, self._options = server, topic, pipeline, options
-        self.name, self.settle_s, self.stays = server.name(PORT), 0.0, False
+        self.name, self.stable_s, self.stays = server.name(PORT), 0.0, False
         self._producer: Any = None
         self._wrong: list[tuple[Any, Message]] = []
 

@@ -27,7 +27,7 @@ _KEEPALIVE_S = 20
 _LINGERS_S = 1.5 * _KEEPALIVE_S + 5
 """Seconds until a broker notices that a client is gone without a disconnect."""
 _POLL_S = 0.05
-_SETTLE_S = 2.0
+_STABLE_S = 2.0
 """Seconds after an acknowledgement: brokers send it before they deliver or save. mosquitto saves at the end of a turn
 of its loop."""
 _ONLINE, _OFFLINE = "online", "offline"
@@ -64,7 +64,7 @@ class MqttPublisher:
         self._server, self._topics, self._pipeline, self._qos, self._retain = server, topics, pipeline, qos, retain
         self._port = server.port(TLS_PORT if server.scheme == "mqtts" else PORT)
         self.name = server.name(self._port)
-        self.settle_s, self.stays = _SETTLE_S if qos else 0.0, True
+        self.stable_s, self.stays = _STABLE_S if qos else 0.0, True
         self._status = filled(topics.status, pipeline, "", "status", "")
         self._own = self.name, self._status
         known, self._sensors = topics.sensors, None
@@ -97,7 +97,7 @@ class MqttPublisher:
             answer.append(code)
             answered.set()
 
-        client.on_connect, client.on_message = on_connect, self._heard
+        client.on_connect, client.on_message = on_connect, self._on_message
         self._client = client
         client.connect(self._server.host, self._port, keepalive=_KEEPALIVE_S)
         client.loop_start()
@@ -170,7 +170,7 @@ class MqttPublisher:
             self._is_present = False
             return not _PRESENT[self._own]
 
-    def _heard(self, _client: Any, _data: Any, message: Any) -> None:
+    def _on_message(self, _client: Any, _data: Any, message: Any) -> None:
         """Handle a message about this client's status, or Home Assistant's. In Paho's thread."""
         is_online = message.payload == _ONLINE.encode()
         if message.topic == BIRTH and is_online:

@@ -20,7 +20,7 @@ class NatsPublisher:
 
     def __init__(self, server: Server, subject: str, pipeline: str, jetstream: bool) -> None:
         self._server, self._subject, self._pipeline, self._jetstream = server, subject, pipeline, jetstream
-        self.name, self.settle_s, self.stays = server.name(PORT), 0.0, False
+        self.name, self.stable_s, self.stays = server.name(PORT), 0.0, False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Any = None
 

@@ -213,7 +213,7 @@ class Mqtt(Sends):
     )
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Mqtt:
+    def _check_keys(self) -> Mqtt:
         if self.home_assistant and self.send != "events":
             raise ValueError("home_assistant: shows events; add send: events")
         return self

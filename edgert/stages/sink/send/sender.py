@@ -41,7 +41,7 @@ class Publisher(Protocol):
 
     name: str
     """The server, without credentials, for messages."""
-    settle_s: float
+    stable_s: float
     """Seconds for which the server may lose what it has acknowledged, when it is killed."""
     stays: bool
     """Whether it stays connected while there is nothing to send, to show that this client is online."""
@@ -67,7 +67,7 @@ class Publisher(Protocol):
 class Sender:
     """Thread that sends a spool's messages through a publisher, and closes both at the end.
 
-    What was acknowledged stays in the spool until the connection has stood for ``settle_s`` more. If it breaks before,
+    What was acknowledged stays in the spool until the connection has stood for ``stable_s`` more. If it breaks before,
     or this process is killed, all of that is sent again, from the oldest on, so that order is kept.
 
     Trouble is logged when it begins and every few minutes while it lasts, with its present reason, and when it is over.
@@ -79,9 +79,9 @@ class Sender:
         self._is_open, self._down_since, self._reminded = False, 0.0, 0.0
         self._secured = self._trimmed = time.monotonic()
         self._refused, self._is_spool_odd = 0, False
-        self._sent, self._settling = -1, deque[tuple[float, Message]]()
+        self._sent, self._acknowledged = -1, deque[tuple[float, Message]]()
         self._suspects, self._failed, self._tries, self._odd = -1, -1, 0, -1  # numbers of messages
-        self._was_asked, self._left, self._leaving = False, threading.Event(), threading.Lock()
+        self._has_connected, self._left, self._leaving = False, threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"edgert-{name}", daemon=True)
         self._thread.start()
 
@@ -120,7 +120,7 @@ class Sender:
                 is_known = isinstance(error, OSError) and str(error)
                 log.debug("%s: %s", self._name, self._publisher.name, exc_info=error)
                 self._is_open, self._sent = False, -1
-                self._settling.clear()
+                self._acknowledged.clear()
                 self._close_publisher()
                 self._report(printable(str(error) if is_known else f"{type(error).__name__}: {error}"))
                 if self._ends.is_set():
@@ -133,26 +133,26 @@ class Sender:
 
     def _is_missed(self) -> bool:
         """Return whether the server does not know yet that this client was connected."""
-        return self._publisher.stays and not self._was_asked
+        return self._publisher.stays and not self._has_connected
 
     def _idle_s(self) -> float:
         """Return how long to wait for news: no longer than until an acknowledgement is final."""
-        if not self._settling:
+        if not self._acknowledged:
             return _IDLE_S
-        return min(max(self._settling[0][0] - time.monotonic(), 0.0) + 0.001, _IDLE_S)
+        return min(max(self._acknowledged[0][0] - time.monotonic(), 0.0) + 0.001, _IDLE_S)
 
     def _step(self) -> bool:
         """Send some messages; return False where there are none."""
         count = 1 if self._sent < self._suspects else BATCH
         messages = self._spool.oldest(count, self._sent)
-        if not messages and not self._settling and not self._publisher.stays:
+        if not messages and not self._acknowledged and not self._publisher.stays:
             return False
         if not self._is_open:
-            self._was_asked = True
+            self._has_connected = True
             self._publisher.connect()
             self._is_open = True
         if messages and messages[0].number == self._odd:
-            self._settle(messages[:1])
+            self._acknowledge(messages[:1])
             return True
         try:
             self._publisher.send(messages)
@@ -166,7 +166,7 @@ class Sender:
         except Exception as error:
             self._suspect(messages, error)
             raise
-        self._settle(messages)
+        self._acknowledge(messages)
         if (messages or self._publisher.stays) and self._down_since:
             log.info("%s: %s takes messages again; %d wait", self._name, self._publisher.name, self._spool.count)
             self._down_since = 0.0
@@ -192,14 +192,14 @@ class Sender:
             )
             log.warning("%s: %s; it is %s", self._name, printable(what), f"kept in {place}" if place else "dropped")
 
-    def _settle(self, messages: Sequence[Message]) -> None:
+    def _acknowledge(self, messages: Sequence[Message]) -> None:
         """Record acknowledged messages; remove those from the spool whose acknowledgement is old enough."""
         now = time.monotonic()
         if messages:
             self._sent = messages[-1].number
-            self._settling.append((now + self._publisher.settle_s, messages[-1]))
-        while self._settling and self._settling[0][0] <= now:
-            self._spool.remove([self._settling.popleft()[1]])
+            self._acknowledged.append((now + self._publisher.stable_s, messages[-1]))
+        while self._acknowledged and self._acknowledged[0][0] <= now:
+            self._spool.remove([self._acknowledged.popleft()[1]])
 
     def _report(self, why: str) -> None:
         now = time.monotonic()

@@ -22,17 +22,17 @@ PACKET_BYTES = limits.PACKET_BYTES
 """Largest packet of a broker: an acknowledgement takes some bytes."""
 
 
-_ASKED, _ASKING = dict[str, "Future[list[Any]]"](), threading.Lock()
+_LOOKUPS, _LOOKUPS_LOCK = dict[str, "Future[list[Any]]"](), threading.Lock()
 """Names that are being looked up: one thread for each."""
 
 
-def _look_up(asked: str, host: str, port: int, answer: Future[list[Any]]) -> None:
+def _look_up(address: str, host: str, port: int, answer: Future[list[Any]]) -> None:
     try:
         answer.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     except Exception as error:  # noqa: BLE001 - who asks raises it
         answer.set_exception(error)
-    with _ASKING:
-        del _ASKED[asked]
+    with _LOOKUPS_LOCK:
+        del _LOOKUPS[address]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,12 @@ class Server:
         Raises:
             OSError: the name is unknown, or there is no answer in time. The system's own time-out may be minutes.
         """
-        asked = f"{self.host}:{port}"
-        with _ASKING:
-            answer = _ASKED.get(asked)
+        address = f"{self.host}:{port}"
+        with _LOOKUPS_LOCK:
+            answer = _LOOKUPS.get(address)
             if answer is None:
-                answer = _ASKED[asked] = Future()
-                work = threading.Thread(target=_look_up, args=(asked, self.host, port, answer), daemon=True)
+                answer = _LOOKUPS[address] = Future()
+                work = threading.Thread(target=_look_up, args=(address, self.host, port, answer), daemon=True)
                 work.start()
         try:
             return answer.result(TIMEOUT_S)

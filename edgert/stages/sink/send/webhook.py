@@ -44,7 +44,7 @@ class WebhookPublisher:
         self._server, self._pipeline, self._headers, self._secret = server, pipeline, headers, _key(secret)
         self._sends_images = sends_images
         self._port = server.port(443 if server.scheme == "https" else 80)
-        self.name, self.settle_s, self.stays = server.name(self._port), 0.0, False
+        self.name, self.stable_s, self.stays = server.name(self._port), 0.0, False
         parts = urlsplit(server.url)
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._connection: Exchange | None = None

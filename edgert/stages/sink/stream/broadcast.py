@@ -96,7 +96,7 @@ class Broadcast:
         self._changed = threading.Condition()
         self._newest: Result | None = None
         self._waiting, self._watching = list[Viewer](), list[Viewer]()
-        self._asked = self._closed = False
+        self._key_requested = self._closed = False
         self._pace = Pace(wanted.rate)
         self._images, self._overlay = Images(), Overlay(ELEMENTS)
         self._encoder: encoders.Encoder | None = None
@@ -128,7 +128,7 @@ class Broadcast:
         with self._changed:
             if not self._closed:
                 self._waiting.append(viewer)
-                self._asked = True
+                self._key_requested = True
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name=f"edgert:{self._name}", daemon=True)
                     self._thread.start()
@@ -146,7 +146,7 @@ class Broadcast:
 
     def refresh(self) -> None:
         """Request a key frame for a viewer that cannot continue without."""
-        self._asked = True
+        self._key_requested = True
 
     @property
     def viewers(self) -> int:
@@ -221,8 +221,8 @@ class Broadcast:
         shown = self._shown(result)
         encoder = self._opened(shown)
         tick = max((result.frame.timestamp_ns - self._begin_ns) * encoders.TICKS_HZ // 1_000_000_000, self._tick + 1)
-        if self._asked and tick - self._key_tick >= _REFRESH_TICKS:
-            self._asked, self._key_tick = False, tick
+        if self._key_requested and tick - self._key_tick >= _REFRESH_TICKS:
+            self._key_requested, self._key_tick = False, tick
             encoder.refresh()
         self._tick = tick
         try:

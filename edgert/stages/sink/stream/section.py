@@ -60,7 +60,7 @@ class Rtsp(Streams):
     password: str = Field(default="", repr=False, description="${VAR} from the environment; never printed")
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Rtsp:
+    def _check_keys(self) -> Rtsp:
         if not _PATH.fullmatch(self.path):
             raise ValueError("path: expected letters, digits and {stream} behind a slash, like /cameras/{stream}")
         if bool(self.user) != bool(self.password):

@@ -122,8 +122,8 @@ class HttpServer:
 
     async def answer(self, client: Connection, request: tuple[Exchange, Request | Response]) -> None:
         """Send the answer to what :meth:`read` returned."""
-        exchange, asked = request
-        response = asked if isinstance(asked, Response) else await self._response(exchange, asked)
+        exchange, parsed = request
+        response = parsed if isinstance(parsed, Response) else await self._response(exchange, parsed)
         if response is not None:
             await exchange.respond(response)
 

@@ -62,7 +62,7 @@ def test_an_error_keeps_its_class() -> None:
 
 @pytest.mark.parametrize("deed", ["patient", "stubborn"])
 def test_canceling(deed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(module, "STOP_S", 0.2)
     cancel = threading.Event()
     started = time.monotonic()
     with pytest.raises(BuildError, match="was canceled"):

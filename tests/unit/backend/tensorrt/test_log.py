@@ -10,11 +10,11 @@ import pytest
 
 from edgert.backend.tensorrt.log import (
     LogRecord,
-    asked_bytes,
     classify,
     foreign_ends,
     is_retained,
     reasons,
+    requested_bytes,
     summary,
     tail,
 )
@@ -154,4 +154,4 @@ def test_tail_prefers_errors() -> None:
     ],
 )
 def test_how_much_memory_was_asked_for(text: str, asked: int) -> None:
-    assert asked_bytes([classify("ERROR", text), classify("ERROR", "Requested amount (9 bytes)")]) == asked
+    assert requested_bytes([classify("ERROR", text), classify("ERROR", "Requested amount (9 bytes)")]) == asked

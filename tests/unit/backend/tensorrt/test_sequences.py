@@ -387,7 +387,7 @@ def test_the_inspector_is_asked_where_there_is_a_gpu(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("driver", "asked_bytes", "limit_bytes"),
+    ("driver", "requested_bytes", "limit_bytes"),
     [
         (CudaDriver("12.6", (GpuDevice("Orin", "8.7", 8 << 30, integrated=True),)), None, 3 << 29),
         (CudaDriver("12.6", (GpuDevice("Orin", "8.7", 8 << 30, integrated=True),)), 1 << 26, 1 << 26),
@@ -397,16 +397,16 @@ def test_the_inspector_is_asked_where_there_is_a_gpu(monkeypatch: pytest.MonkeyP
     ids=["a board", "a board whose file names it", "memory of its own", "no GPU"],
 )
 def test_a_gpu_that_shares_the_hosts_memory_gets_half_of_what_is_free_as_workspace(
-    monkeypatch: pytest.MonkeyPatch, driver: CudaDriver | None, asked_bytes: int | None, limit_bytes: int | None
+    monkeypatch: pytest.MonkeyPatch, driver: CudaDriver | None, requested_bytes: int | None, limit_bytes: int | None
 ) -> None:
     """TensorRT's own default is all of the device's memory: on a board, that of every other process."""
     monkeypatch.setattr(steps, "cuda_driver", lambda: driver)
     monkeypatch.setattr(steps, "free_bytes", lambda: 3 << 30)
-    calls, result = built("10.3", replace(REQUEST, pools=Pools(asked_bytes)))
+    calls, result = built("10.3", replace(REQUEST, pools=Pools(requested_bytes)))
     limits = [call for call in calls if "set_memory_pool_limit" in call]
     assert limits == ([f"IBuilderConfig.set_memory_pool_limit(WORKSPACE, {limit_bytes})"] if limit_bytes else [])
     said = [record.text for record in result.log if "workspace at most" in record.text]
-    assert bool(said) == (limit_bytes is not None and asked_bytes is None)
+    assert bool(said) == (limit_bytes is not None and requested_bytes is None)
 
 
 def test_the_log_is_retained_without_verbose_lines_that_mean_nothing() -> None:

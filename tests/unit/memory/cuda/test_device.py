@@ -167,7 +167,7 @@ class TestBlocks:
         device, _ = opened(memory_bytes=10 * 2**20)
         with pytest.raises(DeviceError, match="too little memory") as caught:
             device.device_block(11 * 2**20)
-        assert "11.0 MiB were asked for, 10.0 MiB are free" in caught.value.why
+        assert "11.0 MiB were requested, 10.0 MiB are free" in caught.value.why
         assert device.live_bytes == 0 and device.counter.read().allocations == 0
 
     def test_too_little_memory_names_other_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ class TestBlocks:
         with pytest.raises(DeviceError) as caught:
             device.block(2**21)
         others = "other processes hold memory there: python (process 4711) 3.0 GiB"
-        assert caught.value.why == f"2.0 MiB were asked for, 1.0 MiB are free; {others}"
+        assert caught.value.why == f"2.0 MiB were requested, 1.0 MiB are free; {others}"
         assert asked == ["0000:00:00.0"]
 
     def test_room_is_of_one_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,4 +347,4 @@ def test_a_driver_that_does_not_name_the_gpu_hides_no_error(monkeypatch: pytest.
     monkeypatch.setattr(gpu.Device, "pci_bus_id", refuse)
     with pytest.raises(DeviceError, match="opening GPU 0: the GPU has too little memory") as caught:
         open_device(0, driver=gpu)
-    assert caught.value.why == "a CUDA context takes some 500 MiB, an unknown amount is free"
+    assert caught.value.why == "a CUDA context takes 500 MiB, an unknown amount is free"

@@ -90,9 +90,9 @@ def test_a_plan_and_a_simulation_are_of_the_video_they_are_given(tmp_path: Path)
     file = cars(tmp_path)
     made = plan(file, mode="15W")
     row = made.boards[0].rows[0]
-    assert row.asked_fps == 12.5 and not any("assumed" in note for note in made.notes if note.startswith("cam"))
+    assert row.requested_fps == 12.5 and not any("assumed" in note for note in made.notes if note.startswith("cam"))
     assert "cam: 96x64, 12.5 fps, from cars.mp4" in made.notes
     assert any("96x64" in part.note for part in row.memory)
     played = simulate(file, mode="15W", scenario=Scenario(2.0))
     assert "cam: 96x64, 12.5 fps, from cars.mp4" in played.notes and played.played.frames_out == 25
-    assert plan_boards(file, mode="15W", look=False).boards[0].rows[0].asked_fps == 30
+    assert plan_boards(file, mode="15W", look=False).boards[0].rows[0].requested_fps == 30

@@ -75,7 +75,7 @@ def test_what_the_driver_granted() -> None:
 class Giving:
     """A camera that gives so many frames per second, by a clock of its own."""
 
-    skipped, asked_ns, ending = 0, None, ""
+    skipped, waiting_since_ns, ending = 0, None, ""
 
     def __init__(self, clock: VirtualClock, fps: float, lost: int = 0) -> None:
         self.clock, self.period_s, self.lost = clock, 1 / fps, lost
@@ -103,7 +103,7 @@ def run(
         if clock.now_ns() > seconds * 1e9:
             break
     opened.close()
-    assert device.is_closed and (opened.skipped, opened.asked_ns, opened.ending) == (0, None, "")
+    assert device.is_closed and (opened.skipped, opened.waiting_since_ns, opened.ending) == (0, None, "")
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -25,7 +25,7 @@ PATIENCE_S = 30.0
 class Server:
     """A publisher to a server that breaks as a test says."""
 
-    name, settle_s, stays = "test://server", 0.0, False
+    name, stable_s, stays = "test://server", 0.0, False
 
     def __init__(self) -> None:
         self.got: list[int] = []
@@ -133,7 +133,7 @@ def test_a_connection_that_breaks_costs_doubles_and_no_message(tmp_path: Path) -
 class Forgetful(Server):
     """It acknowledges before anything is safe: killed, it forgets the last messages."""
 
-    settle_s = 0.4
+    stable_s = 0.4
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,10 +177,10 @@ def test_what_a_server_acknowledged_and_forgot_is_sent_again(tmp_path: Path) -> 
 
 def test_what_has_not_settled_survives_the_process(tmp_path: Path) -> None:
     server = Forgetful()
-    server.settle_s = 600.0
+    server.stable_s = 600.0
     spool, one = started(tmp_path / "a.db", server)
     put(spool, range(5), one)
-    wait_until(lambda: len(server.got) == 5 and len(one._settling) > 0)
+    wait_until(lambda: len(server.got) == 5 and len(one._acknowledged) > 0)
     killed = tmp_path / "killed"
     shutil.copytree(tmp_path, killed)
     again = Spool(killed / "a.db", 1 << 30, 1e6, "stages.out")

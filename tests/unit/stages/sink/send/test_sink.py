@@ -27,7 +27,7 @@ PATIENCE_S = 30.0
 class Server:
     """A publisher to a server that takes everything."""
 
-    name, settle_s, stays = "test://server", 0.0, False
+    name, stable_s, stays = "test://server", 0.0, False
 
     def __init__(self) -> None:
         self.got: list[dict[str, object]] = []
