@@ -26,10 +26,10 @@ Array = npt.NDArray[Any]
 
 
 class LoadedEngine:
-    """A compiled model that can be called from any thread; each thread has bound tensors of its own.
+    """Compiled model that any thread may call; each thread has separate bound tensors.
 
-    ``engine(array)`` copies the input in and the outputs out, so that they belong to the caller. For a loop that
-    copies nothing, write into :meth:`session`'s ``inputs`` and call its ``run``.
+    ``engine(array)`` copies the input in and the outputs out, so that they belong to the caller. For a loop that copies
+    nothing, write into :meth:`session`'s ``inputs`` and call its ``run``.
     """
 
     def __init__(self, engine: backends.Engine, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a stage's ``batch:``: whether its model can have it, and whether it waits until a batch is full."""
+"""Meaning of a stage's ``batch:``: whether its model supports it, and whether it waits for a full batch."""
 
 from pathlib import Path
 

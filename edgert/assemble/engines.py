@@ -58,7 +58,7 @@ def board_of(file: PipelineFile) -> Board | None:
 
 
 class Engines(Protocol):
-    """Compiles the models of one pipeline.
+    """Compiled models of one pipeline.
 
     Attributes:
         in_bundle: whether the models are those of a bundle, whose sizes were decided when it was built.
@@ -214,7 +214,7 @@ Cores = tuple[tuple[int, int], ...]
 
 
 class Placer:
-    """Resolves ``placement:`` to cores of this machine."""
+    """Resolver of ``placement:`` to cores of this machine."""
 
     def __init__(self, file: PipelineFile) -> None:
         self._file = file

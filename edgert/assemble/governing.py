@@ -47,13 +47,13 @@ _LATENCY_LOOKS = 4  # two seconds
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What is known of a pipeline before its start.
+    """Known costs of a pipeline before its start.
 
     Attributes:
         rates_hz: stream → frames a second, if all go on.
-        cores: CPU time of that: of engines on whole frames, as nobody knows how many crops will come; all cores where
-            files go as fast as they can; None without an engine to time.
-        engine_ms: of the slowest engine's run: no frame is through in less.
+        cores: CPU cores used at these rates by engines on whole frames; the number of crops is unknown. All cores for
+            files that are read as fast as possible; None without an engine to time.
+        engine_ms: run time of the slowest engine, the shortest possible latency.
     """
 
     rates_hz: Mapping[str, float]
@@ -66,9 +66,8 @@ def rules_of(
 ) -> Rules:
     """Return the rules of a governor; the first setting is that of all frames.
 
-    Power that nobody can predict is taken to fit the budget when all frames go on, to fall with them, and with the
-    time that engines take, by a tenth at least for each fallback model; the governor measures what is true within its
-    first seconds.
+    Power that cannot be predicted is assumed to fit the budget when all frames pass. It falls with the frames and with
+    the engines' time, by at least a tenth for each fallback model. The governor soon measures the real power.
 
     Args:
         budgets: of the pipeline.
@@ -170,7 +169,7 @@ def watch(
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What a governor's actions change in a running pipeline.
+    """Parts of a running pipeline that a governor's actions change.
 
     Attributes:
         settings: of the run, in the order of the rules.

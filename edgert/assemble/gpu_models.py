@@ -51,8 +51,8 @@ def gpu_inference(
         where: the model's file, for messages.
         decoder_for: gives the decoder for a network of (width, height).
         check_for: gives what its records are checked by; by default they are not.
-        beside: frames are prepared, and batches decoded, beside the engine's work on others, on streams of their own;
-            else all that is done with a batch is on one stream, and what follows the frames is one CUDA graph.
+        beside: preprocess and decode on separate streams, while the engine works on other batches. Otherwise a batch
+            has one stream, and its engine and decoder are one CUDA graph.
         refines: engines that can become faster while they run do.
         is_urgent: its kernels start before those of others that wait.
         side_by_side: the GPU may work on several batches at a time, where the engine can, and decodes each where that

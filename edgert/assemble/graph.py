@@ -1,4 +1,4 @@
-"""From a pipeline file to connected tasks: every engine and stage is made, nothing is started."""
+"""Construction of connected tasks from a pipeline file. Every engine and stage is made, nothing is started."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ASSUMED_RATE_HZ = 30.0  # of a stream of unknown rate
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a pipeline runs in, where that is not simply this machine: an unpacked bundle, or an emulated board.
+    """Machine that a pipeline runs on: this one, an unpacked bundle's, or an emulated board.
 
     Attributes:
         clock: by which frames are timed, paced and held in batches.
@@ -83,7 +83,7 @@ HERE = Environment()
 
 @dataclass(slots=True)
 class Hooks:
-    """What its stages may ask of whoever runs an assembly, and tell him: of nobody, before that and after it.
+    """Links between stages and the runner of an assembly, empty outside a run.
 
     Attributes:
         stats: the state of the run as plain data, for live pages.

@@ -7,11 +7,11 @@ b of bound tensors, n nodes and r replicas:
 
     4 w + (1 + r) (a + b) + n * 7.5 KiB
 
-Weights are there four times while an engine is opened: as edgert read them, as ONNX Runtime parsed them, as tensors,
-and once more in the order in which kernels read them. A first run allocates tensor after tensor and leaves its pieces
-to the arena; every further one asks for a whole block (SessionOptions.enable_mem_pattern), which those pieces are too
-small for. ``tests/bench/bench_memory_plan.py`` measures, on models made for it, 3.6, 2.1 and 7.4 KiB. Not in
-it: what compiling takes the first time, and calibrating; a model that is converted counts in 32 bits.
+Opening an engine holds four copies of the weights: edgert's, ONNX Runtime's parsed model, its tensors, and those packed
+for its kernels. The first run allocates tensor after tensor and leaves the pieces to the arena. Every later run
+requests one block (SessionOptions.enable_mem_pattern), for which those pieces are too small.
+``tests/bench/bench_memory_plan.py`` measures, on models made for it, 3.6, 2.1 and 7.4 KiB. Not in it: what compiling
+takes the first time, and calibrating; a model that is converted counts in 32 bits.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Where frames are while they go through a pipeline: on the GPU, on the host, or let go of their pixels."""
+"""Place of frames between stages: on the GPU, on the host, or with their pixels released."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence

@@ -40,7 +40,7 @@ class PowerStep:
 
 
 class PowerSteps:
-    """Takes one step at a time, each starting from the clocks the board was found with. For one thread.
+    """Steps of the board's clocks, each relative to the clocks found at the start. For one thread.
 
     Args:
         steps: the first is the clocks it was found with.
@@ -77,7 +77,7 @@ _FEWER = 3  # tenths: below this, streams are left out one by one
 
 @dataclass(frozen=True, slots=True)
 class RunSetting:
-    """What a governor can change in a running pipeline: one combination of frame shares, models and clocks.
+    """Combination of frame shares, models and clocks that a governor can set in a running pipeline.
 
     Attributes:
         shares: stream → share of its frames that go on, those first that are the last to stop.

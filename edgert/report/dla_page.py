@@ -19,7 +19,7 @@ _MARKS = {"yes": "✓ yes", "no": "✗ no", "verify": "? verify", "folded": "· 
 
 @dataclass(frozen=True, slots=True)
 class DlaPage:
-    """What the page about a DLA shows; ``counts`` is how many nodes have which verdict, ``"yes:2 no:1"``."""
+    """Contents of the page about a DLA; ``counts`` is the number of nodes per verdict, ``"yes:2 no:1"``."""
 
     obstacles: Part
     segments: Part

@@ -278,7 +278,7 @@ _BADGES = {True: ("✓ Budget kept", "good"), False: ("✗ Budget missed", "bad"
 
 @dataclass(frozen=True, slots=True)
 class QuantizationPage:
-    """What the page shows: the report, what is computed from it, and names of its metrics and precisions."""
+    """Contents of the page: the report, values computed from it, and names of its metrics and precisions."""
 
     report: QuantizationReport
     names: tuple[str, ...]

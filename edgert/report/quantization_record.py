@@ -45,7 +45,7 @@ class AccuracyRow:
 
     @property
     def drop(self) -> float:
-        """What was lost; negative for a gain."""
+        """Loss of accuracy; negative for a gain."""
         return self.fp32 - self.result
 
     @property
@@ -55,7 +55,7 @@ class AccuracyRow:
 
     @property
     def sure(self) -> bool:
-        """Whether the whole interval lies on one side of the budget; True where there is no interval."""
+        """Whether the whole interval is on one side of the budget; True without an interval."""
         if self.interval is None or self.max_drop is None:
             return True
         low, high = self.interval
@@ -159,7 +159,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where the result comes from: enough to make it again.
+    """Origin of a result, enough to reproduce it.
 
     Attributes:
         model: file name.

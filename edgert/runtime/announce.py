@@ -1,9 +1,8 @@
-"""How ``edgert top`` finds running pipelines: each serves its state to processes of the same user, without any setup.
+"""Discovery of running pipelines for ``edgert top``: each serves its state to processes of the same user.
 
-A pipeline listens on an abstract Unix socket (unix(7)). Such a socket has no file: it needs no folder that can be
-written, a process that is killed leaves nothing behind, and none that comes later can be taken for it. Whose it is,
-either side learns from the kernel (SO_PEERCRED, socket(7)), not from the other side. Until somebody connects, it costs
-one sleeping thread.
+A pipeline listens on an abstract Unix socket (unix(7)). Such a socket has no file, so it needs no writable
+folder. A killed process leaves nothing behind, and no later process can be mistaken for it. The kernel tells each side
+which user the other is (SO_PEERCRED, socket(7)). Until a client connects, it costs one sleeping thread.
 """
 
 import json
@@ -55,7 +54,7 @@ class RunningPipeline:
 
 
 class Beacon:
-    """Makes a running pipeline visible to :func:`running_pipelines`, from :meth:`open` to :meth:`close`.
+    """Server that makes a pipeline visible to :func:`running_pipelines`, from :meth:`open` to :meth:`close`.
 
     Args:
         state: called in a thread of its own for each connection; its result must have a plain form

@@ -66,7 +66,7 @@ class Reorder:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Stages one behind the other, and their share of the frames, against that of the other branches.
+    """Consecutive stages, and their share of the frames relative to the other branches.
 
     Attributes:
         level: at which level of degraded models frames are sent here.

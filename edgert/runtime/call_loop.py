@@ -1,4 +1,4 @@
-"""The loop of a pipeline without threads: its stages run one after the other, in the thread of whoever calls."""
+"""Loop of a pipeline without threads: its stages run one after the other in the caller's thread."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -23,11 +23,11 @@ class EndOfFrames(StageError):  # noqa: N818 - reads as what it is
 
 
 class CallLoop:
-    """What one call after the other does. For one thread at a time.
+    """Executor of calls, one after the other. For one thread at a time.
 
-    Each stage sees what it sees when it has a thread of its own, in the same order, and the same is measured. Unless a
-    call is to leave frames under way, nothing waits in a queue from one to the next: no frame is dropped, a batch is
-    run when the call has no more frames for it, and parts of frames that a filter kept from being joined are given up.
+    Each stage gets the same results in the same order as in a separate thread, and the same is measured. Unless frames
+    may stay in flight, no queue holds any between two calls, so no frame is dropped. A batch runs when the call has no
+    more frames for it. Parts of frames that wait for a part removed by a filter are discarded.
 
     Args:
         tasks: every one after those it listens to; the first is the source.

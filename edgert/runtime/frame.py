@@ -1,4 +1,4 @@
-"""From the pixels a camera or decoder gives to BGR.
+"""Frames, and the conversion of their pixels to BGR.
 
 The matrices are those of ITU-R BT.601-7 and BT.709-6 (full range: 0–255 for luma and chroma, as in JFIF). Chroma is
 repeated, not interpolated, as OpenCV does it.
@@ -31,14 +31,14 @@ PixelFormat = Literal["i420", "nv12", "yuyv", "bgr", "rgb", "gray"]
 
 @dataclass(frozen=True, slots=True)
 class Color:
-    """How YUV turns into RGB: the matrix (ITU-R BT.601 or BT.709) and whether luma spans 0–255 or 16–235."""
+    """YUV color space: the matrix (ITU-R BT.601 or BT.709) and whether luma spans 0–255 or 16–235."""
 
     matrix: Literal["bt601", "bt709"] = "bt601"
     full_range: bool = False
 
 
 class _LetGo(tuple[U8, ...]):
-    """In the place of planes that were let go."""
+    """Placeholder for released planes."""
 
     def _used(self, *_: object) -> NoReturn:
         raise StageError(

@@ -61,7 +61,7 @@ def status(stats: Stats) -> str:
 
 
 class Progress:
-    """Whether results wait while nobody works, for a minute: something is wrong that no stage can be blamed for."""
+    """Detector of a pipeline that hangs: results wait for a minute while no stage works."""
 
     def __init__(self) -> None:
         self._seen: tuple[object, float] = None, 0.0
@@ -97,10 +97,10 @@ def notify(*lines: str) -> bool:
 
 
 class Heartbeat(threading.Thread):
-    """Reports to systemd how a run is, from :meth:`start` to :meth:`stop`.
+    """Reports of a run's state to systemd, from :meth:`start` to :meth:`stop`.
 
-    It sends READY=1 once the run is ready, and before that a longer time to start; STATUS every few seconds;
-    WATCHDOG=1 while nothing is stuck; and STOPPING=1.
+    It sends READY=1 once the run is ready, and before that a longer time to start; STATUS every few seconds; WATCHDOG=1
+    while nothing is stuck; and STOPPING=1.
 
     Args:
         state: the run's, as plain data; called every few seconds.

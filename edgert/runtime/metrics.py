@@ -1,4 +1,4 @@
-"""What the threads of a pipeline measure of themselves, in constant memory however long they run.
+"""Measurements of a pipeline's threads, in constant memory.
 
 Latencies in histograms, and totals of each thread's time.
 """
@@ -43,7 +43,7 @@ class Percentiles:
 
 
 class LatencyHistogram:
-    """Durations in logarithmic buckets: constant memory however long it runs. One writer, any readers."""
+    """Histogram of durations in logarithmic buckets, in constant memory. One writer, any readers."""
 
     __slots__ = ("_buckets",)
 
@@ -68,7 +68,7 @@ class LatencyHistogram:
 
 
 class RecentLatency:
-    """Percentiles of what several histograms counted lately. For one thread at a time.
+    """Recent percentiles over several histograms. For one thread at a time.
 
     Args:
         looks: how many calls back "lately" goes.
@@ -111,7 +111,7 @@ whoever was to take it had ended; ``error``, it failed, or had failed before."""
 
 @dataclass(slots=True, eq=False)
 class Status:
-    """How one task is doing. Written by the thread that calls its stage, and ``stuck_s`` by the watchdog's.
+    """State of one task, written by the thread that calls its stage; the watchdog writes ``stuck_s``.
 
     Attributes:
         since_ns: since when it has been in one call of its stage; 0 while it is in none.
@@ -138,15 +138,14 @@ class Status:
 
 
 class Meter:
-    """Totals of what one task did with its time. Written by the thread that calls its stage, and read by any.
+    """Time totals of one task, written by the thread that calls its stage and read by any.
 
     Attributes:
         unmatched: results that a join never got the other part of.
         lost: results that the stage failed on, or that came while it was down.
         losses: the unmatched and the lost, by stream and cause.
-        streams: of each stream, the results that it was done with, by the time since their capture: above the bound
-            before and at most :data:`BOUNDS_NS`, and one more for what took longer than all of them. Replaced by
-            another mapping when there is a new one.
+        streams: stream → histogram of the time from capture to the end of this stage. Its buckets end at
+            :data:`BOUNDS_NS`; one more counts longer times. The mapping is replaced for a new stream.
         status: how it is doing now.
     """
 

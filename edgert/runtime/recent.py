@@ -36,7 +36,7 @@ Counts = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a stage did, or what became of a camera's frames, in the last minute.
+    """Use of a stage's time, or the fate of a camera's frames, in the last minute.
 
     Attributes:
         fps: frames that a stage was done with, a second; of a camera, those that the last stages took.
@@ -73,7 +73,7 @@ class Recent:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Of one stream at one stage, since the start.
+    """Counts of one stream at one stage, since the start.
 
     Attributes:
         results: that the stage was done with.
@@ -99,7 +99,7 @@ class _Note:
 
 
 class History:
-    """Notes what the stages of a running pipeline counted, in a thread of its own, from :meth:`start` to :meth:`stop`.
+    """Thread that records the counters of a running pipeline's stages, from :meth:`start` to :meth:`stop`.
 
     Args:
         tasks: returns those of the pipeline as it is now.
@@ -135,8 +135,7 @@ class History:
     def recent(self, now_ns: int | None = None) -> Recent:
         """Return the last minute; callable from any thread.
 
-        The first five seconds are no part of it, once as many have followed: models are still prepared then, and what
-        waited for them is no sign of how the pipeline keeps up.
+        After ten seconds, the first five are left out, because models are still being prepared then.
 
         Args:
             now_ns: when the run ended; None while it goes on.

@@ -38,12 +38,12 @@ class Detections:
         ids: (N,) int64 track numbers, from 1; None before a tracker has seen them.
         corners: (N, 4, 2) float32 x, y of oriented boxes, in order around each, not clipped to the image; ``boxes`` are
             then what lies around them. None where boxes are upright.
-        masks: N segmentations, 1 where the object is and 0 beside it, at the network's resolution; each covers its
-            object's box, or the part of the image in which the model sees it. None where the model makes none.
+        masks: N segmentations at the network's resolution, 1 on the object and 0 elsewhere. Each covers its object's
+            box, or the image area that the model read. None where the model makes none.
         points: (N, K, 3) float32 x, y in source pixels and a score in 0–1, which is the object's own where the model
             gives points none. None where the model makes none.
         names: of the K points; empty when unknown.
-        predicted: whether no model looked at this frame: a tracker expects the objects there.
+        predicted: whether a tracker predicted the objects on a frame that no model processed.
     """
 
     boxes: F32
@@ -173,7 +173,7 @@ class Segmentation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attributes:
-    """What several heads of one model say of the image, by the head's name: classes, or a number."""
+    """Outputs of a model with several heads, by the head's name: classes, or a number."""
 
     heads: Mapping[str, Classification | float]
 
@@ -194,7 +194,7 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What is written in the image, and how sure the model is of it, 0–1; an empty text has 0."""
+    """Text read in the image, and its score, 0–1; an empty text has score 0."""
 
     text: str
     score: float
@@ -202,7 +202,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DepthMap:
-    """How far away what every pixel shows is.
+    """Depth of every pixel.
 
     Attributes:
         depth: (h, w) float32 at the network's resolution, padding removed.
@@ -230,7 +230,7 @@ class OutputImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnomalyMap:
-    """How unusual the image is, and where.
+    """Anomaly score of the image, and a map of it.
 
     Attributes:
         scores: (h, w) float32 at the network's resolution, padding removed.
@@ -252,7 +252,7 @@ class AnomalyMap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crops:
-    """Records of a second model, which looked at crops of another stage's detections.
+    """Records of a second model that ran on crops of another stage's detections.
 
     Attributes:
         parent: the stage whose detections were cropped.
@@ -298,7 +298,7 @@ class Result:
 
     @property
     def time_ns(self) -> int:
-        """When it was captured, in nanoseconds of the epoch, by this machine's clock as it is set now."""
+        """Capture time in nanoseconds of the epoch, by this machine's clock as it is set now."""
         return time_of_day_ns(self.frame.timestamp_ns)
 
     @property

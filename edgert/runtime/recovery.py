@@ -1,4 +1,4 @@
-"""What becomes of a stage that fails: ``on_error`` of the pipeline file.
+"""Recovery of a failed stage: ``on_error`` of the pipeline file.
 
 A stage that is restarted is closed and left alone for a while. What reaches it meanwhile is lost there, and the first
 result after that opens it again, in its own thread: nobody else waits for it.

@@ -11,7 +11,7 @@ from edgert.runtime.records import Result
 
 @dataclass(frozen=True, slots=True)
 class SourceStats:
-    """What a source skipped, lost and reopened, and how it is doing.
+    """Counters and state of a source: images skipped and lost, and connections reopened.
 
     Attributes:
         skipped: corrupt pieces that gave no frame.
@@ -36,7 +36,7 @@ class SourceStats:
 
 @runtime_checkable
 class Source(Protocol):
-    """Makes frames.
+    """Producer of frames.
 
     Attributes:
         live: whether frames are lost when nobody takes them; decides what a full queue does by default.
@@ -61,7 +61,7 @@ class Source(Protocol):
 
 
 class FrameTaker(Protocol):
-    """Where a :class:`ServedSource` puts its frames. For one thread at a time."""
+    """Receiver of a :class:`ServedSource`'s frames. For one thread at a time."""
 
     def has_room(self, timeout_s: float | None) -> bool:
         """Wait until :meth:`give` need not wait for room for the first frame; return whether it need not."""
@@ -87,7 +87,7 @@ class ServedSource(Source, Protocol):
 
 @runtime_checkable
 class Stage(Protocol):
-    """Turns one result into another, several, or none (a filter or a sink).
+    """Step that turns one result into another, several, or none (a filter or a sink).
 
     A stage may declare its ``effort``; see :mod:`edgert.runtime.inline_loop`.
     """

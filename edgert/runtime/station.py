@@ -1,4 +1,4 @@
-"""What becomes of each result at a task, and what is measured of it, in whatever thread that is."""
+"""Processing of a result at one task, with its measurements, in any thread."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from edgert.runtime.task import Task
 
 @dataclass(frozen=True, slots=True)
 class StageSummary:
-    """What one stage's thread did in a run. Percentages are of the run's wall time.
+    """Work of one stage's thread in a run. Percentages are of the run's wall time.
 
     Attributes:
         dropped: results this stage never saw because its queues were full or a join never got the other part, or that
@@ -52,7 +52,7 @@ class StageSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A whole run.
+    """Summary of a run.
 
     Attributes:
         frames_in: frames the sources gave.

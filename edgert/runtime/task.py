@@ -15,7 +15,7 @@ from edgert.runtime.throttle import SourceRateLimiter
 
 @dataclass(slots=True, eq=False)
 class Wiring:
-    """Where results come from and go to. Written by the graph, at safe points; see :mod:`edgert.runtime.graph`.
+    """Inputs and outputs of a task, written by the graph at safe points; see :mod:`edgert.runtime.graph`.
 
     Attributes:
         inlet: what it listens to.
@@ -52,7 +52,7 @@ class Wiring:
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """How the stage is run. Written when the pipeline is assembled, before anything starts.
+    """Way in which a stage is run, set when the pipeline is assembled.
 
     Attributes:
         carrier: the task in whose thread this one runs, too; None: it has a thread of its own.
@@ -70,7 +70,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """What holds for a stage that fails or hangs.
+    """Rules for a stage that fails or hangs.
 
     Attributes:
         on_error: see :data:`edgert.policy.OnError`.

@@ -1,9 +1,8 @@
-"""What keeps a pipeline within its budgets frame by frame: rate limiters of sources, CPU time, and queue pressure.
+"""Frame-by-frame limits that keep a pipeline within its budgets: source rates, CPU time, and queue pressure.
 
-A governor sees a mean over two seconds and chooses among a few settings; what a frame costs may change by half from one
-second to the next, with the clock of the cores and with what runs beside. The token bucket here works frame by frame: a
-frame goes on while no more CPU time was spent than earned, so that whatever frames cost, no two seconds take more than
-a budget allows by more than the frames that were under way.
+A governor sees a mean over two seconds and chooses among a few settings. The cost of a frame may change by half from
+one second to the next, with CPU clocks and other load. The token bucket here works frame by frame: a frame passes while
+no more CPU time was spent than earned. So any two seconds exceed the budget by the frames in flight at most.
 """
 
 import math
@@ -112,7 +111,7 @@ _POLL_S = 0.1  # between two looks at a share of 0
 
 
 class SourceRateLimiter(RateLimiter):
-    """Passes a share of a live source's frames, or slows a file down to that share of its own speed.
+    """Limiter that passes a share of a live source's frames, or slows a file down to that share.
 
     Called by the source's thread alone; :attr:`share` may be set by any.
 
@@ -149,7 +148,7 @@ class SourceRateLimiter(RateLimiter):
 
 
 class QueuePressure:
-    """How full queues are and what they drop: whether more comes into a pipeline than it can process.
+    """Load signal from queue lengths and drops: whether more comes in than the pipeline can process.
 
     For one thread; the channels may be in use by others.
 

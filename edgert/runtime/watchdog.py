@@ -50,7 +50,7 @@ class AtWork(Protocol):
 
 
 class Watchdog:
-    """What looks after one pipeline, in one thread.
+    """Supervisor of one pipeline, in one thread.
 
     Args:
         tasks: returns all of them as they are now.

@@ -1,4 +1,4 @@
-"""Running a model on the CPU: on whole frames, on crops of detections, in batches, or segment by segment."""
+"""Inference on the CPU: on frames, on crops of detections, in batches, or segment by segment."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -47,7 +47,7 @@ class Inference(Protocol):
 
 
 class PendingRecords(ABC):
-    """Records of one run that are not there yet."""
+    """Records of a run that has not ended."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Record]: ...
@@ -164,7 +164,7 @@ class InferCrops(Infer):
 
 @dataclass(slots=True)
 class Choice:
-    """How far the models of a pipeline are degraded: 0 is the first of each. Written by whoever governs."""
+    """Degradation level of a pipeline's models, written by the governor; 0 is the first model of each."""
 
     level: int = 0
 
@@ -213,9 +213,8 @@ _LOOK_NS, _LONG_NS = 300_000, 3_600_000_000_000
 class InferBatch(SimpleStage):
     """A stage that adds one model's record to every ``every``-th result of a stream, several results at a time.
 
-    While the engine has nothing to do, a frame is run at once, together with those that have come by then; batches
-    form while it works on others, as :class:`edgert.policy.Batcher` decides. Each frame is brought into the input when
-    it comes. Results leave in the order in which they came.
+    An idle engine runs a frame at once, together with all that have arrived. Batches form while it is busy, as
+    :class:`edgert.policy.Batcher` decides. Each frame is preprocessed on arrival. Results leave in order of arrival.
 
     Args:
         most: frames in a full batch; no more than the inference slot has rows.
@@ -316,7 +315,7 @@ class InferBatch(SimpleStage):
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What a segment passes to the next in place of a record: where the frame's tensors are, and the way back to it."""
+    """Result of one segment for the next: the location of the frame's tensors, and how to return them."""
 
     slot: int
     geometry: Geometry

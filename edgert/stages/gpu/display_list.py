@@ -85,7 +85,7 @@ class Tiles:
 
     @property
     def region(self) -> Region:
-        """Where tiles are added."""
+        """Region to which tiles are added."""
         return self._regions[self._now]
 
     def turn(self) -> None:

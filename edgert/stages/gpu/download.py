@@ -1,4 +1,4 @@
-"""Frames and drawn images on a GPU, copied to the host for whoever looks at them there."""
+"""Download of frames and drawn images from a GPU for stages that read them on the host."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,11 +15,10 @@ from edgert.stages.gpu.upload import shared_supply
 
 
 class Downloader:
-    """Gives a stage its results with pixels on the host; those that are there already as they are. For one thread.
+    """Download of a stage's results; pixels already on the host stay as they are. For one thread.
 
-    The copy goes into pinned memory, which a model behind can bring up again without another on the host, and is
-    counted; only its thread waits for it, and whoever wants the same of that frame, who gets that copy. Nothing is
-    allocated once as many frames were held as the stage holds.
+    Copies go into pinned memory, from which a later model can upload without another host copy, and are counted. Only
+    this thread waits for a copy, and other stages that need the same frame share it. Memory is reused.
     """
 
     def __init__(self) -> None:
@@ -83,7 +82,7 @@ _SIZES = 4
 
 
 class _Way:
-    """From one GPU to the host."""
+    """Copy path from one GPU to the host."""
 
     def __init__(self, device: CudaDevice) -> None:
         self.device, self._stream = device, device.stream()

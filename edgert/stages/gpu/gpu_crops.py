@@ -145,7 +145,7 @@ def capacity_of(device: CudaDevice, targets: int, rows: int) -> int:
 
 
 class CropLaunches:
-    """Writes crops of a frame into tensors of one format.
+    """Kernel launches that write crops of a frame into tensors of one format.
 
     Args:
         into: for every model, the preprocessor of one of its slots.
@@ -191,7 +191,7 @@ class CropLaunches:
 
 
 class Look(NamedTuple):
-    """A model that looks at crops.
+    """Model that runs on crops.
 
     Attributes:
         name: of its stage, under which its records are kept.
@@ -206,8 +206,8 @@ class Look(NamedTuple):
 class InferCropsTogether(SimpleStage):
     """A stage that runs several models on crops of the newest detections, and adds a record of each.
 
-    One launch writes the crops of a frame for all models, where inputs are of one format and no model has more crops
-    than rows; else as few as can be. All of it is under way before the first is waited for.
+    One launch writes the crops of a frame for all models, if their inputs have one format and no model has more crops
+    than rows; otherwise as few as possible. All are launched before the first is waited for.
 
     Args:
         looks: the models, on one GPU.

@@ -39,7 +39,7 @@ _BLOCK_OF_SUPPRESS = 512
 
 
 class Layout(NamedTuple):
-    """How boxes stand in an output.
+    """Layout of the boxes in an output.
 
     Attributes:
         head: 0 yolox, 1 yolov5, 2 yolov8.
@@ -58,7 +58,7 @@ class Layout(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What the host sees of one image's answer, a view each; the number is below 0 where there were too many."""
+    """Host views of one image's result; the number is negative where there were too many."""
 
     number: memoryview
     boxes: F32
@@ -184,7 +184,7 @@ class GpuDetector(GpuBoxes):
 
 
 class GpuPose(GpuBoxes):
-    """Bodies and their points; ``decoder`` is a :class:`~edgert.stages.decode.yolo.YoloPose`."""
+    """GPU reader of bodies and their keypoints; ``decoder`` is a :class:`~edgert.stages.decode.yolo.YoloPose`."""
 
     is_placed = True
 

@@ -1,4 +1,4 @@
-"""Frames on the GPU into an engine's input on the GPU: one kernel, one launch for a whole batch."""
+"""Preprocessing of GPU frames into an engine's input: one kernel, one launch for a batch."""
 
 import struct
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class Target:
 
     @property
     def group(self) -> int:
-        """Channels that one store writes; 1 where each has an address of its own."""
+        """Channels that one store writes; 1 for planar layouts."""
         return 4 if self.vector >= 4 and self.vector % 4 == 0 else 1
 
     def aligned(self, step: int) -> bool:
@@ -114,7 +114,7 @@ def new_batch(address: int, target: Target, config: InputConfig) -> bytearray:
 
 
 class Plan:
-    """What is the same for all frames of one size, format and memory layout: most of a frame's struct.
+    """Constant part of the kernel's struct for all frames of one size, format and memory layout.
 
     Attributes:
         geometry: the way back to source pixels.
@@ -170,7 +170,7 @@ _MOST_PLANS = 64
 
 
 class Plans:
-    """Where frames go in a network's input of (width, height) pixels, remembered."""
+    """Cache of frame positions in a network's input of (width, height) pixels."""
 
     def __init__(self, network: tuple[int, int], config: InputConfig) -> None:
         self._network, self._config = network, config
@@ -271,7 +271,7 @@ _SHARES = {"linear": (4, 2), "nearest": (4, 2), "area": (2, 2), "cubic": (2, 1)}
 
 
 class GpuPreprocessor:
-    """Fills the rows of one input tensor; the GPU's counterpart of :class:`~edgert.stages.preprocess.Preprocessor`.
+    """GPU counterpart of :class:`~edgert.stages.preprocess.Preprocessor`, which fills the rows of one input tensor.
 
     What it writes is within one gray level of what the CPU path writes. Padding that a layout has is written never or
     as 0, so it stays what the memory was made as: zeros.

@@ -1,4 +1,4 @@
-"""What readers of outputs share that decode on the GPU: a few bytes of each image come back, and become its record."""
+"""Base of readers that decode outputs on the GPU and copy only a few bytes per image to the host."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def not_one(outputs: Sequence[GpuTensor], dtypes: Sequence[str] = FLOATS) -> str
 
 
 class GpuReader(ABC):
-    """Decodes a batch where it lies. Its answer is that of ``decoder``, which reads outputs on the host.
+    """Decoder of a batch on the GPU, with the same results as ``decoder`` on the host.
 
     Args:
         outputs: in the model's order, batch first; must outlive this.

@@ -31,7 +31,7 @@ _ROWS_OF_BLOCK, _THREADS = 64, 256
 
 
 class _Answer(NamedTuple):
-    """What the host sees of one image's answer, a view each."""
+    """Host views of one image's result."""
 
     number: I32
     rows: I32

@@ -32,7 +32,7 @@ SLOTS = 3
 
 
 class Reader(Protocol):
-    """Brings what is wanted of the outputs to the host, and makes records of it."""
+    """Reader of an engine's outputs, which makes records of them on the host."""
 
     def place(self, geometries: Sequence[Geometry]) -> None:
         """Take the ways from the images of its rows to source pixels, before each run that is read."""
@@ -61,7 +61,7 @@ as decoders do that take their first memory."""
 
 
 class InferenceSlot:
-    """Takes frames through preprocessing, engine and decoder; for one batch at a time.
+    """Preprocessing, engine and decoder for one batch at a time.
 
     The kernel that reads the frames is launched by itself, so that these are free before the engine has run: cameras
     and decoders own few buffers. Where that has a stream of its own, it works while the engine does on the batch
@@ -244,7 +244,7 @@ class InferenceSlot:
 
 
 class Batch(PendingRecords):
-    """Records of frames that the GPU works on together. From any thread."""
+    """Pending records of frames that the GPU processes together. Any thread may read them."""
 
     __slots__ = ("_records", "_turn", "geometries", "slot")
 
@@ -255,7 +255,7 @@ class Batch(PendingRecords):
 
     @property
     def is_read(self) -> bool:
-        """Whether somebody has waited for its records."""
+        """Whether a thread has waited for its records."""
         return bool(self._records)
 
     @property

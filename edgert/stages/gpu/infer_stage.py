@@ -90,7 +90,7 @@ class GpuInfer(SimpleStage):
 
     @property
     def in_flight(self) -> int:
-        """How many runs are under way."""
+        """Number of runs in progress."""
         return len(self._runs)
 
     def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:

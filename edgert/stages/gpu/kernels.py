@@ -18,7 +18,7 @@ _OPTIONS = ("--std=c++17", "--fmad=true", "--extra-device-vectorization")
 
 
 class Kernels:
-    """Compiles each combination of definitions once, for the architecture of its device.
+    """Cache of kernels compiled for the device, one per combination of definitions.
 
     Args:
         store: where machine code is cached between runs; None compiles at every start, about a second per kernel.

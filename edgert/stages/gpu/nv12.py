@@ -11,7 +11,7 @@ _BLOCK = (32, 8, 1)
 
 
 class Nv12Writer:
-    """Writes NV12 as the CPU's path does: BT.601, limited range, which is ``Color()``. For one thread.
+    """NV12 writer with the same output as the CPU's: BT.601, limited range (``Color()``). For one thread.
 
     Raises:
         BuildError: the kernel does not compile.

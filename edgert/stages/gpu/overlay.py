@@ -36,7 +36,7 @@ def device_of(view: cuda.DeviceView) -> cuda.CudaDevice:
 
 
 class GpuPainter:
-    """Makes images of one size at a time, on a stream of its own. For one thread at a time.
+    """Source of images of one size, with a separate stream. For one thread at a time.
 
     Args:
         counter: where allocations of images are counted.

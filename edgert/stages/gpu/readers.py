@@ -1,4 +1,4 @@
-"""What reads the outputs of engines on a GPU, there or on the host."""
+"""Readers of engine outputs on a GPU, decoding there or on the host."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from edgert.stages.gpu.kernels import Kernels
 
 
 class HostReader:
-    """Downloads the rows that were run, of every output, for a decoder on the host: what no kernel decodes.
+    """Download of all outputs of the processed rows, for decoders without a kernel.
 
     Args:
         outputs: of the session, in the model's order.

@@ -17,7 +17,7 @@ Acquire = Callable[[int], "tuple[U8, Lease] | None"]
 
 
 class Staging:
-    """Takes the frames of one source as they come, in the thread that brings them, so that inference need not."""
+    """Upload of one source's frames in the thread that delivers them, so that inference does not wait."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -98,11 +98,11 @@ _BYTES = np.dtype(np.uint8)
 
 
 class Uploader:
-    """Lends GPU frames made from host frames. For one thread.
+    """Upload of host frames to GPU frames. For one thread.
 
-    A frame that was made in memory of a :class:`~edgert.memory.cuda.SharedPool` goes up as it lies, by the GPU's own
-    copy, once, however many uploaders are given it; where the GPU is integrated and coherent it is read in place. Any
-    other frame is copied into such memory first. All copies are counted.
+    A frame in memory of a :class:`~edgert.memory.cuda.SharedPool` is uploaded once, by the GPU's copy engine, for all
+    uploaders. An integrated, coherent GPU reads it in place. Any other frame is first copied into such memory. All
+    copies are counted.
 
     Args:
         stream: does the copies; consumers on other streams wait for it by themselves.

@@ -1,4 +1,4 @@
-"""When runs of a model on a GPU are looked at, and two ways in which a thread waits for one.
+"""Polling of a model's runs on a GPU, and two ways in which a thread waits for one.
 
 :class:`PollingWait` sleeps for about as long as such a run usually takes and then looks: soon, and with little of the
 processor. :class:`BlockingWait` sleeps until the driver wakes it, by an interrupt that a thread of the driver handles.
@@ -28,7 +28,7 @@ _SHRINKS = 8
 
 
 class RunTimes:
-    """How long runs take until the first look at them, by their rows, learned from those before.
+    """Learned run times, by number of rows, until the first poll of a run.
 
     A first look that was too early makes the next later by a quarter of what was missing. It no more than doubles: a
     stall, as of a machine that was suspended, is no reason to sleep through the runs that follow.
@@ -68,7 +68,7 @@ class Waiting(ABC):
 
 
 class BlockingWait(Waiting):
-    """Sleeps until the driver wakes the thread. The event is a patient one."""
+    """Wait in which the driver wakes the thread. The event must be a blocking one."""
 
     def wait(self, rows: int = 1) -> None:
         self.event.synchronize()

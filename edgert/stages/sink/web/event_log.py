@@ -31,7 +31,7 @@ class _Shown:
 
 
 class EventLog:
-    """Remembers the newest events, in memory.
+    """Newest events, in memory.
 
     Args:
         images: draws results.

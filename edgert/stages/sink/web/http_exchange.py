@@ -23,7 +23,7 @@ _SAFETY = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for; ``headers`` by name in lower case."""
+    """Request of a client; ``headers`` by name in lower case."""
 
     method: str
     path: str

@@ -34,7 +34,7 @@ _NO_TOKEN = text(
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may ask.
+    """Access rules of a server.
 
     Attributes:
         token: as ``Authorization: Bearer``, or as the password of ``Basic``, which browsers ask for; empty: anybody.
@@ -56,7 +56,7 @@ class Access:
 
 
 class Whep(Protocol):
-    """Answers WebRTC viewers."""
+    """Handler of WebRTC viewers."""
 
     async def answer(self, exchange: Exchange, request: Request, address: str) -> Response:
         """Return the answer to a request for an address of WHEP.
@@ -70,7 +70,7 @@ class Whep(Protocol):
 
 
 class Site(Protocol):
-    """What the addresses of a server give."""
+    """Pages and handlers at a server's addresses."""
 
     @property
     def open_to_all(self) -> Container[str]:
@@ -79,7 +79,7 @@ class Site(Protocol):
 
     @property
     def whep(self) -> Whep | None:
-        """What answers requests below ``/whep/``; None where nothing does."""
+        """Handler of requests below ``/whep/``; None without one."""
         ...
 
     async def answer(self, exchange: Exchange, request: Request) -> Response | None:
@@ -88,7 +88,7 @@ class Site(Protocol):
 
 
 class HttpServer:
-    """Serves a site from its construction until :meth:`stop`.
+    """HTTP server of a site, from its construction until :meth:`stop`.
 
     Args:
         host: the address as the pipeline file has it.

@@ -25,7 +25,7 @@ _JOIN_S = 0.1
 
 
 class HttpSink:
-    """Serves the live page and its addresses, which docs/live.md lists.
+    """Server of the live page and its addresses, which docs/live.md lists.
 
     Images are encoded only while somebody looks, in a thread of their own, and only the newest. Without a draw stage
     before it, boxes, labels, masks, keypoints and zones are drawn here. It holds one frame of each camera, the newest.

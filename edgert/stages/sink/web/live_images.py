@@ -40,7 +40,7 @@ class _Camera:
 
 
 class LiveImages:
-    """Holds the newest result of each camera, and its lease.
+    """Newest result of each camera, with its lease.
 
     An image is drawn and encoded when the first viewer asks for it, once for all viewers.
     """

@@ -42,7 +42,7 @@ _HEALTH = {"/healthz": health.stuck, "/readyz": health.unready}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What there is to show: images, the state of the run, events, recordings of them, and live video."""
+    """Contents of the live page: images, the run's state, events, their recordings, and live video."""
 
     images: LiveImages
     stats: Callable[[], Mapping[str, Any]]
@@ -100,7 +100,7 @@ class LivePage:
 
     @property
     def whep(self) -> Whep | None:
-        """What answers WebRTC viewers."""
+        """Handler of WebRTC viewers."""
         return self._source.whep
 
     def stop(self) -> None:
