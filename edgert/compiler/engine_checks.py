@@ -24,7 +24,7 @@ from edgert.backend.tensorrt.log import reasons
 from edgert.backend.tensorrt.network import correspond
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.compiler.build_target import COMPARED_IMAGES
-from edgert.compiler.model_steps import distance, uniform_feeds
+from edgert.compiler.model_steps import distance, tolerance, uniform_feeds
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, PlacementError
 from edgert.graph import Model
@@ -193,13 +193,14 @@ def compare_outputs(engine: TrtEngine, reference: Model, config: ModelConfig, pr
                 session.inputs[name][...] = values
             expected.append(function(feed))
             found.append({name: array.copy() for name, array in zip(names, session.run(), strict=True)})
-    result = {"tolerance": ENGINE_TOLERANCE[precision], **distance(expected, found)}
+    apart = distance(expected, found)
+    result = {"tolerance": tolerance(apart, ENGINE_TOLERANCE[precision], precision), **apart}
     error = result["relative_error"]
-    if error is None or error > ENGINE_TOLERANCE[precision]:
+    if error is None or error > result["tolerance"]:
         raise BuildError(
             "the engine's outputs differ too much from the model's",
             why=f"relative error {'that is not finite' if error is None else f'{error:.2g}'} in {precision}, "
-            f"at most {ENGINE_TOLERANCE[precision]:g} is accepted",
+            f"at most {result['tolerance']:g} is accepted",
             fix="precision: fp16 or fp32 for this model, or quantize: {keep: …} names layers that stay in FP16",
         )
     return result

@@ -5,7 +5,7 @@ The last one compares every form of a model with the model as it was before any 
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +18,7 @@ from edgert.config import ModelConfig
 from edgert.dataset import feed_of
 from edgert.engine import check_open, default_profile
 from edgert.errors import BuildError, ModelError
+from edgert.evaluation.final_boxes import BoxAgreement, agreement, has_final_boxes
 from edgert.graph import Model, clean, inputs, inspect, load, read, to_bytes
 from edgert.graph.load import read_file
 from edgert.quantization.precision import is_quantized
@@ -35,6 +36,10 @@ TOLERANCE: Mapping[str, float] = {"float": 1e-3, "fp16": 2e-2, "ort": 0.7, "gpu"
 images. For INT8 the noise must have at most half the signal's power (3 dB). YOLOX-nano for the DLA, calibrated on 16
 photos, has 0.43, while unrelated outputs have 1.0 and more. It is a check of the build. Accuracy is checked by
 ``accuracy:`` with labels."""
+BOXES_TOLERANCE: Mapping[str, float] = {"float": 0.05, "fp32": 0.05, "fp16": 0.2}
+"""Form or precision → largest share of a detector's final boxes without a partner in the reference's; INT8's is
+:data:`BOXES_TOLERANCE_INT8`. Boxes behind suppression change places with the last bit, so numbers are not compared."""
+BOXES_TOLERANCE_INT8 = 0.5
 _PROOFS = 2
 _BOARD_BATCH = (
     "a bundle for a board has models of one size, as a DLA must: with more frames in batch than that size has, it will "
@@ -182,6 +187,9 @@ def _difference(job: ModelJob, before: bytes, after: bytes) -> float:
     from edgert.graph.dla_rewrites import prove
 
     first, second = job.model(before), job.model(after)
+    boxes = boxes_apart(first, second, uniform_feeds(second, job.config, _PROOFS))
+    if boxes is not None and boxes <= BOXES_TOLERANCE["float"]:
+        return boxes
     functions = {id(model): Function(model) for model in (first, second)}
     found = prove(
         first,
@@ -241,23 +249,25 @@ def verify_step(job: ModelJob, shaped: Product, forms: Mapping[str, Product], ju
         for name, form in forms.items():
             fused = name in ("float", "fp16", "ort")  # TensorRT's forms: every Q/DQ pair as the standard defines it
             function = Function(job.model(form.files[MODEL]), fused=fused)
-            found[name] = {"tolerance": TOLERANCE[name], **distance(expected, [function(feed) for feed in feeds])}
+            apart = distance(expected, [function(feed) for feed in feeds])
+            found[name] = {"tolerance": tolerance(apart, TOLERANCE[name], name), **apart}
         return {QUALITY: to_json({"images": len(feeds), "forms": found})}
 
     def promise(files: Mapping[str, bytes]) -> str:
         parts = []
         for name, row in Product(files).json(QUALITY)["forms"].items():
             error = row["relative_error"]
-            if not judged and (error is None or error > TOLERANCE[name]):
+            if not judged and (error is None or error > row["tolerance"]):
+                found = "a relative error that is not finite" if error is None else f"relative error {error:.2g}"
                 raise BuildError(
                     f"the outputs of the {name} form of model {job.name!r} differ too much from the model's",
-                    why=f"relative error {'that is not finite' if error is None else f'{error:.2g}'}, "
-                    f"at most {TOLERANCE[name]:g} is accepted",
+                    why=f"{row.get('boxes') or found}, at most {row['tolerance']:g} is accepted",
                     where=job.where,
                     fix="calibrate on images like those it will see; name layers in quantize: {keep: …}; or set "
                     "accuracy: with labels, which then decide",
                 )
             parts.append(f"{name} {error:.2g}" if error is not None else f"{name} not finite")
+            parts[-1] += f" ({row['boxes']})" if "boxes" in row else ""
         return "relative error " + ", ".join(parts)
 
     return Step("verify", job.name, 1, facts, make, promise)
@@ -275,13 +285,36 @@ def typical_feeds(job: ModelJob, model: Model) -> Iterator[Mapping[str, Array]]:
 
 
 def distance(wanted: Sequence[Mapping[str, Array]], made: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-    """Return the relative error over all outputs and of each; None where numbers are not finite or shapes differ."""
+    """Return the relative error over all outputs and of each; None where numbers are not finite or shapes differ.
+
+    Of a detector's final boxes it is the share without a partner, with ``boxes`` in words.
+    """
+    if has_final_boxes(wanted[0]):
+        pairs = [agreement(one, other) for one, other in zip(wanted, made, strict=True)]
+        found = sum((pair for pair in pairs if pair is not None), BoxAgreement(0, 0, 0))
+        error = None if None in pairs else float(f"{1 - found.share:.6g}")
+        return {"relative_error": error, "outputs": {}, "boxes": str(found)}
     sums = {
         name: [_sums(one[name], other.get(name)) for one, other in zip(wanted, made, strict=True)] for name in wanted[0]
     }
     outputs = {name: _relative([sum(part) for part in zip(*pairs, strict=True)]) for name, pairs in sums.items()}
     everything = [sum(part) for part in zip(*(pair for pairs in sums.values() for pair in pairs), strict=True)]
     return {"relative_error": _relative(everything), "outputs": outputs}
+
+
+def tolerance(found: Mapping[str, Any], numbers: float, form: str) -> float:
+    """Return the largest accepted relative error of what :func:`distance` found: ``numbers``, or that of boxes."""
+    return BOXES_TOLERANCE.get(form, BOXES_TOLERANCE_INT8) if "boxes" in found else numbers
+
+
+def boxes_apart(first: Model, second: Model, feeds: Iterable[Mapping[str, Array]]) -> float | None:
+    """Return the share of two models' final boxes without a partner; None where they have no final boxes."""
+    functions, kept = (Function(first), Function(second)), list(feeds)
+    if not has_final_boxes(functions[0](kept[0])):
+        return None
+    wanted, made = ([function(feed) for feed in kept] for function in functions)
+    error = distance(wanted, made)["relative_error"]
+    return None if error is None else float(error)
 
 
 def _sums(wanted: Array, made: Array | None) -> tuple[float, float]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from edgert.evaluation.score import SAME_IOU, overlaps
 from edgert.stages.decode.decoder import is_rows_of_six, roles_of
+from edgert.stages.decode.guess import MOST_QUERIES
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 _APART = 0.05
@@ -58,8 +59,8 @@ class _Boxes:
 
 
 def has_final_boxes(outputs: Outputs) -> bool:
-    """Return whether outputs are boxes [N, 4], labels [N] and scores [N], perhaps with more of each box."""
-    return _of_columns(outputs) is not None
+    """Return whether outputs are boxes [N, 4], labels [N] and scores [N], or [N, 6], perhaps with more of each box."""
+    return _of_columns(outputs) is not None or _of_rows(outputs) is not None
 
 
 def agreement(first: Outputs, second: Outputs, overlap: float = SAME_IOU) -> BoxAgreement | None:
@@ -120,5 +121,7 @@ def _of_rows(outputs: Outputs) -> _Boxes | None:
     arrays = [array[0] if array.ndim == 3 else array for array in outputs.values()]
     if not is_rows_of_six([array.shape for array in arrays]):
         return None
+    if len(arrays[0]) > MOST_QUERIES or np.any(arrays[0][:, 5] % 1):  # rows of cells, or scores of two classes
+        return None
     table = arrays[0][arrays[0][:, 4] > 0]
-    return _Boxes(table[:, :4], np.round(table[:, 5]), {})
+    return _Boxes(table[:, :4], table[:, 5], {})

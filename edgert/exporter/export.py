@@ -12,7 +12,7 @@ from edgert.backend.ort import Function
 from edgert.board import HOST
 from edgert.bundle.bundle import is_bundle
 from edgert.compiler.model_forms import FLOAT, FP16, ORT
-from edgert.compiler.model_steps import REWRITE_TOLERANCE, TOLERANCE, uniform_feeds
+from edgert.compiler.model_steps import BOXES_TOLERANCE, REWRITE_TOLERANCE, TOLERANCE, boxes_apart, uniform_feeds
 from edgert.errors import ArtifactError, BuildError, ConfigError, nearest
 from edgert.exporter.source import Item, Source, open_source
 from edgert.exporter.triton import DEVICES, Device, repository_part, served_of
@@ -61,11 +61,15 @@ def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
         made = fp16_model(model, item.config).model
     else:
         made, _ = fit_model(model, without(item.config.skip_rewrites, f"{item.where}.skip_rewrites"))
-    apart = distance(item, model, made)
-    if not apart <= _TOLERANCE[form]:
+    apart, most, what = boxes_apart(model, made, uniform_feeds(model, item.config, 1)), 0.0, "boxes have no partner"
+    if apart is None:
+        apart, most, what = distance(item, model, made), _TOLERANCE[form], "the largest value are between outputs"
+    else:
+        most = BOXES_TOLERANCE["fp16" if form == "fp16" else "float"]
+    if not apart <= most:
         raise BuildError(
             f"the {form} form of model {item.name!r} does not compute what the model does",
-            why=f"outputs are {apart:.2g} of the largest value apart; at most {_TOLERANCE[form]:g} is accepted",
+            why=f"{apart:.2g} of {what}; at most {most:g} is accepted",
             where=item.where,
             fix="leave out --form; please report the model",
         )
