@@ -1,7 +1,10 @@
 """Records of a quantization for its report."""
 
+import json
+import math
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 
@@ -16,7 +19,7 @@ from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.quantizer import Recipe
 from edgert.quantization.scheme.units import Target
-from edgert.report.quantization_record import AccuracyRow, Missing, Note, Provenance, QuantizationReport
+from edgert.report.quantization_record import AccuracyRow, LayerRow, Missing, Note, Provenance, QuantizationReport
 
 # Where a report's numbers come from: settings, versions, machine.
 
@@ -143,7 +146,30 @@ def summary(outcome: QuantizationResult) -> tuple[str, ...]:
         )
     if outcome.search is not None and outcome.search.kept:
         lines.append(f"kept for accuracy: {', '.join(outcome.search.kept)}")
-    return (*lines, *outcome.warnings, *outcome.table.warnings)
+    return (*lines, *outcome.warnings, *outcome.table.warnings, *_loss(outcome, layers))
+
+
+_LEAST_LOSS, _MOST_BLAMED = 0.005, 3
+
+
+def _loss(outcome: QuantizationResult, layers: Sequence[LayerRow]) -> Iterator[str]:
+    """Yield what to do about a loss of more than half a point; nothing for less, or where no layer can be named."""
+    drop = None if outcome.evaluation is None else outcome.evaluation.comparisons[0]
+    if drop is None or drop.drop <= _LEAST_LOSS or drop.metric == "psnr":  # that one counts in decibels
+        return
+    blamed = sorted(
+        (layer for layer in layers if layer.precision == "INT8" and (layer.cost, layer.sqnr_db) != (None, None)),
+        key=lambda one: (one.cost is None, -(one.cost or 0), math.inf if one.sqnr_db is None else one.sqnr_db),
+    )
+    names = [layer.name for layer in blamed[:_MOST_BLAMED]]
+    if not names:
+        return
+    higher = describe_layers.HIGHER[outcome.recipe.target]
+    metric = METRICS.get(drop.metric, drop.metric)
+    yield f"INT8 loses {100 * drop.drop:.1f} points of {metric}; these layers cost most: {', '.join(names)}"
+    keep = " ".join(f"--keep {shlex.quote(name)}" for name in names)
+    keys = json.dumps(names, ensure_ascii=False)
+    yield f"to keep them in {higher}: {keep}, or in the pipeline file quantize: {{keep: {keys}}}"
 
 
 def describe(

@@ -196,6 +196,22 @@ def test_agreement_without_labels(file: Path) -> None:
     assert row.max_drop is None and row.interval is not None and row.interval[0] <= row.drop <= row.interval[1]
 
 
+def test_a_loss_of_more_than_half_a_point_ends_the_lines(file: Path) -> None:
+    made = outcome(section(file), judged=True)
+    assert made.evaluation is not None
+    (drop,) = made.evaluation.comparisons
+    lines = {}
+    for loss in (0.004, 0.011):
+        evaluation = replace(made.evaluation, comparisons=(replace(drop, metric="map", drop=loss),))
+        lines[loss] = summary(replace(made, evaluation=evaluation))
+    assert not any("INT8 loses" in line for line in lines[0.004])
+    noise = {row.name: row.sqnr_db for row in describe(made, section(file)).layers if row.precision == "INT8"}
+    worst = sorted(noise, key=lambda name: noise[name] or 0)[:3]
+    assert lines[0.011][-2] == f"INT8 loses 1.1 points of mAP50-95; these layers cost most: {', '.join(worst)}"
+    assert lines[0.011][-1].startswith(f"to keep them in FP32: --keep {worst[0]} --keep ")
+    assert f'quantize: {{keep: ["{worst[0]}", ' in lines[0.011][-1]
+
+
 def result(name: str, right: int) -> Accuracy:
     right_ones = [float(n < right) for n in range(20)]
     scores = {"top1": mean_of(right_ones), "top5": mean_of([1.0] * 20)}
