@@ -16,6 +16,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from edgert.errors import ConfigError, nearest
+from edgert.installation import data_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +119,15 @@ before: Callable[[str, str], None] = _nothing
 shows the names, and refuses under ``--no-code``."""
 
 
+def _is_shipped(name: str, search: Path | None) -> bool:
+    """Return whether a module is in edgert's own pipelines, such as the demo's images: it is no code of the user's."""
+    is_own = search is not None and search.resolve() == data_folder("pipelines").resolve()
+    return is_own and bool(CodeName(name, "", search).files)
+
+
 def load_module(name: str, where: str, search: Path | None = None) -> ModuleType:
     """Return the module of that name; see :func:`load_object`. Raises ConfigError."""
-    if name.partition(".")[0] != "edgert":
+    if name.partition(".")[0] != "edgert" and not _is_shipped(name, search):
         before(name, where)
     with _searched(search):
         _refuse_shadow(name, where, search)

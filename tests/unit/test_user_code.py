@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from edgert import user_code
 from edgert.errors import ConfigError
-from edgert.user_code import check_object, registered
+from edgert.installation import data_folder
+from edgert.user_code import check_object, load_module, registered
 
 MODULE = """
 raise SystemExit("this must not be run")
@@ -72,3 +74,14 @@ def test_operators_are_read_off_their_decorators(tmp_path: Path) -> None:
     assert registered(written(tmp_path, "@op(NAME)\ndef a(x): ...\n") / "mine.py", "") is None
     with pytest.raises(ConfigError, match="there is no file"):
         registered(tmp_path / "absent.py", "p.yaml:3")
+
+
+def test_only_code_of_the_users_own_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The images of the demo are edgert's; a module of that name elsewhere, or another one named there, is not."""
+    named = list[str]()
+    monkeypatch.setattr(user_code, "before", lambda name, where: named.append(name))
+    load_module("conveyor", "p.yaml:3", data_folder("pipelines"))
+    assert not named
+    load_module("json", "p.yaml:3", data_folder("pipelines"))
+    load_module("mine_alone", "p.yaml:3", written(tmp_path, "x = 1\n", "mine_alone.py"))
+    assert named == ["json", "mine_alone"]
