@@ -27,10 +27,10 @@ class Family:
         final: options of ``detect: yolov10`` where its export ends in final boxes.
         producer: the exporter's name in the file, or how it begins.
         takes: names of inputs, of which the image's must be one.
-        gives: parts of names of outputs, in lower case; each must be in one.
+        gives: parts of the names of outputs, in lower case with spaces between; each must be there.
         size: usual width and height, where the model leaves both open.
         lengths: numbers that its one output may hold; any where there are none.
-        results: how many outputs it has, where only they show it; 0: any number.
+        results: how many outputs it may have, where only they show it; any number where there are none.
         by_file: whether only the metadata show that a model is of it, and no outputs.
     """
 
@@ -47,7 +47,7 @@ class Family:
     gives: tuple[str, ...] = ()
     size: tuple[int, int] | None = None
     lengths: tuple[int, ...] = ()
-    results: int = 0
+    results: tuple[int, ...] = ()
     by_file: bool = False
 
     @property
@@ -107,16 +107,16 @@ FAMILIES = (
         "yolo export model=yolo11n.pt format=onnx",
         metadata={"author": "Ultralytics"},
         tasks=_ULTRALYTICS_TASKS,
-        results=1,
+        results=(1,),
     ),
     Family(
-        "torchvision detectors (Faster R-CNN, RetinaNet, FCOS, SSD)",
+        "torchvision detectors (Faster, Mask and Keypoint R-CNN, RetinaNet, FCOS, SSD)",
         ("detect: yolov10",),
         {**_STRETCH, **_UNIT},
         "https://pytorch.org/vision/stable/models.html#object-detection",
         "edgert import torchvision:fasterrcnn_resnet50_fpn",
         producer="pytorch",
-        results=3,
+        results=(3, 4, 5),
     ),
     Family(
         "TensorFlow detection API",
@@ -197,7 +197,7 @@ FAMILIES = (
         "https://github.com/lyuwenyu/RT-DETR/blob/main/rtdetrv2_pytorch/references/deploy/rtdetrv2_onnxruntime.py",
         "python tools/export_onnx.py -c CONFIG.yml -r MODEL.pth --check",
         takes=("images",),
-        gives=("labels", "boxes", "scores"),
+        gives=("labels boxes scores",),
     ),
     Family(
         "DETR by Hugging Face",

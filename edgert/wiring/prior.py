@@ -156,7 +156,7 @@ def _of_family(
     names = " ".join(outputs).lower()
     for place, family in enumerate(FAMILIES):
         by_file = bool(family.metadata) and _by_metadata(family, declared)
-        if not by_file and (family.by_file or (family.results and len(outputs) not in (0, family.results))):
+        if not by_file and (family.by_file or (family.results and len(outputs) not in (0, *family.results))):
             continue
         marked = bool(family.producer or family.gives)
         named = declared.producer.startswith(family.producer) and all(part in names for part in family.gives)

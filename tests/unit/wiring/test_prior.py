@@ -448,3 +448,17 @@ def test_scrfd_is_fed_as_its_family_whatever_its_outputs_are_called() -> None:
     found = prior_of(Declared(), task(detect="scrfd"), ["input"], [f"out{n}" for n in range(9)])
     assert found.family is not None and found.family.name == "SCRFD (InsightFace)" and found.margin == FAMILY
     assert (found.input["mean"], found.input["std"]) == ((127.5,), (128.0,))
+
+
+@pytest.mark.parametrize("more", [(), ("masks",), ("keypoints", "keypoints_scores")])
+def test_detectors_of_torchvision_are_no_transformers(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """RT-DETR's exports have an input and outputs of the same names, in another order."""
+    rows = {"boxes": np.zeros((5, 4)), "labels": np.ones(5), "scores": np.zeros(5)}
+    proto = constant({**rows, **{name: np.zeros((5, 17, 3)) for name in more}}).proto
+    proto.producer_name = "pytorch"
+    onnx.save(proto, tmp_path / "m.onnx")
+    made = infer(tmp_path / "m.onnx")
+    assert value_of(made.setting.task) == "yolov10" and made.task_sure
+    assert "torchvision" in made.input_notes[0]
+    onnx.save(constant({name: rows[name] for name in ("labels", "boxes", "scores")}).proto, tmp_path / "m.onnx")
+    assert value_of(infer(tmp_path / "m.onnx").setting.task) == "detr"
