@@ -13,6 +13,7 @@ of this list runs them.
 """
 
 import argparse
+import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -53,24 +54,71 @@ def written(network, path, size, outputs=("output",), inputs=("images",), channe
 
 
 @author("ultralytics", "detect: yolov8", "yolov8n", "yolo11n", "yolo12n", "yolov9t", "yolov5nu", "yolov3-tinyu")
-@author(
-    "ultralytics", "detect: yolov8", "yolov10n", "yolo26n"
-)  # exported with ``end2end: False``, as their metadata say
-@author("ultralytics", "detect: yolov8-seg", "yolov8n-seg", "yolo11n-seg")
-@author("ultralytics", "detect: yolov8-obb", "yolov8n-obb", "yolo11n-obb")
-@author("ultralytics", "keypoints: yolo-pose", "yolov8n-pose", "yolo11n-pose")
+@author("ultralytics", "detect: yolov8", "yolov10n", "yolo26n")  # ``end2end: False``, as their metadata say
+@author("ultralytics", "detect: yolov8-seg", "yolov8n-seg", "yolo11n-seg", "yolo11n-seg-nms", "yolo26n-seg-end2end")
+@author("ultralytics", "detect: yolov8-obb", "yolov8n-obb", "yolo11n-obb", "yolo11n-obb-nms", "yolo26n-obb-end2end")
+@author("ultralytics", "keypoints: yolo-pose", "yolov8n-pose", "yolo11n-pose", "yolo11n-pose-nms",
+        "yolo26n-pose-end2end")  # fmt: skip
+@author("ultralytics", "detect: yolov10", "yolo11n-nms", "yolo26n-end2end", "rtdetr-l")
 @author("ultralytics", "classify: auto", "yolov8n-cls", "yolo11n-cls")
 def ultralytics(name, path):
     """The package's own ``export``, from the network's description."""
-    from ultralytics import YOLO
+    from ultralytics import RTDETR, YOLO
 
-    file = {"yolov5nu": "yolov5n", "yolov3-tinyu": "yolov3-tiny"}.get(name, name)
+    file = name.removesuffix("-nms").removesuffix("-end2end")
+    file = {"yolov5nu": "yolov5n", "yolov3-tinyu": "yolov3-tiny"}.get(file, file)
+    options = {"nms": True} if name.endswith("-nms") else {"end2end": True} if name.endswith("-end2end") else {}
     size = 224 if name.endswith("-cls") else 320
     with tempfile.TemporaryDirectory() as folder:
-        network = YOLO(f"{file}.yaml")
+        network = (RTDETR if name.startswith("rtdetr") else YOLO)(f"{file}.yaml")
         network.ckpt_path = str(Path(folder) / f"{name}.pt")
         network.model.pt_path = network.ckpt_path
-        shutil.move(network.export(format="onnx", imgsz=size, simplify=False), path)
+        with_boxes(network.model, size)
+        shutil.move(network.export(format="onnx", imgsz=size, simplify=False, **options), path)
+
+
+def kept_output(seen, layer, _, output):
+    """A hook that keeps what a layer wrote."""
+    seen[layer] = output
+
+
+def with_boxes(network, size):
+    """Makes a network of Ultralytics with random weights find some sixty boxes: their layers spread, and a bias."""
+    import torch
+
+    head = network.model[-1]
+    image = torch.rand(2, 3, size, size)
+    with torch.no_grad():
+        if hasattr(head, "dec_score_head"):  # RT-DETR
+            for layer in head.dec_score_head:
+                torch.nn.init.normal_(layer.weight, std=0.1)
+                layer.bias.data[:] = -1
+            return
+        network.train()
+        for _ in range(10):  # statistics of the normalizations
+            network(image)
+        network.eval()
+        for name in ("cv2", "one2one_cv2", "cv3", "one2one_cv3", "cv4", "one2one_cv4"):
+            ends = [one[-1] if isinstance(one, torch.nn.Sequential) else one for one in getattr(head, name, None) or []]
+            ends = [one for one in ends if isinstance(one, torch.nn.Conv2d)]
+            seen = {}
+            keep = functools.partial(kept_output, seen)
+            hooks = [one.register_forward_hook(keep) for one in ends]
+            network(image)
+            for hook in hooks:
+                hook.remove()
+            best = []
+            for layer in filter(seen.__contains__, ends):
+                scale = 1.5 / (float(seen[layer].std()) + 1e-9)
+                layer.weight *= scale
+                is_distance = name.endswith("cv2") and getattr(head, "reg_max", 16) == 1
+                middle = seen[layer].mean((0, 2, 3)) - layer.bias
+                layer.bias[:] = 3.0 * is_distance - middle * scale
+                best.append(((seen[layer] - seen[layer].mean((0, 2, 3), True))[0] * scale).amax(0).flatten())
+            if name.endswith("cv3") and best:
+                least = torch.cat(best).sort(descending=True)[0][60]
+                for layer in filter(seen.__contains__, ends):
+                    layer.bias -= least
 
 
 @author("yolov5", "detect: yolov5", "yolov5n", "yolov5s-three-classes")
@@ -96,6 +144,30 @@ def torchvision_classifier(name, path):
     import torchvision.models as models
 
     written(getattr(models, name)(weights=None), path, (224, 224))
+
+
+@author(
+    "torchvision", "detect: yolov10", "fasterrcnn_mobilenet_v3_large_320_fpn", "ssdlite320_mobilenet_v3_large",
+    "retinanet_resnet50_fpn", "fcos_resnet50_fpn", "maskrcnn_resnet50_fpn", "keypointrcnn_resnet50_fpn",
+)  # fmt: skip
+def torchvision_detector(name, path):
+    """As its documentation exports one: boxes, and beside them labels, scores, masks or key points."""
+    import torch
+    import torchvision.models.detection as models
+
+    sides = {} if name.startswith("ssd") else {"min_size": 320, "max_size": 320}
+    network = getattr(models, name)(weights=None, weights_backbone=None, **sides)
+    with torch.no_grad():  # so that one class is found
+        if hasattr(network, "roi_heads"):
+            network.roi_heads.box_predictor.cls_score.bias[1] += 5
+        elif name.startswith("ssd"):
+            for block in network.head.classification_head.module_list:
+                block[-1].bias[1::91] += 5
+        else:
+            network.head.classification_head.cls_logits.bias[1::91] += 5
+    more = {"maskrcnn": ("masks",), "keypointrcnn": ("keypoints", "keypoints_scores")}.get(name.partition("_")[0], ())
+    order = ("boxes", "labels", "scores") if hasattr(network, "roi_heads") else ("boxes", "scores", "labels")
+    written(network, path, (320, 320), (*order, *more), ("images",))
 
 
 @author("torchvision", "segment: argmax", "lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large")
@@ -162,7 +234,7 @@ HUGGING_FACE = {
     "swin": HuggingFace("SwinForImageClassification", (224, 224), ("logits",), num_labels=5, embed_dim=24,
                         depths=[1, 1, 1, 1], num_heads=[1, 2, 4, 8]),
     "glpn": HuggingFace("GLPNForDepthEstimation", (256, 256), ("predicted_depth",), hidden_sizes=[16, 32, 64, 128],
-                        decoder_hidden_size=32),
+                        num_attention_heads=[1, 2, 4, 8], decoder_hidden_size=32),
     "dpt": HuggingFace("DPTForDepthEstimation", (224, 224), ("predicted_depth",), hidden_size=64, num_hidden_layers=4,
                        num_attention_heads=2, intermediate_size=128, image_size=224, backbone_out_indices=[0, 1, 2, 3],
                        neck_hidden_sizes=[16, 32, 64, 64], fusion_hidden_size=32),
