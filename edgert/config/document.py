@@ -126,6 +126,39 @@ def of_mapping(
     return Document(Path(_MAPPING), data, builder.places, builder.written)
 
 
+def changed(document: Document, data: dict[str, Any], overrides: Iterable[str] = ()) -> Document:
+    """Return a document with other data, and overrides on top. Variables are not filled in: the file's already are.
+
+    Args:
+        document: what it was; not changed.
+        data: what it is now; changed by the overrides.
+        overrides: as in :func:`read`.
+
+    Raises:
+        ConfigError: as in :func:`read`.
+    """
+    builder = _Builder(str(document.path), {})
+    builder.places.update(document.places)
+    builder.written.update(document.written)
+    for text in overrides:
+        builder.override(data, text)
+    return Document(document.path, data, builder.places, builder.written)
+
+
+def text_of(document: Document) -> str:
+    """Return a document as YAML, with ``${NAME}`` where it was written so."""
+
+    def as_written(value: Any, loc: Loc) -> Any:
+        if isinstance(value, dict):
+            return {key: as_written(one, (*loc, key)) for key, one in value.items()}
+        if isinstance(value, list):
+            return [as_written(one, (*loc, number)) for number, one in enumerate(value)]
+        return document.written.get(loc, value)
+
+    text: str = yaml.safe_dump(as_written(document.data, ()), sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

@@ -74,6 +74,8 @@ def expected(detail: Mapping[str, Any]) -> str:
 class Section(BaseModel):
     """A mapping of the file: frozen, and a key it does not know is an error that names the nearest one."""
 
+    live: ClassVar[tuple[str, ...]] = ()
+    """Keys that may change while the pipeline runs; see ``edgert ctl set``."""
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -97,6 +97,7 @@ class _Read(_Task):
 class DetectTask(_Read):
     """Boxes."""
 
+    live: ClassVar[tuple[str, ...]] = ("score", "iou", "limit")
     detect: Annotated[str, KindIn(DECODERS["detect"])] = Field(
         description="layout of the output; yolov8 reads v8, v9, v11, v12; yolov10 reads heads with their own NMS; detr "
         "reads RT-DETR, D-FINE, DEIM, RF-DETR"
@@ -113,6 +114,7 @@ class DetectTask(_Read):
 class ClassifyTask(_Read):
     """One label for the whole image."""
 
+    live: ClassVar[tuple[str, ...]] = ("top",)
     classify: Annotated[str, KindIn(DECODERS["classify"])] = Field(
         description="meaning of the output; auto looks at the values"
     )
@@ -122,6 +124,7 @@ class ClassifyTask(_Read):
 class SegmentTask(_Read):
     """A class for every pixel."""
 
+    live: ClassVar[tuple[str, ...]] = ("threshold",)
     segment: Annotated[str, KindIn(DECODERS["segment"])] = Field(
         description="argmax: the best of many classes; threshold: one map above a threshold"
     )
@@ -131,6 +134,7 @@ class SegmentTask(_Read):
 class KeypointsTask(_Read):
     """Points of bodies or things."""
 
+    live: ClassVar[tuple[str, ...]] = ("score", "iou", "limit")
     keypoints: Annotated[str, KindIn(DECODERS["keypoints"])] = Field(description="layout of the output")
     score: fields.Fraction = Field(default=0.25, description="lowest score to report")
     iou: fields.Fraction = Field(default=0.45, description="overlap above which the weaker of two bodies is dropped")
@@ -140,6 +144,7 @@ class KeypointsTask(_Read):
 class EmbedTask(_Read):
     """A vector to compare with others."""
 
+    live: ClassVar[tuple[str, ...]] = ("threshold",)
     embed: Annotated[str, KindIn(DECODERS["embed"])] = Field(description="l2 scales the vector to length 1")
     match: fields.FilePath | None = Field(
         default=None,
@@ -176,6 +181,7 @@ class ImageTask(_Read):
 class AnomalyTask(_Read):
     """Anomaly score of the whole image, and an anomaly map."""
 
+    live: ClassVar[tuple[str, ...]] = ("threshold",)
     anomaly: Annotated[str, KindIn(DECODERS["anomaly"])] = Field(
         description="layout of the output: a map, and perhaps a score"
     )

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from edgert.config import fields
-from edgert.config.document import Document, of_mapping, read
+from edgert.config.document import Document, changed, of_mapping, read
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, EngineChain
 from edgert.config.fields import EXPLAINED, Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected, flattened
 from edgert.config.flow import check_flow, check_outputs, check_variants
@@ -296,6 +296,29 @@ def read_pipeline(
     else:
         document = read(pipeline_path(str(path)), overrides, env)
         name = _name_of(document.path)
+    config = _checked_config(document, name)
+    if run_ops:
+        load_operators(config.ops, document.where(("ops",)))
+    return PipelineFile(config, document)
+
+
+def changed_pipeline(file: PipelineFile, data: dict[str, Any], overrides: Iterable[str] = ()) -> PipelineFile:
+    """Return a pipeline with other data, checked like a file; ``file`` stays as it is.
+
+    Args:
+        file: the pipeline as it was loaded.
+        data: the keys that it has now, which overrides change.
+        overrides: ``key.path=value``, as given to ``--set``.
+
+    Raises:
+        ConfigError: with the key of the first mistake.
+    """
+    document = changed(file.document, data, overrides)
+    return PipelineFile(_checked_config(document, file.config.name), document, file.passed_over)
+
+
+def _checked_config(document: Document, name: str) -> PipelineConfig:
+    """Return the records of a document. Raises ConfigError for its mistakes."""
     try:
         data = {"name": name, **document.data}
         config = PipelineConfig.model_validate(data, context={"directory": document.path.parent})
@@ -306,9 +329,7 @@ def read_pipeline(
         first, *others = (_explained(document, detail) for detail in flattened(mistakes.errors(include_url=False)))
         first.others = tuple(others)
         raise first from None
-    if run_ops:
-        load_operators(config.ops, document.where(("ops",)))
-    return PipelineFile(config, document)
+    return config
 
 
 def _name_of(path: Path) -> str:

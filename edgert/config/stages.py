@@ -93,6 +93,7 @@ class SourceStage(_Stage):
     Packages can add schemes.
     """
 
+    live: ClassVar[tuple[str, ...]] = ("fps",)
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop")
     why_not: ClassVar[str] = "reconnect: opens a source again"
     # Not in the repr: it may hold a password.
@@ -237,6 +238,7 @@ class _Fed(_Stage):
 class InferStage(_Fed):
     """A model, run on frames or on crops of another stage's detections."""
 
+    live: ClassVar[tuple[str, ...]] = ("every",)
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "restart", "drop")
     why_not: ClassVar[str] = "an engine that failed is tried before it is trusted again"
     infer: str = Field(description="name of the model")
@@ -286,6 +288,7 @@ TrackStage.family = ("track", TRACKERS)
 class DrawStage(_Fed):
     """An image of the frame with results drawn on it."""
 
+    live: ClassVar[tuple[str, ...]] = ("draw", "width")
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
     why_not: ClassVar[str] = "it has nothing to open again"
     takes_gpu: ClassVar[bool] = True

@@ -168,6 +168,7 @@ class Jsonl(_Rotating):
 class Images(FileSink):
     """A file for every image."""
 
+    live: ClassVar[tuple[str, ...]] = ("every",)
     fields: ClassVar[tuple[str, ...]] = ("stream", "frame", "date", "time")
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True

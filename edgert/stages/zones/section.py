@@ -93,6 +93,7 @@ _EITHER = WithJsonSchema(
 class ZonesSection(section.PackageStage):
     """Zones with tracked objects, and lines that they cross: see [zones](zones.md)."""
 
+    live: ClassVar[tuple[str, ...]] = ("zones", "lines", "inside")
     takes_images: ClassVar[bool] = False
     detects: ClassVar[bool] = False
     zones: Annotated[dict[Name, Annotated[Zone, BeforeValidator(_has_points)]], _EITHER] = Field(
@@ -219,6 +220,7 @@ _RULES = WithJsonSchema(
 class EventsSection(section.PackageStage):
     """Events by rules on zones, lines and objects: see [zones](zones.md)."""
 
+    live: ClassVar[tuple[str, ...]] = ("rules",)
     takes_images: ClassVar[bool] = False
     detects: ClassVar[bool] = False
     rules: Annotated[dict[Name, RuleSection], _RULES] = Field(
