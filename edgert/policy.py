@@ -229,7 +229,7 @@ class Dispatcher:
     """
 
     def __init__(self, weights: Sequence[float], every: int = 1, levels: Sequence[int] = ()) -> None:
-        self._weights, self._every = tuple(weights), every
+        self._weights, self.every = tuple(weights), every
         levels = levels or [0] * len(weights)
         self._branches = [
             [branch for branch, one in enumerate(levels) if one == level] for level in range(max(levels) + 1)
@@ -242,7 +242,7 @@ class Dispatcher:
         """Return the branch of frame ``index``, now under way as ``key``; levels beyond the last count as the last."""
         level = min(level, len(self._next) - 1)
         branch = self._next[level]
-        if index % self._every == 0:
+        if index % self.every == 0:
             self._next[level] = self._richest(self._branches[level])
         self.order.append(key)
         return branch
@@ -325,7 +325,7 @@ class Batcher(Generic[T]):
     """
 
     def __init__(self, most: int, wait: float, every: int = 1, fills: bool = False) -> None:
-        self.most, self.wait, self._every, self._fills = most, wait, every, fills
+        self.most, self.wait, self.every, self._fills = most, wait, every, fills
         self.held: list[tuple[T, bool]] = []
         self.rows = 0
         self._deadline = 0.0
@@ -334,11 +334,11 @@ class Batcher(Generic[T]):
 
     def passes(self, index: int) -> bool:
         """Return whether a frame passes at once: the model skips it, and none before it waits."""
-        return not self.held and index % self._every != 0
+        return not self.held and index % self.every != 0
 
     def hold(self, item: T, index: int, now: float) -> int | None:
         """Keep a frame until the batch is run; return its row, or None if the model skips it."""
-        is_wanted = index % self._every == 0
+        is_wanted = index % self.every == 0
         self.held.append((item, is_wanted))
         if not is_wanted:
             return None

@@ -29,6 +29,15 @@ class Dispatch:
         """Return the branch of this result, which is now under way."""
         return self.dispatcher.branch(ticket_of(result), result.frame.index, self._level())
 
+    @property
+    def every(self) -> int:
+        """Frames between two that the branches work on; may be set while it runs."""
+        return self.dispatcher.every
+
+    @every.setter
+    def every(self, every: int) -> None:
+        self.dispatcher.every = every
+
     def open(self) -> None:
         """Need nothing."""
 

@@ -102,10 +102,13 @@ class Infer(SimpleStage):
     """A stage that adds one model's record to every ``every``-th result; the others pass without.
 
     The engine belongs to the pipeline, here and in the stages below: closing a stage leaves it as it is.
+
+    Attributes:
+        every: may be set while it runs.
     """
 
     def __init__(self, name: str, inference: Inference, every: int = 1) -> None:
-        self.name, self._inference, self._every = name, inference, every
+        self.name, self._inference, self.every = name, inference, every
 
     def interrupt(self) -> None:
         """End a run under way, from any thread, where its engine can."""
@@ -115,7 +118,7 @@ class Infer(SimpleStage):
         self._inference.warm_up()
 
     def process(self, result: Result) -> Result:
-        if result.frame.index % self._every:
+        if result.frame.index % self.every:
             return result
         (record,) = self._inference.run(self._inference.fill(result.frame))
         return result.with_output(self.name, record)
@@ -145,7 +148,7 @@ class InferCrops(Infer):
         self._crop, self._upright = crop, upright
 
     def process(self, result: Result) -> Result:
-        if result.frame.index % self._every:
+        if result.frame.index % self.every:
             return result
         parent, detections = newest_detections(result)
         rows, boxes = crop_boxes(detections, result.frame, self._crop)
@@ -245,6 +248,15 @@ class InferBatch(SimpleStage):
 
     def open(self) -> None:
         self._inference.warm_up()
+
+    @property
+    def every(self) -> int:
+        """Frames of a stream between two that the model looks at; may be set while it runs."""
+        return self._batch.every
+
+    @every.setter
+    def every(self, every: int) -> None:
+        self._batch.every = every
 
     def hold_until_full(self) -> None:
         """From now on, no time passes by: what is no full batch is run at the end alone."""
@@ -357,10 +369,10 @@ class FirstSegment(InferSegment):
 
     def __init__(self, name: str, chain: Chain, preprocessors: Sequence[Preprocessor], every: int = 1) -> None:
         super().__init__(name, chain, 0)
-        self._preprocessors, self._every, self._turn = preprocessors, every, 0
+        self._preprocessors, self.every, self._turn = preprocessors, every, 0
 
     def process(self, result: Result) -> Result:
-        if result.frame.index % self._every:
+        if result.frame.index % self.every:
             return result
         slot = self._turn
         self._turn = (slot + 1) % self._chain.slots
@@ -389,23 +401,23 @@ class Pinned:
     """A stage whose thread stays on one core from its opening to its closing."""
 
     def __init__(self, stage: Stage, core: int) -> None:
-        self._stage, self._core = stage, core
+        self.stage, self._core = stage, core
         self._before: frozenset[int] = frozenset()
 
     def open(self) -> None:
         """Pins the thread, then opens the stage, so that what it allocates is that core's."""
         self._before = pin(self._core)
-        self._stage.open()
+        self.stage.open()
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        return self._stage.process(result)
+        return self.stage.process(result)
 
     def interrupt(self) -> None:
         """End a run under way, from any thread, where its engine can."""
-        getattr(self._stage, "interrupt", bool)()
+        getattr(self.stage, "interrupt", bool)()
 
     def close(self) -> None:
         try:
-            self._stage.close()
+            self.stage.close()
         finally:
             unpin(self._before)

@@ -59,7 +59,7 @@ class InferTiles(Infer):
 
     def process(self, result: Result) -> Result:
         frame = result.frame
-        if frame.index % self._every:
+        if frame.index % self.every:
             return result
         places = tiles_of(frame.width, frame.height, self._config)
         crops, runs = [frame.crop(*place) for place in places], []

@@ -102,10 +102,14 @@ def _has_place(record: Detections, sizes: Any) -> Bool:
 
 
 class CheckedRecords:
-    """A decoder whose records are checked. Arguments are those of :class:`~edgert.stages.decode.decoder.Decoder`."""
+    """A decoder whose records are checked. Arguments are those of :class:`~edgert.stages.decode.decoder.Decoder`.
+
+    Attributes:
+        decoder: may be replaced between two frames, from any thread.
+    """
 
     def __init__(self, decoder: Decoder, check: RecordCheck) -> None:
-        self._decoder, self._check = decoder, check
+        self.decoder, self._check = decoder, check
 
     def __call__(self, outputs: Any, geometry: Geometry) -> Record:
-        return self._check(self._decoder(outputs, geometry), geometry)
+        return self._check(self.decoder(outputs, geometry), geometry)

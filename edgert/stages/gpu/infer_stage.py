@@ -70,7 +70,7 @@ class GpuInfer(SimpleStage):
         choice: Choice | None = None,
     ) -> None:
         self.name, self._inferences, self._choice, self._clock = name, inferences, choice or Choice(), clock
-        self._inference, self._every = inferences[0], every
+        self._inference = inferences[0]
         self._batch = batcher or Batcher[Result](1, 0, every)
         self._geometries: list[Geometry] = []
         self._runs = deque[_Run]()
@@ -83,6 +83,15 @@ class GpuInfer(SimpleStage):
     def hold_until_full(self) -> None:
         """From now on, no time passes by: what is no full batch is run at the end alone."""
         self._batch.wait = float("inf")
+
+    @property
+    def every(self) -> int:
+        """Frames of a stream between two that the model looks at; may be set while it runs."""
+        return self._batch.every
+
+    @every.setter
+    def every(self, every: int) -> None:
+        self._batch.every = every
 
     def room(self) -> int:
         """Return how many rows of the batch are left."""
@@ -99,7 +108,7 @@ class GpuInfer(SimpleStage):
         if not batch.rows and len(self._inferences) > 1:
             self._inference = self._inferences[min(self._choice.level, len(self._inferences) - 1)]
         with self._inference.device:  # once, instead of for every call of the driver
-            if len(results) == batch.most > 1 and self._every == 1 and not batch.held:
+            if len(results) == batch.most > 1 and self.every == 1 and not batch.held:
                 for kept in onward:
                     kept.frame.lease.retain()
                 batch.hold_all(onward, now_ns)

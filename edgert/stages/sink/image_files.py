@@ -44,7 +44,7 @@ class ImagesSink:
     def __init__(self, name: str, path: Path, every: int = 1, rules: Rules = REPLACED) -> None:
         self._where = f"stages.{name}"
         self.pattern = path if path.suffix and not path.is_dir() else path / _DEFAULT_NAME
-        self._every, self._rules = every, rules
+        self.every, self._rules = every, rules
         self._seen: Tally[str] = Tally()
         self._images = Images()
         output_files.check_pattern(self.pattern, _FIELDS, self._where)
@@ -98,7 +98,7 @@ class ImagesSink:
         stream = result.frame.stream
         number = self._seen[stream]
         self._seen[stream] += 1
-        if number % self._every:
+        if number % self.every:
             return
         if len(self._seen) > 1 and not has_field(self.pattern, "stream"):
             raise StageError(

@@ -60,6 +60,7 @@ class ApiSource:
         self._first_ns: int | None = None
         self._submitted = 0
         self._timeline = Timeline(name, config, clock, MediaClock(False), fps=config.fps, paced=False)
+        self.thin = self._timeline.thin
         self._taker: FrameTaker | None = None
         self._stop = threading.Event()  # of whoever serves
         self._turn = threading.Lock()  # of one who gives a frame on

@@ -62,7 +62,7 @@ class VideoFile:
         self._timeline = Timeline(
             name, config, clock, MediaClock(False, period_ns), fps=config.fps, paced=bool(config.realtime), file=file
         )
-        self.share = self._timeline.share
+        self.share, self.thin = self._timeline.share, self._timeline.thin
         self.tap = Tap(clock, self._timeline.media, live=False, waits=True)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:

@@ -315,6 +315,10 @@ class LiveSource:
             self._share(device)
         self._timeline.share(device)
 
+    def thin(self, fps: float | None) -> None:
+        """See :meth:`~edgert.stages.source.timeline.Timeline.thin`."""
+        self._timeline.thin(fps)
+
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Yield frames until the stream ends or ``stop`` is set. Raises DeviceError."""
         connect = partial(self._connect, self._device)

@@ -60,6 +60,7 @@ class PythonSource:
         self._made = _made(make, config, self._where)
         self._canvas = Canvas(*(config.size or DEFAULT_SIZE), counter)
         self._timeline = Timeline(name, config, clock, MediaClock(False), fps=None, paced=self.live)
+        self.thin = self._timeline.thin
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Yield frames until the images end, the limit, or ``stop``."""

@@ -8,6 +8,7 @@ from functools import partial
 
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
+from edgert.errors import StageError
 from edgert.frozen import made_quickly
 from edgert.memory import Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice
@@ -218,10 +219,22 @@ class Timeline:
     ) -> None:
         self.media = media
         self._stream, self._limit, self._clock, self._file = stream, config.limit, clock, file
+        self._asked_fps = config.fps if fps is None else None
         self._thinner = Thinner(fps)
         self._pacer = Pacer(clock) if paced else None
         self._staging: Staging | None = None
         self._index = self._count = 0
+
+    def thin(self, fps: float | None) -> None:
+        """Keep this many frames per second of the stream from now on; None: all. May be called from any thread.
+
+        Raises:
+            StageError: a camera, or code, was asked for fewer when it was opened.
+        """
+        if self._asked_fps is not None and (fps is None or fps > self._asked_fps):
+            why = f"it was asked for {self._asked_fps:g} frames per second when it was opened"
+            raise StageError(f"{self._stream!r} gives no more frames", why=why, fix="restart it with this fps:")
+        self._thinner = Thinner(fps)
 
     def share(self, device: CudaDevice) -> None:
         """Give frames in memory that this GPU reads from now on; images elsewhere are copied there, and counted."""
