@@ -111,7 +111,7 @@ class Beacon:
             with client:
                 try:
                     client.settimeout(_TIMEOUT_S)
-                    if _peer(client)[1] == os.geteuid():
+                    if peer_of(client)[1] == os.geteuid():
                         text = json.dumps(plain(self._state()), allow_nan=False, separators=(",", ":"))
                         client.sendall(text.encode())
                 except EdgertError as error:
@@ -140,7 +140,7 @@ def _query(name: str) -> RunningPipeline | None:
         client.settimeout(_TIMEOUT_S)
         try:
             client.connect(f"\0{name}")
-            pid, user = _peer(client)
+            pid, user = peer_of(client)
             return RunningPipeline(name.rpartition("/")[2], pid, _read(client)) if user == os.geteuid() else None
         except OSError as error:
             _LOG.debug("%s: %s", name, error)
@@ -160,7 +160,7 @@ def _read(client: socket.socket) -> State | str:
     return state if isinstance(state, dict) else STRANGE
 
 
-def _peer(connection: socket.socket) -> tuple[int, int]:
+def peer_of(connection: socket.socket) -> tuple[int, int]:
     """Process and user at the other end; of a server, those that began to listen."""
     size = struct.calcsize("iII")
     pid, user, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))

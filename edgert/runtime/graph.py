@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 from edgert.errors import StageError
@@ -102,7 +103,8 @@ class Graph:
     def connect(self, producer: Task, consumer: Task, streams: frozenset[str], capacity: int, drop: Drop) -> Channel:
         """Have a task listen to another from its next result on; see :func:`connect`.
 
-        A consumer that is not added may take results from its inlet itself, and :meth:`leave` later.
+        A consumer that is not added may take results from its inlet itself, and :meth:`leave` later. Tasks behind the
+        consumer join the parts of frames of these streams as well.
 
         Raises:
             StageError: they are connected already, or that would make a circle; one of them shares a thread, or
@@ -110,6 +112,7 @@ class Graph:
         """
         with self._turn:
             self._check_connection(producer, consumer)
+            self._carry(consumer, streams)
             made = list[Channel]()
 
             def change() -> None:
@@ -229,6 +232,20 @@ class Graph:
             why = f"its thread has been in one call, or without a frame, for {timeout_s:g} s"
             raise StageError(f"task {task.name!r} was not changed", why=why, fix="try again once it goes on")
         change()
+
+    def _carry(self, producer: Task, streams: frozenset[str]) -> None:
+        """Have the edges behind a task carry these streams, too."""
+        for task in self.tasks:
+            carried = task.wiring.streams
+            for number, other in enumerate(task.wiring.producers):
+                if other is producer and not streams <= carried[number]:
+                    self._apply(task, partial(self._widen, task, number, streams))
+                    self._carry(task, streams)
+
+    def _widen(self, task: Task, edge: int, streams: frozenset[str]) -> None:
+        task.wiring.streams[edge] |= streams
+        if (station := self._station(task)) is not None:
+            station.rewire()
 
     def _station(self, task: Task) -> Station | None:
         return None if self._running is None else self._running.station_of(task)

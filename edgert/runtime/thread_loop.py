@@ -145,6 +145,9 @@ class FrameTaking:
         """See :class:`~edgert.runtime.stage.FrameTaker`."""
         task, came_ns = self._station.task, self._clock.now_ns()
         meter, until_ns = task.meter, None if timeout_s is None else came_ns + round(timeout_s * 1e9)
+        limiter = task.execution.limiter
+        if limiter is not None and not limiter.wait(self._stop_event, timeout_s) and not self._stop_event.is_set():
+            return False
         for outlet in task.wiring.outlets:
             left_s = None if until_ns is None else max(until_ns - self._clock.now_ns(), 0) / 1e9
             if not outlet.has_room(left_s):

@@ -120,18 +120,21 @@ class SourceRateLimiter(RateLimiter):
 
     Attributes:
         bucket: CPU time that a frame also needs to go on; None: not limited.
+        paused: whether no frame goes on: those of a live source are dropped, those of a file wait.
         throttled: frames that did not go on.
     """
 
     def __init__(self, live: bool, clock: Clock) -> None:
         super().__init__()
         self.bucket: CpuTokenBucket | None = None
-        self.throttled = 0
+        self.throttled, self.paused = 0, False
         self._live, self._clock = live, clock
         self._last_ns: int | None = None
 
     def passes(self, stop: threading.Event) -> bool:
         """Whether the next frame goes on. Of a file always, when it is its turn, unless ``stop`` is set before."""
+        if self.paused and (self._live or not self.wait(stop)):
+            return False
         if self._live:
             is_passed = self.has_turn() and (self.bucket is None or self.bucket.grants(id(self)))
             self.throttled += not is_passed
@@ -144,6 +147,14 @@ class SourceRateLimiter(RateLimiter):
             self.throttled += 1
             return False
         self._last_ns = self._clock.now_ns()
+        return True
+
+    def wait(self, stop: threading.Event, timeout_s: float | None = None) -> bool:
+        """Wait while the source is paused; return whether it goes on, within ``timeout_s``."""
+        until_ns = None if timeout_s is None else self._clock.now_ns() + round(timeout_s * 1e9)
+        while self.paused:
+            if self._clock.wait(stop, _POLL_S) or (until_ns is not None and self._clock.now_ns() >= until_ns):
+                return False
         return True
 
 
