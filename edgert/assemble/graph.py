@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from edgert.assemble.crops import crop_chains, crop_siblings, run_beside, run_together
 from edgert.assemble.engines import Bar, Engines, board_of
-from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
+from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models, OtherTask
 from edgert.assemble.pixels import put_on_gpu, settle
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
@@ -20,6 +21,7 @@ from edgert.config import stages as section
 from edgert.config.flow import inputs_of, order, reads_of, score_before, sources_of, thresholds, upstream
 from edgert.errors import ConfigError, EdgertError
 from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Drop, OnError
 from edgert.runtime import Graph, Result, Source, Stage, Task
@@ -113,6 +115,9 @@ class Assembly:
         tracks: from which scores on each tracker follows objects, for people.
         ends: the task that the results of each stage come from.
         listener: what holds for functions of the program's own that are called with results.
+        decoders: for each model that is read on the processor, what gives its decoders another task.
+        devices: of the stages whose model reads frames on a GPU.
+        make: makes the source or stage of that name anew, as another pipeline file has it; not opened yet.
         keeps_engines: whether they stay open when it is closed.
     """
 
@@ -130,6 +135,9 @@ class Assembly:
     checks: Mapping[str, RecordCheck] = field(default_factory=dict)
     ends: Mapping[str, Task] = field(default_factory=dict)
     listener: FailurePolicy = STOPS
+    decoders: dict[str, list[OtherTask]] = field(default_factory=dict)
+    devices: Mapping[str, CudaDevice] = field(default_factory=dict)
+    make: Callable[[PipelineFile, str], Source | Stage] | None = None
     keeps_engines: bool = False
     closed: bool = False
 
@@ -142,6 +150,46 @@ class Assembly:
         """Return the task of that name."""
         return self.graph.task(name)
 
+    def add_source(self, file: PipelineFile, name: str, like: str) -> None:
+        """Add a source and start it; every stage that listens to another source listens to it, too.
+
+        Args:
+            file: the pipeline with it.
+            name: of the new source.
+            like: the source whose listeners get its frames as well.
+
+        Raises:
+            EdgertError: it cannot be made, or a listener cannot have another edge; nothing has changed then.
+        """
+        assert self.make is not None
+        stages, graph = file.config.stages, self.graph
+        source = self.make(file, name)
+        assert isinstance(source, Source)
+        put_on_gpu(stages, {name: source}, self.devices)
+        task = Task(name, source, policy=self.ends[like].policy)
+        task.policy = replace(task.policy, on_error=stages[name].on_error or "drop")
+        task.execution.reads = reads_of(stages, self.devices)[name]
+        connected = list[Task]()
+        try:
+            for listener in [one for one in graph.tasks if one.wiring.listens_to(self.ends[like])]:
+                after = stages.get(listener.name.partition(":")[0])
+                if after is not None:  # else it is a function of the program's
+                    graph.connect(task, listener, frozenset({name}), *queue_of(stages[name], after, source.live))
+                    connected.append(listener)
+            graph.add(task)
+        except BaseException:
+            for listener in connected:
+                graph.disconnect(task, listener)
+            raise
+        self.ends = {**self.ends, name: task}
+        self.streams = {one: sources for one, sources in sources_of(stages).items() if one in self.ends}
+
+    def remove_source(self, file: PipelineFile, name: str) -> None:
+        """Remove a source once what it had under way is on its way; see :meth:`edgert.runtime.Graph.remove`."""
+        self.graph.remove(self.ends[name])
+        self.ends = {one: task for one, task in self.ends.items() if one != name}
+        self.streams = sources_of(file.config.stages)
+
     def listen(self, stage: str, listener: Task, capacity: int, drop: Drop) -> None:
         """Connect a listener to the task that the results of a stage come from."""
         self.graph.connect(self.ends[stage], listener, self.streams[stage], capacity, drop)
@@ -151,6 +199,8 @@ class Assembly:
         if self.closed:
             return
         self.closed, self.hooks.stats, self.hooks.on_left = True, dict, lambda: None
+        self.decoders.clear()
+        self.make = None
         for inference in self.inferences:
             inference.close()
         for engine in () if self.keeps_engines else self.engines.values():
@@ -326,6 +376,9 @@ class _Assembler:
             checks=models.checks,
             ends={name: tasks[-1] for name, tasks in chains.items()},
             listener=FailurePolicy("log" if self.endless else "stop", watchdog_s=self.config.watchdog),
+            decoders=models.decoders,
+            devices=models.devices,
+            make=self.remade,
         )
         if frames:  # else all tasks get them as their source made them
             assembly.graph.settle = settle
@@ -352,6 +405,15 @@ class _Assembler:
             return branch_tasks(name, branches, streams, capacity, stage.every, lambda: choice.level)
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
+
+    def remade(self, file: PipelineFile, name: str) -> Source | Stage:
+        """Return the source or stage of that name as another file has it. Raises EdgertError."""
+        other = copy(self)
+        other.file, other.config = file, file.config
+        try:
+            return other._make(name, file.config.stages[name], file.where("stages", name))
+        except EdgertError as error:
+            raise file.located(error, file.where("stages", name))  # noqa: B904 - the same error, with its place
 
     def _make(self, name: str, stage: section.StageConfig, where: str) -> Source | Stage:
         if isinstance(stage, section.SourceStage):

@@ -1,7 +1,7 @@
 """The models of a pipeline: each compiled once, and made into the stages that run it."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -16,7 +16,7 @@ from edgert.board.host import core_count, share_cores
 from edgert.clock import REAL, Clock
 from edgert.config import CropConfig, InferStage, ModelConfig, PipelineConfig, PipelineFile
 from edgert.config.flow import upstream, users_of, variants_of
-from edgert.config.model_section import PythonTask, TextTask
+from edgert.config.model_section import PythonTask, TaskConfig, TextTask
 from edgert.config.stages import PackageStage, PythonStage, SourceStage
 from edgert.engine import build_engine, check_open, image_input, one_image
 from edgert.errors import ConfigError, EdgertError
@@ -45,6 +45,8 @@ STAGE_QUEUE = 2
 """Results that may wait between stages: one being made while one is taken."""
 SEGMENT_QUEUE = 1
 """Between segments: enough that neither waits for a late thread, and one set of tensors less than two."""
+OtherTask = Callable[[TaskConfig], Callable[[], None]]
+"""Makes a decoder for another task of the same outputs; returns what puts it to work. Raises EdgertError."""
 MOST_REPLICAS = 4
 """Each has tensors of its own; beyond four, an engine gets more threads instead."""
 
@@ -78,6 +80,7 @@ class Models:
         self._checked_inputs: set[str] = set()
         self.checks: dict[str, RecordCheck] = {}  # of what each model reports
         self.choice = infer.Choice()  # among variants
+        self.decoders: dict[str, list[OtherTask]] = {}  # of the models that are read on the processor
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)
         self._model = partial(_model, file, bar)  # of nothing here: who holds it does not hold engines
@@ -277,7 +280,7 @@ class Models:
         slots = [chain.tensors(slot)[image] for slot in range(chain.slots)]
         inputs = list({id(tensor): tensor for tensor in slots}.values())
         preprocessors = [Preprocessor(model.input, tensor, str(model.onnx)) for tensor in inputs]
-        decoder = self._checked(stage.infer, self._decoder(stage.infer, model, engine, preprocessors[0].network))
+        decoder = self._checked(stage.infer, model, engine, preprocessors[0].network)
         middle = [infer.InferSegment(name, chain, number) for number in range(1, chain.segments - 1)]
         stages: Sequence[Stage] = [
             infer.FirstSegment(name, chain, preprocessors, stage.every),
@@ -291,11 +294,21 @@ class Models:
         session = engine.session(stage.profile)
         tensor = session.inputs[image_input(session.inputs, str(model.onnx))]
         preprocessor = Preprocessor(model.input, tensor, str(model.onnx))
-        decoder = self._checked(stage.infer, self._decoder(stage.infer, model, engine, preprocessor.network))
+        decoder = self._checked(stage.infer, model, engine, preprocessor.network)
         return infer.HostInference(session, preprocessor, decoder, engine.batched)
 
-    def _checked(self, name: str, decoder: Decoder) -> Decoder:
-        return CheckedRecords(decoder, self._check(name, decoder))
+    def _checked(
+        self, name: str, model: ModelConfig, engine: Engine | SegmentedEngine, network: tuple[int, int]
+    ) -> Decoder:
+        decoder = self._decoder(name, model, engine, network)
+        checked = CheckedRecords(decoder, self._check(name, decoder))
+
+        def another(task: TaskConfig) -> Callable[[], None]:
+            made = self._decoder(name, model.model_copy(update={"task": task}), engine, network)
+            return partial(setattr, checked, "decoder", made)
+
+        self.decoders.setdefault(name, []).append(another)
+        return checked
 
     def _check(self, name: str, decoder: Decoder) -> RecordCheck:
         """Return the check of all that read this model's outputs, so that a run warns once."""
