@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from edgert.clock import Clock
 from edgert.config import PipelineFile
 from edgert.errors import BudgetError, EdgertError, StageError, nearest, printable_record
 from edgert.meters import peak_rss_bytes
@@ -98,7 +99,7 @@ class Running:
         self.assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
         self.assembly.hooks.stats = self._detailed
         self._log_precision()
-        self.sources = {task.name: task.stage for task in self.assembly.tasks if isinstance(task.stage, ApiSource)}
+        self.sources = self._api_sources()
         self._environment = environment
         for stage, function in callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
@@ -298,6 +299,33 @@ class Running:
         paths = {name: getattr(stage, "path", None) for name, stage in self.file.config.stages.items()}
         folders = {name: str(fixed_folder(path)) for name, path in paths.items() if isinstance(path, Path)}
         return {**self.state(), "totals": totals(self.assembly.tasks), "folders": folders}
+
+    @property
+    def clock(self) -> Clock:
+        """By which it runs."""
+        return self._environment.clock
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Whether its file is that of a bundle."""
+        return self._environment.engines is not None
+
+    def changeable(self) -> None:
+        """Raise StageError where the pipeline cannot be changed: it ends, is called, or one of its stages asks."""
+        self.refuse_called("changed")
+        if self.assembly.closed or self.runner.stopping or (self.started and not self.runner.running):
+            raise StageError("a pipeline that has ended cannot be changed")
+        if works_for(self.runner.stop_event):
+            why, fix = "a change waits for the stages", "change it from another thread"
+            raise StageError("a pipeline was changed by one of its own stages", why=why, fix=fix)
+
+    def changed(self, file: PipelineFile) -> None:
+        """Note that the pipeline runs as this file has it now."""
+        self.file = file
+        self.sources = self._api_sources()
+
+    def _api_sources(self) -> dict[str, ApiSource]:
+        return {task.name: task.stage for task in self.assembly.tasks if isinstance(task.stage, ApiSource)}
 
     def refuse_own(self, done: str) -> None:
         """Raise StageError where one of its own stages asks."""

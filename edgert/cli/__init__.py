@@ -18,6 +18,7 @@ from edgert import user_code
 from edgert.cli.bench_command import bench
 from edgert.cli.boards_command import boards
 from edgert.cli.build_command import build, job
+from edgert.cli.ctl_command import ctl
 from edgert.cli.exchange_commands import export, import_model
 from edgert.cli.file_commands import check, new, schema, validate
 from edgert.cli.gallery_command import gallery
@@ -73,6 +74,7 @@ for verb in (
     models,
     gallery,
     top,
+    ctl,
     bench,
 ):
     app.command(cls=Verb)(verb)

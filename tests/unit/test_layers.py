@@ -22,7 +22,8 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
     ("stages and data", "stages report engine dataset evaluation wiring"),
     (
         "pipelines",
-        "quantization assemble videos result_reader running pipeline single_model validation video_runs testing",
+        "quantization assemble control videos result_reader running pipeline single_model validation video_runs "
+        "testing",
     ),
     ("tools", "tuner simulator planner compiler emulation exporter importer remote benchmark diagnosis inspect_model"),
     ("face", "cli __main__ __init__"),

@@ -1,0 +1,83 @@
+"""``edgert ctl``: show and change a pipeline that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from edgert.cli import option, terminal
+
+
+def ctl(
+    verb: Annotated[str, typer.Argument(metavar="VERB", help="show, set, pause, resume, add, remove or save.")],
+    words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...", help="As below.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Which run, by its name:, or the path of its socket."),
+    ] = None,
+    json: option.Json = None,
+) -> None:
+    """Show and change a pipeline that runs on this machine, without a restart.
+
+    Finds every edgert run of the same user. A change is made as a whole or refused, and then nothing has changed. Which
+    keys are live is the last part of show. save writes NAME.live.yaml beside the file.
+
+    Examples:
+
+        edgert ctl show
+
+        edgert ctl set models.parts.task.score=0.4
+
+        edgert ctl pause yard
+
+        edgert ctl resume yard
+
+        edgert ctl add gate rtsp://10.0.0.9/main
+
+        edgert ctl remove gate
+
+        edgert ctl save
+    """
+    from edgert.control.asking import asked, found
+    from edgert.control.request import Request
+
+    request = Request(verb, tuple(words or ()))
+    request.check()
+    result = asked(found(name), request)
+    if json is not None:
+        terminal.write_json(result, json)
+    screen = terminal.console(json)
+    for line in _shown(result) if verb == "show" else _changed(verb, result):
+        screen.print(terminal.marked(line, ""), soft_wrap=True)
+
+
+def _shown(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of ``show``."""
+    yield f"{result['pipeline']}  {result['file']}"
+    for name, row in result["sources"].items():
+        yield f"  {name}: {row['state']}{_rates(row)}"
+    for name, row in result["stages"].items():
+        yield f"  {name}: {row['kind']} from {', '.join(row['from'])}{_rates(row)}"
+    yield "live keys"
+    for key, value in result["live"].items():
+        yield f"  {key}={value}"
+
+
+def _rates(row: Mapping[str, Any]) -> str:
+    fps = f", {row['fps']:.1f} fps" if row.get("fps") is not None else ""
+    return f"{fps}, {row['dropped']} dropped" if row.get("dropped") else fps
+
+
+def _changed(verb: str, result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what an operation did."""
+    if verb == "set":
+        yield f"{result['key']}: {result['was']} -> {result['is']}"
+    elif verb == "save":
+        yield f"saved {result['path']}"
+    elif verb in ("pause", "resume"):
+        yield f"{result['source']}: {result['state']}"
+    else:
+        done = "added to" if verb == "add" else "removed from"
+        yield f"{result['source']} {done} {', '.join(result['listeners'])}"

@@ -1,0 +1,343 @@
+"""A running pipeline that is changed: a refused change changes nothing, and streams left alone lose no frame."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgert
+from edgert import Pipeline, Result
+from edgert.errors import ConfigError, EdgertError, StageError
+from tests.helpers.command import ROOT
+from tests.helpers.growth import Holds
+from tests.helpers.waiting import wait_until
+
+ASSETS = ROOT / "pipelines" / "assets"
+FRAME = np.zeros((48, 64, 3), np.uint8)
+STILL, CHANGED = ("a", "b", "c", "d"), ("e", "f", "g", "h")
+MODEL = {
+    "onnx": ASSETS / "parts.onnx",
+    "task": {"detect": "yolox", "labels": ASSETS / "parts.txt"},
+    "input": {"std": 255},
+}
+STAGES = {
+    "find": {"infer": "parts", "from": ["a"]},
+    "track": {"track": "bytetrack", "from": "find"},
+    "count": {"stage": "zones", "from": "track", "zones": {"half": [[0, 0], [1, 0], [1, 1]]}},
+    "draw": {"draw": ["boxes"], "from": "find"},
+    "both": {"sink": "callback", "from": ["count", "draw"]},
+}
+
+
+def pipeline_of(*sources: str, **stages: Any) -> dict[str, Any]:
+    """Return a pipeline of ``source: api`` stages before a model, a join of two paths, and a callback."""
+    made = {**{name: {"source": "api"} for name in sources}, **STAGES, **stages}
+    return {"models": {"parts": MODEL}, "stages": {**made, "find": {**made["find"], "from": list(sources)}}}
+
+
+class Seen:
+    """A callback that notes the numbers of the frames of each stream."""
+
+    def __init__(self) -> None:
+        self.numbers = defaultdict[str, list[int]](list)
+
+    def __call__(self, result: Result) -> None:
+        self.numbers[result.frame.stream].append(result.frame.index)
+
+
+class Submitters:
+    """A thread for each stream that submits frames until the block ends, also while its source is paused or gone."""
+
+    def __init__(self, pipeline: Pipeline, names: tuple[str, ...]) -> None:
+        self._pipeline, self._over = pipeline, threading.Event()
+        self.counts = dict.fromkeys(names, 0)
+        self._threads = [threading.Thread(target=self._submit, args=(name,)) for name in names]
+
+    def __enter__(self) -> Submitters:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _submit(self, name: str) -> None:
+        while not self._over.wait(0.01):
+            try:
+                self._pipeline.submit(FRAME, stage=name, timeout=2.0 if name in STILL else 0.05)
+                self.counts[name] += 1
+            except StageError:
+                assert name not in STILL
+
+
+@pytest.fixture
+def small() -> Iterator[Pipeline]:
+    with edgert.Pipeline(pipeline_of("a", "b"), callbacks={"both": Seen()}) as pipeline:
+        pipeline.start()
+        yield pipeline
+
+
+def state_of(pipeline: Pipeline) -> object:
+    """What a refused operation must not change."""
+    shown = pipeline.control.show()
+    states = {name: row["state"] for name, row in shown["sources"].items()}
+    tasks = [(task.name, len(task.wiring.outlets)) for task in pipeline._assembly.tasks]
+    return pipeline.file.config, pipeline.file.document.data, shown["live"], states, tasks
+
+
+class Operations:
+    """Random operations on the sources of CHANGED, and on the stages of all."""
+
+    def __init__(self, pipeline: Pipeline, seed: int) -> None:
+        self.pipeline, self.control, self.random = pipeline, pipeline.control, random.Random(seed)
+        self.refused = 0
+
+    def step(self, _: int) -> None:
+        """Do one; where it is refused, nothing has changed."""
+        pick, name = self.random.choice, self.random.choice(CHANGED)
+        before = state_of(self.pipeline)
+        try:
+            pick([self.set, self.set, self.pause, self.add, self.remove, self.wrong])(name)
+        except EdgertError:
+            self.refused += 1
+            assert state_of(self.pipeline) == before
+
+    def set(self, name: str) -> None:
+        key, values = self.random.choice(
+            [
+                ("models.parts.task.score", (0.2, 0.9, 2)),
+                ("models.parts.task.limit", (1, 300, -1)),
+                ("stages.find.every", (1, 2, 5)),
+                ("stages.count.zones.half", ([[0, 0], [1, 0], [1, 1]], [[0, 0], [1, 1]])),
+                ("stages.draw.draw", (["boxes"], ["labels"], ["nothing"])),
+                (f"stages.{name}.fps", (1000, 500, None)),
+            ]
+        )
+        self.control.set(key, self.random.choice(values))
+
+    def pause(self, name: str) -> None:
+        self.random.choice([self.control.pause, self.control.resume])(name)
+
+    def add(self, name: str) -> None:
+        self.control.add(name, "api")
+
+    def remove(self, name: str) -> None:
+        self.control.remove(name)
+
+    def wrong(self, name: str) -> None:
+        self.control.set(
+            self.random.choice(["stages.find.from", "stages.x.every", "models.parts.input.std", name]), "[1]"
+        )
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_random_operations_lose_no_frame_of_other_streams_and_leave_nothing(count: int) -> None:
+    seen = Seen()
+    with edgert.Pipeline(pipeline_of(*STILL, *CHANGED), callbacks={"both": seen}) as pipeline:
+        pipeline.start()
+        operations = Operations(pipeline, seed=count)
+
+        def all_there() -> None:
+            """Add and resume what was removed and paused, and wait until its threads run."""
+            there = pipeline.control.show()["sources"]
+            for name in CHANGED:
+                if name not in there:
+                    pipeline.control.add(name, "api")
+                pipeline.control.resume(name)
+
+        with Submitters(pipeline, (*STILL, *CHANGED)) as submitters:
+            for number in range(count // 5):
+                operations.step(number)
+            all_there()
+            before = Holds.now()
+            for number in range(count):
+                operations.step(number)
+            all_there()
+            wait_until(lambda: Holds.now().more_than(before) <= 0)
+            after = Holds.now()
+        assert operations.refused > count // 10
+        wait_until(lambda: all(len(seen.numbers[name]) == submitters.counts[name] for name in STILL))
+        for name in STILL:
+            assert seen.numbers[name] == list(range(submitters.counts[name])), name
+            assert submitters.counts[name] > count // 100
+        assert after.rss_bytes - before.rss_bytes <= 5e6
+        for name in CHANGED:  # what is there at the end works
+            number = len(seen.numbers[name])
+            pipeline.submit(FRAME, stage=name, timeout=5.0)
+            wait_until(lambda name=name, number=number: len(seen.numbers[name]) > number)
+
+
+def test_a_live_key_holds_from_the_next_frame_on() -> None:
+    boxes = dict[int, int | None]()
+
+    def note(result: Result) -> None:
+        found = result.outputs.get("find")
+        boxes[result.frame.index] = None if found is None else len(result.detections)
+
+    with edgert.Pipeline(pipeline_of("a"), callbacks={"find": note, "both": bool}) as pipeline:
+
+        def submitted(count: int) -> list[int | None]:
+            first = len(boxes)
+            for index in range(first, first + count):
+                pipeline.submit(FRAME, timestamp_ns=index * 50_000_000)
+            wait_until(lambda: len(boxes) == first + count)
+            return [boxes[index] for index in range(first, first + count)]
+
+        assert submitted(6) == [0] * 6
+        changed = pipeline.control.set("models.parts.task.score", 0.0)
+        assert changed == {"key": "models.parts.task.score", "was": 0.25, "is": 0.0}
+        assert all(submitted(6))
+        pipeline.control.set("models.parts.task.limit", "7")
+        assert submitted(6) == [7] * 6
+        pipeline.control.set("stages.find.every", 3)
+        assert submitted(6) == [7, None, None] * 2
+        pipeline.control.set("stages.a.fps", 5)
+        for index in range(24, 44):
+            pipeline.submit(FRAME, timestamp_ns=index * 50_000_000)
+        pipeline.finish()
+        pipeline.wait(20)
+        assert len(boxes) == 24 + 5
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind", "words"),
+    [
+        ("stages.find.evry", 2, ConfigError, "did you mean 'every'"),
+        ("stages.fnd.every", 2, ConfigError, "did you mean 'find'"),
+        ("stages.find.every", 0, ConfigError, "expected 1 or more"),
+        ("models.parts.task.score", 7, ConfigError, "cannot use 7"),
+        ("stages.a.source", "b.mp4", StageError, "the source would be opened again: this needs a restart"),
+        ("models.parts.input.std", 1, StageError, "the model would be loaded again: this needs a restart"),
+        ("stages.find.queue", 3, StageError, "the stage would be opened again: this needs a restart"),
+        ("name", "belt", StageError, "it holds for the whole run: this needs a restart"),
+        ("stages.find.every", "[", ConfigError, "YAML"),
+        ("stages.find.every", "${HOME}", ConfigError, "HOME"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_and_changes_nothing(
+    small: Pipeline, key: str, value: object, kind: type[EdgertError], words: str
+) -> None:
+    before = state_of(small)
+    with pytest.raises(kind) as caught:
+        small.control.set(key, value)
+    assert words in str(caught.value)
+    assert state_of(small) == before
+
+
+def test_sources_that_cannot_come_or_go_are_refused_and_nothing_has_changed(small: Pipeline, tmp_path: Path) -> None:
+    control, before = small.control, state_of(small)
+    for refused, words in (
+        (lambda: control.add("find", "api"), "there already"),
+        (lambda: control.add("a", "api"), "there already"),
+        (lambda: control.add("c", "api", "nobody"), "no source 'nobody'"),
+        (lambda: control.add("c", str(tmp_path / "none.mp4")), "none.mp4"),
+        (lambda: control.add("not a name", "api"), "expected a name"),
+        (lambda: control.remove("c"), "no source 'c'"),
+        (lambda: control.remove("find"), "no source 'find'"),
+        (lambda: control.pause("find"), "no source 'find'"),
+        (control.save, "mapping"),
+    ):
+        with pytest.raises(EdgertError, match=words):
+            refused()
+        assert state_of(small) == before
+    control.remove("a")
+    before = state_of(small)
+    with pytest.raises(StageError, match="last source"):
+        control.remove("b")
+    assert state_of(small) == before
+
+
+def test_a_source_that_a_stage_needs_and_one_with_budgets_stay() -> None:
+    alone = {"own": {"sink": "null", "from": "b"}}
+    with edgert.Pipeline(pipeline_of("a", "b", **alone), callbacks={"both": Seen()}) as pipeline:
+        with pytest.raises(StageError, match="cannot be removed") as caught:
+            pipeline.control.remove("b")
+        assert "own would listen to nothing" in str(caught.value)
+    planned = {**pipeline_of("a", "b"), "budgets": {"latency": "1s"}}
+    with edgert.Pipeline(planned, callbacks={"both": Seen()}) as pipeline:
+        with pytest.raises(StageError, match="no source can be added"):
+            pipeline.control.add("c", "api")
+        with pytest.raises(StageError, match="no source can be removed"):
+            pipeline.control.remove("b")
+
+
+def test_a_source_that_is_paused_takes_nothing_and_another_goes_on(small: Pipeline) -> None:
+    assert small.control.pause("a")["state"] == "paused"
+    began = time.monotonic()
+    with pytest.raises(StageError, match="no room"):
+        for _ in range(20):
+            small.submit(FRAME, stage="a", timeout=0.2)
+    assert time.monotonic() - began < 5
+    small.submit(FRAME, stage="b", timeout=5.0)
+    assert small.control.show()["sources"]["a"]["state"] == "paused"
+    assert small.control.resume("a")["state"] == "running"
+    small.submit(FRAME, stage="a", timeout=5.0)
+
+
+def test_a_source_that_was_added_is_joined_behind_both_paths(small: Pipeline) -> None:
+    seen = Seen()
+    with edgert.Pipeline(pipeline_of("a"), callbacks={"both": seen}) as pipeline:
+        pipeline.start()
+        assert pipeline.control.add("b", "api") == {"source": "b", "listeners": ["find"]}
+        for _ in range(5):
+            pipeline.submit(FRAME, stage="b", timeout=5.0)
+        wait_until(lambda: seen.numbers["b"] == list(range(5)))  # each once: the join knows the stream
+        pipeline.control.remove("b")
+        with pytest.raises(StageError):
+            pipeline.submit(FRAME, stage="b", timeout=1.0)
+
+
+def test_a_stage_cannot_change_its_own_pipeline_and_nobody_one_that_ended() -> None:
+    errors = list[str]()
+
+    def change(result: Result) -> None:
+        try:
+            pipeline.control.set("stages.find.every", 2)
+        except StageError as error:
+            errors.append(error.what)
+
+    with edgert.Pipeline(pipeline_of("a"), callbacks={"both": change}) as pipeline:
+        pipeline.submit(FRAME)
+        pipeline.finish()
+        pipeline.wait(20)
+        assert errors == ["a pipeline was changed by one of its own stages"]
+        with pytest.raises(StageError, match="has ended"):
+            pipeline.control.set("stages.find.every", 2)
+
+
+def test_save_writes_the_pipeline_as_it_runs_beside_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "s3cret-of-a-camera")
+    text = f"""
+models:
+  parts: {{onnx: {ASSETS}/parts.onnx, task: {{detect: yolox, labels: {ASSETS}/parts.txt}}, input: {{std: 255}}}}
+stages:
+  a: {{source: api}}  # the belt
+  find: {{infer: parts, from: a}}
+  hook: {{sink: webhook, server: "http://127.0.0.1:9/${{SECRET}}", from: find}}
+"""
+    path = tmp_path / "belt.yaml"
+    path.write_text(text)
+    path.chmod(0o600)
+    with edgert.Pipeline(path) as pipeline:
+        pipeline.control.set("stages.find.every", 4)
+        pipeline.control.add("b", "api")
+        saved = Path(pipeline.control.save()["path"])
+        assert saved == tmp_path / "belt.live.yaml" and path.read_text() == text
+        pipeline.control.remove("a")
+        pipeline.control.save()
+    assert saved.stat().st_mode & 0o777 == 0o600
+    assert "${SECRET}" in saved.read_text() and "s3cret" not in saved.read_text()
+    with edgert.Pipeline(saved) as pipeline:
+        config = pipeline.file.config
+        assert config.name == "belt" and config.stages["find"].every == 4 and "a" not in config.stages
+        assert pipeline.control.save()["path"] == str(saved)

@@ -1,0 +1,69 @@
+"""``edgert ctl`` beside a run: shown, changed, saved, and an error where there is no such run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command import in_process, start
+from tests.helpers.waiting import wait_until
+
+TEXT = """\
+name: belt
+stages:
+  belt: {source: "synthetic:noise", size: 64x48, realtime: true, fps: 30}
+  draw: {draw: [boxes], from: belt}
+  out: {sink: "null", from: draw}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a pipeline that runs, which ends without anything left."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "belt.yaml").write_text(TEXT)
+    process = start("run", "belt.yaml", "--quiet", cwd=tmp_path)
+    try:
+        wait_until(lambda: (tmp_path / "edgert" / "belt.sock").exists(), 30)
+        yield tmp_path
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert list((tmp_path / "edgert").iterdir()) == []
+
+
+def test_a_run_is_shown_changed_and_saved(folder: Path) -> None:
+    def ctl(*words: str) -> str:
+        ended = in_process("ctl", *words, cwd=folder)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    assert "belt: running" in ctl("show") and "stages.draw.draw=['boxes']" in ctl("--name", "belt", "show")
+    assert ctl("set", "stages.draw.draw=[stats]") == "stages.draw.draw: ['boxes'] -> ['stats']\n"
+    assert ctl("pause", "belt") == "belt: paused\n" and ctl("resume", "belt") == "belt: running\n"
+    assert ctl("add", "yard", "synthetic:noise") == "yard added to draw\n"
+    shown = json.loads(ctl("show", "--json", "-"))
+    assert [*shown["sources"]] == ["belt", "yard"] and shown["live"]["stages.draw.draw"] == ["stats"]
+    assert ctl("remove", "belt") == "belt removed from draw\n"
+    assert ctl("save") == f"saved {folder / 'belt.live.yaml'}\n"
+    assert (folder / "belt.yaml").read_text() == TEXT and "yard" in (folder / "belt.live.yaml").read_text()
+    for words, what in (
+        (("remove", "yard"), "'yard' is the last source"),
+        (("pause", "yrd"), "did you mean 'yard'"),
+        (("set", "stages.draw.width=3"), "expected 16 or more"),
+        (("move", "yard"), "'move' is no verb of edgert ctl"),
+        (("show", "--name", "blt"), "no pipeline 'blt' is running; did you mean 'belt'"),
+    ):
+        ended = in_process("ctl", *words, cwd=folder)
+        assert ended.returncode == 1 and what in ended.stderr, ended.stderr
+
+
+def test_without_a_run_that_is_the_error(tmp_path: Path) -> None:
+    ended = in_process("ctl", "show", cwd=tmp_path, env={"XDG_RUNTIME_DIR": str(tmp_path)})
+    assert ended.returncode == 1 and "no pipeline is running" in ended.stderr

@@ -1,0 +1,239 @@
+"""The control socket: who may ask, what a request may be, and what is left when a run ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgert import limits
+from edgert.control import asking, control_socket
+from edgert.control.asking import asked, found
+from edgert.control.control_socket import ControlSocket, listening
+from edgert.control.request import Request, refusal, request_of
+from edgert.errors import ConfigError, DeviceError, EdgertError, StageError
+from tests.helpers.growth import Holds
+from tests.helpers.waiting import wait_until
+
+SHOW = Request("show")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "edgert"
+
+
+def echo(request: Request, who: str) -> dict[str, Any]:
+    return {"ok": True, "result": {"verb": request.verb, "words": list(request.words), "who": who}}
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with listening("belt", echo) as opened:
+        assert opened is not None
+        yield opened
+
+
+def said(path: Path, text: bytes, *, timeout_s: float = 10.0) -> Any:
+    """Return the answer to bytes that are sent as they are."""
+    with socket.socket(socket.AF_UNIX) as own:
+        own.settimeout(timeout_s)
+        own.connect(str(path))
+        own.sendall(text)
+        with own.makefile("rb") as answer:
+            return json.loads(answer.read())
+
+
+def test_a_request_is_answered_and_the_socket_is_for_its_user_alone(path: Path, folder: Path) -> None:
+    answer = asked(found(None), Request("set", ("a.b=1",)))
+    assert (answer["verb"], answer["words"]) == ("set", ["a.b=1"])
+    assert answer["who"] == f"user {os.geteuid()}, process {os.getpid()}"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert found("belt") == found(str(path)) == path
+
+
+def test_nothing_is_left_when_the_run_ends(folder: Path) -> None:
+    with listening("warm", echo):
+        pass
+    before = Holds.now()
+    with listening("belt", echo) as path:
+        assert path is not None and asked(path, SHOW)
+    wait_until(lambda: Holds.now().more_than(before) <= 0)
+    assert list(folder.iterdir()) == []
+    with pytest.raises(StageError, match="no pipeline is running"):
+        found(None)
+
+
+def test_runs_of_one_name_have_sockets_of_their_own_and_a_killed_one_is_replaced(path: Path, folder: Path) -> None:
+    with listening("belt", echo) as second, listening("belt", echo) as third:
+        assert len({path, second, third}) == 3 and second is not None
+        assert asked(second, SHOW) and asked(path, SHOW)
+        with pytest.raises(StageError, match="3 pipelines are running"):
+            found(None)
+        with pytest.raises(StageError, match="did you mean 'belt'"):
+            found("blt")
+    left = folder / "gate.sock"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(left))
+    with listening("gate", echo) as replaced:
+        assert replaced == left and asked(left, SHOW)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"\n", "this line is no request"),
+        (b"[1]\n", "this line is no request"),
+        (b'{"verb": 1}\n', "this line is no request"),
+        (b'{"verb": "set", "words": "x"}\n', "this line is no request"),
+        (b"[" * 60_000 + b"\n", "this line is no request"),
+        (b"\xff\xfe\n", "this line is no request"),
+        (b'{"verb": "sett", "words": []}\n', "did you mean 'set'"),
+        (b'{"verb": "set", "words": []}\n', "set takes 1 word, not 0"),
+        (b'{"verb": "show", "words": ["a"]}\n', "show takes no words, not 1"),
+        (b'{"verb": "show"' + b" " * limits.CONTROL_LINE_BYTES + b"}\n", "more than 65536 bytes"),
+    ],
+)
+def test_what_is_no_request_is_refused(path: Path, line: bytes, words: str) -> None:
+    answer = said(path, line)
+    assert answer["ok"] is False and words in answer["error"]["what"]
+    assert asked(path, SHOW)["verb"] == "show"
+
+
+def test_half_a_line_that_never_ends_is_refused_in_time_and_holds_up_no_one(path: Path) -> None:
+    began = time.monotonic()
+    with ThreadPoolExecutor(limits.CONTROL_CLIENTS - 1) as slow:
+        answers = [slow.submit(said, path, b'{"verb": ') for _ in range(limits.CONTROL_CLIENTS - 1)]
+        assert asked(path, SHOW)["verb"] == "show"
+        assert time.monotonic() - began < limits.CONTROL_LINE_S
+        for answer in answers:
+            assert answer.result()["error"]["what"] == "the request did not end"
+    assert time.monotonic() - began < limits.CONTROL_LINE_S + 5
+
+
+def test_a_client_that_leaves_or_reads_nothing_holds_up_no_one(path: Path) -> None:
+    for _ in range(3 * limits.CONTROL_CLIENTS):
+        with socket.socket(socket.AF_UNIX) as own:
+            own.connect(str(path))
+            own.sendall(b'{"verb": "show"}\n')
+    assert asked(path, SHOW)["verb"] == "show"
+
+
+def test_200_clients_are_answered_one_after_the_other_each_within_a_second() -> None:
+    at_once, most, turn = 0, 0, threading.Lock()
+
+    def answer(request: Request, who: str) -> dict[str, Any]:
+        nonlocal at_once, most
+        with turn:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.001)
+        with turn:
+            at_once -= 1
+        return echo(request, who)
+
+    def ask(number: int) -> float:
+        start.wait()
+        began = time.monotonic()
+        assert asked(path, Request("pause", (str(number),)))["words"] == [str(number)]
+        return time.monotonic() - began
+
+    start = threading.Barrier(200)
+    with ControlSocketOpen("many", answer) as path, ThreadPoolExecutor(200) as clients:
+        took_s = list(clients.map(ask, range(200)))
+    assert most == 1 and max(took_s) <= 1.0
+
+
+class ControlSocketOpen(ControlSocket):
+    """An open socket as a block."""
+
+    def __enter__(self) -> Path:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def test_another_user_is_refused_by_either_side(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_socket, "peer_of", lambda _: (1, 4711))
+    with pytest.raises(StageError, match="another user's"):
+        asked(path, SHOW)
+    monkeypatch.setattr(asking, "peer_of", lambda _: (1, 4711))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(DeviceError, match="another user's socket"):
+        asked(path, SHOW)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_cannot_reach_the_socket(path: Path) -> None:
+    code = f"import os, socket; os.setuid(65534); socket.socket(socket.AF_UNIX).connect({str(path)!r})"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "PermissionError" in ended.stderr
+
+
+@pytest.mark.parametrize("wrong", ["open", "link", "long"])
+def test_where_there_can_be_no_socket_that_is_said_and_the_run_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wrong: str
+) -> None:
+    if wrong == "open":
+        folder.mkdir()
+        folder.chmod(0o755)
+    elif wrong == "link":
+        (folder.parent / "other").mkdir(mode=0o700)
+        folder.symlink_to(folder.parent / "other")
+    else:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder.parent / ("x" * 100)))
+    with listening("belt", echo) as path:
+        assert path is None
+    assert "edgert ctl cannot reach this run" in caplog.text
+    if wrong != "long":
+        with pytest.raises(DeviceError, match="no folder for sockets"):
+            found(None)
+
+
+def test_an_error_in_one_answer_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(request: Request, who: str) -> dict[str, Any]:
+        if request.verb == "save":
+            raise ValueError("a bug")
+        return echo(request, who)
+
+    with listening("belt", fail) as path:
+        assert path is not None
+        with pytest.raises(StageError, match="the request failed"):
+            asked(path, Request("save"))
+        assert asked(path, SHOW)["verb"] == "show"
+
+
+def test_a_server_that_is_none_of_edgert_is_an_error(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as server, ThreadPoolExecutor(1) as pool:
+        server.bind(str(folder / "odd.sock"))
+        server.listen(1)
+        for text in (b"hello\n", b"", b'{"ok": 1}\n', b"[]\n"):
+            answer = pool.submit(asked, folder / "odd.sock", SHOW)
+            client, _ = server.accept()
+            with client:
+                client.recv(100)
+                client.sendall(text)
+            with pytest.raises(EdgertError, match="does not answer like"):
+                answer.result(10)
+    with pytest.raises(DeviceError, match="does not answer"):
+        asked(folder / "odd.sock", SHOW)
+
+
+def test_requests_and_refusals_keep_their_words() -> None:
+    assert request_of(b'{"verb": "add", "words": ["a", "rtsp://x"]}') == Request("add", ("a", "rtsp://x"))
+    error = refusal(ConfigError("what", why="why", fix="fix"))["error"]
+    assert (error["class"], error["what"], error["why"], error["fix"]) == ("ConfigError", "what", "why", "fix")
