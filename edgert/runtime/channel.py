@@ -128,7 +128,9 @@ class Channel(BoundedQueue[Result]):
             return None
         if self._is_awaited:
             self._is_awaited = False
-            self.room.put(None)
+            self._inlet.rooms.append(self.room)
+            if not self._inlet.is_slow_to_give_room:
+                self._inlet.give_room()
         return result
 
     def lose(self, result: Result) -> None:
@@ -163,12 +165,16 @@ class Inlet:
         channels: the edges; one that was removed leaves its place to the next.
         ready: edges that have a result, or were closed, and changes, in the order in which they came.
         is_kept_open: whether the consumer waits for another edge while it has none.
+        rooms: where producers wait that have room by now.
+        is_slow_to_give_room: whether these are only woken by :meth:`give_room`, once the consumer has begun its work:
+            a producer that wakes meanwhile takes Python's lock, and a GPU gets the next batch later.
     """
 
     def __init__(self) -> None:
         self.channels: list[Channel] = []
         self.ready = deque[Channel | Change]()
-        self.is_kept_open = False
+        self.is_kept_open = self.is_slow_to_give_room = False
+        self.rooms = list[queue.SimpleQueue[Any]]()
         self.new_queue: Callable[[], queue.SimpleQueue[Any]] = queue.SimpleQueue
         self._open = set[int]()  # edges that have not ended
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -201,6 +207,11 @@ class Inlet:
         """Wait for no further edge from now on."""
         self.is_kept_open = False
         self.ring()
+
+    def give_room(self) -> None:
+        """Wake producers that have room by now."""
+        while self.rooms:
+            self.rooms.pop().put(None)
 
     def apply(self) -> None:
         """Apply changes that wait, in the thread of a source, which has no edges."""
@@ -272,6 +283,7 @@ class Inlet:
 
     def _wait(self, timeout_s: float | None) -> None:
         """Wait until there is something. Raises queue.Empty."""
+        self.give_room()
         bell = self._bell
         while not bell.empty():  # of somebody who rang late
             bell.get()

@@ -159,6 +159,9 @@ class Station:
         if self.is_async:
             self._submit(results)
             return
+        if len(results) == 1:
+            self._process(results[0])
+            return
         left = deque(results)
         try:
             while left:
@@ -171,6 +174,8 @@ class Station:
         """Pass on what an asynchronous stage has done; with ``wait``, begin what it holds, and wait for the oldest."""
         if not self.is_async:  # it was, when this was due
             return
+        if wait:
+            self._wiring.inlet.give_room()
         meter, now = self._meter, self._clock.now_ns
         started = now()
         self._status.since_ns = self._progress_ns if wait and self._progress_ns else started or 1
@@ -216,7 +221,11 @@ class Station:
 
     def send(self, result: Result) -> None:
         """Give a result to those that listen; the caller's hold on its frame goes on."""
-        if self._wiring.outlets:
+        outlets = self._wiring.outlets
+        if len(outlets) == 1 and self._wiring.branch is None:
+            result.frame.lease.retain()
+            outlets[0].put(result)
+        elif outlets:
             result.frame.lease.retain()
             self.hand_over((result,))
 
@@ -259,16 +268,14 @@ class Station:
             meter.busy_ns += done - started
             meter.results_in += 1
             if self._is_end:
-                self._count((result,), done)
+                self._count_one(result.frame, done)
             if out is None:
                 return
-            count = 0
             for one in (out,) if isinstance(out, Result) else self._made(out):
-                count += 1
+                meter.results_out += 1
                 if not self._is_end:  # else it was counted when it came
-                    self._count((one,), done)
+                    self._count_one(one.frame, done)
                 self.send(one)
-            meter.results_out += count
             meter.wait_out_ns += now() - done
         except Exception as error:
             if not self.outlives(error):
@@ -320,6 +327,12 @@ class Station:
         self.hand_over(out)
         meter.results_out += len(out)
         meter.wait_out_ns += self._clock.now_ns() - done_ns
+
+    def _count_one(self, frame: Frame, done_ns: int) -> None:
+        latency_ns = done_ns - frame.timestamp_ns
+        self._meter.done(frame.stream, latency_ns)
+        if self._is_end:
+            self._meter.latency.add(latency_ns)
 
     def _count(self, results: Sequence[Result], done_ns: int) -> None:
         """Count results that it is done with; those in a row of one stream and time at once."""

@@ -72,6 +72,7 @@ class ThreadLoop(threading.Thread):
         task, station, now = self.task, self._works[0].station, self._clock.now_ns
         inlet, meter, get = task.wiring.inlet, task.meter, task.wiring.inlet.get
         station.rewire()
+        inlet.is_slow_to_give_room = getattr(task.stage, "limit", 1) > 1
         waiting = now()
         try:
             while True:
@@ -92,6 +93,8 @@ class ThreadLoop(threading.Thread):
                         station.step((joined, *inlet.more(room - 1)))
                     else:
                         station.step((joined,))
+                    if inlet.rooms:
+                        inlet.give_room()
                     waiting = now()
                 # A variable left over would keep the frame's memory in use while this thread waits.
                 del arrived, result, joined
