@@ -166,8 +166,8 @@ class Inlet:
         ready: edges that have a result, or were closed, and changes, in the order in which they came.
         is_kept_open: whether the consumer waits for another edge while it has none.
         rooms: where producers wait that have room by now.
-        is_slow_to_give_room: whether these are only woken by :meth:`give_room`, once the consumer has begun its work:
-            a producer that wakes meanwhile takes Python's lock, and a GPU gets the next batch later.
+        is_slow_to_give_room: whether these are only woken once the consumer has begun its work. A producer that wakes
+            before takes Python's lock, and a GPU gets the next batch later.
     """
 
     def __init__(self) -> None:
