@@ -188,7 +188,14 @@ def reason_of(error: BaseException) -> str:
 
 
 def _input_names(call: Call) -> Iterator[tuple[str, Any]]:
-    """Yield parameter and tensor of each input; parameters of several tensors are numbered."""
+    """Yield parameter and tensor of each input; parameters of several tensors are numbered.
+
+    A detector's one input is ``image``. torchvision calls it ``images``, as RT-DETR's exports do, whose outputs have
+    the same names.
+    """
+    if detections(call.results) is not None and len(call.inputs) == 1 and hasattr(call.inputs[0], "detach"):
+        yield "image", call.inputs[0]
+        return
     parameters = list(inspect.signature(call.module.forward).parameters)
     given = [*zip(parameters, call.inputs, strict=False), *call.named.items()]
     for name, value in given:

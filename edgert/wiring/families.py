@@ -111,7 +111,7 @@ FAMILIES = (
     ),
     Family(
         "torchvision detectors (Faster, Mask and Keypoint R-CNN, RetinaNet, FCOS, SSD)",
-        ("detect: yolov10",),
+        ("detect: yolov10", "detect: mask-rcnn", "keypoints: keypoint-rcnn"),
         {**_STRETCH, **_UNIT},
         "https://pytorch.org/vision/stable/models.html#object-detection",
         "edgert import torchvision:fasterrcnn_resnet50_fpn",

@@ -62,6 +62,7 @@ SHAPES: dict[str, dict[str, list[tuple[int, ...]]]] = {
         "yolo-raw": [(3, 8, 8, 9), (3, 4, 4, 9), (3, 2, 2, 9)],
         "detectnet": [(3, 4, 4), (12, 4, 4)],
         "db": [(1, 64, 64)],
+        "mask-rcnn": [(30, 4), (30,), (30,), (30, 1, 64, 64)],
     },
     "classify": {
         **{name: [(1000,)] for name in ("auto", "softmax", "logits")},
@@ -77,6 +78,7 @@ SHAPES: dict[str, dict[str, list[tuple[int, ...]]]] = {
         "movenet": [(1, 17, 3)],
         "trt-pose": [(18, 16, 16), (42, 16, 16)],
         "landmarks": [(136,)],
+        "keypoint-rcnn": [(30, 4), (30,), (30,), (30, 17, 3), (30, 17)],
     },
     "embed": {name: [(512,)] for name in ("l2", "none")},
     "text": {"ctc": [(16, 97)]},

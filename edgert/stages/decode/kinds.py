@@ -48,6 +48,7 @@ DETECT = {
     "ppyoloe": "edgert.stages.decode.decoded:PpYoloe",
     "detectnet": "edgert.stages.decode.anchors:DetectNet",
     "db": "edgert.stages.decode.text:DB",
+    "mask-rcnn": "edgert.stages.decode.rcnn:MaskRcnn",
 }
 CLASSIFY = {
     **dict.fromkeys(("auto", "softmax", "logits"), "edgert.stages.decode.classify:Classify"),
@@ -66,6 +67,7 @@ KEYPOINTS = {
     "movenet": "edgert.stages.decode.poses:MoveNet",
     "trt-pose": "edgert.stages.decode.poses:TrtPose",
     "landmarks": "edgert.stages.decode.poses:Landmarks",
+    "keypoint-rcnn": "edgert.stages.decode.rcnn:KeypointRcnn",
 }
 EMBED = dict.fromkeys(("l2", "none"), "edgert.stages.decode.classify:Embed")
 TEXT = {"ctc": "edgert.stages.decode.text:CTC"}

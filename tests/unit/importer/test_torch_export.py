@@ -77,7 +77,7 @@ def called(module: Any = None, **settings: Any) -> Call:
 def test_the_older_exporter_is_asked_where_the_first_fails(tmp_path: Path) -> None:
     torch = Exporters(dynamo="depends on data")
     made = export(torch, called(), None, Request("function", "mine:model", opset=22), tmp_path / "m.onnx")
-    assert made.is_traced and made.outputs == ["boxes", "labels", "scores"] and made.inputs == {"images": [1, 3, 8, 8]}
+    assert made.is_traced and made.outputs == ["boxes", "labels", "scores"] and made.inputs == {"image": [1, 3, 8, 8]}
     assert "dynamo=False" in made.exporter and "torch.export cannot: ValueError: depends on data" in made.exporter
     asked = torch.calls[1]
     assert asked["opset_version"] == 20 and asked["dynamic_axes"] == {name: {0: "objects"} for name in made.outputs}
