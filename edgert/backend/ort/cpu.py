@@ -8,6 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -213,13 +214,15 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     cached = options.store.get(key) if options.store else None
     settings = session_settings(options.threads, options.tuning)
     if cached is not None:
-        settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
-        return open_session(cached, settings, model), True
+        as_it_is = session_settings(options.threads, options.tuning)
+        as_it_is.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
+        with suppress(BuildError):  # ONNX Runtime may refuse a Loop that it wrote itself, as in Mask R-CNN
+            return open_session(cached, as_it_is, model), True
     if not static and len(options.profiles) < 2:
         with_shapes(model, {})  # raises where its own do not fit
     ready = prepared(model, static)
     fix_others(settings, model, static)
-    if options.store is None:
+    if options.store is None or cached is not None:
         return open_session(content(ready), settings, model), False
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
         optimized = Path(folder) / "optimized.onnx"
