@@ -68,7 +68,7 @@ class ControlSocket:
         """Begin to answer; return the path of the socket.
 
         Raises:
-            DeviceError: the folder is another user's, cannot be written, or its path is too long.
+            DeviceError: the folder is another user's, cannot be written, its path is too long; or no thread can start.
         """
         folder = socket_folder()
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -92,8 +92,13 @@ class ControlSocket:
             server.close()
             raise
         self._server, self.path = server, path
-        self._thread = threading.Thread(target=self._serve, args=(server,), name="edgert:control", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._serve, args=(server,), name="edgert:control", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # a limit of threads, or of memory
+            self.close()
+            raise DeviceError("there can be no control socket", why=str(error)) from error
+        self._thread = thread
         return path
 
     def close(self) -> None:
