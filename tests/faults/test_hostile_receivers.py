@@ -155,7 +155,7 @@ def test_a_poisoned_message_holds_up_no_other(
     arrived, sizes = list[int](), list[int]()
 
     class Picky:
-        name, settle_s, stays = "test://server", 0.0, False
+        name, stable_s, stays = "test://server", 0.0, False
 
         def connect(self) -> None: ...
 

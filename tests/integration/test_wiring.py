@@ -261,7 +261,7 @@ def test_which_model_must_be_said_when_there_are_several(tmp_path: Path) -> None
     section = f"{{onnx: {onnx_path}, task: {{classify: auto}}}}"
     file = load_pipeline(pipeline(tmp_path, f"  parts: {section}\n  plates: {section}\n"))
     photo = scene(tmp_path / "a.png")
-    with pytest.raises(ConfigError, match="which model") as caught:
+    with pytest.raises(ConfigError, match="cannot tell which of 2 models to check") as caught:
         check(file, [photo])
     assert "parts" in caught.value.fix
     with pytest.raises(ConfigError, match="did you mean 'plates'"):
