@@ -240,7 +240,10 @@ def mean_shifts(
     shifts = {}
     for node, wanted, found in walks:
         axis = weights.channel_axis(node, wanted[0].ndim)
-        shift = shifts[node.outputs[0]] = worthwhile(*channel_errors(axis, wanted, found))
+        pairs = [(x, y) for x, y in zip(wanted, found, strict=True) if x.shape == y.shape and x.size]
+        if not pairs:  # rows are of proposals, of which each graph finds a number of its own
+            continue
+        shift = shifts[node.outputs[0]] = worthwhile(*channel_errors(axis, *zip(*pairs, strict=True)))
         for array in found:  # for what is computed from it next
             array += shift.astype(array.dtype).reshape([-1 if i == axis else 1 for i in range(array.ndim)])
     return shifts
