@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -30,7 +31,7 @@ from edgert.runtime.branches import Branch
 from edgert.stages import infer
 from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
-from edgert.stages.decode.kinds import AGNOSTIC, decoder_for, fitting_decoder, labels_of
+from edgert.stages.decode.kinds import AGNOSTIC, checked_decoder, decoder_for, fitting_decoder, labels_of
 from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
 from edgert.stages.gpu.gpu_crops import InferCropsTogether, Look
 from edgert.stages.gpu.infer_gpu import GpuInference, Submitting
@@ -319,14 +320,17 @@ class Models:
     ) -> Decoder:
         where = self.file.where("models", name, "task")
         labels = labels_of(model, where)
+        names = [tensor.name for tensor in engine.outputs]
         if not engine.outputs_known:
-            return decoder_for(model.task, labels if model.task.labels else (), where, self.directory)
+            plain = decoder_for(model.task, labels if model.task.labels else (), where, self.directory)
+            with suppress(EdgertError):  # an empty image may give shapes that say too little
+                return checked_decoder(plain, tuple(one_image(engine)), network, names)
+            return plain
         try:
             shapes = tuple(one_image(engine))
             if asks_numbers(model.task) and model.onnx.is_file():  # what the graph says, no frame need be asked
                 task = with_activation(model.task, load(model.onnx), shapes, len(labels), as_auto=True)
                 model = model.model_copy(update={"task": task})
-            names = [tensor.name for tensor in engine.outputs]
             return fitting_decoder(model, labels, shapes, network, where, self.directory, names)
         except EdgertError as error:
             raise error.at(where)  # noqa: B904 - the same error, with its place

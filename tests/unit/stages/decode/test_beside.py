@@ -95,3 +95,16 @@ def test_kernels_read_the_output_that_is_needed() -> None:
     few = checked_decoder(decoder, [one.shape[1:] for one in outputs], (64, 64))
     assert not why_on_host(outputs, [True] * 4, few, (64, 64))
     assert not why_on_host(outputs, [False, False, False, True], few, (64, 64))
+
+
+def test_masks_beside_open_boxes_are_left_out(pipeline: Path) -> None:
+    """torchvision's Mask R-CNN: how many boxes there are depends on the image, so that no shape is known before."""
+    boxes = np.array([[4, 8, 30, 40]], np.float32)
+    arrays = {"boxes": boxes, "labels": np.ones(1), "scores": np.full(1, 0.9), "masks": np.zeros((1, 1, 64, 64))}
+    proto = constant(arrays).proto
+    for output in proto.graph.output:
+        output.type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(proto, pipeline.with_name("m.onnx"))
+    pipeline.write_text(PIPELINE.format(decoder="yolov10"))
+    (found,) = objects(pipeline)["objects"]
+    assert found["box"] == [4, 8, 30, 40] and found["score"] == pytest.approx(0.9)
