@@ -42,6 +42,13 @@ def test_what_is_asked_for_reaches_the_converter(tmp_path: Path, spy: Path, prog
     assert not (tmp_path / "m.onnx").exists()
 
 
+def test_weights_and_size_of_a_model_by_name_reach_the_converter(tmp_path: Path, spy: Path) -> None:
+    options = ("--weights", "random", "--size", "640x480", "-o", "m.onnx", "--python", str(spy))
+    assert in_process("import", "torchvision:resnet18", *options, cwd=tmp_path).returncode == 1
+    request = conversion_process.read_request(tmp_path / "asked")
+    assert (request.weights, request.size) == ("random", [640, 480])
+
+
 def test_open_dimensions_of_a_function_are_named(tmp_path: Path, spy: Path) -> None:
     options = ("--dynamic", "image=batch,_,h,w", "--python", str(spy))
     assert in_process("import", "mine:model", *options, cwd=tmp_path).returncode == 1

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgert.runtime import Frame, Record
+from edgert.runtime import Frame, Record, Result
 from edgert.stages.crop import Geometry
 from edgert.stages.infer import Choice, Infer, InferBatch, VariantInference
 from tests.helpers.frames import frame_of, result_of
@@ -50,9 +50,15 @@ def test_a_batch_that_has_begun_is_finished_by_the_model_that_began_it() -> None
     inferences[0].idle = False
     stage = InferBatch("find", inference, 2, 9.0, VirtualClock())
     assert (inference.rows, inference.idle) == (2, False)
-    assert list(stage.process(result_of(frame_of(4, 4, index=0)))) == []
+    assert offered(stage, 0) == []
     choice.level = 1
-    first = list(stage.process(result_of(frame_of(4, 4, index=1))))
-    assert [result.outputs["find"] for result in first] == ["large of 2"] * 2
-    again = [one for index in (2, 3) for one in stage.process(result_of(frame_of(4, 4, index=index)))]
+    assert [result.outputs["find"] for result in offered(stage, 1)] == ["large of 2"] * 2
+    again = [*offered(stage, 2), *offered(stage, 3)]
     assert [result.outputs["find"] for result in again] == ["small of 2"] * 2
+
+
+def offered(stage: InferBatch, index: int) -> list[Result]:
+    """Submit one frame; return what is done without waiting."""
+    result = result_of(frame_of(4, 4, index=index))
+    stage.submit((result,), (result,))
+    return stage.collect(wait=False)
