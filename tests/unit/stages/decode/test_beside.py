@@ -99,8 +99,8 @@ def test_kernels_read_the_output_that_is_needed() -> None:
 
 def test_masks_beside_open_boxes_are_left_out(pipeline: Path) -> None:
     """torchvision's Mask R-CNN: how many boxes there are depends on the image, so that no shape is known before."""
-    boxes = np.array([[4, 8, 30, 40]], np.float32)
-    arrays = {"boxes": boxes, "labels": np.ones(1), "scores": np.full(1, 0.9), "masks": np.zeros((1, 1, 64, 64))}
+    boxes, scores = np.array([[4, 8, 30, 40], [0, 0, 9, 9]], np.float32), np.array([0.9, 0.1])  # two: one is a batch
+    arrays = {"boxes": boxes, "labels": np.ones(2), "scores": scores, "masks": np.zeros((2, 1, 64, 64))}
     proto = constant(arrays).proto
     for output in proto.graph.output:
         output.type.tensor_type.shape.dim[0].dim_param = "n"
