@@ -30,7 +30,7 @@ from edgert.planner.simulation import CPU_BUDGET, NOT_KNOWN, about_row, step_of
 from edgert.reporter import OnProgress
 from edgert.runtime import Summary, Task
 from edgert.simulator.board_clock import BoardClock
-from edgert.simulator.board_platform import BoardSlots, as_asked, platform_of
+from edgert.simulator.board_platform import BoardSlots, as_requested, platform_of
 from edgert.simulator.board_stages import board_stages
 from edgert.simulator.design import levels_of, source_rates
 from edgert.simulator.paced_engine import PacedEngine, Pacer, paced_tasks
@@ -156,7 +156,7 @@ def emulate(
         ConfigError: no such board or mode, or no model.
         EdgertError: a model cannot be planned for the board, or not be run here.
     """
-    given, file = file, as_asked(file)
+    given, file = file, as_requested(file)
     made = plan(given, board=board, mode=mode or ALL, profiles=profiles, on_progress=on_progress).boards
     if len(made) != 1:
         raise ConfigError("one board at a time", where="--as", fix="edgert plan --board all compares them")

@@ -19,7 +19,7 @@ from edgert.stages.source.api import ApiSource, give_back
 from edgert.stages.source.timeline import Image
 from edgert.stages.source.user_memory import most_in_use
 
-_HANGS_S, _END_S, _LOOK_S = 3.0, 1.0, 0.1
+_HANGS_S, _END_S, _POLL_S = 3.0, 1.0, 0.1
 """Whoever closes a pipeline waits for a call under way, but no longer than that for one stage: then that is ended, and
 has so long, or it is left behind. As in a pipeline with threads: see :mod:`edgert.runtime.runner`."""
 _SPARE = 3
@@ -91,7 +91,7 @@ class Calling:
         self._downloader, self._runner = Downloader(), runner
         self._tasks, self._turn, self._caller = tasks, threading.Lock(), _Caller(tasks)
         self._watchdog = watchdog.Watchdog(lambda: tasks, [self._caller], runner.clock)
-        self._lent: list[Frame] = []
+        self._leased: list[Frame] = []
         self._is_open = self._is_mapping = self.is_left = False
         self._over, self._attendant = threading.Event(), threading.Thread(target=self._attend, daemon=True)
         self._attendant.name = "edgert:attendant"
@@ -173,7 +173,7 @@ class Calling:
         """Whether no call is under way; waits for that."""
         now_ns = self._runner.clock.now_ns
         began_ns = now_ns()
-        while not self._turn.acquire(timeout=_LOOK_S):
+        while not self._turn.acquire(timeout=_POLL_S):
             for task in self._tasks:
                 since_ns = task.meter.status.since_ns
                 if since_ns and now_ns() - max(since_ns, began_ns) > _HANGS_S * 1e9:
@@ -214,7 +214,7 @@ class Calling:
 
     def _is_next(self) -> bool:
         """Take the turn; return False where no one ever gives it back."""
-        while not self._turn.acquire(timeout=_LOOK_S):
+        while not self._turn.acquire(timeout=_POLL_S):
             if self.is_left:
                 return False
         self._caller.comes()
@@ -269,7 +269,7 @@ class Calling:
                 give_back(*pair)
             raise
         self._release()
-        leaves = leaves and not self._are_many_lent(given)
+        leaves = leaves and not self._are_many_leased(given)
         left = iter(given)
         try:
             if not self._is_open:
@@ -284,10 +284,10 @@ class Calling:
                 self._runner.raise_error()
             self._runner.stop()  # also where somebody pressed Ctrl-C: stages are left in the middle of a frame
             raise
-        self._lent = [result.frame for result in results]
+        self._leased = [result.frame for result in results]
         return [self._downloader.with_image(result) for result in results]
 
-    def _are_many_lent(self, given: Iterable[tuple[Any, list[Image]]]) -> bool:
+    def _are_many_leased(self, given: Iterable[tuple[Any, list[Image]]]) -> bool:
         """Return whether buffers of this kind are about used up by frames under way: who brings frames needs one."""
         count = max((len(images) for _, images in given), default=1)
         return self._loop.under_way >= (most_in_use(count) - _SPARE) * count
@@ -298,7 +298,7 @@ class Calling:
             yield partial(self._source.take, array, images, self._runner.stop_event), len(images)
 
     def _release(self) -> None:
-        lent, self._lent = self._lent, []
-        for frame in lent:
+        leased, self._leased = self._leased, []
+        for frame in leased:
             frame.lease.release()
-        self._source.settle()
+        self._source.reclaim()

@@ -21,8 +21,8 @@ from edgert.board import detect
 from edgert.board.host import core_count
 from edgert.budget.checks import check_meter, check_settings
 from edgert.budget.loop import Loop
-from edgert.budget.rules import Action, Budget, Patience, Rules, Setting, Stop, Switch
-from edgert.budget.watch import ALLOWED_PATIENCE, CORES, CPU_PATIENCE, VARIANT_PATIENCE, Observer, Watch
+from edgert.budget.rules import Action, Budget, Rules, Setting, Stop, Switch, Tolerances
+from edgert.budget.watch import ALLOWED_TOLERANCES, CORES, CPU_TOLERANCES, VARIANT_TOLERANCES, Observer, Watch
 from edgert.clock import Clock
 from edgert.config import InferStage, PipelineFile, SourceStage
 from edgert.config.flow import fallbacks, sources_of, stages_at, streams_of
@@ -42,7 +42,7 @@ _RUNS = 3
 _FALLBACK = 0.9
 """Of the power, for each fallback model, where nobody can predict it: named for drawing less, even if it
 takes longer, as on a DLA."""
-_LATENCY_LOOKS = 4  # two seconds
+_LATENCY_SAMPLES = 4  # two seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ def rules_of(
         unit=CORES if is_cpu else "W",
         memory_bytes=budgets.memory,
     )
-    patience = CPU_PATIENCE if is_cpu else Patience()
+    tolerances = CPU_TOLERANCES if is_cpu else Tolerances()
     if is_cpu and budgets.when_exceeded == "degrade":
-        patience = VARIANT_PATIENCE if len(costs) > 1 else ALLOWED_PATIENCE
+        tolerances = VARIANT_TOLERANCES if len(costs) > 1 else ALLOWED_TOLERANCES
     settings = tuple(map(predicted_for, found))
     if budgets.when_exceeded != "degrade":  # no frame is throttled
         settings = tuple(replace(one, least_share=1.0) for one in settings)
-    return Rules(budget, settings, patience)
+    return Rules(budget, settings, tolerances)
 
 
 def watch(
@@ -148,7 +148,7 @@ def watch(
         raise
     controls = Controls(found, assembly.choice, limiters, power, fail, file.where("budgets"))
     ends = [task.meter.latency for task in assembly.tasks if not task.wiring.outlets]
-    recent = RecentLatency(ends, _LATENCY_LOOKS)
+    recent = RecentLatency(ends, _LATENCY_SAMPLES)
     bucket = None
     if budgets.cpu is not None and budgets.when_exceeded == "degrade":
         bucket = CpuTokenBucket(budgets.cpu, clock)  # one for all sources, which keeps the budget by fewer frames

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from edgert.assemble.crops import crop_chains, crop_siblings, run_beside, run_together
 from edgert.assemble.engines import Bar, Engines, board_of
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models, OtherTask
-from edgert.assemble.pixels import put_on_gpu, settle
+from edgert.assemble.pixels import mark_pixel_use, put_on_gpu
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.clock import REAL, Clock
@@ -251,9 +251,9 @@ def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool
         suits = max(suits, after.batch.max, min(2 * after.batch.max, _TWO_BATCHES))
     if not live and isinstance(before, section.SourceStage) and before.source == "api":
         suits += FILE_QUEUE  # a program may submit some frames before it looks at a result
-    asked = before if isinstance(before, section.SourceStage) else None
-    queue = after.queue or (asked and asked.queue) or suits
-    drop = after.drop or (asked and asked.drop) or ("oldest" if live else "never")
+    source = before if isinstance(before, section.SourceStage) else None
+    queue = after.queue or (source and source.queue) or suits
+    drop = after.drop or (source and source.drop) or ("oldest" if live else "never")
     return queue, drop
 
 
@@ -381,8 +381,8 @@ class _Assembler:
             make=self.remade,
         )
         if frames:  # else all tasks get them as their source made them
-            assembly.graph.settle = settle
-            settle(everything)
+            assembly.graph.settle = mark_pixel_use
+            mark_pixel_use(everything)
         return assembly
 
     @staticmethod

@@ -33,7 +33,7 @@ from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import AGNOSTIC, checked_decoder, decoder_for, fitting_decoder, labels_of
 from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
-from edgert.stages.gpu.gpu_crops import InferCropsTogether, Look
+from edgert.stages.gpu.gpu_crops import CropModel, InferCropsTogether
 from edgert.stages.gpu.infer_gpu import GpuInference, Submitting
 from edgert.stages.gpu.infer_stage import GpuInfer
 from edgert.stages.preprocess import Preprocessor, check_levels
@@ -167,7 +167,7 @@ class Models:
         """Return one stage that submits frames and collects records; one that waits for those of crops."""
         if stage.crop is not None and len(inferences) == 1 and stage.batch is None and not self._reads_text(stage):
             self.check_classes(name, stage.crop)
-            looks = [Look(name, inferences[0], stage.crop)]
+            looks = [CropModel(name, inferences[0], stage.crop)]
             return Branch((InferCropsTogether(looks, stage.every),), reads="anywhere")
         if stage.parts is not None:
             waiting = [Submitting(inference) for inference in inferences]
@@ -454,9 +454,9 @@ def replicas_of(config: PipelineConfig, name: str, live: bool) -> int:
     only add latency. They are never more than it has threads.
     """
     users = [stage for stage in config.stages.values() if isinstance(stage, InferStage) and stage.infer == name]
-    asked = config.models[name].replicas
+    requested = config.models[name].replicas
     if any(stage.batch for stage in users):
         return 1
-    if asked is None and (live or any(stage.parts is not None for stage in users)):
+    if requested is None and (live or any(stage.parts is not None for stage in users)):
         return 1
-    return min(threads_of(config, name), asked or MOST_REPLICAS)
+    return min(threads_of(config, name), requested or MOST_REPLICAS)

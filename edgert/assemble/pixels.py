@@ -134,7 +134,7 @@ def _why(name: str, stage: section.StageConfig) -> str:
     return f"your own code sees them at {name!r}"
 
 
-def settle(tasks: Sequence[Task]) -> None:
+def mark_pixel_use(tasks: Sequence[Task]) -> None:
     """Have frames that are on a GPU come to every task as it reads them, and go on without pixels behind the last.
 
     Args:

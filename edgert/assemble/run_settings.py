@@ -35,8 +35,8 @@ class PowerStep:
 
     def drawn_w(self, share: float, work: float = 1.0) -> float:
         """At so large a part of the asked rates."""
-        at_asked_w = (self.power_w - self.idle_w) / self.sustained()
-        return self.idle_w + at_asked_w * work * min(share, self.sustained(work))
+        at_requested_w = (self.power_w - self.idle_w) / self.sustained()
+        return self.idle_w + at_requested_w * work * min(share, self.sustained(work))
 
 
 class PowerSteps:

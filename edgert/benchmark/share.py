@@ -52,12 +52,12 @@ def share(bundle: Path, run: Path | None = None, root: Path = Path("/")) -> shar
         facts, engines = _timed(engines_of(opened), str(bundle), detect(root))
         opened.extract(Path(folder), models_of(opened.manifest))
         # A bundle's pipeline names the forms that this machine would run; what a plan has is the float model.
-        asked = {
+        requested = {
             f"models.{name}.{key}": value
             for name, one in opened.manifest.models.items()
             for key, value in (("onnx", one.forms.get("float")), ("precision", one.precision))
         }
-        overrides = [f"{key}={json.dumps(value)}" for key, value in asked.items() if value]
+        overrides = [f"{key}={json.dumps(value)}" for key, value in requested.items() if value]
         file = pipeline_of(opened.manifest, Path(folder), overrides)
         subjects = {one.demand.model: one for one in planned_models(file)}
         digests = {name: one.digest for name, one in opened.manifest.models.items()}

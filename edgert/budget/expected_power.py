@@ -60,7 +60,7 @@ def with_observation(rules: Rules, state: State, seen: Observation) -> State:
     changed = abs(change) > _DEMAND_STEP
     steady_ns = seen.at_ns if changed else state.steady_ns
     demand = seen.demand if changed or state.demand is None else state.demand
-    is_settled = seen.at_ns - state.switched_ns >= rules.patience.sensor_s * 1e9
+    is_settled = seen.at_ns - state.switched_ns >= rules.tolerances.sensor_s * 1e9
     powers = (*state.powers, seen.power_w)[-_READINGS:] if seen.power_w is not None and is_settled else ()
     blind_ns = None if seen.power_w is not None else seen.at_ns if state.blind_ns is None else state.blind_ns
     state = replace(
@@ -69,7 +69,7 @@ def with_observation(rules: Rules, state: State, seen: Observation) -> State:
         demand=demand,
         powers=powers,
         blind_ns=blind_ns,
-        late=_late_looks(rules, state, seen),
+        late=_late_samples(rules, state, seen),
         overloaded=state.overloaded + 1 if seen.is_overloaded else 0,
     )
     return _learn(rules, state, seen)
@@ -85,21 +85,21 @@ def with_failure(rules: Rules, state: State, seen: Observation, power_w: float |
         power_w: what it was seen to draw at least; None if that was not the trouble.
         lasts: whether it must not be taken again too soon.
     """
-    patience, record = rules.patience, state.records[state.index]
+    tolerances, record = rules.tolerances, state.records[state.index]
     if power_w is not None and not state.is_learnt:
         ratio = power_w / max(rules.settings[state.index].predicted_w(seen.demand, state.share), 1e-9)
         own = max(record.own or 0.0, _own_error(rules, ratio, state.common))
-        is_common = math.isfinite(patience.own_error) or state.common is None
+        is_common = math.isfinite(tolerances.own_error) or state.common is None
         state = replace(state, common=ratio / own if is_common else state.common)
         record = replace(record, own=own)
     if lasts:
-        hold_ns = round(patience.hold_s * 1e9) << min(record.failures, _MOST_DOUBLINGS)
+        hold_ns = round(tolerances.hold_s * 1e9) << min(record.failures, _MOST_DOUBLINGS)
         until_ns, failures = seen.at_ns + hold_ns, record.failures + 1
         record = replace(record, blocked_until_ns=until_ns, refused=state.share, failures=failures)
     return replace(state, records=_replaced(state.records, state.index, record))
 
 
-def _late_looks(rules: Rules, state: State, seen: Observation) -> int:
+def _late_samples(rules: Rules, state: State, seen: Observation) -> int:
     """Return how many times in a row latency was too long, and no longer that of the setting before.
 
     Where nothing came out while queues are full, the latency of waiting frames counts.
@@ -108,17 +108,17 @@ def _late_looks(rules: Rules, state: State, seen: Observation) -> int:
     is_late = seen.is_overloaded if seen.latency_ms is None else limit_ms is not None and seen.latency_ms > limit_ms
     if limit_ms is None or not is_late:
         return 0
-    is_settled = seen.at_ns - state.switched_ns >= 2 * rules.patience.sensor_s * 1e9
+    is_settled = seen.at_ns - state.switched_ns >= 2 * rules.tolerances.sensor_s * 1e9
     return state.late + 1 if is_settled else 0
 
 
 def _learn(rules: Rules, state: State, seen: Observation) -> State:
     """Learn from readings that belong to this setting and this demand, and agree."""
     power_w = recent_w(state)
-    is_steady = seen.at_ns - state.steady_ns >= rules.patience.sensor_s * 1e9
+    is_steady = seen.at_ns - state.steady_ns >= rules.tolerances.sensor_s * 1e9
     if power_w is None or not is_steady or len(state.powers) < _READINGS:
         return state
-    if abs(state.powers[-1] - state.powers[0]) > rules.patience.agree * power_w:  # still on their way
+    if abs(state.powers[-1] - state.powers[0]) > rules.tolerances.agree * power_w:  # still on their way
         return state
     ratio = power_w / max(rules.settings[state.index].predicted_w(state.demand, state.share), 1e-9)
     own = state.records[state.index].own
@@ -132,7 +132,7 @@ def _learn(rules: Rules, state: State, seen: Observation) -> State:
 
 def _own_error(rules: Rules, ratio: float, common: float | None) -> float:
     """Return a setting's own error, limited to what can be its own."""
-    most = 1 + rules.patience.own_error
+    most = 1 + rules.tolerances.own_error
     return 1.0 if common is None else min(max(ratio / common, 1 / most), most)
 
 

@@ -95,8 +95,8 @@ class Governor:
         rules, why = self.rules, exceeded.why
         since_ns = seen.at_ns if state.exceeded_ns is None else state.exceeded_ns
         state = replace(state, exceeded_ns=since_ns)
-        if rules.budget.when_exceeded == "stop" and seen.at_ns - since_ns >= rules.patience.stop_s * _S:
-            return state, Stop(f"{why}, for {rules.patience.stop_s:g} s")
+        if rules.budget.when_exceeded == "stop" and seen.at_ns - since_ns >= rules.tolerances.stop_s * _S:
+            return state, Stop(f"{why}, for {rules.tolerances.stop_s:g} s")
         here: _Target = (state.index, state.share)
         target = here
         if rules.budget.when_exceeded == "degrade":
@@ -127,27 +127,27 @@ class Governor:
         return _Exceeded(f"memory {format_bytes(held)} of {format_bytes(most)}", lambda index: 0.0, eases=False)
 
     def _too_much_power(self, state: State, seen: Observation) -> _Exceeded | None:
-        rules, patience, cap = self.rules, self.rules.patience, self.rules.budget.power_w
+        rules, tolerances, cap = self.rules, self.rules.tolerances, self.rules.budget.power_w
         if cap is None:
             return None
         growth = self._growth_unseen(state, seen)
         expected = growth * estimate_w(rules, state, state.index, seen.demand, state.share)
         if seen.power_w is None:
-            expected *= 1.0 + self._spare_of_untried(state, seen, state.index)
+            expected *= 1.0 + self._margin_of_untried(state, seen, state.index)
         measured = self._measured_over(state, seen, cap)
         factor = growth * max(1.0, (measured or 0.0) / max(expected, 1e-9))  # a reading above what was learnt so far
-        later = self._growth_unseen(state, seen, patience.most_doubt) / growth  # so that one step is enough
-        most = cap * (1 - patience.spare_down) / later
+        later = self._growth_unseen(state, seen, tolerances.most_doubt) / growth  # so that one step is enough
+        most = cap * (1 - tolerances.margin_down) / later
 
         def share_that_helps(index: int) -> float:
             is_measured = index == state.index and measured is not None
-            spare = 0.0 if is_measured else self._spare_of_untried(state, seen, index)
+            spare = 0.0 if is_measured else self._margin_of_untried(state, seen, index)
             return share_within(rules, state, index, seen.demand, most * (1 - spare) / factor)
 
         if measured is not None:
             return _Exceeded(self._beside_budget(measured), share_that_helps, measured, state.rose)
         # No reading covers the present demand: the sensor is gone, or the demand is younger than readings.
-        is_new = seen.at_ns - state.steady_ns < patience.sensor_s * _S and state.steady_ns > state.switched_ns
+        is_new = seen.at_ns - state.steady_ns < tolerances.sensor_s * _S and state.steady_ns > state.switched_ns
         if expected > cap and (seen.power_w is None or (is_new and state.is_learnt)):
             sensor = "no sensor" if seen.power_w is None else "the sensor lags"
             return _Exceeded(f"{self._beside_budget(expected)}, modeled: {sensor}", share_that_helps)
@@ -163,15 +163,15 @@ class Governor:
 
         After a rise any reading above the budget counts, however old: the setting before kept it.
         """
-        recent, patience = recent_w(state), self.rules.patience
-        most = cap * (1 - min(patience.over, 0.0))
+        recent, tolerances = recent_w(state), self.rules.tolerances
+        most = cap * (1 - min(tolerances.over, 0.0))
         if seen.power_w is not None and seen.power_w > most and state.rose and not state.is_learnt:
             return seen.power_w
         if recent is None:
             return None
-        if state.powers[-1] > cap * (1 + patience.surge):
+        if state.powers[-1] > cap * (1 + tolerances.surge):
             return state.powers[-1]
-        return recent if len(state.powers) > 1 and recent > cap * (1 - patience.over) else None
+        return recent if len(state.powers) > 1 and recent > cap * (1 - tolerances.over) else None
 
     def _growth_unseen(self, state: State, seen: Observation, least: float = 0.0) -> float:
         """Return by how much power may have grown while there is no reading, as the board may have warmed up.
@@ -180,14 +180,14 @@ class Governor:
         """
         if state.blind_ns is None or state.common is None:
             return 1.0
-        patience, blind_s = self.rules.patience, (seen.at_ns - state.blind_ns) / _S
-        return 1.0 + max(least, min(patience.most_doubt, patience.doubt_per_s * blind_s))
+        tolerances, blind_s = self.rules.tolerances, (seen.at_ns - state.blind_ns) / _S
+        return 1.0 + max(least, min(tolerances.most_doubt, tolerances.doubt_per_s * blind_s))
 
     def _too_hot(self, state: State, seen: Observation) -> _Exceeded | None:
         rules, margin_c, least_c = self.rules, seen.margin_c, self.rules.budget.margin_c
         if margin_c is None or margin_c >= least_c or state.margin_c is None or margin_c >= state.margin_c:
             return None  # cool enough, or getting cooler
-        wait_s = rules.patience.sensor_s if margin_c < _URGENT_C else rules.patience.cool_s
+        wait_s = rules.tolerances.sensor_s if margin_c < _URGENT_C else rules.tolerances.cool_s
         if seen.at_ns - state.switched_ns < wait_s * _S:
             return None
         most_w = _COOLER * estimate_w(rules, state, state.index, seen.demand, state.share)
@@ -212,16 +212,16 @@ class Governor:
 
     def _improve(self, state: State, seen: Observation) -> tuple[State, Action]:
         """Step up once a better setting has fitted for long enough, enough is known and it is cool enough."""
-        budget, patience, was_measured = self.rules.budget, self.rules.patience, state.common is not None
+        budget, tolerances, was_measured = self.rules.budget, self.rules.tolerances, state.common is not None
         is_known = budget.power_w is None or not was_measured or (state.is_learnt and recent_w(state) is not None)
-        is_cool = seen.margin_c is None or seen.margin_c >= budget.margin_c + patience.cool_margin_c
+        is_cool = seen.margin_c is None or seen.margin_c >= budget.margin_c + tolerances.cool_margin_c
         better = self._better(state, seen) if is_known and is_cool else []
         if not better:
             return replace(state, wanted_ns=None), Keep()
         since_ns = seen.at_ns if state.wanted_ns is None else state.wanted_ns
-        between_ns = patience.between_s * _S
+        between_ns = tolerances.between_s * _S
         recent = [at_ns for at_ns in state.lately_ns if seen.at_ns - at_ns < _SWITCHES * between_ns]
-        is_time = seen.at_ns - since_ns >= patience.headroom_s * _S and seen.at_ns - state.switched_ns >= between_ns
+        is_time = seen.at_ns - since_ns >= tolerances.headroom_s * _S and seen.at_ns - state.switched_ns >= between_ns
         if not is_time or len(recent) > _SWITCHES - 2:  # room for two switches: a rise may have to be taken back
             return replace(state, wanted_ns=since_ns), Keep()
         why = f"headroom for {(seen.at_ns - since_ns) / _S:.0f} s"
@@ -244,10 +244,10 @@ class Governor:
         def share_of(index: int) -> float:
             if settings[index].served(seen.demand) < served * _AS_MANY:
                 return 0.0  # cannot gain: most settings, at every look
-            share = self._share_that_fits(state, seen, index, self._spare_to_rise(state, seen, index, served))
+            share = self._share_that_fits(state, seen, index, self._margin_to_rise(state, seen, index, served))
             if not self._is_probe(state, seen, index, served):
                 return share
-            equal = self._share_that_fits(state, seen, index, self.rules.patience.spare_down)
+            equal = self._share_that_fits(state, seen, index, self.rules.tolerances.margin_down)
             return max(share, min(equal, math.floor(100 * served / settings[index].throughput) / 100))
 
         return list(filter(gains, self._usable(state, seen, share_of)))
@@ -263,18 +263,18 @@ class Governor:
         is_new = setting.least_share < 1 and record.own is None and self.rules.budget.power_w is not None
         return is_calm and is_new and setting.served(seen.demand) > served * _PROBED
 
-    def _spare_to_rise(self, state: State, seen: Observation, index: int, served: float) -> float:
+    def _margin_to_rise(self, state: State, seen: Observation, index: int, served: float) -> float:
         """Return the part of the power budget that a setting has to leave free to be worth a try."""
-        patience, setting = self.rules.patience, self.rules.settings[index]
+        tolerances, setting = self.rules.tolerances, self.rules.settings[index]
         if state.records[index].own is not None:
-            return patience.spare_known
+            return tolerances.margin_known
         if setting.least_share < 1:
-            return self._spare_of_untried(state, seen, index)
-        eager = patience.eager * max(0.0, setting.served(seen.demand) / max(served, 1e-9) - 1)
-        wary = patience.wary * state.failures
-        return max(min(0.0, patience.spare_new), patience.spare_new + wary - eager)
+            return self._margin_of_untried(state, seen, index)
+        eager = tolerances.eager * max(0.0, setting.served(seen.demand) / max(served, 1e-9) - 1)
+        wary = tolerances.wary * state.failures
+        return max(min(0.0, tolerances.margin_new), tolerances.margin_new + wary - eager)
 
-    def _spare_of_untried(self, state: State, seen: Observation, index: int) -> float:
+    def _margin_of_untried(self, state: State, seen: Observation, index: int) -> float:
         """Return the part of the power budget that an untried setting must leave free, where fewer frames will do.
 
         It is more while another setting is blocked because it failed.
@@ -282,7 +282,7 @@ class Governor:
         if state.records[index].own is not None or self.rules.settings[index].least_share == 1:
             return 0.0
         is_warned = any(record.blocked_until_ns > seen.at_ns for record in state.records)
-        return self.rules.patience.spare_part + self.rules.patience.wary * is_warned
+        return self.rules.tolerances.margin_part + self.rules.tolerances.wary * is_warned
 
     # Settings to choose from.
 

@@ -96,7 +96,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Tolerances:
     """Times and tolerances of a governor. The defaults fit Jetson's sensors, whose values are up to a second old.
 
     Attributes:
@@ -106,12 +106,12 @@ class Patience:
         between_s: and so long after the last switch.
         cool_s: what heat needs to show that a switch helped.
         hold_s: a setting that failed is not taken again for so long; doubled each time it fails again.
-        spare_known: part of the power budget that a better setting, tried before, must leave; negative, like those
+        margin_known: part of the power budget that a better setting, tried before, must leave; negative, like those
             below, where something else keeps the budget meanwhile.
-        spare_new: the same of one that was never tried; less by ``eager`` times what it gives more, and more by
+        margin_new: the same of one that was never tried; less by ``eager`` times what it gives more, and more by
             ``wary`` for each failure so far.
-        spare_part: the same of one that was never tried and need not be run whole: it is tried at fewer frames first.
-        spare_down: what a setting must leave that is taken because power was too much.
+        margin_part: the same of one that was never tried and need not be run whole: it is tried at fewer frames first.
+        margin_down: what a setting must leave that is taken because power was too much.
         over: part below the budget at which power counts as too much: what the noise of a sensor could hide.
         surge: part above the budget that needs no second reading to be believed.
         doubt_per_s, most_doubt: added to expected power for each second without a sensor, and at most.
@@ -127,12 +127,12 @@ class Patience:
     between_s: float = 10.0
     cool_s: float = 5.0
     hold_s: float = 30.0
-    spare_known: float = 0.02
-    spare_new: float = 0.04
+    margin_known: float = 0.02
+    margin_new: float = 0.04
     eager: float = 0.15
     wary: float = 0.05
-    spare_part: float = 0.04
-    spare_down: float = 0.03
+    margin_part: float = 0.04
+    margin_down: float = 0.03
     over: float = 0.005
     surge: float = 0.02
     doubt_per_s: float = 0.005
@@ -153,7 +153,7 @@ class Rules:
 
     budget: Budget
     settings: tuple[Setting, ...]
-    patience: Patience = Patience()
+    tolerances: Tolerances = Tolerances()
 
 
 ActionKind = Literal["keep", "switch", "warn", "stop"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from edgert.budget.loop import PERIOD_S, GovernorReport, Loop
-from edgert.budget.rules import Budget, Observation, Patience
+from edgert.budget.rules import Budget, Observation, Tolerances
 from edgert.clock import Clock
 from edgert.meters.all import Meters, Sample
 from edgert.meters.energy import Energy
@@ -18,19 +18,19 @@ _LOG = logging.getLogger(__name__)
 
 CORES = "cores"
 """Unit of a budget of CPU time, which replaces watts."""
-CPU_LOOKS = 4
+CPU_SAMPLES = 4
 """Looks that CPU time is averaged over, two seconds: in half a second a camera gives a dozen frames, one more or less
 is too much."""
-CPU_PATIENCE = Patience(sensor_s=(CPU_LOOKS + 1) * PERIOD_S, surge=0.1, agree=0.05)
+CPU_TOLERANCES = Tolerances(sensor_s=(CPU_SAMPLES + 1) * PERIOD_S, surge=0.1, agree=0.05)
 """What an average over two seconds needs to cover the setting in use alone; and frames differ in work by more than
 the noise of a power sensor."""
-ALLOWED_PATIENCE = replace(
-    CPU_PATIENCE,
+ALLOWED_TOLERANCES = replace(
+    CPU_TOLERANCES,
     over=-0.5,
     surge=0.5,
-    spare_down=-0.3,
-    spare_known=-0.3,
-    spare_new=-0.3,
+    margin_down=-0.3,
+    margin_known=-0.3,
+    margin_new=-0.3,
     hold_s=5.0,
     wary=0.0,
     own_error=0.15,
@@ -39,7 +39,9 @@ ALLOWED_PATIENCE = replace(
 speed by up to half for seconds. The bucket handles such changes, and only larger, lasting ones change the setting. Half
 the frames take about half the CPU time. A wrong prediction is about the cost of a frame, which is the same in every
 setting. So a rise that met a slow core says little against the setting."""
-VARIANT_PATIENCE = replace(ALLOWED_PATIENCE, over=-0.2, surge=0.2, spare_down=-0.1, spare_known=-0.1, spare_new=-0.1)
+VARIANT_TOLERANCES = replace(
+    ALLOWED_TOLERANCES, over=-0.2, surge=0.2, margin_down=-0.1, margin_known=-0.1, margin_new=-0.1
+)
 """The same where a smaller model is at hand: all frames of that one are worth more than two thirds of the larger."""
 _LEAST_SHARE = 0.05  # of granted frames: from fewer, what all would take cannot be estimated
 
@@ -91,7 +93,7 @@ class Observer:
         self._meters, self._budget, self._latency_ms, self._granted = meters, budget, latency_ms, granted
         self._pressure = pressure
         self._energy = Energy()
-        self._cores: deque[tuple[float, float]] = deque(maxlen=CPU_LOOKS)
+        self._cores: deque[tuple[float, float]] = deque(maxlen=CPU_SAMPLES)
         self._notes: deque[str] = deque(maxlen=_MOST_NOTES)
         self.nvmap_bytes: int | None = None
 

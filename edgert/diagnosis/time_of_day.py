@@ -36,9 +36,9 @@ class KernelClock:
 
 def kernel_clock() -> KernelClock | None:
     """Return this machine's clock; None where the kernel does not report it."""
-    asked = (ctypes.c_long * _LONGS)()  # a struct timex: modes, offset, freq, maxerror, …, and more room than it takes
-    state = ctypes.CDLL(None, use_errno=True).adjtimex(asked)
-    return None if state < 0 else KernelClock(state != _UNSYNCHRONIZED, asked[3] / 1e3)
+    timex = (ctypes.c_long * _LONGS)()  # a struct timex: modes, offset, freq, maxerror, …, and more room than it takes
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
+    return None if state < 0 else KernelClock(state != _UNSYNCHRONIZED, timex[3] / 1e3)
 
 
 def time_of_day(evidence: Evidence) -> Finding:

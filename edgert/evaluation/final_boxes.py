@@ -89,11 +89,11 @@ def agreement(first: Outputs, second: Outputs, overlap: float = SAME_IOU) -> Box
     return BoxAgreement(len(ours.boxes), len(theirs.boxes), pairs)
 
 
-def _apart(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], asked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _apart(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], requested: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Return which of the asked pairs (N, M) have masks or points that differ too much."""
-    found = np.zeros(asked.shape, np.bool_)
+    found = np.zeros(requested.shape, np.bool_)
     largest = max(float(np.abs(ours).max(initial=0)), 1e-12)
-    for row, column in np.argwhere(asked).tolist():
+    for row, column in np.argwhere(requested).tolist():
         found[row, column] = float(np.abs(ours[row] - theirs[column]).mean()) > _APART * largest
     return found
 

@@ -266,9 +266,9 @@ class GrowingPool:
     def acquire(self) -> tuple[U8, Lease] | None:
         """Return a buffer as :meth:`Pool.acquire`, without waiting; None when ``most`` are in use."""
         replace = self._most is None and self._pool.count >= SETTLED
-        lent = self._pool.acquire(timeout_s=0, replace=replace)
-        if lent is not None or self._pool.count == self._most:
-            return lent
+        leased = self._pool.acquire(timeout_s=0, replace=replace)
+        if leased is not None or self._pool.count == self._most:
+            return leased
         self._pool.grow()
         return self._pool.acquire()
 

@@ -17,9 +17,9 @@ Assignment = tuple[str, ...]
 """Accelerator of every unit, in order: ``("gpu", "dla0", "dla0")``."""
 
 
-def names_accelerator(asked: str, accelerator: str) -> bool:
+def names_accelerator(requested: str, accelerator: str) -> bool:
     """Return whether a name in ``placement:`` means an accelerator; ``dla`` is any core of the DLA."""
-    return asked == accelerator or (asked == "dla" and accelerator.startswith(asked))
+    return requested == accelerator or (requested == "dla" and accelerator.startswith(requested))
 
 
 @dataclass(frozen=True, slots=True)

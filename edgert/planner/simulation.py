@@ -29,7 +29,7 @@ from edgert.planner.selection import as_seen
 from edgert.reporter import OnProgress
 from edgert.simulator import Design, Governing, Platform, Simulated
 from edgert.simulator import simulate as play
-from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, as_asked, platform_of, played
+from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, as_requested, platform_of, played
 from edgert.simulator.board_stages import OBJECTS, board_stages
 from edgert.simulator.design import check_demands, demands, levels_of, source_rates
 from edgert.simulator.pipeline_design import Scene, Slots, design_of
@@ -96,8 +96,8 @@ def levels_here(file: PipelineFile, root: Path = Path("/")) -> tuple[PowerStep, 
     fallback models.
     """
     budgets, machine = file.config.budgets, detect(root)
-    is_asked = budgets.power is not None and budgets.when_exceeded == "degrade" and len(levels_of(file)) > 1
-    if not is_asked or machine.board is None or not machine.board.has_mode(machine.mode):
+    is_requested = budgets.power is not None and budgets.when_exceeded == "degrade" and len(levels_of(file)) > 1
+    if not is_requested or machine.board is None or not machine.board.has_mode(machine.mode):
         return ()
     mode = machine.board.mode(machine.mode)
     try:
@@ -330,7 +330,7 @@ def simulate(
     scene = replace(scene, own=stages.own)
     notes += stages.notes if not times.threads else ()
     where = row.board, found.title, row, record
-    return _played(as_asked(file), where, slots, platform, scene, scenario, tuple(notes))
+    return _played(as_requested(file), where, slots, platform, scene, scenario, tuple(notes))
 
 
 def about_row(found: BoardPlan, row: Row) -> Iterator[str]:

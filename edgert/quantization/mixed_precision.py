@@ -126,13 +126,13 @@ def search(
     key: str = "",
     budget_s: float | None = None,
     clock: Clock = REAL,
-    spares: Callable[[Units, Units], bool] | None = None,
+    may_drop: Callable[[Units, Units], bool] | None = None,
 ) -> MixedPrecision:
     """Keep ever more of the ranking until ``measure`` reaches the floor, then give back what is not needed.
 
     First nothing is kept; then the first 1, 2, 4, … units up to all. The shortest prefix is found by halving. At last
     each kept unit is left out in turn, those ranked last first, until no single unit can be left out, of those that
-    ``spares`` allows. For n units of which k are kept that takes about 2·log2(n) + k measurements. The last part is
+    ``may_drop`` allows. For n units of which k are kept that takes about 2·log2(n) + k measurements. The last part is
     repeated after every round in which it found something. The measurement need be neither exact nor monotone: only
     sets that were themselves measured are ever returned.
 
@@ -145,7 +145,7 @@ def search(
         key: digest of model, data and settings; a state file of another key is started over, with a warning.
         budget_s: no measurement begins after this many seconds, except the one with nothing kept.
         clock: for the budget.
-        spares: given the shortest prefix and a smaller set, whether leaving that much out is worth measuring. For a
+        may_drop: given the shortest prefix and a smaller set, whether leaving that much out is worth measuring. For a
             noisy ``measure``: among many sets that are nearly good enough some reach the floor by luck.
 
     Raises:
@@ -158,7 +158,7 @@ def search(
     try:
         short = run.shortest_prefix()
         if short is not None:
-            run.eliminate(short, spares or (lambda whole, rest: True))
+            run.eliminate(short, may_drop or (lambda whole, rest: True))
     except _OutOfTimeError:
         return run.result(is_complete=False)
     return run.result(is_complete=True)
@@ -188,7 +188,7 @@ class _Run:
             failed, length = (failed, middle) if self._meets(self._ranked[:middle]) else (middle, length)
         return length
 
-    def eliminate(self, length: int, spares: Callable[[Units, Units], bool]) -> None:
+    def eliminate(self, length: int, may_drop: Callable[[Units, Units], bool]) -> None:
         """Leave out units of a prefix one by one where the floor still holds, until a whole round finds none."""
         kept = self._ranked[:length]
         whole, before = frozenset(kept), None
@@ -196,7 +196,7 @@ class _Run:
             before = kept
             for unit in reversed(before):
                 rest = tuple(name for name in kept if name != unit)
-                if spares(whole, frozenset(rest)) and self._meets(rest):
+                if may_drop(whole, frozenset(rest)) and self._meets(rest):
                     kept = rest
 
     def result(self, *, is_complete: bool) -> MixedPrecision:

@@ -123,11 +123,11 @@ def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budg
             made[kept] = replace(whole, quantized=one, result=evaluator.evaluate(one))
         return _value(made[kept])
 
-    def spares(whole: frozenset[str], rest: frozenset[str]) -> bool:
+    def may_drop(whole: frozenset[str], rest: frozenset[str]) -> bool:
         return noise(rest) <= _NOISE_LIMIT * noise(whole)
 
     found = search(
-        ranking.names, measured, evaluator.goal, state=options.state, key=key, budget_s=budget_s, spares=spares
+        ranking.names, measured, evaluator.goal, state=options.state, key=key, budget_s=budget_s, may_drop=may_drop
     )
     kept = frozenset(found.kept)
     measured(kept)  # a resumed search knows the value, not the model

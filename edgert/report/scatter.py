@@ -157,7 +157,7 @@ def scatter_chart(
         *((svg.level(plot.foot, "foot"), svg.text(100, middle + 4, strip, "end", -4)) if strip_px else ()),
         svg.text(0, 10, names[1]) if known else "",
         svg.text(100, bottom + 31, names[0], "end"),
-        *_asked(limits[0], plot, bottom, show),
+        *_requested_line(limits[0], plot, bottom, show),
         *_budget(limits[1], plot, show),
         _front([place(dot) for dot in front_of(dots)], plot.foot),
         *(_bars(dot, plot, *place(dot)) for dot in drawn),
@@ -166,16 +166,16 @@ def scatter_chart(
     )
 
 
-def _asked(asked: float | None, plot: Plot, bottom: float, show: Show) -> Iterator[Markup]:
-    if asked is None:
+def _requested_line(requested: float | None, plot: Plot, bottom: float, show: Show) -> Iterator[Markup]:
+    if requested is None:
         return
-    if plot.x.low <= asked <= plot.x.high:
-        where = plot.across(asked)
+    if plot.x.low <= requested <= plot.x.high:
+        where = plot.across(requested)
         yield svg.upright(where, _TOP_PX, bottom, "limit")
-        yield svg.label(where, _TOP_PX - 6, f"asked {show(asked)}")
+        yield svg.label(where, _TOP_PX - 6, f"asked {show(requested)}")
     else:
-        is_less = asked < plot.x.low
-        words = f"← asked {show(asked)}" if is_less else f"asked {show(asked)} →"
+        is_less = requested < plot.x.low
+        words = f"← asked {show(requested)}" if is_less else f"asked {show(requested)} →"
         yield svg.text(0 if is_less else 100, _TOP_PX - 6, words, "start" if is_less else "end")
 
 

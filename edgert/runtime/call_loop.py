@@ -93,7 +93,7 @@ class CallLoop:
         except BaseException as error:
             is_end = isinstance(error, EndOfFrames)
             if not (is_end and leaves):
-                self._let_go()
+                self._release_all()
             if isinstance(error, (Exception, SystemExit)) and not is_end:
                 raise self._at.failure(error)  # noqa: B904 - it has its cause
             raise
@@ -108,7 +108,7 @@ class CallLoop:
 
     def close(self) -> EdgertError | None:
         """Close source and stages, each once, and release frames under way; return the first error."""
-        self._let_go()
+        self._release_all()
         self._places[0].task.stage.close()
         return self._close_stages()
 
@@ -199,7 +199,7 @@ class CallLoop:
         held = (place.passed + 1 for place in self._places if place.holds and place.passed < place.taken)
         return min(held, default=_ALL)
 
-    def _let_go(self) -> None:
+    def _release_all(self) -> None:
         """End all holds on frames under way."""
         while self._under_way:
             self._under_way.popleft().lease.release()

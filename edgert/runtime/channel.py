@@ -328,8 +328,8 @@ class Change:
             timeout_s: after which it is withdrawn.
         """
         left_s = timeout_s
-        while not self._done.wait(_LOOK_S):
-            left_s -= _LOOK_S
+        while not self._done.wait(_POLL_S):
+            left_s -= _POLL_S
             if (left_s <= 0 or is_over()) and self._claims():
                 return False
         if self._error is not None:
@@ -343,4 +343,4 @@ class Change:
         return False
 
 
-_LOOK_S = 0.02
+_POLL_S = 0.02

@@ -37,7 +37,7 @@ class Color:
     full_range: bool = False
 
 
-class _LetGo(tuple[U8, ...]):
+class _Released(tuple[U8, ...]):
     """Placeholder for released planes."""
 
     def _used(self, *_: object) -> NoReturn:
@@ -50,7 +50,7 @@ class _LetGo(tuple[U8, ...]):
     __getitem__ = __iter__ = __len__ = _used
 
 
-_LET_GO = _LetGo()
+_RELEASED = _Released()
 
 
 @made_quickly
@@ -170,7 +170,7 @@ class Frame:
 
 def has_pixels(frame: Frame) -> bool:
     """Return whether a frame has its pixels: it goes on without them where no stage reads them any more."""
-    return frame.planes is not _LET_GO
+    return frame.planes is not _RELEASED
 
 
 def without_pixels(frame: Frame) -> Frame:
@@ -178,7 +178,7 @@ def without_pixels(frame: Frame) -> Frame:
 
     What it knows of itself stays. Using its ``planes`` raises StageError.
     """
-    return with_planes(frame, _LET_GO, EndedLease(frame.lease.counter))
+    return with_planes(frame, _RELEASED, EndedLease(frame.lease.counter))
 
 
 def with_planes(frame: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:

@@ -224,9 +224,9 @@ class Graph:
         if self._station(task) is None:
             change()
             return
-        asked, timeout_s = Change(change), timeout_s or CHANGE_S
-        task.thread.wiring.inlet.announce(asked)
-        if asked.wait(lambda: self._has_ended(task), timeout_s):
+        change_request, timeout_s = Change(change), timeout_s or CHANGE_S
+        task.thread.wiring.inlet.announce(change_request)
+        if change_request.wait(lambda: self._has_ended(task), timeout_s):
             return
         if not self._has_ended(task):
             why = f"its thread has been in one call, or without a frame, for {timeout_s:g} s"
@@ -260,10 +260,10 @@ class Graph:
             return
         if isinstance(task.stage, Source):
             self._running.end_source(task)
-        for _ in range(round(CHANGE_S / _LOOK_S)):
+        for _ in range(round(CHANGE_S / _POLL_S)):
             if not self._running.is_working(task):
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         raise StageError(f"task {task.name!r} does not end", why=f"it goes on {CHANGE_S:g} s after it was asked to")
 
     def _forget(self, task: Task) -> None:
@@ -304,7 +304,7 @@ class Graph:
             raise StageError(f"task {task.name!r} cannot be {done}", why=why)
 
 
-_LOOK_S = 0.002
+_POLL_S = 0.002
 
 
 def connect(producer: Task, consumer: Task, streams: frozenset[str], capacity: int, drop: Drop) -> Channel:

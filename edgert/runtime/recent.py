@@ -21,7 +21,7 @@ from edgert.runtime.stage import Source
 from edgert.runtime.task import Task
 
 _EVERY_NS = 5_000_000_000
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _LOG = logging.getLogger(__name__)
 _EDGES_MS = np.array([BOUNDS_NS[0], *BOUNDS_NS, BOUNDS_NS[-1]]) / 1e6
 _MIDDLES_MS = np.sqrt(_EDGES_MS[:-1] * _EDGES_MS[1:])
@@ -156,7 +156,7 @@ class History:
     def _until_next_s(self) -> float:
         """Return how long to wait for the next note; a second at least, as the clock may stop."""
         since_ns = self._clock.now_ns() - self._notes[-1].at_ns if self._notes else _EVERY_NS
-        return max((_EVERY_NS - since_ns) / 1e9, _LOOK_S)
+        return max((_EVERY_NS - since_ns) / 1e9, _POLL_S)
 
     def _now(self, at_ns: int | None = None) -> _Note:
         counts, lost = dict[Key, Counts](), dict[tuple[str, str, str], int]()

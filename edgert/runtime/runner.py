@@ -22,7 +22,7 @@ _GRACE_S, _CLOSE_S = 1.8, 1.0
 what they have. So a process leaves within 5 s of a stop, whatever hangs."""
 _FINISH_S = 30.0
 """Whoever closes files then, and is seen to write or compute, has that long."""
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _MORE_THREADS = "allow this process more threads (ulimit -u, pids limit) or memory"
 _LOG = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Runner:
         self._located = located
         self.stop_event = threading.Event()
         self._error: EdgertError | None = None
-        self._is_let_go = False
+        self._is_released = False
         self._error_lock = threading.Lock()
         self._first_stop = threading.Lock()  # taken by it, and never given back
         self._loops = tuple(self._loop(task) for task in self.graph.tasks if task.execution.carrier is None)
@@ -126,7 +126,7 @@ class Runner:
     def raise_error(self) -> None:
         """Raise the first error of any stage, if there was one; see :meth:`let_go`."""
         if self._error is not None:
-            raise self._error.again() if self._is_let_go else self._error
+            raise self._error.again() if self._is_released else self._error
 
     def start(self) -> None:
         """Start all threads, consumers first; where the system refuses one, end those that began with an error."""
@@ -168,7 +168,7 @@ class Runner:
         """
         deadline = None if timeout_s is None else REAL.now_ns() + round(timeout_s * 1e9)
         while (loop := next((one for one in self._loops if one.is_alive() and not one.is_left), None)) is not None:
-            left_s = _LOOK_S if deadline is None else min((deadline - REAL.now_ns()) / 1e9, _LOOK_S)
+            left_s = _POLL_S if deadline is None else min((deadline - REAL.now_ns()) / 1e9, _POLL_S)
             loop.join(max(left_s, 0.0))
             if left_s <= 0 and loop.is_alive():
                 return False
@@ -198,7 +198,7 @@ class Runner:
                 self._attendant.join()  # it holds the runner until it has ended
             self._attendant = None
         if self._error is not None:
-            self._error, self._is_let_go = self._error.again(), True
+            self._error, self._is_released = self._error.again(), True
 
     def stop_unless_read(self) -> None:
         """Stop, unless somebody outside the pipeline reads its results."""
@@ -250,7 +250,7 @@ class Runner:
         stuck = {loop for task in hung for loop in self._watchdog.loops_of(task)}
         others = [loop for loop in self._loops if loop not in stuck]
         began_ns = REAL.now_ns()
-        while any(loop.is_alive() for loop in others) and not self._over.wait(_LOOK_S / 2):
+        while any(loop.is_alive() for loop in others) and not self._over.wait(_POLL_S / 2):
             waited_s = (REAL.now_ns() - began_ns) / 1e9
             if waited_s > seconds or (waited_s > _CLOSE_S and not any(map(self._watchdog.finishes, self.graph.tasks))):
                 return

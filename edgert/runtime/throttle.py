@@ -15,9 +15,9 @@ from typing import Any
 from edgert.clock import Clock
 from edgert.policy import BoundedQueue, RateLimiter
 
-SPARE = 0.03
+MARGIN = 0.03
 """Part of the budget reserved for frames that are under way when the bucket is empty."""
-_SAVED_S, _OWED_S = 0.05, 2.0
+_SAVED_S, _MAX_DEBT_S = 0.05, 2.0
 """Most that the bucket holds, and owes, in seconds of the budget: what was left over long ago allows no burst, and what
 was overspent counts as long as the mean that a budget is kept over."""
 _GONE_NS = 1_000_000_000  # a stream that did not ask for so long is not waited for
@@ -29,7 +29,7 @@ class _Stream:
     """A source's turns: how many in a row it was refused, and when it asked."""
 
     refused: int = 0
-    asked_ns: int = 0
+    requested_ns: int = 0
 
 
 class CpuTokenBucket:
@@ -42,12 +42,12 @@ class CpuTokenBucket:
     """
 
     def __init__(self, cores: float, clock: Clock, process_ns: Callable[[], int] = time.process_time_ns) -> None:
-        self._cores, self._clock, self._process_ns = cores * (1 - SPARE), clock, process_ns
+        self._cores, self._clock, self._process_ns = cores * (1 - MARGIN), clock, process_ns
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}
         self._balance_s = _SAVED_S * self._cores
         self._last: tuple[int, int] | None = None  # time, and CPU time; from the first frame on, not from the start
-        self._asked, self._granted = 0, 0.0
+        self._requested, self._granted = 0, 0.0
 
     def grants(self, stream: int) -> bool:
         """Whether a live source's next frame goes on; between several, the one that was refused more often is first.
@@ -58,14 +58,15 @@ class CpuTokenBucket:
         with self._lock:
             now_ns = self._settled_ns()
             own = self._streams.setdefault(stream, _Stream())
-            own.asked_ns = now_ns
+            own.requested_ns = now_ns
             # Another stream was refused more often, and still has frames.
             is_behind = any(
-                other.refused > own.refused and now_ns - other.asked_ns < _GONE_NS for other in self._streams.values()
+                other.refused > own.refused and now_ns - other.requested_ns < _GONE_NS
+                for other in self._streams.values()
             )
             is_granted = self._balance_s > 0 and not is_behind
             own.refused = 0 if is_granted else own.refused + 1
-            self._asked += 1
+            self._requested += 1
             self._granted += is_granted
         return is_granted
 
@@ -81,7 +82,7 @@ class CpuTokenBucket:
             with self._lock:
                 self._settled_ns()
                 if self._balance_s > 0:
-                    self._asked += 1
+                    self._requested += 1
                     self._granted += own_s / (own_s + waited_s) if waited_s else 1.0
                     return True
                 left_s = max(-self._balance_s / self._cores, _SHORTEST_S)
@@ -92,8 +93,8 @@ class CpuTokenBucket:
     def share(self) -> float:
         """Of the frames that were there since this was last asked, the part that went on; 1 if there were none."""
         with self._lock:
-            share = self._granted / self._asked if self._asked else 1.0
-            self._asked, self._granted = 0, 0.0
+            share = self._granted / self._requested if self._requested else 1.0
+            self._requested, self._granted = 0, 0.0
         return share
 
     def _settled_ns(self) -> int:
@@ -102,7 +103,7 @@ class CpuTokenBucket:
         last_ns, last_process_ns = self._last or (now_ns, process_ns)
         earned_s, spent_s = self._cores * (now_ns - last_ns) / 1e9, (process_ns - last_process_ns) / 1e9
         balance_s = self._balance_s + earned_s - spent_s
-        self._balance_s = min(max(balance_s, -_OWED_S * self._cores), _SAVED_S * self._cores)
+        self._balance_s = min(max(balance_s, -_MAX_DEBT_S * self._cores), _SAVED_S * self._cores)
         self._last = now_ns, process_ns
         return now_ns
 

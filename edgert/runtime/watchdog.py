@@ -21,7 +21,7 @@ FIRST_S = 120.0
 """For opening a stage, and for its first result: engines are prepared there, and memory is taken."""
 AT_THE_END = 6
 """Once all sources have ended, a call that took so many watchdogs is given up."""
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _LATELY_S = 1.0
 _BUSY = 0.02
 """Of a core: whoever closes files and uses less, and writes nothing, is not at work."""
@@ -65,16 +65,16 @@ class Watchdog:
         self._calls = dict[str, tuple[int, int]]()  # reported ones: since when, and when they are reported again
         self._down_ns = dict[str, tuple[int, int]]()  # those that are down: since when, and when that is said again
         self._at_work = dict[str, tuple[int, int, int]]()  # who closes: what the thread used and wrote, and until when
-        shortest_s = min((one.policy.watchdog_s for one in tasks() if one.policy.watchdog_s), default=4 * _LOOK_S)
-        self.every_s = max(min(_LOOK_S, shortest_s / 4), 0.01)
+        shortest_s = min((one.policy.watchdog_s for one in tasks() if one.policy.watchdog_s), default=4 * _POLL_S)
+        self.every_s = max(min(_POLL_S, shortest_s / 4), 0.01)
 
     def look(self) -> None:
         """Report who is in one call for too long, and who is down, now and then; end calls that can be ended."""
         now_ns = self._clock.now_ns()
         for task in self._tasks():
-            since_ns, patience_s = self._since_ns(task), self._patience_s(task)
+            since_ns, limit_s = self._since_ns(task), self._limit_s(task)
             took_s = (now_ns - since_ns) / 1e9
-            if since_ns and 0 < patience_s < took_s:
+            if since_ns and 0 < limit_s < took_s:
                 self._stuck(task, since_ns, took_s)
             elif task.meter.status.stuck_s:
                 self._goes_on(task)
@@ -127,7 +127,7 @@ class Watchdog:
         return self._at_work[task.name][2]
 
     @staticmethod
-    def _patience_s(task: Task) -> float:
+    def _limit_s(task: Task) -> float:
         watchdog_s = task.policy.watchdog_s
         if not watchdog_s:
             return 0.0

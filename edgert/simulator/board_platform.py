@@ -160,7 +160,7 @@ _FEWEST = 24  # of them, of the slowest source
 _SLOWEST = 1e3  # times the time that these frames should take, after which it is given up
 
 
-def as_asked(file: PipelineFile, limit: bool = True) -> PipelineFile:
+def as_requested(file: PipelineFile, limit: bool = True) -> PipelineFile:
     """Return the pipeline with its sources at their rates, as on cameras, even where they are files now.
 
     With ``limit``, sources end where the file says so, and run at full speed where it has ``realtime: false``.
@@ -209,10 +209,10 @@ def played(
     """
     if stages is not None:
         scene = replace(scene, own=stages.own)
-    asked = as_asked(file, limit=False)
-    rates_hz = source_rates(asked.config)
+    requested = as_requested(file, limit=False)
+    rates_hz = source_rates(requested.config)
     total_hz, slowest_hz = sum(rates_hz.values()), min(rates_hz.values())
-    design = design_of(asked, BoardSlots(asked, row), scene)
+    design = design_of(requested, BoardSlots(requested, row), scene)
     found = simulate(design, platform, _FRAMES / slowest_hz)
     seconds = max(_TAKEN / total_hz, _FEWEST / slowest_hz)
     frames = {name: math.ceil(rate_hz * seconds) for name, rate_hz in rates_hz.items()}

@@ -259,10 +259,10 @@ class Images:
         nbytes = math.prod(shape)
         if self._pool is None or self._pool.nbytes != nbytes or self._pool.counter is not counter:
             self._pool = Pool(nbytes, _IN_FLIGHT, counter)
-        lent = self._pool.acquire(0)
-        if lent is None:
+        leased = self._pool.acquire(0)
+        if leased is None:
             raise StageError("no image buffer is free", why="a lease on one was kept")
-        buffer, lease = lent
+        buffer, lease = leased
         lease.release()
         return buffer.reshape(shape)
 

@@ -210,7 +210,7 @@ class VariantInference:
 
 # Running a model on frames of several cameras at once, without one camera waiting for another.
 
-_LOOK_NS, _LONG_NS = 300_000, 3_600_000_000_000
+_POLL_NS, _LONG_NS = 300_000, 3_600_000_000_000
 
 
 class InferBatch(SimpleStage):
@@ -293,7 +293,7 @@ class InferBatch(SimpleStage):
         if batch.is_patient or not batch.held:
             due = batch.due(now, idle=False)
             return now if self._leaving else None if due is None else round(min(due, now + _LONG_NS))
-        return round(min(batch.due(now, self._inference.idle) or now, now + _LOOK_NS))
+        return round(min(batch.due(now, self._inference.idle) or now, now + _POLL_NS))
 
     def collect(self, wait: bool) -> list[Result]:
         """Run the batch if it is due, the engine is free, or it is waited for; return what leaves with it."""

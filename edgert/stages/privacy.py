@@ -140,11 +140,11 @@ class Privacy(SimpleStage):
     def _buffer(self, nbytes: int, counter: Counter) -> U8:
         if nbytes not in self._pools:
             self._pools[nbytes] = Pool(nbytes, _IN_FLIGHT, counter)
-        lent = self._pools[nbytes].acquire(0)
-        if lent is None:
+        leased = self._pools[nbytes].acquire(0)
+        if leased is None:
             raise StageError("no image buffer is free", why="a lease on one was kept")
-        lent[1].release()  # a pool never lends what an array still refers to
-        return lent[0]
+        leased[1].release()  # a pool never lends what an array still refers to
+        return leased[0]
 
     def _objects(self, result: Result) -> F64:
         """Return (N, 4) boxes with margin in source pixels, of all records; the last ones where no model ran."""

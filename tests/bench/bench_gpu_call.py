@@ -100,9 +100,9 @@ class Ways:
     def _taken(self, pipeline: Pipeline, kind: str) -> Any:
         self._next += 1
         if kind == "buffer":
-            lent = pipeline.buffer((WIDTH, HEIGHT), format="nv12")
-            lent.array[0, 0] += 1  # what was in it stays: writing 3 MB is the camera's work
-            return lent
+            leased = pipeline.buffer((WIDTH, HEIGHT), format="nv12")
+            leased.array[0, 0] += 1  # what was in it stays: writing 3 MB is the camera's work
+            return leased
         return (self._pixels if kind == "array" else self._tensors)[self._next % len(self._pixels)]
 
 

@@ -51,7 +51,7 @@ BATCH, ENGINE = int(os.environ.get("EDGERT_GPU_BATCH", "8")), os.environ.get("ED
 ROUNDS, FOLDER = int(os.environ.get("EDGERT_GPU_ROUNDS", "3")), os.environ.get("EDGERT_GPU_FOLDER", "")
 SIZE, IMAGES, SIDE = (1920, 1080), 60, 224
 BAR_FPS = 3000
-_LOOK_S, _MIDDLE = 0.2, (0.15, 0.9)
+_POLL_S, _MIDDLE = 0.2, (0.15, 0.9)
 
 
 def network(path: Path) -> Path:
@@ -152,7 +152,7 @@ def run(path: Path) -> Run:
     with edgert.Pipeline(path) as pipeline:
         pipeline.start()
         while pipeline.running:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             readings.append(read(pipeline))
         pipeline.wait()
         summary = pipeline.summary()

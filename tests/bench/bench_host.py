@@ -27,7 +27,7 @@ from typing import Any, cast
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.assemble import FILE_QUEUE, STAGE_QUEUE
-from edgert.assemble.pixels import settle
+from edgert.assemble.pixels import mark_pixel_use
 from edgert.benchmark.measure import Figure
 from edgert.clock import REAL
 from edgert.config import InputConfig, SourceStage
@@ -276,11 +276,11 @@ class Film:
 
     def _filmed(self, index: int) -> tuple[Any, Lease]:
         if self._loans is None:
-            lent = self._pool.acquire()
-            assert lent is not None
-            luma, chroma = lent[0][: WIDTH * HEIGHT], lent[0][WIDTH * HEIGHT :]
-            return (luma.reshape(HEIGHT, WIDTH), chroma.reshape(HEIGHT // 2, WIDTH // 2, 2)), lent[1]
-        self._loans.settle()
+            leased = self._pool.acquire()
+            assert leased is not None
+            luma, chroma = leased[0][: WIDTH * HEIGHT], leased[0][WIDTH * HEIGHT :]
+            return (luma.reshape(HEIGHT, WIDTH), chroma.reshape(HEIGHT // 2, WIDTH // 2, 2)), leased[1]
+        self._loans.reclaim()
         lease = self._loans.lend(4096 * (1 + index % BUFFERS))
         rows = (4096, WIDTH), (4096 + WIDTH * HEIGHT, WIDTH)
         return device_planes("nv12", (WIDTH, HEIGHT), rows, lease, self._device, self._stream), lease
@@ -331,14 +331,14 @@ def mapped(device: CudaDevice, rows: int) -> tuple[float, float]:
     inference, nodes = linked(device, rows, source)
     loop = CallLoop(nodes, REAL, stop, ())
     loop.open()
-    lent = list[Result]()
+    leased = list[Result]()
 
     def take(results: list[Result]) -> None:
-        for result in lent:
+        for result in leased:
             result.frame.lease.release()
         for result in results:
             marks.take(result)
-        lent[:] = results
+        leased[:] = results
 
     for _ in range(COUNT // rows):
         buffer = source.buffer((WIDTH, HEIGHT), format="nv12", batch=rows if rows > 1 else None)
@@ -373,7 +373,7 @@ def running(
     end = Task("end", CallbackSink("end", marks.take), execution=Execution(reads=reads))
     connect(nodes[-1], end, frozenset({"cam"}), STAGE_QUEUE, "never")
     nodes = [*nodes, end]
-    settle(nodes)
+    mark_pixel_use(nodes)
     share_threads(nodes)
     cast("IdleGpu", device.driver).is_busy = True  # so that batches are full
     runner = Runner(nodes)

@@ -58,12 +58,12 @@ class Pinned:
 
     def take(self, stream: str = "cam", index: int = 0, at_ns: int | None = None) -> Frame:
         """Waits until a buffer is free; of that moment, unless it is of another."""
-        lent = self._pool.acquire()
-        assert lent is not None
-        pixels = lent[0].reshape(-1, WIDTH)
+        leased = self._pool.acquire()
+        assert leased is not None
+        pixels = leased[0].reshape(-1, WIDTH)
         planes = pixels[:HEIGHT], pixels[HEIGHT:].reshape(HEIGHT // 2, WIDTH // 2, 2)
         now_ns = time.monotonic_ns() if at_ns is None else at_ns
-        return Frame(stream, index, now_ns, 0, WIDTH, HEIGHT, "nv12", planes, lent[1])
+        return Frame(stream, index, now_ns, 0, WIDTH, HEIGHT, "nv12", planes, leased[1])
 
 
 class Camera:

@@ -31,7 +31,7 @@ def gpu_or_skip() -> CudaDevice:
 
 def room_bytes(device: CudaDevice) -> int:
     """What would be free on a GPU without other processes, as far as NVML shows what these hold: they come and go."""
-    device.settle()
+    device.drain()
     return device.free_bytes()[0] + sum(one.used_bytes for one in others_on(str(device._device.pci_bus_id())))
 
 

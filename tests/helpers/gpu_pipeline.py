@@ -117,9 +117,9 @@ class Camera:
         return ""
 
     @property
-    def lent(self) -> int:
-        self._loans.settle()
-        return self._loans.lent
+    def leased(self) -> int:
+        self._loans.reclaim()
+        return self._loans.leased
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         for index in range(self.count):
@@ -127,7 +127,7 @@ class Camera:
                 time.sleep(0.001)
             until = time.monotonic() + 1
             while not self._free and not stop.is_set() and (not self.live or time.monotonic() < until):
-                self._loans.settle()
+                self._loans.reclaim()
                 time.sleep(0.001)
             if stop.is_set():
                 return
@@ -136,7 +136,7 @@ class Camera:
                 continue
             buffer = self._free.pop(0)
             lease, start = self._loans.lend(buffer), self.blocks[buffer].address
-            self.most = max(self.most, self.lent)
+            self.most = max(self.most, self.leased)
             with self.device:
                 self.device.driver.memcpy_htod(start, np.full(NBYTES, index % 256, np.uint8))
             rows = (start, WIDTH), (start + WIDTH * HEIGHT, WIDTH)

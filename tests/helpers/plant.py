@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from edgert.budget.governor import Governor
-from edgert.budget.rules import Budget, Observation, Patience, Rules, Setting
+from edgert.budget.rules import Budget, Observation, Rules, Setting, Tolerances
 
 STEP_S, PERIOD_S, PHASES, PHASE_S = 0.1, 0.5, 4, 45.0
 SETTLE_S = 5.0
@@ -121,10 +121,10 @@ def scenario(seed: int) -> Scenario:
     )
 
 
-def play(plan: Scenario, patience: Patience = Patience()) -> Outcome:  # noqa: B008 - it is frozen
+def play(plan: Scenario, tolerances: Tolerances = Tolerances()) -> Outcome:  # noqa: B008 - it is frozen
     """Runs a governor over the whole scenario."""
     chance = random.Random(plan.seed + 1)
-    rules = Rules(Budget(plan.cap_w, when_exceeded="degrade"), plan.settings, patience)
+    rules = Rules(Budget(plan.cap_w, when_exceeded="degrade"), plan.settings, tolerances)
     governor = Governor(rules)
     state = governor.start()
     warmth_c = plan.ambients_c[0] + plan.c_per_w * plan.truths[state.index].power(plan.demands[0], 50.0)

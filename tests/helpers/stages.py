@@ -53,12 +53,12 @@ class Numbers:
         while not stop.is_set() and self.given != self.count:
             if self.given == self.fails_at:
                 raise ValueError("lens cap on")
-            lent = self.pool.acquire(0.05)
-            if lent is None:
+            leased = self.pool.acquire(0.05)
+            if leased is None:
                 continue
-            pixels, lease = lent[0].reshape(2, 2, 3), lent[1]
+            pixels, lease = leased[0].reshape(2, 2, 3), leased[1]
             index, self.given = self.given, self.given + 1
-            del lent
+            del leased
             yield Frame(self.name, index, 0, 0, 2, 2, "bgr", (pixels,), lease)
             del pixels, lease
 
@@ -70,11 +70,11 @@ class Numbers:
 
     def is_full(self) -> bool:
         """Whether every buffer has come back."""
-        lent = [self.pool.acquire(0) for _ in range(self.size)]
-        for item in lent:
+        leased = [self.pool.acquire(0) for _ in range(self.size)]
+        for item in leased:
             if item is not None:
                 item[1].release()
-        return all(item is not None for item in lent)
+        return all(item is not None for item in leased)
 
 
 @dataclass

@@ -77,7 +77,7 @@ def test_without_anybody_who_looks_on_the_host_nothing_but_records_comes_down(
     assert counts.bytes_copied - warm.bytes_copied == 43 * RECORD_BYTES, (
         "of 40 frames, and of 3 slots that were warmed up"
     )
-    assert rig.camera.lent == 0
+    assert rig.camera.leased == 0
 
 
 SEEN = list[tuple[int, bool]]()
@@ -111,7 +111,7 @@ def test_everybody_who_looks_on_the_host_gets_the_one_copy_of_a_frame(
     assert called == [True] * 40
     down = counts.bytes_copied - warm.bytes_copied - 43 * RECORD_BYTES
     assert down == 40 * NBYTES, "for own and what is behind it, slow and the callback"
-    assert rig.camera.lent == 0 and counts.escaped == 0
+    assert rig.camera.leased == 0 and counts.escaped == 0
     assert rig.device.live_bytes == rig.camera.pool * NBYTES, "all memory for copies is given back"
 
 
@@ -174,7 +174,7 @@ def test_parts_of_a_frame_that_meet_again_go_on(tmp_path: Path, monkeypatch: pyt
     assert lines("both.jsonl") == lines("lasts.jsonl") == list(range(40))
     outputs = [json.loads(line)["outputs"] for line in Path("lasts.jsonl").read_text().splitlines()]
     assert [sorted(one) for one in outputs[:2]] == [["find", "own", "third"], ["find", "own"]]
-    assert len(SEEN) == 80 and all(whole for _, whole in SEEN) and rig.camera.lent == 0
+    assert len(SEEN) == 80 and all(whole for _, whole in SEEN) and rig.camera.leased == 0
 
 
 def test_batches_of_the_gpu_and_several_models_hold_nothing_behind_them(
@@ -184,7 +184,7 @@ def test_batches_of_the_gpu_and_several_models_hold_nothing_behind_them(
     rig = Rig(tmp_path, monkeypatch, text, count=200, pool=16)
     with rig.pipeline() as pipeline:
         pipeline.run()
-    assert lines() == list(range(200)) and rig.camera.lent == 0 and not rig.camera.starved
+    assert lines() == list(range(200)) and rig.camera.leased == 0 and not rig.camera.starved
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -274,12 +274,12 @@ def test_a_sink_that_is_stuck_holds_none_of_a_cameras_buffers(tmp_path: Path, mo
     with rig.pipeline() as pipeline:
         pipeline.start()
         wait_until(lambda: rig.camera.given + rig.camera.starved == 300)
-        wait_until(lambda: rig.camera.lent <= 1 and stuck.taken == 1)  # the newest waits for the model
+        wait_until(lambda: rig.camera.leased <= 1 and stuck.taken == 1)  # the newest waits for the model
         assert not rig.camera.starved
         stuck.go.set()
         pipeline.wait()
         summary = pipeline.summary()
-    assert summary.dropped + summary.frames_out == 300 and rig.camera.lent == 0
+    assert summary.dropped + summary.frames_out == 300 and rig.camera.leased == 0
 
 
 def test_listeners_get_frames_on_any_stage_while_they_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def test_listeners_get_frames_on_any_stage_while_they_listen(tmp_path: Path, mon
         assert [node.wiring.releases_pixels for node in pipeline._assembly.tasks if node.name == "same"] == [True]
         late = [result.frame.index for result in pipeline.results("same", timeout=10) if has_pixels(result.frame)]
         assert late == list(range(late[0], 60))
-    assert lines() == list(range(60)) and rig.camera.lent == 0
+    assert lines() == list(range(60)) and rig.camera.leased == 0
 
 
 def test_a_stage_of_another_package_that_said_it_does_not_look_gets_a_clear_error(
@@ -368,7 +368,7 @@ def test_models_that_look_at_crops_behind_each_other_are_run_together(
     assert lines() == list(range(12)) and stages["two"].results_out == 12 and stages["two"].thread == "one"
     found = [json.loads(line)["outputs"] for line in Path("out.jsonl").read_text().splitlines()]
     assert all(list(one) == ["find", "one", "two"] and one["one"] == one["two"] for one in found)
-    assert rig.camera.lent == 0
+    assert rig.camera.leased == 0
 
 
 SIBLINGS = """  one: {infer: parts, from: find, crop: {limit: 4}}
@@ -401,7 +401,7 @@ def test_models_that_look_at_crops_beside_each_other_are_run_together_and_keep_t
     joined = outputs("both.jsonl")
     assert len(joined) == 12 and all(sorted(one) == ["find", "one", "three", "two"] for one in joined)
     assert all(one["one"] == one["two"] == one["three"] for one in joined)
-    assert rig.camera.lent == 0
+    assert rig.camera.leased == 0
 
 
 def test_siblings_that_drop_frames_otherwise_run_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

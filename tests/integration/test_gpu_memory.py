@@ -33,9 +33,9 @@ def test_shared_with_torch_both_ways(device: CudaDevice) -> None:
     torch = pytest.importorskip("torch")
     counter = Counter()
     pool = DevicePool(device, 1024, 2, counter)
-    lent = pool.acquire(0)
-    assert lent is not None
-    view, lease = lent
+    leased = pool.acquire(0)
+    assert leased is not None
+    view, lease = leased
     floats = view.as_type("float32", (16, 16))
     tensor = torch.from_dlpack(floats)
     tensor.fill_(2.5)
@@ -59,9 +59,9 @@ def test_shared_with_cupy_both_ways(device: CudaDevice) -> None:
     cupy = pytest.importorskip("cupy")
     counter = Counter()
     pool = DevicePool(device, 1024, 1, counter)
-    lent = pool.acquire(0)
-    assert lent is not None
-    view, lease = lent
+    leased = pool.acquire(0)
+    assert leased is not None
+    view, lease = leased
     floats = view.as_type("float32", (16, 16))
     with device:
         array, same = cupy.from_dlpack(floats), cupy.asarray(floats)
@@ -104,14 +104,14 @@ def test_memory_comes_back_over_ten_thousand_leases(device: CudaDevice) -> None:
     pool = DevicePool(device, 2**20, 3, counter)
     free, _ = device.free_bytes()
     for _ in range(10_000):
-        lent = pool.acquire(1.0)
-        assert lent is not None
-        view, lease = lent
+        leased = pool.acquire(1.0)
+        assert leased is not None
+        view, lease = leased
         with device:
             device.driver.memset_d8_async(view.address, 1, 4096, stream.raw)
         lease.after(stream)
         lease.release()
-        del view, lent
+        del view, leased
     stream.synchronize()
     assert device.free_bytes()[0] == free and counter.read().allocations == 3 and counter.read().escaped == 0
     pool.close()

@@ -255,7 +255,7 @@ class Grown:
     gpu: int
 
 
-def grown(device: CudaDevice, name: str, step: Callable[[int], None], settle: int, count: int) -> Grown:
+def grown(device: CudaDevice, name: str, step: Callable[[int], None], reclaim: int, count: int) -> Grown:
     """Over so many steps, which leave no file, thread or block."""
     room = list[int]()
 
@@ -265,11 +265,11 @@ def grown(device: CudaDevice, name: str, step: Callable[[int], None], settle: in
             room.append(room_bytes(device))
 
     started = time.perf_counter()
-    before, after, last = growth(watched, settle, count)
+    before, after, last = growth(watched, reclaim, count)
     found = Grown(
         after.rss_bytes - before.rss_bytes, last, room[1] - room_bytes(device)
     )  # the first: before it settled
-    each_ms = (time.perf_counter() - started) * 1e3 / (settle + count)
+    each_ms = (time.perf_counter() - started) * 1e3 / (reclaim + count)
     mib = [round(one / 2**20, 2) for one in (found.whole, found.last, found.gpu)]
     print(f"{count} {name}, {each_ms:.1f} ms each; MiB more, in the last half, of the GPU: {mib}")
     assert after.more_than(before) <= 0, (before, after)

@@ -414,7 +414,7 @@ class TestOnAGpu:
             session = engine.session(None, "none")
             for size in run_sizes(rows, dynamic=True):
                 session.enqueue(size)
-            device.settle()
+            device.drain()
             taken.append(before - device.free_bytes()[0])
             engine.close()
             del session, engine

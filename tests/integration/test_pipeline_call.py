@@ -537,12 +537,12 @@ def test_map_fills_batches_and_runs_the_last_one_as_it_is(tmp_path: Path, images
             np.testing.assert_allclose(one.outputs["find"].vector, vector, rtol=1e-5)
         runs.clear()
         for count in (1, 3):  # more than are lent, in batches that are never full at the same time
-            taken = pipeline.map(_lent(pipeline, images[0], count, 100))
+            taken = pipeline.map(_leased(pipeline, images[0], count, 100))
             assert sum(1 for _ in taken) == 100 * count
         assert max(runs) == 4 and sum(runs) == 400
 
 
-def _lent(pipeline: edgert.Pipeline, image: Any, count: int, times: int) -> Any:
+def _leased(pipeline: edgert.Pipeline, image: Any, count: int, times: int) -> Any:
     for _ in range(times):
         buffer = pipeline.buffer((320, 240), batch=count, timeout=5.0)
         buffer.array[:] = image

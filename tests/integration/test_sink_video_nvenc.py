@@ -390,7 +390,7 @@ def test_a_pipeline_that_draws_and_records_brings_nothing_down_but_records(
     assert counts.bytes_copied - warm.bytes_copied == 43 * gpu_pipeline.RECORD_BYTES, "of 40 frames and 3 warm slots"
     assert len(shown(tmp_path / "drawn.mp4")) == len(found := shown(tmp_path / "plain.mp4")) == 40
     assert [luma for _, luma in found] == pytest.approx(range(40), abs=4)
-    assert whole.camera.lent == 0
+    assert whole.camera.leased == 0
 
 
 @pytest.mark.gpu

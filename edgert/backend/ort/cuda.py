@@ -285,7 +285,7 @@ class OrtCudaSession(runtime.OrtSession):
         tensors = [*self.inputs_on_gpu.values(), *self.outputs_on_gpu]
         self.inputs_on_gpu, self.outputs_on_gpu = {}, ()
         if tensors:
-            self.device.settle()
+            self.device.drain()
         for tensor in tensors:
             tensor.block.release()
 

@@ -182,7 +182,7 @@ class TrtSession:
         blocks = [one.tensor.block for one in (*self._inputs.values(), *self._outputs.values())]
         self._inputs, self._outputs, self.inputs_on_gpu, self.outputs_on_gpu = {}, {}, {}, ()
         if blocks:
-            self.device.settle()
+            self.device.drain()
         for block in blocks:
             block.release()
 

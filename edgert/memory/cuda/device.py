@@ -100,7 +100,7 @@ class Block(ABC):
             return
         try:
             if self.device.is_open:
-                self.device.settle()
+                self.device.drain()
             self.release()
         except DeviceError:
             self.device.defer(self)

@@ -268,7 +268,7 @@ class Context:
         with self.recording:
             self.run(lambda: self._context.synchronize())
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Synchronize before memory is freed: on a GPU that is lost there is nothing to wait for."""
         try:
             with self, self.recording:
@@ -286,7 +286,7 @@ class Context:
         if not self._deferred or not self.recording.acquire(blocking=False):
             return
         try:
-            self.settle()
+            self.drain()
             while self._deferred:
                 self._deferred[0].release()
                 self._deferred.popleft()

@@ -111,7 +111,7 @@ def _is_known(event: Event, number: int) -> bool:
 class Loans:
     """Leases of memory that another library owns, returned in the owner's thread.
 
-    Leases may end in any thread, and before the GPU is done. The owner's thread calls :meth:`settle` from time to time:
+    Leases may end in any thread, and before the GPU is done. The owner's thread calls :meth:`reclaim` now and then:
     libraries want their buffers back in the thread that gave them out, and no other thread waits for the GPU. After
     :meth:`close`, the thread that ends a lease returns the memory, and waits.
 
@@ -122,24 +122,24 @@ class Loans:
     def __init__(self, device: Context, counter: Counter, give_back: Callable[[int], None]) -> None:
         self._device, self._counter, self._give_back = device, counter, give_back
         self._marks: dict[int, StreamMarks] = {}
-        self._lent: set[int] = set()
+        self._leased: set[int] = set()
         self._ended: deque[int] = deque()
         self._changed, self._is_awaited, self._closed = threading.Condition(), False, False
 
     @property
-    def lent(self) -> int:
+    def leased(self) -> int:
         """Number of pieces that are still in use."""
-        return len(self._lent)
+        return len(self._leased)
 
     def lend(self, key: int) -> StreamLease:
         """Return a lease on the memory called ``key``, which must have no lease."""
         marks = self._marks.get(key)
         if marks is None:
             marks = self._marks[key] = StreamMarks(self._device)
-        self._lent.add(key)
+        self._leased.add(key)
         return StreamLease(partial(self._end, key), self._counter, marks.after)
 
-    def settle(self, timeout_s: float = 0.0) -> int:
+    def reclaim(self, timeout_s: float = 0.0) -> int:
         """Return memory that the GPU is done with; return how many pieces.
 
         With a timeout, wait up to that for a lease to end, where none has, and then for the GPU. Raises DeviceError
@@ -187,7 +187,7 @@ class Loans:
             self._returned(key)
 
     def _returned(self, key: int) -> None:
-        self._lent.discard(key)  # before: whoever takes it back may lend it again at once
+        self._leased.discard(key)  # before: whoever takes it back may lend it again at once
         self._give_back(key)
 
 
@@ -335,7 +335,7 @@ class DevicePool:
     def close(self) -> None:
         """Wait for the GPU and free all buffers, escaped ones too: their views must not be used any more."""
         if self._device.is_open:
-            self._device.settle()
+            self._device.drain()
         for slot in [*self._all, *self._escaped]:
             slot.block.release()
         self._all, self._escaped = [], []

@@ -220,13 +220,13 @@ _bare_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_cha
 )
 
 _numbers = itertools.count(1)
-_lent: dict[int, tuple[Any, ...]] = {}
+_leased: dict[int, tuple[Any, ...]] = {}
 """Structs of capsules in use, and the views whose leases they hold."""
 
 
 def _give_back(managed: int) -> None:
     number = _Managed.from_address(managed).context
-    held = _lent.pop(number or 0, None)
+    held = _leased.pop(number or 0, None)
     if held is not None:
         held[0].lease.release()
 
@@ -250,7 +250,7 @@ def to_capsule(view: DeviceView) -> Any:
     tensor = _Tensor(address, _CUDA, view.ordinal, ndim, code, bits, 1, shape, strides, 0)
     number = next(_numbers)
     managed = _Managed(tensor, number, ctypes.cast(_deleter, ctypes.c_void_p))
-    _lent[number] = (view, managed, shape, strides)
+    _leased[number] = (view, managed, shape, strides)
     return _python.PyCapsule_New(ctypes.addressof(managed), _NAME, _destructor)
 
 

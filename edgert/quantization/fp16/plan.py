@@ -152,8 +152,8 @@ def plan(graph: Graph, keep: Collection[str], measured: Measured, pinned: Collec
                 reasons[at] = why
     draft = _Draft(graph, found, frozenset(pinned), reasons)
     draft.keep_between()
-    draft.settle_starts()
-    draft.settle_ends()
+    draft.fix_starts()
+    draft.fix_ends()
     fp16_nodes = frozenset(at for at, item in enumerate(found) if item.has_fp16_form and at not in draft.reasons)
     described = {at: why for at, why in sorted(draft.reasons.items()) if why}
     return Plan(graph, types, found, fp16_nodes - _conversions(graph), described)
@@ -199,14 +199,14 @@ class _Draft:
                 needed.add(at)
         self._keep(fed & needed, _BETWEEN)
 
-    def settle_starts(self) -> None:
+    def fix_starts(self) -> None:
         """Let nodes that make floats of something else (DequantizeLinear) give what the first float32 reader wants."""
         for at in sorted(self._free, reverse=True):
             outputs = [name for name in self._graph.nodes[at].outputs if name]
             if self._is_start(at) and any(self._is_needed_full(name, ()) for name in outputs):
                 self._keep({at}, "")
 
-    def settle_ends(self) -> None:
+    def fix_ends(self) -> None:
         """Let nodes that make something else of floats (QuantizeLinear, comparisons) take the type they can get."""
         for at in sorted(self._free):
             if not self._ports[at].gives and any(self._is_full(name, ()) for name in self._data(at)):

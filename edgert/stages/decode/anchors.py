@@ -9,7 +9,7 @@ import numpy as np
 
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, logit, shapes_of
 from edgert.stages.decode.detection import Candidates, Index, by_class, corners, suppress
-from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead
 from edgert.stages.decode.yolo import product_scores
 
@@ -52,10 +52,10 @@ class YoloRaw(RowHead):
     formula: Literal["square", "exp"] = "square"
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for maps of several strides with three anchors each."""
-        levels = _levels(look.shapes, 3)
-        if look.network and levels and 8 in [look.stride(*size) for size in levels.sizes]:
+        levels = _levels(signature.shapes, 3)
+        if signature.network and levels and 8 in [signature.stride(*size) for size in levels.sizes]:
             classes = levels.numbers - 5
             yield Fit(f"{len(levels.sizes)} maps with 3 × (5 + {classes}) numbers for every cell", 3, classes)
 
@@ -72,8 +72,8 @@ class YoloRaw(RowHead):
         low, high = min(map(np.min, objectness)), max(map(np.max, objectness))
         return replace(self, activation="none" if 0 <= low <= high <= 1 else "sigmoid").read(outputs, network, score)
 
-    def why_whole(self, shapes: Shapes, network: Size) -> str:
-        """See :meth:`RowHead.why_whole`."""
+    def why_all_rows(self, shapes: Shapes, network: Size) -> str:
+        """See :meth:`RowHead.why_all_rows`."""
         why = "activation: auto asks all objectness; options: {activation: sigmoid} or none does not"
         return why if self.activation == "auto" else ""
 
@@ -195,13 +195,13 @@ class DetectNet(RowHead):
     offset: float = 0.5
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for two maps of one size, one with four times the channels of the other."""
-        which = _coverage(look.shapes)
+        which = _coverage(signature.shapes)
         if which is not None:
-            classes, height, width = look.shapes[which]
-            stride = look.stride(height, width) or 0
-            named = "cov" in look.names or "bbox" in look.names
+            classes, height, width = signature.shapes[which]
+            stride = signature.stride(height, width) or 0
+            named = "cov" in signature.names or "bbox" in signature.names
             reason = f"coverage of {classes} classes and their sides, a cell every {stride:g} pixels"
             yield Fit(reason, 2 + (stride == 16) + named, classes)
 

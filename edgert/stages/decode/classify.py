@@ -13,7 +13,7 @@ from edgert.runtime.records import Attributes, Classification, Embedding
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.detection import strongest
-from edgert.stages.decode.guess import Fit, Look, check_labels, wrong_shapes
+from edgert.stages.decode.guess import Fit, OutputSignature, check_labels, wrong_shapes
 from edgert.stages.gallery import gallery_at
 
 _USUAL = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 2048)
@@ -38,13 +38,13 @@ class Embed:
     threshold: float = 0.5
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a vector, better at a usual length or with a telling name; or for a named hidden state."""
-        length, is_named = look.vector, any(word in look.names for word in _NAMES)
-        tokens, width = look.table or (0, 0)
+        length, is_named = signature.vector, any(word in signature.names for word in _NAMES)
+        tokens, width = signature.table or (0, 0)
         if length is not None and is_named and _LEAST_WIDTH <= length <= 4096:
             yield Fit(f"{length} numbers, named as those of an embedding", 4)
-        elif _is_tokens((tokens, width)) and "hidden_state" in look.names:
+        elif _is_tokens((tokens, width)) and "hidden_state" in signature.names:
             yield Fit(f"[{tokens}, {width}] is a hidden state, whose first token stands for the image", 5)
         elif length is not None:
             yield Fit(f"{length} numbers, a usual length of an embedding", 3 if length in _USUAL else 1)
@@ -98,9 +98,9 @@ class Classify:
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a vector with a number for every class."""
-        length = look.vector
+        length = signature.vector
         if length is not None:
             yield Fit(f"{length} numbers, one per class", 3 if length in (1000, 1001) else 2, length)
 
@@ -143,10 +143,10 @@ class MultiLabel:
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a vector with a number for every class."""
-        if look.vector is not None and look.vector > 1:
-            yield Fit(f"{look.vector} numbers can be classes of which several are there", 1, look.vector)
+        if signature.vector is not None and signature.vector > 1:
+            yield Fit(f"{signature.vector} numbers can be classes of which several are there", 1, signature.vector)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless the first output is one row of numbers, ConfigError for another number of labels."""
@@ -181,10 +181,10 @@ class Heads:
     heads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for several rows of numbers, not all of one."""
-        counts = [math.prod(shape) for shape in look.shapes if sum(size != 1 for size in shape) <= 1]
-        if 1 < len(counts) == len(look.shapes) and 0 not in counts and max(counts) > 1:
+        counts = [math.prod(shape) for shape in signature.shapes if sum(size != 1 for size in shape) <= 1]
+        if 1 < len(counts) == len(signature.shapes) and 0 not in counts and max(counts) > 1:
             yield Fit(f"{len(counts)} rows of numbers, a head each", 3)
 
     def check(self, shapes: Shapes, network: Size) -> None:

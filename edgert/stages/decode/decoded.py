@@ -9,7 +9,7 @@ import numpy as np
 
 from edgert.stages.decode import decoder
 from edgert.stages.decode.detection import I32, Candidates, Head, Index, best_class, by_class, corners, every_class
-from edgert.stages.decode.guess import MOST_QUERIES, Fit, Look, wrong_shapes
+from edgert.stages.decode.guess import MOST_QUERIES, Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import FINAL, Found, Level, Numbers, RowHead, columns
 
 READS = "one output [boxes, 6] or [boxes, 7], or three [boxes, 4], [boxes], [boxes] and perhaps a count"
@@ -40,13 +40,13 @@ class Decoded(Head):
     background: Literal["none", "first"] = "none"
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for boxes that need no decoding."""
-        if decoder.is_rows_of_six(look.shapes) and look.shapes[0][0] not in (look.cells(), 6):
+        if decoder.is_rows_of_six(signature.shapes) and signature.shapes[0][0] not in (signature.cells(), 6):
             yield Fit("[boxes, 6] is corners, score and class of final boxes", 3)
-        if _is_numbered(look.shapes) and not look.is_batched:
+        if _is_numbered(signature.shapes) and not signature.is_batched:
             yield Fit("[boxes, 7] of all images is number of the image, corners, class and score", 3)
-        if decoder.roles_of(look.shapes) is not None:
+        if decoder.roles_of(signature.shapes) is not None:
             yield Fit("[N, 4] and twice [N] are final boxes, scores and classes", 3)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> None:
@@ -118,11 +118,11 @@ class Ssd(RowHead):
     order: Literal["xyxy", "yxyx"] = "xyxy"
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for scores beside as many boxes, one per prior."""
-        roles = decoder.boxes_and_scores(look.shapes)
+        roles = decoder.boxes_and_scores(signature.shapes)
         if roles is not None:
-            boxes, classes = look.shapes[roles[1]]
+            boxes, classes = signature.shapes[roles[1]]
             reason = f"scores [{boxes or 'N'}, {classes}] beside boxes [{boxes or 'N'}, 4], a box per prior"
             yield Fit(reason, 1 if 0 < boxes <= MOST_QUERIES else 3, classes - 1)
 
@@ -169,11 +169,11 @@ class YoloNas(Ssd):
     boxes: Literal["relative", "pixels"] = "pixels"
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for scores beside as many boxes, one per cell."""
-        roles = decoder.boxes_and_scores(look.shapes)
-        if roles is not None and look.shapes[roles[0]][0] == look.cells():
-            rows, classes = look.shapes[roles[1]]
+        roles = decoder.boxes_and_scores(signature.shapes)
+        if roles is not None and signature.shapes[roles[0]][0] == signature.cells():
+            rows, classes = signature.shapes[roles[1]]
             yield Fit(f"scores [{rows}, {classes}] beside boxes [{rows}, 4], a box per cell", 4, classes)
 
 
@@ -191,17 +191,17 @@ class PpYoloe(RowHead):
     """
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for boxes beside transposed scores, or final rows beside their count."""
-        rows, columns = look.table or (0, 0)
-        roles = _boxes_and_columns(look.shapes)
+        rows, columns = signature.table or (0, 0)
+        roles = _boxes_and_columns(signature.shapes)
         if roles is not None:
-            classes, boxes = look.shapes[roles[1]]
+            classes, boxes = signature.shapes[roles[1]]
             reason = f"scores [{classes}, {boxes or 'N'}] beside boxes [{boxes or 'N'}, 4]"
             yield Fit(reason, 3, classes)
-        elif _is_counted(look.shapes):
-            yield Fit("[boxes, 6] is class, score and corners of final boxes", 3 if len(look.shapes) > 1 else 1)
-        elif columns > 6 and rows == look.cells():
+        elif _is_counted(signature.shapes):
+            yield Fit("[boxes, 6] is class, score and corners of final boxes", 3 if len(signature.shapes) > 1 else 1)
+        elif columns > 6 and rows == signature.cells():
             yield Fit(f"[{rows}, 4 + {columns - 4}] can be corners and scores", 1, columns - 4)
 
     def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> int | None:
@@ -229,8 +229,8 @@ class PpYoloe(RowHead):
             return Candidates(table[:, 2:], table[:, 1], table[:, 0].astype(np.int32), overlap=False)
         return super(PpYoloe, self).read(outputs, network, score)
 
-    def why_whole(self, shapes: decoder.Shapes, network: decoder.Size) -> str:
-        """See :meth:`RowHead.why_whole`."""
+    def why_all_rows(self, shapes: decoder.Shapes, network: decoder.Size) -> str:
+        """See :meth:`RowHead.why_all_rows`."""
         return FINAL if _is_counted(shapes) else ""
 
     def levels(self, shapes: decoder.Shapes, network: decoder.Size, score: float) -> tuple[Level, ...]:
@@ -304,22 +304,22 @@ class Detr(RowHead):
     label_count: int = 0
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for scores beside as many boxes, one per query; or for both in one table."""
-        rows, columns = look.table or (0, 0)
-        count = look.cells()
+        rows, columns = signature.table or (0, 0)
+        count = signature.cells()
         every = count, 3 * (count or 0)  # those of cells are no queries
         if (
             columns >= 5
             and 10 <= rows <= MOST_QUERIES
             and rows not in every
-            and not decoder.is_rows_of_six(look.shapes)
+            and not decoder.is_rows_of_six(signature.shapes)
         ):
             weight = 2 if count is not None and rows < count else 1
             yield Fit(f"[{rows}, 4 + {columns - 4}] can be queries", weight, columns - 4)
-        roles = decoder.boxes_and_scores(look.shapes)
+        roles = decoder.boxes_and_scores(signature.shapes)
         if roles is not None:
-            boxes, classes = look.shapes[roles[1]]
+            boxes, classes = signature.shapes[roles[1]]
             reason = f"scores [{boxes or 'N'}, {classes}] beside boxes [{boxes or 'N'}, 4], a box per query"
             yield Fit(reason, 3 if 0 < boxes <= MOST_QUERIES else 1, classes)
 
@@ -347,14 +347,14 @@ class Detr(RowHead):
         shapes = decoder.shapes_of(outputs)
         if self.class_count(shapes, network) is None:
             return Decoded().read(outputs, network, score)
-        if not self.why_whole(shapes, network):
+        if not self.why_all_rows(shapes, network):
             return super(Detr, self).read(outputs, network, score)
         (level,) = self.levels(shapes, network, score)
         parts = tuple([decoder.as_f32(numbers.of(outputs, level.rows)) for numbers in level.wanted])
         return self.placed([Found(np.arange(level.rows), parts)], shapes, network, score)
 
-    def why_whole(self, shapes: decoder.Shapes, network: decoder.Size) -> str:
-        """See :meth:`RowHead.why_whole`."""
+    def why_all_rows(self, shapes: decoder.Shapes, network: decoder.Size) -> str:
+        """See :meth:`RowHead.why_all_rows`."""
         if self.class_count(shapes, network) is None:
             return FINAL
         if self.activation == "auto":

@@ -12,7 +12,7 @@ from edgert.runtime.frame import U8
 from edgert.runtime.records import AnomalyMap, DepthMap, OutputImage
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of
-from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.maps import map_layout, plane_size, unpadded
 
 
@@ -39,10 +39,13 @@ class Depth:
     depth: Literal["metric", "inverse", "relative"] = "inverse"
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for one channel over the image, better where a name says so."""
-        if any(channels == 1 and look.covers(height, width, order) for channels, height, width, order in look.maps):
-            is_named = any(word in look.names for word in ("depth", "disp"))
+        if any(
+            channels == 1 and signature.covers(height, width, order)
+            for channels, height, width, order in signature.maps
+        ):
+            is_named = any(word in signature.names for word in ("depth", "disp"))
             yield Fit("one channel over the image can be depth", 4 if is_named else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
@@ -73,10 +76,10 @@ class ImageToImage:
     color: Literal["rgb", "bgr"] = "rgb"
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for three channels of the network's size, or a multiple of it."""
-        for channels, height, width, order in look.maps:
-            stride = look.stride(height, width)
+        for channels, height, width, order in signature.maps:
+            stride = signature.stride(height, width)
             if channels == 3 and stride is not None and stride <= 1:
                 yield Fit(f"3 channels of the image's size, {order}", 4)
 
@@ -117,10 +120,10 @@ class Anomaly:
     threshold: float = 0.5
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a map beside a single number, or for a map where a name says so."""
-        is_named = "anomal" in look.names or "pred_score" in look.names
-        found = None if look.network is None else _map_and_score(look.shapes, look.network)
+        is_named = "anomal" in signature.names or "pred_score" in signature.names
+        found = None if signature.network is None else _map_and_score(signature.shapes, signature.network)
         if found is not None and (found[1] is not None or is_named):
             yield Fit("a map over the image and a number for all of it", 3 + is_named)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, shapes_of
-from edgert.stages.decode.guess import Fit, Look, check_labels
+from edgert.stages.decode.guess import Fit, OutputSignature, check_labels
 
 # Non-maximum suppression: of the boxes that overlap, the best one stays.
 #
@@ -172,7 +172,7 @@ class Head(Protocol):
     """Fields with few values (``Literal``) that shapes do not decide; `edgert check` tries all of them."""
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield why such outputs could be this head's; nothing when they cannot."""
         ...
 

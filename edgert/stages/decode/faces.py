@@ -14,7 +14,7 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode import decoder
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size
 from edgert.stages.decode.detection import Candidates, Index, corners
-from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead, columns
 
 NAMES = ("right eye", "left eye", "nose", "right mouth corner", "left mouth corner")
@@ -40,10 +40,10 @@ class FaceHead(RowHead, ABC):
         """Return whether outputs of these shapes are this head's."""
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for outputs in which every number has its role."""
-        if look.network is not None and cls().fitting(look.shapes, look.network):
-            yield Fit(f"{len(look.shapes)} outputs are {cls.reads}", 4, 1)
+        if signature.network is not None and cls().fitting(signature.shapes, signature.network):
+            yield Fit(f"{len(signature.shapes)} outputs are {cls.reads}", 4, 1)
 
     def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
         """Return the record with points, each with its face's score."""

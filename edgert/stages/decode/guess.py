@@ -31,7 +31,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class OutputSignature:
     """What is known of a model's outputs before it runs.
 
     Attributes:
@@ -131,7 +131,7 @@ def guess(
         ConfigError: a decoder of an installed package cannot be used.
     """
     shapes = tuple(tuple(size or 0 for size in shape) for shape in output_shapes)
-    look = Look(shapes, " ".join(output_names).lower(), network_size(input_shape), is_batched)
+    signature = OutputSignature(shapes, " ".join(output_names).lower(), network_size(input_shape), is_batched)
     found = list[Guess]()
     kept = needed_outputs(shapes, output_names)
     if kept is not None and len(kept) < len(shapes):
@@ -145,9 +145,9 @@ def guess(
         for name in registry.names():
             kinds.setdefault(registry.get(name), name)
         for kind, name in kinds.items():
-            for fit in kind.fits(look):  # type: ignore[attr-defined]
+            for fit in kind.fits(signature):  # type: ignore[attr-defined]
                 # Labels that match the classes and telling names speak for a guess, too few labels against it.
-                weight = fit.weight + any(word in look.names for word in _WORDS.get(task, ()))
+                weight = fit.weight + any(word in signature.names for word in _WORDS.get(task, ()))
                 if n_labels and fit.classes is not None:
                     weight += (n_labels == fit.classes) - (n_labels < fit.classes)
                 found.append(Guess(task, name, fit.reason, weight, fit.classes))

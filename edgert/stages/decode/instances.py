@@ -13,7 +13,7 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode import decoded
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, boxes_and_scores, shapes_of
 from edgert.stages.decode.detection import I32, Candidates, Head, Unit, best_column, corners, in_pixels
-from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead
 
 # Layout: https://docs.ultralytics.com/tasks/segment and /modes/export, [116, 8400] and [32, 160, 160] for COCO at 640:
@@ -37,12 +37,12 @@ class YoloV8Seg(Head):
     boxes: Unit = "pixels"
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a column for every box beside maps."""
-        found = find_tables(look.shapes)
+        found = find_tables(signature.shapes)
         if found is None:
             return
-        (rows, columns), (masks, *_) = look.shapes[found[0]], look.shapes[found[1]]
+        (rows, columns), (masks, *_) = signature.shapes[found[0]], signature.shapes[found[1]]
         if columns == 6 + masks > 6:
             yield Fit(f"[{rows or 'N'}, 6 + {masks}] is final boxes beside {masks} prototypes of masks", 3)
         elif rows - masks > 4:
@@ -122,11 +122,11 @@ class DetrSeg(RowHead):
     label_count: int = 0
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for scores, boxes and a map per query."""
-        rest = _beside_maps(look.shapes)
+        rest = _beside_maps(signature.shapes)
         if rest is not None:
-            for fit in decoded.Detr.fits(Look(tuple(_two(look.shapes)), "", look.network)):
+            for fit in decoded.Detr.fits(OutputSignature(tuple(_two(signature.shapes)), "", signature.network)):
                 yield Fit(f"{fit.reason}, and as many masks", 3, fit.classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
@@ -146,10 +146,10 @@ class DetrSeg(RowHead):
         _, first, second = _beside_maps(shapes_of(outputs)) or (0, 0, 0)
         return self._detr.read([outputs[first], outputs[second]], network, score)
 
-    def why_whole(self, shapes: Shapes, network: Size) -> str:
-        """See :meth:`RowHead.why_whole`."""
+    def why_all_rows(self, shapes: Shapes, network: Size) -> str:
+        """See :meth:`RowHead.why_all_rows`."""
         self.class_count(shapes, network)
-        return self._detr.why_whole(_two(shapes), network)
+        return self._detr.why_all_rows(_two(shapes), network)
 
     def levels(self, shapes: Shapes, network: Size, score: float) -> tuple[Level, ...]:
         """See :meth:`RowHead.levels`; the map of a query is wanted, too."""

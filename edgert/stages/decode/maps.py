@@ -12,7 +12,7 @@ from edgert.runtime.frame import U8
 from edgert.runtime.records import Keypoints, Segmentation
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
-from edgert.stages.decode.guess import BODIES, Fit, Look, check_labels, wrong_shapes
+from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, check_labels, wrong_shapes
 
 Layout = Literal["chw", "hwc", "hw"]
 
@@ -30,11 +30,11 @@ class SegmentArgmax:
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a channel for every class."""
-        for channels, height, width, order in look.maps:
-            if channels > 1 and look.covers(height, width, order):
-                weight = 2 if channels == 3 and look.stride(height, width) == 1 else 3
+        for channels, height, width, order in signature.maps:
+            if channels > 1 and signature.covers(height, width, order):
+                weight = 2 if channels == 3 and signature.stride(height, width) == 1 else 3
                 yield Fit(f"{channels} channels over the image, {order}", weight, channels)
 
     def check(self, shapes: Shapes, network: Size) -> None:
@@ -72,9 +72,12 @@ class SegmentThreshold:
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for one channel."""
-        if any(channels == 1 and look.covers(height, width, order) for channels, height, width, order in look.maps):
+        if any(
+            channels == 1 and signature.covers(height, width, order)
+            for channels, height, width, order in signature.maps
+        ):
             yield Fit("one channel over the image is a mask", 3)
 
     def check(self, shapes: Shapes, network: Size) -> None:
@@ -171,10 +174,10 @@ class Heatmap:
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a map for every point."""
-        for channels, height, width, order in look.maps:
-            stride = look.stride(height, width)
+        for channels, height, width, order in signature.maps:
+            stride = signature.stride(height, width)
             if order == "nchw" and channels > 1 and stride is not None and 2 <= stride <= 8:
                 yield Fit(f"{channels} maps at 1/{stride:g} of the image", 4 if channels in BODIES else 1)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, cells, grid_of
 from edgert.stages.decode.detection import Candidates, best_class, corners, every_class
-from edgert.stages.decode.guess import STRIDES, Fit, Look, wrong_shapes
+from edgert.stages.decode.guess import STRIDES, Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.rows import Found, Level, Numbers, RowHead, columns
 
 # FastestDet (github.com/dog-qiuqiu/FastestDet): one feature map, objectness and classes combined by powers.
@@ -32,10 +32,10 @@ class FastestDet(RowHead):
     """
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for one small map."""
-        for channels, height, width, order in look.maps:
-            stride = look.stride(height, width)
+        for channels, height, width, order in signature.maps:
+            stride = signature.stride(height, width)
             if order == "nchw" and channels > 5 and stride is not None and stride > 8:
                 yield Fit(f"5 + {channels - 5} channels, stride {stride:g}", 3, channels - 5)
 
@@ -99,16 +99,16 @@ class NanoDet(RowHead):
     reg_max: int | None = None
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a row for every cell, in one table or one per level and part."""
-        rows, columns = look.table or (0, 0)
-        if columns > 36 and rows == look.cells((*STRIDES, 64)):
+        rows, columns = signature.table or (0, 0)
+        if columns > 36 and rows == signature.cells((*STRIDES, 64)):
             reason = f"[{rows}, {columns - 32} + 4 * 8] has one row for every cell of strides 8, 16, 32, 64"
             yield Fit(reason, 3, columns - 32)
-        levels, left = divmod(len(look.shapes), 2)
-        if look.network and levels >= 2 and not left and all(len(shape) == 2 for shape in look.shapes):
-            wanted = sorted(2 * [cells(look.network, stride) for stride in (*STRIDES, 64)[:levels]])
-            if sorted(shape[0] for shape in look.shapes) == wanted:
+        levels, left = divmod(len(signature.shapes), 2)
+        if signature.network and levels >= 2 and not left and all(len(shape) == 2 for shape in signature.shapes):
+            wanted = sorted(2 * [cells(signature.network, stride) for stride in (*STRIDES, 64)[:levels]])
+            if sorted(shape[0] for shape in signature.shapes) == wanted:
                 yield Fit(f"scores and sides for each of {levels} strides", 3)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:

@@ -18,7 +18,7 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode import decoder
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.detection import Index, corners, strongest, suppress
-from edgert.stages.decode.guess import BODIES, Fit, Look, check_labels, wrong_shapes
+from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, check_labels, wrong_shapes
 from edgert.stages.decode.maps import one_body
 
 
@@ -39,10 +39,10 @@ class SimCC:
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for two outputs with as many rows, and columns in the network's proportion."""
-        if look.network is not None and _split(look.shapes, look.network):
-            yield Fit(f"{look.shapes[0][0]} points by their columns and rows", 4)
+        if signature.network is not None and _split(signature.shapes, signature.network):
+            yield Fit(f"{signature.shapes[0][0]} points by their columns and rows", 4)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raise ModelError unless there are two such outputs, ConfigError for another number of names."""
@@ -92,9 +92,9 @@ class MoveNet:
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for points of three numbers."""
-        if count := _movenet_points(look.shapes):
+        if count := _movenet_points(signature.shapes):
             yield Fit(f"{count} points of y, x and score", 5 if count in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
@@ -144,12 +144,12 @@ class Landmarks:
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for an even vector, where a name says so or its number of points is that of a data set."""
-        rows, columns = look.table or (0, 0)
-        length = 2 * rows if columns == 2 else look.vector or 0
-        count, side = length // 2, max(look.network or (0, 0))
-        is_named = any(word in look.names for word in ("landmark", "kps", "keypoint", "points"))
+        rows, columns = signature.table or (0, 0)
+        length = 2 * rows if columns == 2 else signature.vector or 0
+        count, side = length // 2, max(signature.network or (0, 0))
+        is_named = any(word in signature.names for word in ("landmark", "kps", "keypoint", "points"))
         if length % 2 or length < 8:
             return
         if is_named:
@@ -203,11 +203,16 @@ class YoloV7Pose:
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for three rows a cell of a box, a class and points."""
-        rows, columns = look.table or (0, 0)
+        rows, columns = signature.table or (0, 0)
         count = (columns - 6) // 3
-        if look.network is not None and rows in _three_a_cell(look.network) and columns == 6 + 3 * count and count > 0:
+        if (
+            signature.network is not None
+            and rows in _three_a_cell(signature.network)
+            and columns == 6 + 3 * count
+            and count > 0
+        ):
             yield Fit(f"[{rows}, 6 + {3 * count}] is {count} points of each box", 4 if count in (5, *BODIES) else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
@@ -266,9 +271,9 @@ class TrtPose:
     links: tuple[tuple[int, int], ...] = _LINKS
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for maps of parts and twice as many fields as links."""
-        if look.network is not None and cls()._roles(look.shapes) is not None:
+        if signature.network is not None and cls()._roles(signature.shapes) is not None:
             yield Fit("18 maps of parts and 42 fields between them", 5)
 
     def check(self, shapes: Shapes, network: Size) -> None:

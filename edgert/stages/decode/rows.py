@@ -121,7 +121,7 @@ class RowHead(Head, ABC):
         """Return the outputs that :meth:`Shaped.shaped` reads, of the found rows only; empty where it reads none."""
         return ()
 
-    def why_whole(self, shapes: Shapes, network: Size) -> str:
+    def why_all_rows(self, shapes: Shapes, network: Size) -> str:
         """Return why outputs of these shapes are read completely; empty where rows are enough."""
         return ""
 

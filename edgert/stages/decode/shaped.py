@@ -11,7 +11,7 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode import detection
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Index, best_column, suppress_at_once
-from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 
 # Layout: https://docs.ultralytics.com/tasks/obb and /modes/export, [20, 21504] for DOTA at 1024: x, y, w, h in network
 # pixels, class scores past their sigmoid, then the angle in radians, clockwise as y points down. End to end (YOLO26, or
@@ -36,13 +36,15 @@ class YoloV8Obb(Head):
     boxes: detection.Unit = "pixels"
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit where a name says so, or without names: a yolov8 of one class more has the same shape."""
-        rows, columns = look.table or (0, 0)
-        is_named = "obb" in look.names
-        if (is_named or not look.names) and rows > 5 and (not columns or columns > rows):
+        rows, columns = signature.table or (0, 0)
+        is_named = "obb" in signature.names
+        if (is_named or not signature.names) and rows > 5 and (not columns or columns > rows):
             yield Fit(f"[4 + {rows - 5} + 1, {columns or 'N'}] can be oriented boxes", 1 + is_named, rows - 5)
-        if columns == 7 and rows > 7 and rows not in (look.cells(), 3 * (look.cells() or 0)):  # not all of every cell
+        if (
+            columns == 7 and rows > 7 and rows not in (signature.cells(), 3 * (signature.cells() or 0))
+        ):  # not all of every cell
             yield Fit(f"[{rows}, 7] can be final boxes with their score, class and angle", 1 + is_named)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:

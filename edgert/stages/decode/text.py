@@ -18,7 +18,7 @@ from edgert.runtime.records import Detections, Text
 from edgert.stages.crop import Geometry, clockwise
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.detection import Candidates, Head
-from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+from edgert.stages.decode.guess import Fit, OutputSignature, wrong_shapes
 from edgert.stages.decode.maps import plane_size
 
 _LEAST_SIDE = 3
@@ -48,9 +48,12 @@ class DB(Head):
     dilate: bool = False
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for one channel over the image."""
-        if any(channels == 1 and look.covers(height, width, order) for channels, height, width, order in look.maps):
+        if any(
+            channels == 1 and signature.covers(height, width, order)
+            for channels, height, width, order in signature.maps
+        ):
             yield Fit("one channel over the image can be a map of text", 2, 1)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
@@ -171,16 +174,16 @@ class CTC:
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a row for every few columns of a low, wide image."""
-        rows, columns = look.table or (0, 0)
-        if look.network is not None and columns > 10:
-            width, height = look.network
+        rows, columns = signature.table or (0, 0)
+        if signature.network is not None and columns > 10:
+            width, height = signature.network
             if height <= 64 and width >= 2 * height and rows in {width // step for step in (2, 4, 8)}:
                 yield Fit(f"[{rows}, {columns}] has a row for every few columns of a line of text", 5)
             elif rows in {width // step for step in (2, 4, 8)}:
                 yield Fit(f"[{rows}, {columns}] can be characters from left to right", 1)
-        elif look.network is None and not rows and columns > 10:
+        elif signature.network is None and not rows and columns > 10:
             yield Fit(f"[N, {columns}] can be characters from left to right", 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:

@@ -15,7 +15,7 @@ from edgert.stages.decode import detection
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
 from edgert.stages.decode.detection import I32, Bool, Candidates, Head, Unit, best_class, corners, in_pixels
-from edgert.stages.decode.guess import BODIES, MOST_QUERIES, STRIDES, Fit, Look, check_labels, wrong_shapes
+from edgert.stages.decode.guess import BODIES, MOST_QUERIES, STRIDES, Fit, OutputSignature, check_labels, wrong_shapes
 
 # YOLOv5 and its kin (v6, v7, decoded YOLOX): boxes decoded in the graph, objectness beside the classes.
 #
@@ -34,16 +34,16 @@ class YoloV5(Head):
     boxes: Unit = "pixels"
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for three rows for every cell, or one whose boxes are decoded."""
-        rows, columns = look.table or (0, 0)
-        count, reason = look.cells(), f"[{rows or 'N'}, 5 + {columns - 5}] has"
+        rows, columns = signature.table or (0, 0)
+        count, reason = signature.cells(), f"[{rows or 'N'}, 5 + {columns - 5}] has"
         if columns < 6:
             return
         if rows == count:
             every = f"{reason} one row for every cell of strides 8, 16, 32, if boxes are decoded in the graph"
             yield Fit(every, 1, columns - 5)
-        elif (rows > columns or not rows) and rows != look.cells((*STRIDES, 64)):
+        elif (rows > columns or not rows) and rows != signature.cells((*STRIDES, 64)):
             exact = count is not None and rows == 3 * count
             found = f"{reason} {'three rows for every cell' if exact else 'a row per box'}"
             yield Fit(found, 3 if exact else 1, columns - 5)
@@ -99,10 +99,10 @@ class YoloX(Head):
     strides: tuple[int, ...] = (8, 16, 32)
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a row for every cell."""
-        rows, columns = look.table or (0, 0)
-        if columns >= 6 and rows == look.cells():
+        rows, columns = signature.table or (0, 0)
+        if columns >= 6 and rows == signature.cells():
             yield Fit(f"[{rows}, 5 + {columns - 5}] has one row for every cell of strides 8, 16, 32", 3, columns - 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
@@ -140,13 +140,13 @@ class YoloV8(Head):
     boxes: Unit = "pixels"
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for a column for every box."""
-        rows, columns = look.table or (0, 0)
-        if columns >= 6 and rows == look.cells():
+        rows, columns = signature.table or (0, 0)
+        if columns >= 6 and rows == signature.cells():
             yield Fit(f"[{rows}, 4 + {columns - 4}] is its output turned round", 1, columns - 4)
         if rows >= 5 and (not columns or columns > rows):
-            exact = columns == look.cells()
+            exact = columns == signature.cells()
             found = "one column for every cell" if exact else "a column per box"
             yield Fit(f"[4 + {rows - 4}, {columns or 'N'}] has {found}", 3 if exact else 2, rows - 4)
 
@@ -210,9 +210,9 @@ class YoloPose:
     boxes: Unit = "pixels"
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for columns of a box, a score and points, or for rows of final ones."""
-        rows, columns = look.table or (0, 0)
+        rows, columns = signature.table or (0, 0)
         if 0 < rows <= MOST_QUERIES and columns > 6 and columns - 6 in [3 * points for points in BODIES]:
             yield Fit(f"[{rows}, 6 + {columns - 6}] is corners, score, class and points of final bodies", 3)
         if rows > 5 and (rows - 5) % 3 == 0 and (not columns or columns > rows):

@@ -114,8 +114,8 @@ class _Way:
             self._supplies[nbytes] = [shared_supply(self.device, nbytes, SETTLED)] if is_cached else []
         supplies = self._supplies[nbytes]
         for supply in supplies:
-            if (lent := supply.acquire()) is not None:
-                return lent
+            if (leased := supply.acquire()) is not None:
+                return leased
         supplies.append(GrowingPool(nbytes, self.device.counter))
         return self._acquire(nbytes)
 

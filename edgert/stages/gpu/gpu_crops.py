@@ -190,7 +190,7 @@ class CropLaunches:
         return self._made[variant]
 
 
-class Look(NamedTuple):
+class CropModel(NamedTuple):
     """Model that runs on crops.
 
     Attributes:
@@ -217,12 +217,12 @@ class InferCropsTogether(SimpleStage):
         device: that GPU.
     """
 
-    def __init__(self, looks: Sequence[Look], every: int = 1) -> None:
+    def __init__(self, looks: Sequence[CropModel], every: int = 1) -> None:
         kernels = looks[0].inference.preprocessor.kernels
         self.name, self.looks, self._every, self.device = looks[0].name, looks, every, kernels.device
         self._crops = [look.crop for at, look in enumerate(looks) if look.crop not in [one.crop for one in looks[:at]]]
         self._stream, self._written = self.device.stream(), self.device.event()
-        alike = dict[Any, list[Look]]()
+        alike = dict[Any, list[CropModel]]()
         for look in looks:
             alike.setdefault(_format(look.inference.preprocessor), []).append(look)
         self._alike = [
@@ -269,7 +269,7 @@ class InferCropsTogether(SimpleStage):
                         self._round(frame, own, launches, boxes, runs)
                 hold([frame], self._stream, self._written.record(self._stream))
         except BaseException:
-            self.device.settle()  # no event stands behind what may be under way
+            self.device.drain()  # no event stands behind what may be under way
             raise
         finally:
             frame.lease.release()
@@ -277,7 +277,7 @@ class InferCropsTogether(SimpleStage):
     def _round(
         self,
         frame: Frame,
-        looks: Sequence[Look],
+        looks: Sequence[CropModel],
         launches: CropLaunches,
         boxes: dict[str, I32],
         runs: dict[str, list[Batch]],

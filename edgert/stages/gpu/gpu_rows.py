@@ -69,7 +69,7 @@ class GpuRows(GpuReader):
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
         """See :meth:`GpuReader.unsupported`."""
         shapes = tuple(output.shape[1:] for output in outputs)
-        if reason := decoder.head.why_whole(shapes, network):
+        if reason := decoder.head.why_all_rows(shapes, network):
             return str(reason)
         levels = decoder.head.levels(shapes, network, decoder.score)
         dtypes = {outputs[numbers.output].dtype for level in levels for numbers in level.wanted}

@@ -213,7 +213,7 @@ class InferenceSlot:
 
     def close(self) -> None:
         """Free what the session does not own, once the GPU is done. Twice is once."""
-        self.session.device.settle()
+        self.session.device.drain()
         self._graphs.clear()
         self._reader.close()
 
@@ -411,7 +411,7 @@ class GpuInference:
                 slot = self.free_slot()
                 slot.enqueue(frames, self.how(patient))
         except BaseException:
-            self.device.settle()  # no event stands behind the copies that may be under way
+            self.device.drain()  # no event stands behind the copies that may be under way
             raise
         finally:
             for frame in frames:
@@ -439,7 +439,7 @@ class GpuInference:
         if self._refining is not None:
             self._refining.close()
         if self._frames:
-            self.device.settle()  # they may be on their way up
+            self.device.drain()  # they may be on their way up
         for frame in self._frames.values():
             frame.lease.release()
         self._frames.clear()

@@ -19,7 +19,7 @@ from edgert.stages.gpu.infer_gpu import SLOTS, Batch, GpuInference
 from edgert.stages.gpu.waiting import RunTimes
 from edgert.stages.infer import Choice
 
-_LOOK_NS = 300_000
+_POLL_NS = 300_000
 _LONG_NS = 3_600_000_000_000
 
 
@@ -135,7 +135,7 @@ class GpuInfer(SimpleStage):
         if batch.is_patient:
             due_ns = min(batch.due(now_ns, idle=False) or now_ns, now_ns + _LONG_NS)
         else:
-            due_ns = min(batch.due(now_ns, self._inference.idle) or now_ns, now_ns + _LOOK_NS)
+            due_ns = min(batch.due(now_ns, self._inference.idle) or now_ns, now_ns + _POLL_NS)
         return round(due_ns) if done_ns is None else min(round(due_ns), done_ns)
 
     def collect(self, wait: bool) -> list[Result]:
@@ -205,12 +205,12 @@ class GpuInfer(SimpleStage):
         """Return the records of a run, and note how long it took."""
         if run.batch is None:
             return ()
-        asked_ns = self._clock.now_ns()
+        polled_ns = self._clock.now_ns()
         records = run.batch.records()
         if is_done and run.absent_ns < 0:
             self._times.was_done(run.rows)
         elif is_done:
             self._times.took(run.rows, run.absent_ns)
-        elif (now_ns := self._clock.now_ns()) - asked_ns > _LOOK_NS:  # else it was done already, for whatever time
+        elif (now_ns := self._clock.now_ns()) - polled_ns > _POLL_NS:  # else it was done already, for whatever time
             self._times.took(run.rows, now_ns - run.began_ns)
         return records

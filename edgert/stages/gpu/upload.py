@@ -71,10 +71,10 @@ def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
         None when there is no buffer.
     """
     whole = full_frame(frame)
-    lent = acquire(sum(_pitch(plane) * plane.shape[0] for plane in whole.planes))
-    if lent is None:
+    leased = acquire(sum(_pitch(plane) * plane.shape[0] for plane in whole.planes))
+    if leased is None:
         return None
-    buffer, lease = lent
+    buffer, lease = leased
     planes, start = [], 0
     for plane in frame.planes:
         height, stop = plane.shape[0], start + _pitch(plane) * plane.shape[0]

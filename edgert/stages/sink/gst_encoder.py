@@ -247,8 +247,8 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _append(buffer: int, address: int, nbytes: int, let_go: Callable[[], None]) -> None:
-    number = id(let_go)
-    _waiting[number] = let_go
+def _append(buffer: int, address: int, nbytes: int, release: Callable[[], None]) -> None:
+    number = id(release)
+    _waiting[number] = release
     memory = _library().gst_memory_new_wrapped(0, address, nbytes, 0, nbytes, number, _notify)
     _library().gst_buffer_append_memory(buffer, memory)

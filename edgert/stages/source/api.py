@@ -208,7 +208,7 @@ class ApiSource:
                     )
                 with self._turn:
                     self._give_waiting(taker)
-                self.settle()
+                self.reclaim()
             with self._turn:  # what was submitted just before finish()
                 self._give_waiting(taker)
         finally:
@@ -221,10 +221,10 @@ class ApiSource:
         with self._changed:
             self._changed.notify_all()
 
-    def settle(self) -> None:
+    def reclaim(self) -> None:
         """Release images on a GPU that were read."""
         if self._tensors is not None:
-            self._tensors.settle()
+            self._tensors.reclaim()
 
     def stats(self) -> SourceStats:
         return SourceStats()
@@ -398,10 +398,10 @@ class ApiSource:
     def _batch(self, array: U8, format: PixelFormat, copy: bool) -> tuple[list[Planes], Lease]:
         """Return the images of one host array, copied once to memory that a GPU reads where a model needs that."""
         images = images_of(array, format, self._where)
-        lent = self._lender().acquire(array.shape, len(array)) if self._is_shared else None
-        if lent is None and not copy:
+        leased = self._lender().acquire(array.shape, len(array)) if self._is_shared else None
+        if leased is None and not copy:
             return images, lend(array, self._counter)
-        whole, lease = lent or (np.empty(array.shape, np.uint8), None)
+        whole, lease = leased or (np.empty(array.shape, np.uint8), None)
         np.copyto(whole, array)
         self._counter.copied(array.nbytes)
         return batch_planes(whole, format, self._where), lease or lend(whole, self._counter)
@@ -447,7 +447,7 @@ class ApiSource:
                     image = self._waiting.popleft()
                     self._changed.notify_all()
             if image is None:
-                self.settle()
+                self.reclaim()
                 continue
             yield image
             del image

@@ -243,9 +243,9 @@ class Nvdec:
         self._loans = Loans(device, counter, _Locks(self._decoder, self._stream).release)
 
     @property
-    def lent(self) -> int:
+    def leased(self) -> int:
         """Surfaces that were not given back to the decoder yet."""
-        return self._loans.lent
+        return self._loans.leased
 
     def images(self, packets: Iterable[av.Packet[Any]]) -> Iterator[Image]:
         """Yield images in display order. The decoder conceals damage inside an image.
@@ -289,7 +289,7 @@ class Nvdec:
 
     def _decoded(self, address: int, nbytes: int) -> Iterator[Image]:
         """Yield the images that bytes at an address complete; the bytes must stay there for the call."""
-        self._loans.settle()
+        self._loans.reclaim()
         yield from self._completed(address, nbytes)
         if self._next is not None and nbytes:
             yield from self._completed(ctypes.addressof(self._next), len(self._next))

@@ -41,11 +41,11 @@ class NvmmLoans:
         self._access: Access | None = None
         self._failure: DeviceError | None = None
         self._closed = threading.Event()
-        self._settler = threading.Thread(target=self._settle, name=f"edgert-{where}-nvmm", daemon=True)
+        self._reclaimer = threading.Thread(target=self._reclaim, name=f"edgert-{where}-nvmm", daemon=True)
 
     def start(self) -> None:
         """Return buffers in the background from now on, as soon as the GPU has read them."""
-        self._settler.start()
+        self._reclaimer.start()
 
     def take(self, surface: int, owner: object, keep: bool = True) -> tuple[tuple[U8, ...], StreamLease, Color | None]:
         """Return planes (NV12), lease and colors of an NvBufSurface; colors are None where it does not declare them.
@@ -67,9 +67,9 @@ class NvmmLoans:
         size = image.width, image.height
         return device_planes("nv12", size, image.planes, lease, self._device, self._stream), lease, image.color
 
-    def settle(self) -> None:
+    def reclaim(self) -> None:
         """Return buffers that the GPU is done with, where :meth:`start` was not called."""
-        self._loans.settle()
+        self._loans.reclaim()
 
     def check(self) -> None:
         """Raise DeviceError when the GPU's work with a buffer failed."""
@@ -89,8 +89,8 @@ class NvmmLoans:
     def close(self) -> None:
         """Wait for the GPU and undo every mapping; buffers in use go back when their lease ends."""
         self._closed.set()
-        if self._settler.is_alive():
-            self._settler.join()
+        if self._reclaimer.is_alive():
+            self._reclaimer.join()
         self._loans.close()
         self.forget()
 
@@ -115,7 +115,7 @@ class NvmmLoans:
                 self._unmap(image)
 
     def _unmap(self, image: OnGpu) -> None:
-        if any(image is lent for lent, _ in self._held.values()):
+        if any(image is leased for leased, _ in self._held.values()):
             return
         try:
             with self._device:
@@ -123,9 +123,9 @@ class NvmmLoans:
         except DeviceError as error:  # nothing is left to be done about it, and the frames are whole
             log.warning("%s: %s: %s", self._where or "NVMM", error.what, error.why)
 
-    def _settle(self) -> None:
+    def _reclaim(self) -> None:
         try:
             while not self._closed.is_set():
-                self._loans.settle(_POLL_S)
+                self._loans.reclaim(_POLL_S)
         except DeviceError as error:
             self._failure = error

@@ -59,9 +59,9 @@ class Canvas:
     def acquire(self) -> tuple[U8, Lease]:
         """Return a buffer (height, width, 3) uint8, contents undefined, and its lease."""
         self._supply = self._supply or self._make()
-        lent = self._supply.acquire()
-        assert lent is not None  # there is no limit
-        return lent[0].reshape(self.height, self.width, 3), lent[1]
+        leased = self._supply.acquire()
+        assert leased is not None  # there is no limit
+        return leased[0].reshape(self.height, self.width, 3), leased[1]
 
     def close(self) -> None:
         """Free the memory when the last image is gone; later images get new memory."""

@@ -22,7 +22,7 @@ class Tensors:
 
     Each image in use has its own stream, which waits for the stream that writes it; readers of the image wait for that
     stream. Arrays are released when their lease has ended and the GPU has read them. No thread waits for that: it is
-    checked with each image, and by :meth:`settle`.
+    checked with each image, and by :meth:`reclaim`.
     """
 
     def __init__(self, device: CudaDevice, counter: Counter) -> None:
@@ -35,7 +35,7 @@ class Tensors:
 
     def take(self, parts: Sequence[Any]) -> tuple[list[DeviceView], StreamLease]:
         """Return views of the arrays of an image, and the lease that keeps these alive. Raises DeviceError."""
-        self.settle()
+        self.reclaim()
         with self._turn:
             if not self._free:
                 self._free.append(len(self._streams))
@@ -52,9 +52,9 @@ class Tensors:
         lease = self._loans.lend(slot)
         return [replace(view, lease=lease) for view in held], lease
 
-    def settle(self) -> None:
+    def reclaim(self) -> None:
         """Release arrays that are no longer in use."""
-        self._loans.settle()
+        self._loans.reclaim()
 
     def close(self) -> None:
         """Wait for the GPU and release what it has read; release the rest when its leases end."""
@@ -176,7 +176,7 @@ class Buffers:
         """
         shape = (batch, *shape) if batch else shape
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        while (lent := self.acquire(shape, batch)) is None:
+        while (leased := self.acquire(shape, batch)) is None:
             if until is not None and time.monotonic() >= until:
                 raise StageError(
                     f"no buffer came back within {timeout_s:g} s",
@@ -186,7 +186,7 @@ class Buffers:
                     fix="submit, release or drop buffers, arrays and results; or ask with a longer timeout",
                 )
             time.sleep(_POLL_S)
-        return Buffer(*lent, format, is_batch=batch > 0)
+        return Buffer(*leased, format, is_batch=batch > 0)
 
     def close(self) -> None:
         """Free the memory when the last buffer is gone."""
@@ -204,8 +204,8 @@ class Buffers:
             self._supplies[nbytes] = supply  # the one used last comes last
             if len(self._supplies) > _SIZES:
                 del self._supplies[next(iter(self._supplies))]
-            lent = supply.acquire()
-        return None if lent is None else (lent[0].reshape(shape), lent[1])
+            leased = supply.acquire()
+        return None if leased is None else (leased[0].reshape(shape), leased[1])
 
     def _made(self, nbytes: int, most: int) -> GrowingPool:
         if self._device is None:

@@ -239,7 +239,7 @@ class UserPointerCamera:
         self._node = Node(path, where, kernel)
         self._stream, self._is_open = device.stream(), True
         self._loans = Loans(device, counter, self._give_back)
-        self._lent: set[int] = set()
+        self._leased: set[int] = set()
         self._sequence: int | None = None
         self._blocks: list[Block] = []
         try:
@@ -258,8 +258,8 @@ class UserPointerCamera:
         """Yield images, blocking for each. Raises DeviceError when the camera is gone, or gives none in time."""
         waited_since_ns = self._clock.now_ns()
         while True:
-            self._loans.settle(_POLL_S if len(self._lent) == BUFFERS else 0.0)
-            if len(self._lent) < BUFFERS and self._node.wait(_POLL_S):
+            self._loans.reclaim(_POLL_S if len(self._leased) == BUFFERS else 0.0)
+            if len(self._leased) < BUFFERS and self._node.wait(_POLL_S):
                 image = self._next()
                 if image is not None:
                     yield image
@@ -279,7 +279,7 @@ class UserPointerCamera:
             log.debug("%s", error)  # one that was unplugged has nothing to stop
         self._node.close()
         for index, block in enumerate(self._blocks):
-            if index not in self._lent:
+            if index not in self._leased:
                 block.release()
         self._loans.close()
 
@@ -316,7 +316,7 @@ class UserPointerCamera:
             return None
         last, self._sequence = self._sequence, int(buffer.sequence)
         lease = self._loans.lend(buffer.index)
-        self._lent.add(buffer.index)
+        self._leased.add(buffer.index)
         if self._blocks[buffer.index].is_staged:
             self._blocks[buffer.index].upload(self._stream)
             lease.after(self._stream)
@@ -338,7 +338,7 @@ class UserPointerCamera:
         )
 
     def _give_back(self, index: int) -> None:
-        self._lent.discard(index)
+        self._leased.discard(index)
         if self._is_open:
             self._queue(index)
         else:

@@ -145,7 +145,7 @@ class EventsStage(SimpleStage):
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _FrameView:
     """One frame, as rules see it. ``matches`` is (R, N): which objects each rule is about."""
 
     frame: int
@@ -189,10 +189,10 @@ class _Stream:
         for rule, matching in zip(self._crossing, matches, strict=False):
             yield from self._crossed(rule, matching, result, zones, time_ns)
         if self._by_object.rules and found.ids is not None:
-            look = _Look(frame.index, frame.media_ns, time_ns, found, zones, matches[self._single])
+            look = _FrameView(frame.index, frame.media_ns, time_ns, found, zones, matches[self._single])
             yield from self._by_object.step(look, found.ids, look.matches)
         if self._by_stream.rules:
-            look = _Look(frame.index, frame.media_ns, time_ns, found, zones, matches[self._shared])
+            look = _FrameView(frame.index, frame.media_ns, time_ns, found, zones, matches[self._shared])
             holds = (look.matches.sum(axis=1) >= self._least) != self._absent
             yield from self._by_stream.step(look, _STREAM, holds[:, None])
 
@@ -300,7 +300,7 @@ class _LastingEvents:
         self._live: dict[int, Event] = {}
         self._count = 0
 
-    def step(self, look: _Look, ids: npt.NDArray[np.int64], holds_now: npt.NDArray[np.bool_]) -> Iterator[Event]:
+    def step(self, look: _FrameView, ids: npt.NDArray[np.int64], holds_now: npt.NDArray[np.bool_]) -> Iterator[Event]:
         """Update with the next frame; yield its events.
 
         Args:
@@ -336,7 +336,7 @@ class _LastingEvents:
         forgotten = (now - known["seen"] > _REMEMBERED_NS) & (number == 0).all(axis=0)
         self._known.keep(~forgotten)
 
-    def _begun(self, look: _Look, known: ByTrack, rule: int, row: int, at: int) -> Event:
+    def _begun(self, look: _FrameView, known: ByTrack, rule: int, row: int, at: int) -> Event:
         self._count += 1
         held_ns = look.now_ns - int(known["since"][rule, row])
         empty = Event(uuid.uuid4().hex, self.rules[rule].name, "begin", self._stream, look.time_ns - held_ns)
@@ -347,7 +347,7 @@ class _LastingEvents:
         known["score"][rule, row], known["frame"][rule, row] = event.score, look.frame
         return self._later(event, "begin", held_ns / 1e9, known, rule, row)
 
-    def _at(self, look: _Look, event: Event, rule: int, at: int) -> Event:
+    def _at(self, look: _FrameView, event: Event, rule: int, at: int) -> Event:
         """Return the event as the frame shows it."""
         places, found = self.rules[rule].zones, look.found
         count = int(look.matches[rule].sum())
@@ -363,7 +363,7 @@ class _LastingEvents:
             box=tuple(found.boxes[at].tolist()), count=count,
         )  # fmt: skip
 
-    def _improve(self, look: _Look, known: ByTrack, rows: npt.NDArray[np.intp]) -> None:
+    def _improve(self, look: _FrameView, known: ByTrack, rows: npt.NDArray[np.intp]) -> None:
         """Keep the frame with the highest score of each object."""
         if self.rules[0].is_of_stream:
             return

@@ -8,7 +8,7 @@ from edgert.assemble.governing import Controls, Cost, carry_out, rules_of
 from edgert.assemble.run_settings import PowerStep, run_settings
 from edgert.budget.governor import Governor
 from edgert.budget.rules import Stop, Switch, Warn
-from edgert.budget.watch import ALLOWED_PATIENCE, CPU_PATIENCE, VARIANT_PATIENCE
+from edgert.budget.watch import ALLOWED_TOLERANCES, CPU_TOLERANCES, VARIANT_TOLERANCES
 from edgert.config import SourceStage
 from edgert.config.flow import streams_of
 from edgert.config.pipeline_file import BudgetConfig
@@ -65,12 +65,12 @@ def test_settings_take_power_with_their_frames() -> None:
     assert [setting.power_w for setting in rules.settings] == pytest.approx([0.09 * n for n in range(10, 0, -1)])
     assert [setting.throughput for setting in rules.settings] == pytest.approx([3.0 * n for n in range(10, 0, -1)])
     assert rules.settings[0].latency_ms == 12.0
-    assert (rules.budget.power_w, rules.budget.unit, rules.patience) == (0.5, "cores", ALLOWED_PATIENCE)
+    assert (rules.budget.power_w, rules.budget.unit, rules.tolerances) == (0.5, "cores", ALLOWED_TOLERANCES)
 
 
 def test_without_degrading_nothing_keeps_the_budget_but_the_look() -> None:
     rules = rules_of(BudgetConfig(cpu=0.5, when_exceeded="stop"), run_settings(("door",)), [Cost(DOOR, 0.9, 12.0)])
-    assert rules.patience == CPU_PATIENCE
+    assert rules.tolerances == CPU_TOLERANCES
 
 
 def test_streams_count_by_their_rate() -> None:
@@ -117,7 +117,7 @@ def test_a_smaller_model_gives_all_the_ways_once_more() -> None:
         (0.1, 2.0, 2),
     ]
     assert rules.settings[Governor(rules).start().index].name == "all frames, with small"
-    assert rules.patience == VARIANT_PATIENCE
+    assert rules.tolerances == VARIANT_TOLERANCES
 
 
 def test_power_that_nobody_can_predict_falls_with_the_time_of_the_smaller_model() -> None:

@@ -12,7 +12,7 @@ from edgert.assemble.governing import Cost, rules_of
 from edgert.assemble.run_settings import run_settings
 from edgert.budget.loop import Loop
 from edgert.budget.rules import Action, Observation
-from edgert.budget.watch import CPU_LOOKS
+from edgert.budget.watch import CPU_SAMPLES
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.runtime import SourceRateLimiter
 from edgert.runtime.throttle import CpuTokenBucket
@@ -40,8 +40,8 @@ def run(seconds: float, slowness: Callable[[float], float]) -> tuple[list[float]
         clock.wait(GO, 1 / HZ)
         spent_s.append(COST_S * slowness(frame / HZ) if limiter.passes(GO) else 0.0)
         if frame % LOOK_FRAMES == 0:
-            shares = [*shares, bucket.share()][-CPU_LOOKS:]
-            taken = sum(spent_s[-LOOK_FRAMES * CPU_LOOKS :]) * HZ / (LOOK_FRAMES * CPU_LOOKS)
+            shares = [*shares, bucket.share()][-CPU_SAMPLES:]
+            taken = sum(spent_s[-LOOK_FRAMES * CPU_SAMPLES :]) * HZ / (LOOK_FRAMES * CPU_SAMPLES)
             loop.step(Observation(clock.now_ns(), taken * len(shares) / max(sum(shares), 0.05)))
     return spent_s, actions, limiter.share
 

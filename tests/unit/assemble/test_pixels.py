@@ -9,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from edgert.assemble import pixels
-from edgert.assemble.pixels import put_on_gpu, settle
+from edgert.assemble.pixels import mark_pixel_use, put_on_gpu
 from edgert.config import StageConfig
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice, SharedPool
@@ -202,7 +202,7 @@ def test_of_the_branches_of_a_model_those_on_the_processor_get_copies() -> None:
     nodes = [source, *branch_tasks("find", own, frozenset({"cam"}), 2), end]
     connect(source, nodes[1], frozenset({"cam"}), 2, "never")
     connect(nodes[-2], end, frozenset({"cam"}), 2, "never")
-    settle(nodes)
+    mark_pixel_use(nodes)
     assert [node.name for node in nodes if node.execution.download is not None] == ["find:2"]
     assert [node.name for node in nodes if node.wiring.releases_pixels] == [
         "find:0",

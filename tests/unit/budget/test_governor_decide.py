@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edgert.budget.expected_power import estimate_w
 from edgert.budget.governor import Governor
-from edgert.budget.rules import Action, Budget, Observation, Patience, Rules, Setting, State, Switch
+from edgert.budget.rules import Action, Budget, Observation, Rules, Setting, State, Switch, Tolerances
 from tests.helpers.plant import play, scenario
 
 FAST = Setting("gpu, 918 MHz", 20.0, 60.0, 20.0, 0, 5.0)
@@ -223,7 +223,7 @@ def test_an_untried_setting_is_judged_by_those_beside_it() -> None:
 
 def test_what_a_setting_cannot_be_to_blame_for_is_common_to_all() -> None:
     """The cores got slower by half: the setting that was left is not thought to need half more than the others."""
-    law = Rules(Budget(15.0, when_exceeded="degrade"), ALL, Patience(own_error=0.1))
+    law = Rules(Budget(15.0, when_exceeded="degrade"), ALL, Tolerances(own_error=0.1))
     _, state = looks(law, start(law), *steady(0.5, 5.0, 14.0), *steady(5.0, 12.0, 21.0), *steady(12.0, 20.0, 9.0 * 1.5))
     assert all(record.own is None or 1 / 1.1 <= record.own <= 1.1 + 1e-9 for record in state.records)
     _, state = looks(law, state, *steady(20.0, 23.0, 9.0))

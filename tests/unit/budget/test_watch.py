@@ -7,7 +7,7 @@ import pytest
 
 from edgert.budget.loop import PERIOD_S, Loop
 from edgert.budget.rules import Action, Budget, Observation, Rules, Setting
-from edgert.budget.watch import CPU_LOOKS, Observer, Watch
+from edgert.budget.watch import CPU_SAMPLES, Observer, Watch
 from edgert.meters import Reading, measured, modeled
 from edgert.meters.all import Meters
 from tests.helpers.sysfs import plant
@@ -43,7 +43,7 @@ def test_cpu_time_is_averaged_over_two_seconds_and_needs_no_sensor(
     sample = found.sample
     monkeypatch.setattr(found, "sample", lambda: _with(sample(), next(values)))
     seen = [observer.observe().power_w for _ in range(5)]
-    assert CPU_LOOKS == 4
+    assert CPU_SAMPLES == 4
     assert seen == pytest.approx([0.2, 0.3, 0.4, 0.5, 0.7])
 
 

@@ -80,8 +80,8 @@ class TestLease:
 class TestPool:
     def test_buffers_are_of_the_size_aligned_and_different(self) -> None:
         pool = Pool(1000, 3, Counter())
-        lent = [pool.acquire(0) for _ in range(3)]
-        buffers = [item[0] for item in lent if item]
+        leased = [pool.acquire(0) for _ in range(3)]
+        buffers = [item[0] for item in leased if item]
         assert all(b.shape == (1000,) and b.dtype == np.uint8 and b.ctypes.data % ALIGN_BYTES == 0 for b in buffers)
         assert all(b.flags.writeable for b in buffers)
         assert not any(np.shares_memory(a, b) for a in buffers for b in buffers if a is not b)
@@ -91,23 +91,23 @@ class TestPool:
         pool = Pool(64, 1, Counter())
         address = None
         for _ in range(5):
-            lent = pool.acquire(0)
-            assert lent is not None
-            buffer, lease = lent
+            leased = pool.acquire(0)
+            assert leased is not None
+            buffer, lease = leased
             assert address in (None, buffer.ctypes.data)
             address = buffer.ctypes.data
-            del buffer, lent
+            del buffer, leased
             lease.release()
 
     def test_at_steady_state_nothing_is_allocated(self) -> None:
         counter = Counter()
         pool = Pool(64, 2, counter)
         for _ in range(1000):
-            lent = pool.acquire(0)
-            assert lent is not None
-            lent[0].reshape(8, 8)[2:4] = 7
-            lent[1].release()
-            del lent
+            leased = pool.acquire(0)
+            assert leased is not None
+            leased[0].reshape(8, 8)[2:4] = 7
+            leased[1].release()
+            del leased
         assert (counter.read().allocations, counter.read().escaped) == (2, 0)
 
     @pytest.mark.parametrize(
@@ -126,13 +126,13 @@ class TestPool:
     def test_what_somebody_still_looks_at_is_not_lent_again(self, view: object) -> None:
         counter = Counter()
         pool = Pool(64, 1, counter)
-        lent = pool.acquire(0)
-        assert lent is not None
-        buffer, lease = lent
+        leased = pool.acquire(0)
+        assert leased is not None
+        buffer, lease = leased
         buffer[:] = 7
         kept = view(buffer)  # type: ignore[operator]
         before = np.array(kept)
-        del buffer, lent
+        del buffer, leased
         lease.release()
         del lease
         for _ in range(3):
@@ -161,12 +161,12 @@ class TestPool:
 
     def test_waiting_ends_when_a_buffer_comes_back(self) -> None:
         pool = Pool(64, 1, Counter())
-        lent = pool.acquire(0)
-        assert lent is not None
+        leased = pool.acquire(0)
+        assert leased is not None
         found: list[object] = []
         taker = threading.Thread(target=lambda: found.append(pool.acquire(30)))
         taker.start()
-        lent[1].release()
+        leased[1].release()
         taker.join(30)
         assert len(found) == 1 and found[0] is not None
 
@@ -182,10 +182,10 @@ class TestPool:
         leases: list[tuple[np.ndarray, Lease]] = []
         kept: list[np.ndarray] = []
         for number, step in enumerate(steps):
-            if step == 0 and (lent := pool.acquire(0)) is not None:
-                lent[0][:] = number
-                leases.append(lent)
-                del lent
+            if step == 0 and (leased := pool.acquire(0)) is not None:
+                leased[0][:] = number
+                leases.append(leased)
+                del leased
             elif step == 1 and leases:
                 leases.pop(0)[1].release()
             elif step == 2 and leases:

@@ -236,6 +236,6 @@ def test_units_that_cannot_be_spared_are_not_tried() -> None:
 
     assert search(list("abcd"), measure, 1.0).kept == ("a", "d")
     tried.clear()
-    found = search(list("abcd"), measure, 1.0, spares=spares)
+    found = search(list("abcd"), measure, 1.0, may_drop=spares)
     assert found.kept == ("a", "c", "d") and found.met
     assert frozenset("abd") in asked and frozenset("abd") not in tried

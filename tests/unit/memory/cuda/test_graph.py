@@ -175,7 +175,7 @@ def test_who_waits_for_all_of_a_gpu_waits_until_nothing_is_recorded_there() -> N
     gpu = CudaDouble()
     device, other = CudaDevice(gpu, 0, Counter()), CudaDevice(gpu, 0, Counter())
     waiting = list[bool]()
-    threads = [threading.Thread(target=wait) for wait in (other.settle, other.synchronize)]
+    threads = [threading.Thread(target=wait) for wait in (other.drain, other.synchronize)]
 
     def enqueue() -> None:
         for thread in threads:

@@ -23,24 +23,24 @@ def test_nothing_goes_back_before_its_lease_ends_and_the_gpu_has_passed() -> Non
     first, second = rig.loans.lend(1), rig.loans.lend(2)
     rig.gpu.paused = True
     first.after(rig.stream)
-    assert (rig.loans.settle(), rig.loans.lent) == (0, 2)
+    assert (rig.loans.reclaim(), rig.loans.leased) == (0, 2)
     first.release()
     second.release()
-    assert rig.loans.settle() == 1  # the GPU was never told of the second
-    assert (rig.back, rig.loans.lent) == ([2], 1)
+    assert rig.loans.reclaim() == 1  # the GPU was never told of the second
+    assert (rig.back, rig.loans.leased) == ([2], 1)
     rig.gpu.run_all()
-    assert rig.loans.settle() == 1
-    assert (rig.back, rig.loans.lent) == ([2, 1], 0)
+    assert rig.loans.reclaim() == 1
+    assert (rig.back, rig.loans.leased) == ([2, 1], 0)
 
 
 def test_waiting_is_for_the_oldest_and_has_an_end() -> None:
     rig = Rig()
     rig.gpu.paused = True
     lease = rig.loans.lend(1)
-    assert rig.loans.settle(timeout_s=0.001) == 0
+    assert rig.loans.reclaim(timeout_s=0.001) == 0
     lease.after(rig.stream)
     threading.Thread(target=lease.release).start()
-    assert rig.loans.settle(timeout_s=5.0) == 1
+    assert rig.loans.reclaim(timeout_s=5.0) == 1
     assert rig.back == [1]
 
 
@@ -49,9 +49,9 @@ def test_a_second_holder_keeps_it() -> None:
     lease = rig.loans.lend(1)
     lease.retain()
     lease.release()
-    assert rig.loans.settle() == 0
+    assert rig.loans.reclaim() == 0
     lease.release()
-    assert rig.loans.settle() == 1
+    assert rig.loans.reclaim() == 1
 
 
 def test_after_the_end_whoever_ends_the_lease_gives_back() -> None:
@@ -61,7 +61,7 @@ def test_after_the_end_whoever_ends_the_lease_gives_back() -> None:
     early.after(rig.stream)
     early.release()
     rig.loans.close()
-    assert (rig.back, rig.loans.lent) == ([1], 1)
+    assert (rig.back, rig.loans.leased) == ([1], 1)
     late.after(rig.stream)
     late.release()
-    assert (rig.back, rig.loans.lent) == ([1, 2], 0)
+    assert (rig.back, rig.loans.leased) == ([1, 2], 0)

@@ -34,10 +34,10 @@ def address(buffer: Any) -> int:
 
 class TestAnyPool:
     def test_buffers_are_of_the_size_aligned_and_different(self, make: Make) -> None:
-        lent = [pool.acquire(0) for pool in [make(1000, 3, Counter())] for _ in range(4)]
-        buffers = [item[0] for item in lent[:3]]
+        leased = [pool.acquire(0) for pool in [make(1000, 3, Counter())] for _ in range(4)]
+        buffers = [item[0] for item in leased[:3]]
         places = sorted(map(address, buffers))
-        assert lent[3] is None
+        assert leased[3] is None
         assert all(b.shape == (1000,) and b.dtype == np.uint8 and b.nbytes == 1000 for b in buffers)
         assert all(place % 64 == 0 for place in places) and all(np.diff(places) >= 1000)
 
@@ -117,7 +117,7 @@ def device(gpu: CudaDouble) -> CudaDevice:
     return open_device(driver=gpu)
 
 
-def lent(pool: DevicePool, timeout_s: float | None = 0) -> Any:
+def leased(pool: DevicePool, timeout_s: float | None = 0) -> Any:
     found = pool.acquire(timeout_s)
     assert found is not None
     return found
@@ -127,7 +127,7 @@ class TestStreams:
     def test_a_lease_lasts_until_the_stream_has_passed(self, gpu: CudaDouble, device: CudaDevice) -> None:
         pool, stream = DevicePool(device, 64, 1, Counter()), device.stream()
         gpu.paused = True
-        view, lease = lent(pool)
+        view, lease = leased(pool)
         del view
         lease.after(stream)
         lease.release()
@@ -138,7 +138,7 @@ class TestStreams:
     def test_of_every_stream_that_uses_it(self, gpu: CudaDouble, device: CudaDevice) -> None:
         pool, streams = DevicePool(device, 64, 1, Counter()), [device.stream() for _ in range(3)]
         gpu.paused = True
-        view, lease = lent(pool)
+        view, lease = leased(pool)
         del view
         for stream in streams:
             lease.after(stream)
@@ -151,27 +151,27 @@ class TestStreams:
     def test_acquire_waits_for_the_gpu_when_it_may_wait(self, gpu: CudaDouble, device: CudaDevice) -> None:
         pool, stream = DevicePool(device, 64, 1, Counter()), device.stream()
         gpu.paused = True
-        view, lease = lent(pool)
+        view, lease = leased(pool)
         del view
         lease.after(stream)
         lease.release()
-        _, again = lent(pool, 5.0)
+        _, again = leased(pool, 5.0)
         assert not stream.raw.work
         again.release()
 
     def test_a_buffer_that_is_ready_is_lent_before_one_that_is_not(self, gpu: CudaDouble, device: CudaDevice) -> None:
         pool, stream = DevicePool(device, 64, 2, Counter()), device.stream()
-        (busy, first), (ready, second) = lent(pool), lent(pool)
+        (busy, first), (ready, second) = leased(pool), leased(pool)
         where = ready.address
         del busy, ready
         gpu.paused = True
         first.after(stream)
         first.release()
         second.release()
-        assert lent(pool, None)[0].address == where and stream.raw.work
+        assert leased(pool, None)[0].address == where and stream.raw.work
 
     def test_a_view_says_so_when_it_is_used_after_the_release(self, device: CudaDevice) -> None:
-        view, lease = lent(DevicePool(device, 64, 1, Counter()))
+        view, lease = leased(DevicePool(device, 64, 1, Counter()))
         part = view.as_type("float16", (4, 8))[1:3, 2:]
         lease.release()
         for use in (lambda: view.address, lambda: part.__cuda_array_interface__, lambda: view.__dlpack__()):
@@ -180,9 +180,9 @@ class TestStreams:
 
     def test_closing_frees_everything_also_what_escaped(self, gpu: CudaDouble, device: CudaDevice) -> None:
         pool = DevicePool(device, 64, 2, Counter())
-        kept, lease = lent(pool)
+        kept, lease = leased(pool)
         lease.release()
-        lent(pool)[1].release()
-        lent(pool)[1].release()
+        leased(pool)[1].release()
+        leased(pool)[1].release()
         pool.close()
         assert gpu.allocations == [] and device.live_bytes == 0 and device.leaked == 0 and kept.nbytes == 64

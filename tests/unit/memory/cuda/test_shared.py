@@ -24,10 +24,10 @@ class Rig:
         self.device = CudaDevice(self.gpu, 0, Counter())
         self.pool = SharedPool(self.device, SIZE, count, self.device.counter)
 
-    def lent(self) -> tuple[Any, SharedLease]:
-        lent = self.pool.acquire(0)
-        assert lent is not None and isinstance(lent[1], SharedLease)
-        return lent[0], lent[1]
+    def leased(self) -> tuple[Any, SharedLease]:
+        leased = self.pool.acquire(0)
+        assert leased is not None and isinstance(leased[1], SharedLease)
+        return leased[0], leased[1]
 
 
 def bytes_at(address: int, nbytes: int) -> Any:
@@ -36,7 +36,7 @@ def bytes_at(address: int, nbytes: int) -> Any:
 
 def test_what_the_host_wrote_is_on_the_gpu_once_it_was_sent() -> None:
     rig = Rig()
-    memory, lease = rig.lent()
+    memory, lease = rig.leased()
     memory[:] = np.arange(SIZE) % 251
     first, second = rig.device.stream(), rig.device.stream()
     assert lease.send(first) is first and lease.send(second) is first
@@ -49,7 +49,7 @@ def test_what_the_host_wrote_is_on_the_gpu_once_it_was_sent() -> None:
 
 def test_an_integrated_gpu_reads_the_hosts_bytes() -> None:
     rig = Rig(integrated=True)
-    memory, lease = rig.lent()
+    memory, lease = rig.leased()
     assert lease.send(rig.device.stream()) is None
     assert lease.addresses_of([memory]) == [memory.ctypes.data] and rig.device.counter.read().copies == 0
 
@@ -57,14 +57,14 @@ def test_an_integrated_gpu_reads_the_hosts_bytes() -> None:
 def test_a_buffer_is_lent_again_when_its_copy_is_done_and_is_sent_anew() -> None:
     rig = Rig(count=1)
     stream = rig.device.stream()
-    memory, lease = rig.lent()
+    memory, lease = rig.leased()
     memory[:] = 1
     rig.gpu.paused = True
     lease.send(stream)
     lease.release()
     address = memory.ctypes.data
     del memory
-    again, lease = rig.lent()
+    again, lease = rig.leased()
     assert not stream.raw.work  # the copy was waited for before anybody may write
     assert again.ctypes.data == address
     again[:] = 2
@@ -76,7 +76,7 @@ def test_a_buffer_is_lent_again_when_its_copy_is_done_and_is_sent_anew() -> None
 def test_one_event_stands_for_all_that_a_kernel_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, made = Rig(count=3), list[int]()
     stream, passing = rig.device.stream(), rig.device.event()
-    held = [rig.lent() for _ in range(3)]
+    held = [rig.leased() for _ in range(3)]
     monkeypatch.setattr(rig.gpu, "Event", made.append)
     rig.gpu.paused = True
     for _, lease in held:
@@ -86,20 +86,20 @@ def test_one_event_stands_for_all_that_a_kernel_reads(monkeypatch: pytest.Monkey
         lease.after(stream, passing)
         lease.release()
     del held, lease, _
-    again = rig.lent()
+    again = rig.leased()
     assert again and not stream.raw.work and not made  # it was waited for, and nobody needed an event of his own
 
 
 def test_an_event_that_is_recorded_again_had_passed() -> None:
     rig = Rig(count=1)
     stream, passing = rig.device.stream(), rig.device.event()
-    memory, lease = rig.lent()
+    memory, lease = rig.leased()
     lease.after(stream, passing.record(stream))
     lease.release()
     del memory, lease
     rig.gpu.paused = True
     passing.record(stream)  # for others
-    again = rig.lent()
+    again = rig.leased()
     assert stream.raw.work and again  # what does not read this memory is not waited for
 
 
@@ -107,7 +107,7 @@ def test_what_somebody_knows_of_an_event_nobody_asks_again(monkeypatch: pytest.M
     rig = Rig(count=1)
     stream, passing = rig.device.stream(), rig.device.event()
     for is_known in (True, False):
-        memory, lease = rig.lent()
+        memory, lease = rig.leased()
         lease.after(stream, passing.record(stream))
         lease.release()
         del memory, lease
@@ -116,16 +116,16 @@ def test_what_somebody_knows_of_an_event_nobody_asks_again(monkeypatch: pytest.M
             passing.note_passed()
         waits = list[object]()
         monkeypatch.setattr(passing.raw, "synchronize", lambda waits=waits: waits.append(1))
-        rig.lent()[1].release()
+        rig.leased()[1].release()
         assert bool(waits) is not is_known
 
 
 def test_an_array_that_somebody_keeps_never_changes_and_its_memory_goes_with_it() -> None:
     rig = Rig(count=1)
-    kept, lease = rig.lent()
+    kept, lease = rig.leased()
     kept[:] = 7
     lease.release()
-    other, lease = rig.lent()
+    other, lease = rig.leased()
     other[:] = 8
     assert set(kept) == {7} and rig.device.counter.read().escaped == 1
     assert rig.device.live_bytes == 2 * SIZE
@@ -136,7 +136,7 @@ def test_an_array_that_somebody_keeps_never_changes_and_its_memory_goes_with_it(
 
 def test_frames_outlive_their_pool_and_then_the_memory_goes_back() -> None:
     rig = Rig()
-    memory, lease = rig.lent()
+    memory, lease = rig.leased()
     del rig.pool
     memory[:] = 3
     lease.send(rig.device.stream())
@@ -148,13 +148,13 @@ def test_frames_outlive_their_pool_and_then_the_memory_goes_back() -> None:
 
 def test_memory_of_a_gpu_that_is_lost_or_closed_is_let_go() -> None:
     rig = Rig()
-    memory, lease = rig.lent()
+    memory, lease = rig.leased()
     lease.send(rig.device.stream())
     rig.gpu.broken["free"] = "cuMemFree failed: an illegal memory access was encountered"
     del memory, lease, rig.pool
     assert rig.device.live_bytes == 0
     closed = Rig()
-    memory, lease = closed.lent()
+    memory, lease = closed.leased()
     del closed.pool, lease
     with pytest.raises(Exception, match="blocks of GPU memory were not released"):
         closed.device.close()
@@ -191,7 +191,7 @@ def test_a_supply_grows_to_what_is_held_and_no_further_than_told() -> None:
 
 def test_memory_that_the_driver_keeps_during_a_recording_is_released_later() -> None:
     rig = Rig()
-    memory, lease = rig.lent()
+    memory, lease = rig.leased()
     del rig.pool, lease
     rig.gpu.broken["free"] = "cuMemFreeHost failed: operation not permitted when stream is capturing"
     del memory  # its finalizer raises nothing
@@ -211,7 +211,7 @@ def test_a_frame_that_is_let_go_never_waits_for_a_thread_that_opens_a_context() 
             has_lock.set()
             may_end.wait(10)
 
-    memory, lease = rig.lent()
+    memory, lease = rig.leased()
     del rig.pool, lease
     thread = threading.Thread(target=record)
     thread.start()

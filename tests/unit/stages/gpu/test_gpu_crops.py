@@ -15,8 +15,8 @@ from edgert.runtime import Color, Crops
 from edgert.stages.gpu.gpu_crops import (
     JOB,
     CropLaunches,
+    CropModel,
     InferCropsTogether,
-    Look,
     Looked,
     arguments,
     capacity_of,
@@ -160,7 +160,7 @@ class Cascade:
     def __init__(self, rows: int, count: int = 3) -> None:
         self.gpu = CudaDouble()
         self.rigs = [Rig(rows=rows, gpu=self.gpu, beside=False) for _ in range(count)]
-        self.looks = [Look(f"look{n}", rig.inference, CropConfig(min_size=4)) for n, rig in enumerate(self.rigs)]
+        self.looks = [CropModel(f"look{n}", rig.inference, CropConfig(min_size=4)) for n, rig in enumerate(self.rigs)]
         self.stage = InferCropsTogether(self.looks)
         self.stage.open()
 

@@ -273,7 +273,7 @@ def test_frames_are_free_once_they_were_read_and_before_the_engine_has_run(monke
     rig.inference.warm_up()
     loans = Loans(rig.device, rig.device.counter, back.append)
     frame = shared(rig)
-    lent = replace(frame, lease=loans.lend(7), planes=on_gpu(frame, rig.device.stream()).planes)
+    leased = replace(frame, lease=loans.lend(7), planes=on_gpu(frame, rig.device.stream()).planes)
     session, run = rig.sessions[0], rig.sessions[0].enqueue
 
     def stuck(rows: int | None = None) -> None:
@@ -282,14 +282,14 @@ def test_frames_are_free_once_they_were_read_and_before_the_engine_has_run(monke
         run(rows)
 
     monkeypatch.setattr(session, "enqueue", stuck)
-    pending = rig.inference.submit_batch((rig.inference.fill(lent),))
-    lent.lease.release()
-    loans.settle()
+    pending = rig.inference.submit_batch((rig.inference.fill(leased),))
+    leased.lease.release()
+    loans.reclaim()
     assert back == [7] and session.stream.raw.work
     pending.records()[0]
     rig.gpu.paused = False
     frame.lease.release()
-    del frame, lent
+    del frame, leased
     rig.close()
 
 
@@ -302,18 +302,18 @@ def test_frames_are_prepared_on_the_stream_that_brings_them_while_the_engine_wor
     feeding, engines, back = rig.inference._uploader.stream, rig.sessions[0].stream, list[int]()
     loans = Loans(rig.device, rig.device.counter, back.append)
     frame = shared(rig)
-    lent = replace(frame, lease=loans.lend(7), planes=on_gpu(frame, feeding).planes)
+    leased = replace(frame, lease=loans.lend(7), planes=on_gpu(frame, feeding).planes)
     rig.gpu.paused = True
-    pending = rig.inference.submit_batch((rig.inference.fill(lent),))
-    lent.lease.release()
+    pending = rig.inference.submit_batch((rig.inference.fill(leased),))
+    leased.lease.release()
     assert rig.gpu.launches[-1][3] == feeding.handle
     feeding.raw.run()
-    loans.settle()
+    loans.reclaim()
     assert back == [7] and engines.raw.work  # it waits for the kernel, and the frame for nothing more
     pending.records()[0]
     rig.gpu.paused = False
     frame.lease.release()
-    del frame, lent
+    del frame, leased
     rig.close()
 
 

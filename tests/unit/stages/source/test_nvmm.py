@@ -299,10 +299,10 @@ def test_a_buffer_is_mapped_once_and_kept_until_the_gpu_has_read_it(caplog: pyte
     rig.gpu.paused = True
     lease.after(rig.device.stream())
     lease.release()
-    rig.loans.settle()
+    rig.loans.reclaim()
     assert there() is not None
     rig.gpu.run_all()
-    rig.loans.settle()
+    rig.loans.reclaim()
     assert there() is None and rig.calls.order == FORWARD
     with caplog.at_level("INFO", nvmm.log.name):
         _, again, _ = rig.take(Owner())
@@ -320,10 +320,10 @@ def test_a_buffer_that_is_given_out_twice_stays_mapped_for_both() -> None:
     (_, first, _), (_, second, _) = rig.take(Owner()), rig.take(Owner())
     rig.loans.forget()
     first.release()
-    rig.loans.settle()
+    rig.loans.reclaim()
     assert rig.calls.order == FORWARD
     second.release()
-    rig.loans.settle()
+    rig.loans.reclaim()
     assert rig.calls.order == [*FORWARD, *BACK]
 
 
@@ -331,7 +331,7 @@ def test_a_buffer_of_a_pool_that_has_gone_is_undone_before_it_goes() -> None:
     rig = Rig()
     _, lease, _ = rig.take(Owner(), keep=False)
     lease.release()
-    rig.loans.settle()
+    rig.loans.reclaim()
     assert rig.calls.order == [*FORWARD, *BACK]
 
 

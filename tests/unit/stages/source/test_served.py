@@ -218,7 +218,7 @@ def test_what_a_stage_submits_just_before_finish_still_goes_on(monkeypatch: pyte
             served.submit()
         served.source.finish()
 
-    monkeypatch.setattr(served.source, "settle", last)
+    monkeypatch.setattr(served.source, "reclaim", last)
     served.submit()
     served.start()
     assert served.runner.wait(LIMIT_S) and served.stage.indices == [0, 1]

@@ -73,11 +73,11 @@ class TestTensors:
             reader.raw.put(lambda: None)
         frame.lease.after(reader)  # type: ignore[attr-defined]
         frame.lease.release()
-        rig.source.settle()
+        rig.source.reclaim()
         assert not tensor.given_back
         rig.gpu.paused = False
         rig.gpu.run_all()
-        rig.source.settle()
+        rig.source.reclaim()
         assert tensor.given_back
 
     def test_over_many_frames_no_stream_is_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ class TestTensors:
             rig.through(tensors[index % 3]).lease.release()
             made.append(len(rig.gpu.streams))
         assert made[1] == made[-1]
-        rig.source.settle()
+        rig.source.reclaim()
         assert all(tensor.given_back for tensor in tensors)
 
     def test_frames_under_way_wait_for_their_own_tensor_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ class TestTensors:
         frame = rig.through(parts, format="nv12")
         assert [plane.address for plane in frame.planes] == [part.block.address for part in parts]  # type: ignore[attr-defined]
         frame.lease.release()
-        rig.source.settle()
+        rig.source.reclaim()
         assert all(part.given_back for part in parts)
 
     @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ class TestTensors:
         with pytest.raises(StageError) as caught:
             rig.source.submit(tensor)
         assert what in caught.value.what and caught.value.where == "stages.cam"
-        rig.source.settle()
+        rig.source.reclaim()
         assert tensor.given_back
 
     def test_errors_have_the_place_and_the_next_frame_is_none_the_worse(self, monkeypatch: pytest.MonkeyPatch) -> None:
