@@ -16,7 +16,7 @@ from edgert.runtime.records import Detections, Keypoints
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import F32, Array, Roles, Shapes, Size, as_f32, roles_of, shapes_of
 from edgert.stages.decode.detection import I32, Candidates, Head, Index, strongest
-from edgert.stages.decode.guess import BODIES, Fit, Look, check_labels, wrong_shapes
+from edgert.stages.decode.guess import BODIES, Fit, OutputSignature, check_labels, wrong_shapes
 from edgert.stages.decode.instances import cut_of, spans_of, with_masks
 
 _READS = "boxes [N, 4], labels [N], scores [N] and"
@@ -37,9 +37,9 @@ class MaskRcnn(Head):
     has_masks = True
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for final boxes beside a map of each."""
-        if _beside(look.shapes, 4) is not None:
+        if _beside(signature.shapes, 4) is not None:
             yield Fit("[N, 4] and twice [N] are final boxes, labels and scores, [N, 1, h, w] their masks", 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> None:
@@ -116,10 +116,10 @@ class KeypointRcnn:
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def fits(cls, look: Look) -> Iterator[Fit]:
+    def fits(cls, signature: OutputSignature) -> Iterator[Fit]:
         """Yield a fit for final boxes beside points of each and their scores."""
-        found = _beside(look.shapes, 3)
-        if found is not None and look.shapes[found[1]][1] in (0, *BODIES):
+        found = _beside(signature.shapes, 3)
+        if found is not None and signature.shapes[found[1]][1] in (0, *BODIES):
             yield Fit("[N, 4] and twice [N] are final boxes of bodies, [N, points, 3] their points", 5)
 
     def check(self, shapes: Shapes, network: Size) -> None:
