@@ -189,11 +189,7 @@ class PowerControl:
         return left
 
     def left(self) -> tuple[Change, ...]:
-        """Return what :meth:`recover` would undo; changes nothing.
-
-        Raises:
-            DeviceError: the journal cannot be read.
-        """
+        """Return what :meth:`recover` would undo; changes nothing. Raises DeviceError: the journal cannot be read."""
         left, owner = self._journaled()
         return () if owner else left
 

@@ -37,11 +37,7 @@ class Verb(typer.core.TyperCommand):
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb.
-
-        Raises:
-            BadParameter: a number is out of range.
-        """
+        """Run the verb. Raises BadParameter: a number is out of range."""
         for name, value in ctx.params.items():
             if isinstance(value, (int, float)) and not abs(value) <= _LARGEST:
                 why = f"{value!r} is not a number from -{_LARGEST} to {_LARGEST}"
@@ -218,11 +214,7 @@ def bundle_of(file: PipelineFile) -> Path:
 
 
 def refuse(options: Mapping[str, object], why: str) -> None:
-    """Raise a usage error for the first of these options that was given.
-
-    Raises:
-        BadParameter: one of them was given.
-    """
+    """Raise a usage error for the first of these options that was given. Raises BadParameter: one of them was given."""
     for option, value in options.items():
         if value:
             raise typer.BadParameter(why, param_hint=option)

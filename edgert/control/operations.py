@@ -118,11 +118,7 @@ class Control:
         return self._done("add", (name, source, *filter(None, [like])), _HERE)
 
     def remove(self, source: str) -> dict[str, Any]:
-        """Remove a source once what it gave is worked on.
-
-        Raises:
-            StageError: no such source, or the last one.
-        """
+        """Remove a source once what it gave is worked on. Raises StageError: no such source, or the last one."""
         return self._done("remove", (source,), _HERE)
 
     def save(self) -> dict[str, Any]:
