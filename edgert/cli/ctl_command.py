@@ -11,8 +11,10 @@ from edgert.cli import option, terminal
 
 
 def ctl(
-    verb: Annotated[str, typer.Argument(metavar="VERB", help="show, set, pause, resume, add, remove or save.")],
-    words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...", help="As below.")] = None,
+    verb: Annotated[str, typer.Argument(metavar="VERB", help="One of show, set, pause, resume, add, remove and save.")],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORD]...", help="Its key and value, source, or stage and address.")
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", help="Which run, by its name:, or the path of its socket."),

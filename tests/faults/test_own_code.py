@@ -95,7 +95,7 @@ VERBS = (
     ("gallery", "p.yaml"),
     ("gallery", "p.yaml", "--add", "anna", "--images", "photos/0.png"),
 )
-NO_FILE = {"boards", "doctor", "models", "schema", "top"}
+NO_FILE = {"boards", "ctl", "doctor", "models", "schema", "top"}
 """Verbs that take no file of anybody's."""
 
 

@@ -238,7 +238,10 @@ class TestDecoders:
         install(site, "edgert-rows", HEAD, {"edgert.decoders": {"detect.rows": "edgert_rows:Rows"}})
         with pytest.raises(ConfigError) as caught:
             task(tmp_path, "keypoints: rows")
-        assert caught.value.why == "expected yolo-pose, yolov7-pose, heatmap, simcc, movenet, trt-pose or landmarks"
+        assert (
+            caught.value.why
+            == "expected yolo-pose, yolov7-pose, heatmap, simcc, movenet, trt-pose, landmarks or keypoint-rcnn"
+        )
 
     def test_two_of_one_name_are_an_error(self, site: Path, tmp_path: Path) -> None:
         install(site, "edgert-rows", HEAD, {"edgert.decoders": {"detect.yolox": "edgert_rows:Rows"}})

@@ -18,6 +18,7 @@ MISTAKES = {
     "build": ("gone.yaml",),
     "calibrate": ("gone.yaml",),
     "check": ("gone.yaml",),
+    "ctl": ("show", "--name", "gone"),
     "eval": ("gone.yaml",),
     "export": ("gone.yaml", "--format", "onnx", "-o", "x"),
     "gallery": ("gone.yaml",),

@@ -61,9 +61,9 @@ MODELS = [
         ],
         (320, 320, 3),
     ),
-    ("detect: yolov10", [(0, 4), (0,), (0,), (0, 1, 0, 0)], ["boxes", "labels", "scores", "masks"], (3, 320, 320)),
+    ("detect: mask-rcnn", [(0, 4), (0,), (0,), (0, 1, 0, 0)], ["boxes", "labels", "scores", "masks"], (3, 320, 320)),
     (
-        "detect: yolov10",
+        "keypoints: keypoint-rcnn",
         [(0, 4), (0,), (0,), (0, 17, 3), (0, 17)],
         ["boxes", "labels", "scores", "keypoints", "keypoints_scores"],
         (3, 320, 320),
