@@ -136,8 +136,9 @@ _connections: list[str] | None = None
 
 
 def _connecting(event: str, arguments: tuple[object, ...]) -> None:
-    is_local = bool(arguments) and getattr(arguments[0], "family", None) == socket.AF_UNIX  # another run's control
-    if _connections is not None and event in ("socket.connect", "socket.getaddrinfo", "socket.sendto") and not is_local:
+    if _connections is None or event not in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
+        return  # the hook stays for good: asking anything of other events' arguments would come back here
+    if getattr(arguments[0], "family", None) != socket.AF_UNIX:  # the control socket of another run
         _connections.append(f"{event} {arguments}")
 
 
