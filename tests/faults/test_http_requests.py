@@ -161,6 +161,7 @@ def test_a_client_that_waits_for_the_go_ahead_gets_it(port: int) -> None:
         assert client.makefile("rb").read().endswith(b"\r\n\r\nabcd")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "first",
     [
