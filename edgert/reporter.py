@@ -73,7 +73,7 @@ class Reporter:
     """Progress callback and stop event of a long job. An exception from the callback ends the job.
 
     Args:
-        on_progress: the callback; None is told nothing.
+        on_progress: the callback; None: progress is not reported.
         stop: an event that others set to end the work, such as the handler of a signal.
     """
 

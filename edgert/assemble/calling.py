@@ -20,15 +20,15 @@ from edgert.stages.source.timeline import Image
 from edgert.stages.source.user_memory import most_in_use
 
 _HANGS_S, _END_S, _POLL_S = 3.0, 1.0, 0.1
-"""Whoever closes a pipeline waits for a call under way, but no longer than that for one stage: then that is ended, and
-has so long, or it is left behind. As in a pipeline with threads: see :mod:`edgert.runtime.runner`."""
+"""Closing a pipeline waits so long for a stage in a call, then interrupts it and waits the second time. A stage that
+still does not return is abandoned. As in a pipeline with threads: see :mod:`edgert.runtime.runner`."""
 _SPARE = 3
-"""Buffers that whoever brings frames may have at a time."""
+"""Buffers that the caller may fill at a time."""
 _LOG = logging.getLogger(__name__)
 
 
 class _Caller:
-    """Whoever is in a call, as the watchdog sees a thread.
+    """The thread that is in a call, in the form that the watchdog reads.
 
     Attributes:
         ident, native_id: Python's and the system's number of the thread; None while there is no call.
@@ -153,7 +153,7 @@ class Calling:
         """Wait for a call under way, release frames, close all stages; their errors are the runner's.
 
         A stage that does not return is such an error. Its engine is ended where that can be done; or else all other
-        stages are closed, and it is left behind with whoever called.
+        stages are closed, and it is left behind with the calling thread.
         """
         self._refuse_own("closed")
         if not self.is_left and self._takes_turn():

@@ -108,7 +108,7 @@ class Assembly:
         live: whether all sources are cameras or the like.
         inferences: what holds memory of a GPU beside the engines.
         choice: between models and their fallback models.
-        hooks: set by whoever runs it.
+        hooks: set by the code that runs it.
         opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: images of network
             size are too small to share out, and its pool fights the engine's for cores.
         frames: where those of each source are that a model on a GPU reads, and why, for people.

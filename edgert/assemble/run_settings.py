@@ -44,7 +44,7 @@ class PowerSteps:
 
     Args:
         steps: the first is the clocks it was found with.
-        control: restores it at its own end; owned by whoever entered it.
+        control: restores it at its own end; owned by the caller that entered it.
     """
 
     def __init__(self, steps: Sequence[PowerStep], control: PowerControl) -> None:

@@ -42,12 +42,12 @@ def ctl(
 
         edgert ctl save
     """
-    from edgert.control.asking import asked, found
+    from edgert.control.client import find_socket, send_request
     from edgert.control.request import Request
 
     request = Request(verb, tuple(words or ()))
     request.check()
-    result = asked(found(name), request)
+    result = send_request(find_socket(name), request)
     if json is not None:
         terminal.write_json(result, json)
     screen = terminal.console(json)

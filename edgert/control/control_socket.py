@@ -184,7 +184,7 @@ class ControlSocket:
 
 
 class _Client:
-    """Whoever sends one line and gets one."""
+    """A connection: one line of request, one line of answer."""
 
     def __init__(self, own: socket.socket) -> None:
         self.socket, self.has_left, self._text = own, False, bytearray()

@@ -181,10 +181,10 @@ def evaluate_versions(
     name = _metric(setup, metric, len(candidates))
     results: list[Accuracy] = []
     for version, candidate in candidates.items():
-        told = None if progress is None else partial(progress, version)
+        on_progress = None if progress is None else partial(progress, version)
         reference = results[0] if results else None
         result = evaluate(
-            candidate, setup, name=version, reference=reference, threads=threads, progress=told, stop=stop
+            candidate, setup, name=version, reference=reference, threads=threads, progress=on_progress, stop=stop
         )
         if result is None:
             break

@@ -31,7 +31,7 @@ class CallLoop:
 
     Args:
         tasks: every one after those it listens to; the first is the source.
-        stop: set by whoever ends the pipeline.
+        stop: set to end the pipeline.
         sinks: names of the tasks whose results no one gets.
 
     Attributes:

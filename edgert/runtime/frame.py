@@ -68,7 +68,7 @@ class Frame:
         planes: uint8 arrays, rows possibly padded: i420 (h,w) (h/2,w/2) (h/2,w/2) rounded up; nv12 (h,w)
             (h/2,w/2,2); yuyv (h,w,2); bgr and rgb (h,w,3); gray (h,w). Valid while ``lease`` is alive. Of a frame
             that is on a GPU, they are :class:`~edgert.memory.cuda.DeviceView`.
-        lease: who owns the bytes. Whoever keeps a frame beyond the call that handed it over retains it.
+        lease: who owns the bytes. To keep a frame beyond the call that handed it over, retain it.
         color: for the YUV formats.
         file: of an image file, its name within the folder that all images of the source lie in; else empty.
         sender_ns: nanoseconds of the epoch when it was captured, by the clock of a network camera that reports it; None

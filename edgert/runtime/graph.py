@@ -82,7 +82,7 @@ class Graph:
     def add(self, task: Task) -> None:
         """Add a task and start it. Connect a stage to what it listens to before, by :meth:`connect`.
 
-        A source sends its first frames to whoever listens by then, so connect its listeners before as well.
+        A source sends its first frames to the stages connected by then, so connect these before as well.
 
         Raises:
             StageError: the name is taken, or the system has no thread for it.

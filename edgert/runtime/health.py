@@ -92,7 +92,7 @@ def notify(*lines: str) -> bool:
         try:
             sender.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, address.replace("@", "\0", 1))
         except OSError as error:
-            _LOG.debug("systemd is not told: %s", error)
+            _LOG.debug("cannot notify systemd: %s", error)
     return True
 
 

@@ -106,7 +106,7 @@ BOUNDS_NS = list(_bounds_ns())
 
 Losses = dict[tuple[str, str], int]
 """Results that were lost, by stream and cause: ``queue``, it was full; ``join``, the other part never came; ``end``,
-whoever was to take it had ended; ``error``, it failed, or had failed before."""
+the stage that was to take it had ended; ``error``, it failed, or had failed before."""
 
 
 @dataclass(slots=True, eq=False)

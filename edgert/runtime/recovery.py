@@ -73,7 +73,7 @@ class Recovery:
 
     def __init__(self, task: Task, clock: Clock) -> None:
         self._task, self._status, self._clock, self.is_open = task, task.meter.status, clock, False
-        self.stage = cast("AsyncStage", task.stage)  # looked at whether it is one by whoever opens it
+        self.stage = cast("AsyncStage", task.stage)  # checked where it is opened
         self._restarts = deque[int]()
         self._due_ns: int | None = None
         self._down_ns = 0

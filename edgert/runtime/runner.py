@@ -18,10 +18,10 @@ DRAIN_S = 1.2
 """After a stop, results under way may still arrive for so long; then they are dropped and files are closed.
 Leaves 0.8 s of the promised 2 s for finishing files."""
 _GRACE_S, _CLOSE_S = 1.8, 1.0
-"""Whoever is still in a call so long after that is stuck: all others are ended without it, and have that long to close
-what they have. So a process leaves within 5 s of a stop, whatever hangs."""
+"""A stage that is still in a call so long after that is stuck: all others are ended without it, and have the second
+time to close. So a process leaves within 5 s of a stop, whatever hangs."""
 _FINISH_S = 30.0
-"""Whoever closes files then, and is seen to write or compute, has that long."""
+"""A stage that is closing files then, and is seen to write or compute, has that long."""
 _POLL_S = 0.1
 _MORE_THREADS = "allow this process more threads (ulimit -u, pids limit) or memory"
 _LOG = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ class Runner:
         return (loop.is_alive() for loop in self._loops if isinstance(loop.task.stage, Source))
 
     def _stuck(self) -> list[Task]:
-        """Who is in a call, and sources that do not end; or else whoever has not ended."""
+        """Return stages in a call and sources that do not end; without any, all that have not ended."""
         alive = [loop for loop in self._loops if loop.is_alive()]
         busy = [task for task in self.graph.tasks if task.meter.status.since_ns]
         busy += [one.task for one in alive if isinstance(one.task.stage, Source) and not any(self._holding(one))]

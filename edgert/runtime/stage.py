@@ -47,7 +47,7 @@ class Source(Protocol):
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Yield frames until the stream ends or ``stop`` is set; block in between, at most 0.5 s after ``stop``.
 
-        Each frame's lease belongs to whoever takes it. Raises DeviceError or StageError.
+        Each frame's lease belongs to the consumer. Raises DeviceError or StageError.
         """
         ...
 
@@ -81,7 +81,7 @@ class ServedSource(Source, Protocol):
         ...
 
     def wake(self) -> None:
-        """Has whoever waits here look at ``stop`` at once; called when it was set, from any thread."""
+        """Wake a thread that waits here, so that it looks at ``stop``; called after it was set, from any thread."""
         ...
 
 

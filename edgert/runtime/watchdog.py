@@ -24,7 +24,7 @@ AT_THE_END = 6
 _POLL_S = 1.0
 _LATELY_S = 1.0
 _BUSY = 0.02
-"""Of a core: whoever closes files and uses less, and writes nothing, is not at work."""
+"""Of a core: a stage that is closing files, uses less and writes nothing is not at work."""
 
 
 class AtWork(Protocol):
@@ -57,7 +57,7 @@ class Watchdog:
         loops: see the attribute.
 
     Attributes:
-        loops: the threads that may be in a call; set anew by whoever starts them.
+        loops: the threads that may be in a call; set anew when they are started.
     """
 
     def __init__(self, tasks: Callable[[], Sequence[Task]], loops: Sequence[AtWork], clock: Clock) -> None:

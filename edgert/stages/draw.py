@@ -235,7 +235,7 @@ def _notes(canvas: Canvas, crops: Crops, parent: Record | None) -> Iterable[Shap
 #
 # A drawn image does not end with its frame: an encoder, a viewer of the live page or the user keeps it as long as
 # he likes. So its lease is given back at once, and what protects it is that a Pool never lends a buffer that any
-# array still refers to. Whoever holds the image, or a view of it, is safe without doing anything.
+# array still refers to. Code that holds the image, or a view of it, is safe without doing anything.
 
 _IN_FLIGHT = 6  # being painted, waiting in a queue or two, in a sink, shown to a viewer
 Shapes = Callable[[tuple[int, int]], Sequence[Shape]]

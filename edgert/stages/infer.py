@@ -213,7 +213,26 @@ class VariantInference:
 _POLL_NS, _LONG_NS = 300_000, 3_600_000_000_000
 
 
-class InferBatch(SimpleStage):
+class BatchedStage(SimpleStage):
+    """A stage whose frames wait in a batcher, and what may be set of it while it runs."""
+
+    _batch: Batcher[Result]
+
+    @property
+    def every(self) -> int:
+        """Frames of a stream between two that the model looks at."""
+        return self._batch.every
+
+    @every.setter
+    def every(self, every: int) -> None:
+        self._batch.every = every
+
+    def hold_until_full(self) -> None:
+        """From now on, run full batches only; the last, smaller one runs at the end."""
+        self._batch.wait = float("inf")
+
+
+class InferBatch(BatchedStage):
     """A stage that adds one model's record to every ``every``-th result of a stream, several results at a time.
 
     An idle engine runs a frame at once, together with all that have arrived. Batches form while it is busy, as
@@ -238,7 +257,7 @@ class InferBatch(SimpleStage):
         fills: bool = False,
     ) -> None:
         self.name, self._inference, self._clock = name, inference, clock
-        self._batch: Batcher[Result] = Batcher(most, round(wait_s * 1e9), every, fills)
+        self._batch = Batcher(most, round(wait_s * 1e9), every, fills)
         self._geometries: list[Geometry] = []
         self._leaving = deque[tuple[Result, bool]]()  # of the batch that is run, and those that pass without
 
@@ -248,19 +267,6 @@ class InferBatch(SimpleStage):
 
     def open(self) -> None:
         self._inference.warm_up()
-
-    @property
-    def every(self) -> int:
-        """Frames of a stream between two that the model looks at; may be set while it runs."""
-        return self._batch.every
-
-    @every.setter
-    def every(self, every: int) -> None:
-        self._batch.every = every
-
-    def hold_until_full(self) -> None:
-        """From now on, no time passes by: what is no full batch is run at the end alone."""
-        self._batch.wait = float("inf")
 
     @property
     def is_ready(self) -> bool:

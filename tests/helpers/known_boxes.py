@@ -80,3 +80,13 @@ def assert_same(found: Detections, known: KnownBoxes, *, pixels: float = 0.05) -
     np.testing.assert_allclose(found.boxes, known.source, atol=pixels)
     np.testing.assert_allclose(found.scores, known.scores, atol=1e-3)
     np.testing.assert_array_equal(found.classes, known.classes)
+
+
+def linear_weights(fine: int, coarse: int) -> npt.NDArray[np.float64]:
+    """Return the matrix (fine, coarse) that enlarges linearly between centers of cells; edges are repeated."""
+    place = np.clip((np.arange(fine) + 0.5) * coarse / fine - 0.5, 0, coarse - 1)
+    low = np.minimum(place.astype(int), coarse - 1)
+    table = np.zeros((fine, coarse))
+    table[np.arange(fine), low] += 1 - (place - low)
+    table[np.arange(fine), np.minimum(low + 1, coarse - 1)] += place - low
+    return table

@@ -1,4 +1,4 @@
-"""Coefficients of the cost formulas: one file per chip in ``configs/costs``, written by ``scripts/fit_costs``.
+"""Coefficients of the cost formulas: one file per chip in ``configs/costs``, written by ``tools/fit_costs``.
 
 They were fitted to published speeds alone. Each file names the rows, the errors of the formulas on networks that
 were left out, and the numbers that nobody has measured.

@@ -384,7 +384,7 @@ class GpuInference:
     def brought(self, frame: Frame) -> tuple[Frame, Stream | None]:
         """Return the frame in memory that the GPU reads, with a lease to release, and the stream that brings it.
 
-        Without a stream it is there already. Whoever reads it there names that work by the lease.
+        Without a stream it is there already. Work that reads it there is recorded with the lease.
         """
         first: object = frame.planes[0]
         writer: Stream | None
@@ -403,7 +403,7 @@ class GpuInference:
 
         Args:
             geometries: of the rows.
-            patient: whoever waits for them sleeps, and is a little late; see :meth:`how`.
+            patient: the waiting thread sleeps, and is a little late; see :meth:`how`.
         """
         frames = [self._frames.pop(row) for row in range(len(geometries))]
         try:

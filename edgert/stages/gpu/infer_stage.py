@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from edgert.clock import REAL, Clock
 from edgert.policy import Batcher
 from edgert.runtime import Record, Result
-from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.infer_gpu import SLOTS, Batch, GpuInference
 from edgert.stages.gpu.waiting import RunTimes
-from edgert.stages.infer import Choice
+from edgert.stages.infer import BatchedStage, Choice
 
 _POLL_NS = 300_000
 _LONG_NS = 3_600_000_000_000
@@ -44,7 +43,7 @@ class _Run:
     is_done: bool = False
 
 
-class GpuInfer(SimpleStage):
+class GpuInfer(BatchedStage):
     """A stage that adds one model's record to every ``every``-th result of a stream.
 
     While the GPU has nothing to do, a frame is run at once; with a batcher, together with those that have come by then.
@@ -79,19 +78,6 @@ class GpuInfer(SimpleStage):
     def open(self) -> None:
         for inference in self._inferences:
             inference.warm_up()
-
-    def hold_until_full(self) -> None:
-        """From now on, no time passes by: what is no full batch is run at the end alone."""
-        self._batch.wait = float("inf")
-
-    @property
-    def every(self) -> int:
-        """Frames of a stream between two that the model looks at; may be set while it runs."""
-        return self._batch.every
-
-    @every.setter
-    def every(self, every: int) -> None:
-        self._batch.every = every
 
     def room(self) -> int:
         """Return how many rows of the batch are left."""

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from edgert import limits
-from edgert.control import asking, control_socket
-from edgert.control.asking import asked, found
+from edgert.control import client, control_socket
+from edgert.control.client import find_socket, send_request
 from edgert.control.control_socket import ControlSocket, listening
 from edgert.control.request import Request, refusal, request_of
 from edgert.errors import ConfigError, DeviceError, EdgertError, StageError
@@ -57,11 +57,11 @@ def said(path: Path, text: bytes, *, timeout_s: float = 10.0) -> Any:
 
 
 def test_a_request_is_answered_and_the_socket_is_for_its_user_alone(path: Path, folder: Path) -> None:
-    answer = asked(found(None), Request("set", ("a.b=1",)))
+    answer = send_request(find_socket(None), Request("set", ("a.b=1",)))
     assert (answer["verb"], answer["words"]) == ("set", ["a.b=1"])
     assert answer["who"] == f"user {os.geteuid()}, process {os.getpid()}"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert found("belt") == found(str(path)) == path
+    assert find_socket("belt") == find_socket(str(path)) == path
 
 
 def test_nothing_is_left_when_the_run_ends(folder: Path) -> None:
@@ -69,26 +69,26 @@ def test_nothing_is_left_when_the_run_ends(folder: Path) -> None:
         pass
     before = Holds.now()
     with listening("belt", echo) as path:
-        assert path is not None and asked(path, SHOW)
+        assert path is not None and send_request(path, SHOW)
     wait_until(lambda: Holds.now().more_than(before) <= 0)
     assert list(folder.iterdir()) == []
     with pytest.raises(StageError, match="no pipeline is running"):
-        found(None)
+        find_socket(None)
 
 
 def test_runs_of_one_name_have_sockets_of_their_own_and_a_killed_one_is_replaced(path: Path, folder: Path) -> None:
     with listening("belt", echo) as second, listening("belt", echo) as third:
         assert len({path, second, third}) == 3 and second is not None
-        assert asked(second, SHOW) and asked(path, SHOW)
+        assert send_request(second, SHOW) and send_request(path, SHOW)
         with pytest.raises(StageError, match="3 pipelines are running"):
-            found(None)
+            find_socket(None)
         with pytest.raises(StageError, match="did you mean 'belt'"):
-            found("blt")
+            find_socket("blt")
     left = folder / "gate.sock"
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(left))
     with listening("gate", echo) as replaced:
-        assert replaced == left and asked(left, SHOW)
+        assert replaced == left and send_request(left, SHOW)
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_runs_of_one_name_have_sockets_of_their_own_and_a_killed_one_is_replaced
 def test_what_is_no_request_is_refused(path: Path, line: bytes, words: str) -> None:
     answer = said(path, line)
     assert answer["ok"] is False and words in answer["error"]["what"]
-    assert asked(path, SHOW)["verb"] == "show"
+    assert send_request(path, SHOW)["verb"] == "show"
 
 
 def test_half_a_line_that_never_ends_is_refused_in_time_and_holds_up_no_one(path: Path) -> None:
     began = time.monotonic()
     with ThreadPoolExecutor(limits.CONTROL_CLIENTS - 1) as slow:
         answers = [slow.submit(said, path, b'{"verb": ') for _ in range(limits.CONTROL_CLIENTS - 1)]
-        assert asked(path, SHOW)["verb"] == "show"
+        assert send_request(path, SHOW)["verb"] == "show"
         assert time.monotonic() - began < limits.CONTROL_LINE_S
         for answer in answers:
             assert answer.result()["error"]["what"] == "the request did not end"
@@ -128,7 +128,7 @@ def test_a_client_that_leaves_or_reads_nothing_holds_up_no_one(path: Path) -> No
         with socket.socket(socket.AF_UNIX) as own:
             own.connect(str(path))
             own.sendall(b'{"verb": "show"}\n')
-    assert asked(path, SHOW)["verb"] == "show"
+    assert send_request(path, SHOW)["verb"] == "show"
 
 
 def test_200_clients_are_answered_one_after_the_other_each_within_a_second() -> None:
@@ -147,7 +147,7 @@ def test_200_clients_are_answered_one_after_the_other_each_within_a_second() -> 
     def ask(number: int) -> float:
         start.wait()
         began = time.monotonic()
-        assert asked(path, Request("pause", (str(number),)))["words"] == [str(number)]
+        assert send_request(path, Request("pause", (str(number),)))["words"] == [str(number)]
         return time.monotonic() - began
 
     start = threading.Barrier(200)
@@ -169,11 +169,11 @@ class ControlSocketOpen(ControlSocket):
 def test_another_user_is_refused_by_either_side(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_socket, "peer_of", lambda _: (1, 4711))
     with pytest.raises(StageError, match="another user's"):
-        asked(path, SHOW)
-    monkeypatch.setattr(asking, "peer_of", lambda _: (1, 4711))
+        send_request(path, SHOW)
+    monkeypatch.setattr(client, "peer_of", lambda _: (1, 4711))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(DeviceError, match="another user's socket"):
-        asked(path, SHOW)
+        send_request(path, SHOW)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
@@ -200,7 +200,7 @@ def test_where_there_can_be_no_socket_that_is_said_and_the_run_goes_on(
     assert "edgert ctl cannot reach this run" in caplog.text
     if wrong != "long":
         with pytest.raises(DeviceError, match="no folder for sockets"):
-            found(None)
+            find_socket(None)
 
 
 def test_an_error_in_one_answer_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -212,8 +212,8 @@ def test_an_error_in_one_answer_ends_nothing(caplog: pytest.LogCaptureFixture) -
     with listening("belt", fail) as path:
         assert path is not None
         with pytest.raises(StageError, match="the request failed"):
-            asked(path, Request("save"))
-        assert asked(path, SHOW)["verb"] == "show"
+            send_request(path, Request("save"))
+        assert send_request(path, SHOW)["verb"] == "show"
 
 
 def test_a_server_that_is_none_of_edgert_is_an_error(folder: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_server_that_is_none_of_edgert_is_an_error(folder: Path) -> None:
         server.bind(str(folder / "odd.sock"))
         server.listen(1)
         for text in (b"hello\n", b"", b'{"ok": 1}\n', b"[]\n"):
-            answer = pool.submit(asked, folder / "odd.sock", SHOW)
+            answer = pool.submit(send_request, folder / "odd.sock", SHOW)
             client, _ = server.accept()
             with client:
                 client.recv(100)
@@ -230,7 +230,7 @@ def test_a_server_that_is_none_of_edgert_is_an_error(folder: Path) -> None:
             with pytest.raises(EdgertError, match="does not answer like"):
                 answer.result(10)
     with pytest.raises(DeviceError, match="does not answer"):
-        asked(folder / "odd.sock", SHOW)
+        send_request(folder / "odd.sock", SHOW)
 
 
 def test_requests_and_refusals_keep_their_words() -> None:

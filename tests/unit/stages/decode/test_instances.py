@@ -15,7 +15,7 @@ from edgert.stages.decode.detection import Detector, suppress_at_once
 from edgert.stages.decode.guess import guess
 from edgert.stages.decode.instances import DetrSeg, YoloV8Seg
 from edgert.stages.decode.shaped import YoloV8Obb, gaussian_overlap, gaussians
-from tests.helpers.known_boxes import identity
+from tests.helpers.known_boxes import identity, linear_weights
 
 NETWORK = (160, 96)
 WHOLE = identity(NETWORK)
@@ -23,20 +23,11 @@ WHOLE = identity(NETWORK)
 
 def between(maps: Any, width: int, height: int) -> Any:
     """(N, h, w) → (N, height, width): linear between the middles of cells, the outermost going on to the edge."""
-
-    def weights(fine: int, coarse: int) -> Any:
-        place = np.clip((np.arange(fine) + 0.5) * coarse / fine - 0.5, 0, coarse - 1)
-        low = np.minimum(place.astype(int), coarse - 1)
-        table = np.zeros((fine, coarse))
-        table[np.arange(fine), low] += 1 - (place - low)
-        table[np.arange(fine), np.minimum(low + 1, coarse - 1)] += place - low
-        return table
-
     return np.einsum(
         "yh,nhw,xw->nyx",
-        weights(height, maps.shape[1]),
+        linear_weights(height, maps.shape[1]),
         maps.astype(np.float64),
-        weights(width, maps.shape[2]),
+        linear_weights(width, maps.shape[2]),
         optimize=True,
     )
 

@@ -11,7 +11,7 @@ from edgert.errors import ConfigError, ModelError
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.guess import guess
 from edgert.stages.decode.rcnn import KeypointRcnn, MaskRcnn
-from tests.helpers.known_boxes import identity
+from tests.helpers.known_boxes import identity, linear_weights
 
 NETWORK = (200, 120)
 WHOLE = identity(NETWORK)
@@ -34,16 +34,7 @@ def smooth(random: np.random.Generator, count: int, cells: int) -> Any:
 
 def enlarged(mask: Any, width: int, height: int) -> Any:
     """Bilinear with ``align_corners=False``: pixel i lies at (i + 0.5) * cells / pixels - 0.5 of the cells."""
-
-    def weights(fine: int, coarse: int) -> Any:
-        place = np.clip((np.arange(fine) + 0.5) * coarse / fine - 0.5, 0, coarse - 1)
-        low = np.minimum(place.astype(int), coarse - 1)
-        table = np.zeros((fine, coarse))
-        table[np.arange(fine), low] += 1 - (place - low)
-        table[np.arange(fine), np.minimum(low + 1, coarse - 1)] += place - low
-        return table
-
-    return weights(height, mask.shape[0]) @ mask.astype(np.float64) @ weights(width, mask.shape[1]).T
+    return linear_weights(height, mask.shape[0]) @ mask.astype(np.float64) @ linear_weights(width, mask.shape[1]).T
 
 
 def pasted(mask: Any, box: Any) -> Any:

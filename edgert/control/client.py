@@ -1,4 +1,4 @@
-"""Finding the control socket of a run, and asking it."""
+"""Client of a run's control socket: find the socket, send a request, return its result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANSWER_S = 130.0
 """A stage may take as long to open; see :data:`edgert.runtime.graph.OPENING_S`."""
 
 
-def found(name: str | None) -> Path:
+def find_socket(name: str | None) -> Path:
     """Return the socket of a run.
 
     Args:
@@ -46,7 +46,7 @@ def found(name: str | None) -> Path:
     raise StageError(what + nearest(name or "", runs), fix=f"--name with one of {', '.join(runs)}")
 
 
-def asked(path: Path, request: Request) -> Any:
+def send_request(path: Path, request: Request) -> Any:
     """Return the result of a request to the run with that socket.
 
     Raises:
