@@ -77,7 +77,7 @@ for verb in (
     ctl,
     bench,
 ):
-    app.command(cls=Verb)(verb)
+    app.command(cls=Verb, context_settings={"ignore_unknown_options": verb is ctl})(verb)  # whose verbs have options
 app.command(hidden=True, cls=Verb)(job)
 app.command("import", cls=Verb)(import_model)
 app.command("eval", cls=Verb)(evaluate)  # a function of that name would hide Python's

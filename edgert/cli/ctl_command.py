@@ -45,8 +45,7 @@ def ctl(
     from edgert.control.client import find_socket, send_request
     from edgert.control.request import Request
 
-    request = Request(verb, tuple(words or ()))
-    request.check()
+    request = Request.of(verb, words or ())
     result = send_request(find_socket(name), request)
     if json is not None:
         terminal.write_json(result, json)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.control.control_socket import check_folder, is_answered, socket_folder
-from edgert.control.request import Request, line_of, result_of
+from edgert.control.request import Request, result_of
 from edgert.errors import DeviceError, StageError, nearest
 from edgert.runtime.announce import MOST_BYTES, peer_of
 
@@ -54,7 +54,7 @@ def send_request(path: Path, request: Request) -> Any:
         EdgertError: it was refused.
         DeviceError: nobody answers, or it is another user's socket.
     """
-    request.check()
+    request.values()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as own:
         # With a timeout of Python's own, connecting fails at once where as many wait as may.
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _CONNECTING_S, 0))
@@ -63,7 +63,7 @@ def send_request(path: Path, request: Request) -> Any:
             own.settimeout(_ANSWER_S)
             if peer_of(own)[1] not in (os.geteuid(), 0) and os.geteuid() != 0:
                 raise DeviceError(f"{path} is another user's socket", fix="run this as the user of the run")
-            own.sendall(line_of({"verb": request.verb, "words": list(request.words)}))
+            own.sendall(request.line())
             text = bytearray()
             while not text.endswith(b"\n") and len(text) <= MOST_BYTES and (more := own.recv(1 << 16)):
                 text += more

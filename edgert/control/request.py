@@ -1,25 +1,46 @@
-"""A request to a running pipeline and its answer, as lines of JSON."""
+"""A request to a running pipeline and its answer, as lines of JSON; and the table of all verbs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from edgert.errors import ConfigError, EdgertError, error_of, nearest
 from edgert.runtime.json_form import plain
 
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """The form of an operation.
+
+    Attributes:
+        words: what follows it, by names for people; optional ones in brackets. ``FILE`` is a text, which ``edgert ctl``
+            reads from a file; ``PATH`` names a file on the machine of the run.
+        options: name without dashes → what makes a value of its text, and raises ValueError for a wrong one.
+        is_reading: whether it changes nothing: it is answered while a change is under way, and is not logged.
+    """
+
+    words: str = ""
+    options: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
+    is_reading: bool = False
+
+    @property
+    def usage(self) -> str:
+        """Its words and options, as on a command line."""
+        return " ".join([*self.words.split(), *(f"[--{name} {name.upper()}]" for name in self.options)])
+
+
 VERBS = {
-    "show": "",
-    "set": "KEY=VALUE",
-    "pause": "SOURCE",
-    "resume": "SOURCE",
-    "add": "STAGE URL [LIKE]",
-    "remove": "SOURCE",
-    "save": "",
+    "show": Verb(is_reading=True),
+    "set": Verb("KEY=VALUE"),
+    "pause": Verb("SOURCE"),
+    "resume": Verb("SOURCE"),
+    "add": Verb("STAGE URL [LIKE]"),
+    "remove": Verb("SOURCE"),
+    "save": Verb(),
 }
-"""Verb → its words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +50,60 @@ class Request:
     Attributes:
         verb: of :data:`VERBS`.
         words: what follows it on a command line.
+        options: those given, as text.
     """
 
     verb: str
     words: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
 
-    def check(self) -> None:
-        """Raise ConfigError for an unknown verb, or a wrong number of words."""
-        if self.verb not in VERBS:
+    @classmethod
+    def of(cls, verb: str, tokens: Iterable[str]) -> Request:
+        """Return the request of a command line, checked; ``--name VALUE`` and ``--name=VALUE`` are its options.
+
+        Raises:
+            ConfigError: as :meth:`values` does, or an option has no value.
+        """
+        words, options, rest = [], dict[str, str](), iter(tokens)
+        for token in rest:
+            name, equals, value = token.partition("=")
+            if not name.startswith("--"):
+                words.append(token)
+                continue
+            if not equals and (value := next(rest, "--")).startswith("--"):
+                raise ConfigError(f"{name} has no value", fix=f"edgert ctl {verb} … {name} VALUE")
+            options[name[2:]] = value
+        request = cls(verb, tuple(words), options)
+        request.values()
+        return request
+
+    def values(self) -> dict[str, Any]:
+        """Return the value of each option that is given, under its name in Python.
+
+        Raises:
+            ConfigError: an unknown verb or option, a wrong value, or a wrong number of words.
+        """
+        if (verb := VERBS.get(self.verb)) is None:
             what = f"{self.verb!r} is no verb of edgert ctl{nearest(self.verb, VERBS)}"
             raise ConfigError(what, fix=f"one of {', '.join(VERBS)}")
-        wanted = VERBS[self.verb].split()
+        fix, wanted = f"edgert ctl {self.verb} {verb.usage}".rstrip(), verb.words.split()
         least = sum(not word.startswith("[") for word in wanted)
         if not least <= len(self.words) <= len(wanted):
             what = f"{self.verb} takes {least or 'no'} word{'s' * (least != 1)}, not {len(self.words)}"
-            raise ConfigError(what, fix=f"edgert ctl {self.verb} {VERBS[self.verb]}".rstrip())
+            raise ConfigError(what, fix=fix)
+        made = {}
+        for name, text in self.options.items():
+            if name not in verb.options:
+                raise ConfigError(f"{self.verb} has no option --{name}{nearest(name, verb.options)}", fix=fix)
+            try:
+                made[name.replace("-", "_")] = verb.options[name](text)
+            except ValueError as error:
+                raise ConfigError(f"--{name}: cannot use {text!r}", why=str(error), fix=fix) from error
+        return made
+
+    def line(self) -> bytes:
+        """Return the request as a line of JSON."""
+        return line_of({"verb": self.verb, "words": list(self.words), "options": dict(self.options)})
 
 
 def line_of(data: Mapping[str, Any]) -> bytes:
@@ -52,18 +112,19 @@ def line_of(data: Mapping[str, Any]) -> bytes:
 
 
 def request_of(line: bytes) -> Request:
-    """Return the request in a line of JSON. Raises ConfigError."""
+    """Return the request in a line of JSON, checked. Raises ConfigError."""
     try:
         data = json.loads(line)
-        verb, words = data["verb"], data.get("words", [])
-        is_one = isinstance(verb, str) and isinstance(words, list) and all(isinstance(word, str) for word in words)
+        verb, words, options = data["verb"], data.get("words", []), data.get("options", {})
+        texts = [verb, *words, *options, *options.values()]
+        is_one = isinstance(words, list) and all(isinstance(text, str) for text in texts)
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
         is_one = False
     if not is_one:
         fix = 'a line like {"verb": "set", "words": ["stages.find.every=2"]}'
         raise ConfigError("this line is no request", why="it is no JSON object with a verb and words", fix=fix)
-    made = Request(verb, tuple(words))
-    made.check()
+    made = Request(verb, tuple(words), options)
+    made.values()
     return made
 
 

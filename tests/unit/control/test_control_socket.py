@@ -21,7 +21,7 @@ from edgert import limits
 from edgert.control import client, control_socket
 from edgert.control.client import find_socket, send_request
 from edgert.control.control_socket import ControlSocket, listening
-from edgert.control.request import Request, refusal, request_of
+from edgert.control.request import VERBS, Request, Verb, refusal, request_of
 from edgert.errors import ConfigError, DeviceError, EdgertError, StageError
 from tests.helpers.growth import Holds
 from tests.helpers.waiting import wait_until
@@ -231,6 +231,21 @@ def test_a_server_that_is_none_of_edgert_is_an_error(folder: Path) -> None:
                 answer.result(10)
     with pytest.raises(DeviceError, match="does not answer"):
         send_request(folder / "odd.sock", SHOW)
+
+
+def test_the_options_of_a_verb_are_parsed_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERBS, "swap", Verb("MODEL PATH", {"shadow": int, "min-agreement": float}))
+    request = Request.of("swap", ["parts", "--shadow", "500", "new.onnx", "--min-agreement=0.97"])
+    assert request == Request("swap", ("parts", "new.onnx"), {"shadow": "500", "min-agreement": "0.97"})
+    assert request.values() == {"shadow": 500, "min_agreement": 0.97} and request_of(request.line()) == request
+    for tokens, words in (
+        (["parts", "new.onnx", "--shdow", "5"], "did you mean 'shadow'"),
+        (["parts", "new.onnx", "--shadow", "many"], "cannot use 'many'"),
+        (["parts", "new.onnx", "--shadow"], "--shadow has no value"),
+        (["parts", "--shadow", "5"], r"edgert ctl swap MODEL PATH \[--shadow SHADOW\]"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Request.of("swap", tokens)
 
 
 def test_requests_and_refusals_keep_their_words() -> None:

@@ -1,0 +1,61 @@
+"""A running pipeline as the operations on it need it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, Protocol
+
+from edgert.assemble import Assembly
+from edgert.clock import Clock
+from edgert.config import PipelineFile, SourceStage
+from edgert.errors import StageError, nearest
+
+
+class Controlled(Protocol):
+    """A pipeline as its control needs it."""
+
+    @property
+    def file(self) -> PipelineFile:
+        """The pipeline as it runs."""
+        ...
+
+    @property
+    def assembly(self) -> Assembly:
+        """Its live objects."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """By which it runs."""
+        ...
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Whether its file is that of a bundle."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the state of the run as plain data, without secrets."""
+        ...
+
+    def changeable(self) -> None:
+        """Raise StageError where it cannot be changed now, or not from this thread."""
+        ...
+
+    def changed(self, file: PipelineFile) -> None:
+        """Note that the pipeline runs as this file has it now."""
+        ...
+
+
+def data_of(run: Controlled) -> dict[str, Any]:
+    """Return the keys of a running pipeline as plain data that may be changed."""
+    data: dict[str, Any] = deepcopy(run.file.document.data)
+    return data
+
+
+def check_source(run: Controlled, name: str) -> None:
+    """Raise StageError unless there is a source of that name."""
+    known = [one for one, stage in run.file.config.stages.items() if isinstance(stage, SourceStage)]
+    if name not in known:
+        raise StageError(f"no source {name!r}{nearest(name, known)}", fix=f"sources: {', '.join(known)}")
