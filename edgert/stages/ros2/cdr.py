@@ -1,0 +1,276 @@
+"""CDR, the binary form of ROS 2 messages: written as pieces that are sent one after another, read without a copy.
+
+It is the little-endian plain CDR of DDS (OMG formal/2014-11-01, clause 9.3.2). A message is a flat mapping: the path of
+a field → its value, such as ``header.stamp.sec``. A list of messages is a list of such mappings.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from edgert.errors import StageError
+from edgert.stages.ros2.definitions import DEFINITIONS, full_name
+
+Message = Mapping[str, Any]
+_PLAIN = b"\x00\x01\x00\x00"
+"""Header of little-endian plain CDR."""
+_CODES = {
+    "bool": "?", "byte": "B", "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "uint32": "I", "int32": "i",
+    "float32": "f", "float64": "d", "uint64": "Q", "int64": "q",
+}  # fmt: skip
+_LENGTH = struct.Struct("<I")
+
+
+class DamagedMessage(StageError):  # noqa: N818 - reads as what it is
+    """Bytes that are not a message of their type."""
+
+
+def encoded(name: str, message: Message) -> list[bytes | memoryview]:
+    """Return a message as pieces, to be sent or joined; those of ``uint8[]`` fields are the caller's own memory.
+
+    Args:
+        name: its type, such as ``sensor_msgs/msg/Image``.
+        message: its fields; those that are left out have their default.
+    """
+    out = _Writer([_PLAIN], 0)
+    _layout(name).write(out, message)
+    return out.pieces
+
+
+def decoded(name: str, data: bytes | memoryview) -> dict[str, Any]:
+    """Return the fields of a message; ``uint8[]`` fields are views into ``data``.
+
+    Raises:
+        DamagedMessage: it ends too early, or is of another encoding.
+    """
+    view = memoryview(data)
+    if bytes(view[:2]) != _PLAIN[:2]:
+        why = f"its first bytes are {bytes(view[:4]).hex(' ') or 'missing'}; expected {_PLAIN.hex(' ')}"
+        raise DamagedMessage(f"a message is no plain CDR of a {name}", why=why)
+    try:
+        return _layout(name).read(_Reader(view[len(_PLAIN) :]))
+    except (struct.error, ValueError) as error:
+        raise DamagedMessage(f"a message of {len(view)} bytes is no {name}", why=str(error)) from error
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Pieces of a message, and how many bytes they are behind the header."""
+
+    pieces: list[bytes | memoryview]
+    size: int
+
+    def add(self, piece: bytes | memoryview) -> None:
+        self.pieces.append(piece)
+        self.size += len(piece)
+
+    def add_length(self, length: int) -> None:
+        self.add(bytes(-self.size % 4) + _LENGTH.pack(length))
+
+
+@dataclass(slots=True)
+class _Reader:
+    """A place in the bytes of a message."""
+
+    view: memoryview
+    at: int = 0
+
+    def take(self, count: int) -> memoryview:
+        end = self.at + count
+        if end > len(self.view):
+            raise ValueError(f"it ends after {len(self.view)} of at least {end} bytes")
+        found, self.at = self.view[self.at : end], end
+        return found
+
+    def take_length(self, least_size: int) -> int:
+        """Return the length of a sequence of items that take at least this many bytes each."""
+        self.at += -self.at % 4
+        (length,) = _LENGTH.unpack(self.take(4))
+        if length * least_size > len(self.view) - self.at:
+            raise ValueError(f"a length of {length} is more than fits into {len(self.view)} bytes")
+        return int(length)
+
+
+class _Step(Protocol):
+    """A part of a message's layout."""
+
+    @property
+    def least_size(self) -> int:
+        """The fewest bytes that it takes."""
+        ...
+
+    def write(self, out: _Writer, message: Message) -> None:
+        """Add its fields."""
+        ...
+
+    def read(self, reader: _Reader, into: dict[str, Any]) -> None:
+        """Read its fields."""
+        ...
+
+
+class _Numbers:
+    """Numbers and arrays of a fixed length, up to the next text or sequence: one call of ``struct`` for all."""
+
+    def __init__(self, fields: Sequence[tuple[str, str, int, float]]) -> None:
+        self._fields = [(path, count, default if count == 1 else (0,) * count) for path, _, count, default in fields]
+        self._forms = [_form(fields, begin) for begin in range(8)]
+        self.least_size = sum(struct.calcsize(code) * count for _, code, count, _ in fields)
+
+    def write(self, out: _Writer, message: Message) -> None:
+        values = list[Any]()
+        for path, count, default in self._fields:
+            value = message.get(path, default)
+            if count == 1:
+                values.append(value)
+            else:
+                values.extend(value)
+        out.add(self._forms[out.size % 8].pack(*values))
+
+    def read(self, reader: _Reader, into: dict[str, Any]) -> None:
+        form = self._forms[reader.at % 8]
+        values, at = form.unpack(reader.take(form.size)), 0
+        for path, count, _ in self._fields:
+            into[path] = values[at] if count == 1 else values[at : at + count]
+            at += count
+
+
+def _form(fields: Sequence[tuple[str, str, int, float]], begin: int) -> struct.Struct:
+    """Return the form of numbers, each aligned to its size, that begin at this offset from a multiple of 8."""
+    text, at = "<", begin
+    for _, code, count, _ in fields:
+        size = struct.calcsize(code)
+        padding = -at % size
+        text += f"{padding}x{count}{code}"
+        at += padding + size * count
+    return struct.Struct(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    path: str
+    least_size: int = 5
+
+    def write(self, out: _Writer, message: Message) -> None:
+        data = message.get(self.path, "").encode(errors="replace") + b"\0"
+        out.add_length(len(data))
+        out.add(data)
+
+    def read(self, reader: _Reader, into: dict[str, Any]) -> None:
+        data = bytes(reader.take(reader.take_length(1)))
+        into[self.path] = data.rstrip(b"\0").decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """A ``uint8[]``: the pixels of an image, which are not copied."""
+
+    path: str
+    least_size: int = 4
+
+    def write(self, out: _Writer, message: Message) -> None:
+        data = memoryview(message.get(self.path, b"")).cast("B")
+        out.add_length(len(data))
+        out.add(data)
+
+    def read(self, reader: _Reader, into: dict[str, Any]) -> None:
+        into[self.path] = reader.take(reader.take_length(1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequence:
+    """Numbers of one type, as many as there are."""
+
+    path: str
+    code: str
+    least_size: int = 4
+
+    def write(self, out: _Writer, message: Message) -> None:
+        data = np.asarray(message.get(self.path, ()), f"<{self.code}")
+        out.add_length(len(data))
+        if len(data):
+            out.add(bytes(-out.size % data.itemsize))
+            out.add(data.tobytes())
+
+    def read(self, reader: _Reader, into: dict[str, Any]) -> None:
+        dtype = np.dtype(f"<{self.code}")
+        if count := reader.take_length(dtype.itemsize):
+            reader.at += -reader.at % dtype.itemsize
+        into[self.path] = np.frombuffer(bytes(reader.take(count * dtype.itemsize)), dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """Messages of one type, as many as there are."""
+
+    path: str
+    layout: _Layout
+    least_size: int = 4
+
+    def write(self, out: _Writer, message: Message) -> None:
+        found = message.get(self.path, ())
+        out.add_length(len(found))
+        for one in found:
+            self.layout.write(out, one)
+
+    def read(self, reader: _Reader, into: dict[str, Any]) -> None:
+        count = reader.take_length(self.layout.least_size)
+        into[self.path] = [self.layout.read(reader) for _ in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """All fields of a type, in their order."""
+
+    steps: tuple[_Step, ...]
+    least_size: int
+
+    def write(self, out: _Writer, message: Message) -> None:
+        for step in self.steps:
+            step.write(out, message)
+
+    def read(self, reader: _Reader) -> dict[str, Any]:
+        found = dict[str, Any]()
+        for step in self.steps:
+            step.read(reader, found)
+        return found
+
+
+@cache
+def _layout(name: str) -> _Layout:
+    steps, numbers = list[_Step](), list[tuple[str, str, int, float]]()
+    for path, kind, length, default in _fields(name):
+        is_number, is_sequence = kind in _CODES, length == "[]"
+        if is_number and not is_sequence:
+            numbers.append((path, _CODES[kind], int(length.strip("[]") or 1), default))
+            continue
+        if numbers:
+            steps.append(_Numbers(tuple(numbers)))
+            numbers = []
+        if kind == "string":
+            steps.append(_Text(path))
+        elif kind == "uint8":
+            steps.append(_Bytes(path))
+        else:
+            steps.append(_Sequence(path, _CODES[kind]) if is_number else _Messages(path, _layout(full_name(kind))))
+    if numbers:
+        steps.append(_Numbers(tuple(numbers)))
+    return _Layout(tuple(steps), sum(step.least_size for step in steps))
+
+
+def _fields(name: str, before: str = "") -> list[tuple[str, str, str, float]]:
+    """Return (path, type, ``[N]`` or ``[]`` or empty, default) of a type's fields, messages within it unfolded."""
+    found = list[tuple[str, str, str, float]]()
+    for line in DEFINITIONS[name].splitlines():
+        typed, field, *default = line.split()
+        kind, bracket, length = typed.partition("[")
+        if "/" in kind and not bracket:
+            found += _fields(full_name(kind), f"{before}{field}.")
+        else:
+            found.append((before + field, kind, bracket + length, float(default[0]) if default else 0))
+    return found

@@ -1,0 +1,59 @@
+"""Messages in CDR: the same bytes as another implementation writes, and no surprise from damaged ones."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from edgert.stages.ros2.cdr import DamagedMessage, decoded, encoded
+from edgert.stages.ros2.definitions import DEFINITIONS, DETECTIONS, IMAGE, parts_of
+from tests.helpers.ros_messages import DISTRIBUTIONS, as_object, plain, random_message, typestore
+
+TOP_TYPES = sorted(set(DEFINITIONS) - {part for name in DEFINITIONS for part in parts_of(name)[1:]})
+
+
+@pytest.mark.parametrize("name", TOP_TYPES)
+def test_a_thousand_messages_are_those_of_every_distribution(name: str) -> None:
+    stores = [typestore(one) for one in DISTRIBUTIONS]
+    rng = random.Random(name)
+    for _ in range(1000):
+        message = random_message(name, rng)
+        data = b"".join(encoded(name, message))
+        assert plain(decoded(name, data)) == message
+        for store in stores:
+            other = bytes(store.serialize_cdr(as_object(name, message, store), name))
+            assert data.ljust(len(other), b"\0") == other  # others may pad the end
+            assert plain(decoded(name, other)) == message
+
+
+def test_types_are_the_same_in_every_distribution() -> None:
+    for name in DEFINITIONS:
+        assert len({typestore(one).hash_rihs01(name) for one in DISTRIBUTIONS}) == 1
+
+
+def test_pixels_are_not_copied() -> None:
+    pixels = bytearray(12)
+    pieces = encoded(IMAGE, {"height": 2, "width": 2, "encoding": "bgr8", "step": 6, "data": pixels})
+    assert sum(map(len, pieces[:-1])) == 52 - 4  # without a frame_id: 3 bytes shorter and aligned
+    pixels[0] = 7
+    data = bytearray(b"".join(pieces))
+    view = decoded(IMAGE, data)["data"]
+    assert view[0] == 7
+    data[-12] = 9
+    assert view[0] == 9
+
+
+def test_left_out_fields_have_their_defaults() -> None:
+    data = b"".join(encoded(DETECTIONS, {"detections": [{"results": [{"hypothesis.class_id": "dog"}]}]}))
+    (box,) = decoded(DETECTIONS, data)["detections"]
+    assert box["results"][0]["pose.pose.orientation.w"] == 1.0
+    assert box["bbox.size_x"] == 0.0 and box["id"] == "" and box["results"][0]["hypothesis.score"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\0\0\0\0", b"\0\1\0\0", b"\0\1\0\0" + b"\xff" * 40], ids=["empty", "big-endian", "cut", "lengths"]
+)
+def test_damaged_messages_are_named(data: bytes) -> None:
+    with pytest.raises(DamagedMessage, match="Detection2DArray"):
+        decoded(DETECTIONS, data)
