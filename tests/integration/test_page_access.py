@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from edgert.cli.machine_commands import _fetched
+from edgert.cli.fleet_view import ask
 from edgert.stages.context import Context
 from edgert.stages.kinds import Http
 from edgert.stages.sink.web.http_server import Access
@@ -150,8 +150,8 @@ def test_top_sends_the_token_of_its_environment(monkeypatch: pytest.MonkeyPatch)
     sink = http_sink(token=TOKEN)
     sink.open()
     try:
-        assert _fetched(sink.url) == "Unauthorized"
+        assert ask(sink.url)["trouble"] == "Unauthorized"
         monkeypatch.setenv("EDGERT_TOKEN", TOKEN)
-        assert _fetched(sink.url) == {"stats": STUCK}
+        assert ask(sink.url)["stats"] == STUCK
     finally:
         sink.close()

@@ -109,9 +109,11 @@ def test_a_live_page_anywhere_shows_the_same_figures(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{port}"
     with edgert.Pipeline(tmp_path / write(tmp_path, "page", page)) as pipeline:
         pipeline.start()
-        told = {row["at"]: row for row in rows(url, cwd=tmp_path)}
-    here, there = told[f"process {os.getpid()}"]["stats"], told[url]["stats"]
-    assert set(here) == set(there) and there["frames_out"] > 0 and there["promised"] == here["promised"]
+        here = {row["at"]: row for row in rows(cwd=tmp_path)}[f"process {os.getpid()}"]["stats"]
+        (board,) = json.loads(run("top", "--json", "-", "--once", url, cwd=tmp_path).stdout)["boards"]
+    there = board["stats"]
+    assert board["at"] == url and set(here) == set(there)
+    assert there["frames_out"] > 0 and there["promised"] == here["promised"]
 
 
 def test_no_password_is_told(tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def _tried_state(content: bytes) -> bool:
         theirs.sendall(content[: 1 << 16])
         theirs.shutdown(socket.SHUT_WR)
         found = announce.RunningPipeline("k", 1, announce._read(ours))
-    looks, real = machine_commands.Pipelines(()), announce.running_pipelines
+    looks, real = machine_commands.Pipelines(), announce.running_pipelines
     try:
         announce.running_pipelines = lambda root: (found,)  # type: ignore[assignment, misc]
         rows = (looks.look(), looks.look())[1]
