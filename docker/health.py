@@ -1,5 +1,5 @@
 """Whether a container is well: its pipeline answers and no stage is stuck in a call. Asks over HTTP at EDGERT_HEALTH,
-the ``/healthz`` or ``/readyz`` of a page, else the socket of ``edgert top``.
+the ``/healthz`` or ``/readyz`` of a page, else the control socket, as ``edgert top`` does.
 
 The exit code is HEALTHCHECK's: 0 or 1. Docker runs this every minute beside a pipeline that wants the processor, so it
 imports neither edgert nor anything else that takes long: ``edgert doctor`` would take seconds and open the GPU.
@@ -7,7 +7,6 @@ imports neither edgert nor anything else that takes long: ``edgert doctor`` woul
 
 import json
 import os
-import re
 import socket
 import struct
 import sys
@@ -16,8 +15,12 @@ from pathlib import Path
 WAIT_S = 10.0
 MOST_BYTES = 4096
 """Of what a page answers."""
-LISTENING = re.compile(r"^\S+ \S+ \S+ 00010000 .* @(edgert/pipeline/[0-9a-f-]+)$", re.MULTILINE)
-"""A pipeline in /proc/net/unix; see ``edgert/runtime/announce.py``."""
+
+
+def sockets() -> list[Path]:
+    """Sockets of pipelines, those of killed ones too; see ``edgert/control/control_socket.py``."""
+    folders = (Path(os.environ.get("XDG_RUNTIME_DIR", "/"), "edgert"), Path(f"/tmp/edgert-{os.geteuid()}"))  # noqa: S108
+    return [path for folder in folders for path in sorted(folder.glob("*.sock"))]
 
 
 def main(url: str) -> int:
@@ -28,7 +31,7 @@ def main(url: str) -> int:
 
             with urlopen(url, timeout=WAIT_S) as answer:  # noqa: S310 - whoever starts the container set it
                 return int(answer.status != 200)
-        if any(map(answers, LISTENING.findall(Path("/proc/net/unix").read_text(errors="replace")))):
+        if any(map(answers, sockets())):
             return 0
         sys.stderr.write("no pipeline runs in this container\n")
     except (OSError, ValueError, LookupError) as error:
@@ -37,7 +40,7 @@ def main(url: str) -> int:
     return 1
 
 
-def answers(name: str) -> bool:
+def answers(path: Path) -> bool:
     """Whether a pipeline of this container and user is behind a socket, and reports its state.
 
     Raises:
@@ -48,14 +51,16 @@ def answers(name: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(WAIT_S)
         try:
-            client.connect(f"\0{name}")
-        except ConnectionRefusedError:  # it has ended since the list was read
+            client.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):  # it has ended
             return False
         peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
         pid, user, _ = struct.unpack("iII", peer)
         if not pid or user != os.geteuid():  # on the host's network: of another container, or another user's
             return False
-        stages = json.loads(b"".join(iter(lambda: client.recv(1 << 16), b"")))["stats"].get("stages", {})
+        client.sendall(b'{"verb":"show"}\n')
+        shown = json.loads(b"".join(iter(lambda: client.recv(1 << 16), b"")))["result"]
+        stages = shown["stats"].get("stages", {})
     for name, stage in stages.items():
         if stage.get("stuck_s"):
             raise ValueError(f"stage {name} has been in one call for {stage['stuck_s']:.0f} s")

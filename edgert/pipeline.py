@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from edgert.stages.source.user_memory import Buffer
 
 if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile
     from edgert.assemble import Callback, Environment
-    from edgert.control import Control
+    from edgert.control.operations import Control
 
 __all__ = ["Pipeline", "ResultTimeout", "Results", "pipeline_in"]
 
@@ -108,15 +108,13 @@ class Pipeline:
         """The pipeline as it runs, with what was changed to fit a memory budget."""
         return self._running.file
 
-    @cached_property
+    @property
     def control(self) -> Control:
         """What changes the pipeline while it runs: live keys, sources, a pause.
 
         ``pipeline.control.set("stages.find.every", 2)`` is ``edgert ctl set stages.find.every=2``.
         """
-        from edgert.control import Control  # most programs change nothing
-
-        return Control(self._running)
+        return self._running.control
 
     @property
     def running(self) -> bool:

@@ -9,21 +9,20 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from edgert.clock import Clock
 from edgert.config import PipelineFile
-from edgert.errors import BudgetError, EdgertError, StageError, nearest, printable_record
+from edgert.errors import BudgetError, DeviceError, EdgertError, StageError, nearest, printable_record
 from edgert.meters import peak_rss_bytes
 from edgert.meters.over_current import OverCurrent
 from edgert.policy import Drop
 from edgert.reporter import OnProgress, counting
 from edgert.result_reader import Tap
 from edgert.runtime import Execution, Runner, Summary, Task, summarize
-from edgert.runtime.announce import Beacon
 from edgert.runtime.recent import History, totals
 from edgert.runtime.thread_loop import works_for
 from edgert.stages.sink.output_files import fixed_folder
@@ -35,6 +34,8 @@ if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile; 
     from edgert.assemble.calling import Calling
     from edgert.budget.footprint import Footprint
     from edgert.budget.watch import Watch
+    from edgert.control.control_socket import ControlSocket
+    from edgert.control.operations import Control
 
 _LOG = logging.getLogger(__name__)
 _TAP_QUEUE = 4
@@ -113,10 +114,7 @@ class Running:
         graph, began = self.assembly.graph, partial(getattr, self.runner, "started_ns")
         self.history = History(lambda: graph.tasks, environment.clock, began)
         self._watch = self._budget_watch()
-        # What `edgert top` shows: nothing of where frames come from, which may hold a password.
-        path, label = str(self.file.document.path.absolute()), environment.label
-        about = {"name": self.file.config.name, "file": path, "label": label}
-        self._beacon = Beacon(lambda: {**about, "stats": self.state()})
+        self._socket: ControlSocket | None = None
         self.started = False
         self._started_s: float | None = None
         self._over_current: OverCurrent | None = None
@@ -257,7 +255,7 @@ class Running:
             if not (self.runner.left or called):  # nobody frees memory under a call that goes on
                 self.assembly.close()
             self.runner.let_go()
-            self._beacon = Beacon(dict)
+            self.__dict__.pop("control", None)
 
     def summary(self) -> Summary:
         """Return the state of the run so far, or of the whole run once it ended."""
@@ -306,6 +304,18 @@ class Running:
         return self._environment.clock
 
     @property
+    def label(self) -> str:
+        """What it says of results that are not this machine's; empty for none."""
+        return self._environment.label
+
+    @cached_property
+    def control(self) -> Control:
+        """What changes the pipeline while it runs."""
+        from edgert.control.operations import Control
+
+        return Control(self)
+
+    @property
     def is_unpacked(self) -> bool:
         """Whether its file is that of a bundle."""
         return self._environment.engines is not None
@@ -351,7 +361,20 @@ class Running:
             self._watch.start()
         if self.calling is None:
             self.history.start()
-        self._beacon.open()
+        self._socket = self._listening()
+
+    def _listening(self) -> ControlSocket | None:
+        """Return an open socket for ``edgert ctl`` and ``top``; without one the pipeline runs, and that is logged."""
+        from edgert.control.control_socket import ControlSocket
+
+        try:
+            own = ControlSocket(self.file.config.name, self.control.answer)
+            own.open()
+        except (DeviceError, OSError) as error:
+            what = f"{error.what}: {error.why}" if isinstance(error, DeviceError) else str(error)
+            _LOG.warning("edgert ctl and top cannot reach this run: %s", what)
+            return None
+        return own
 
     def _leave(self) -> None:
         """End what runs beside the stages, once they have ended."""
@@ -361,4 +384,6 @@ class Running:
         if self._watch is not None:
             self._watch.stop()
         self.history.stop()
-        self._beacon.close()
+        own, self._socket = self._socket, None
+        if own is not None:
+            own.close()

@@ -56,7 +56,7 @@ def ctl(
 
 def _shown(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of ``show``."""
-    yield f"{result['pipeline']}  {result['file']}"
+    yield f"{result['name']}  {result['file']}"
     for name, row in result["sources"].items():
         yield f"  {name}: {row['state']}{_rates(row)}"
     for name, row in result["stages"].items():

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+from edgert import limits
 from edgert.cli import terminal
 from edgert.cli.foreign_figures import is_number, number, part, shares, text
-from edgert.runtime.announce import MOST_BYTES, STRANGE
+from edgert.control.client import STRANGE
 from edgert.runtime.health import unready
 from edgert.units import format_ms
 
@@ -81,7 +82,7 @@ def ask(url: str) -> Row:
         if token:
             requested.add_unredirected_header("Authorization", f"Bearer {token}")
         with urlopen(requested, timeout=_ANSWER_S) as answer:  # noqa: S310 - as above
-            state = json_text.loads(answer.read(MOST_BYTES))
+            state = json_text.loads(answer.read(limits.STATE_BYTES))
     except (URLError, HTTPException, OSError, ValueError, RecursionError) as error:
         return {"at": url, "trouble": str(getattr(error, "reason", error)) or type(error).__name__}
     stats = state.get("stats") if isinstance(state, dict) else None

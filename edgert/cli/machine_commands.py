@@ -13,7 +13,7 @@ import typer
 from edgert.cli import option, terminal
 from edgert.cli.foreign_figures import is_number, number, part, plain_number, shares, size, text
 from edgert.cli.progress import stop_on_signal, waiting
-from edgert.errors import EXIT_ERROR
+from edgert.errors import EXIT_ERROR, DeviceError
 from edgert.units import format_bytes, format_ms
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from edgert.control.client import RunningPipeline
     from edgert.meters import Reading
     from edgert.meters.all import Sample
     from edgert.meters.energy import Energy
@@ -216,12 +217,15 @@ class Pipelines:
 
     def look(self) -> list[Row]:
         """Return all that can be seen now."""
-        from edgert.runtime.announce import running_pipelines
+        from edgert.control.client import running_pipelines
 
-        found = {
-            one.key: _row(f"process {one.pid}" if one.pid else "in a container", one.state)
-            for one in running_pipelines(self._root)
-        }
+        here: Sequence[RunningPipeline] = ()
+        found: dict[str, Row] = {}
+        try:
+            here = running_pipelines() if self._root == Path("/") else ()
+        except DeviceError as error:  # another user made the folder of their sockets
+            found[""] = {"at": "this machine", "trouble": str(error)}
+        found |= {one.key: _row(f"process {one.pid}" if one.pid else "in a container", one.state) for one in here}
         before, self._before = self._before, {}
         for key, row in found.items():
             if "trouble" in row:
@@ -237,11 +241,13 @@ class Pipelines:
 
 
 def _row(at: str, state: Mapping[str, Any] | str) -> Row:
-    from edgert.runtime.announce import STRANGE
+    from edgert.control.client import STRANGE
 
     if isinstance(state, str):
         return {"at": at, "trouble": state}
-    return {"at": at, **state} if isinstance(state.get("stats"), dict) else {"at": at, "trouble": STRANGE}
+    if not isinstance(state.get("stats"), dict):
+        return {"at": at, "trouble": STRANGE}
+    return {"at": at, **{key: state[key] for key in ("name", "file", "label", "stats") if key in state}}
 
 
 def view(sample: Sample, energy: Energy, pipelines: Sequence[Row], width: int) -> Iterator[RenderableType]:

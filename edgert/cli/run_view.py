@@ -105,8 +105,6 @@ def run_shown(
     Raises:
         EdgertError: nothing was run, so there is nothing to show.
     """
-    from edgert.control.control_socket import listening
-
     failed: EdgertError | None = None
 
     def write(summary: Summary) -> None:
@@ -118,8 +116,7 @@ def run_shown(
     try:
         with pipeline as running, stop_on_signal(running.stop, is_last=True), systemd_notified(running):
             try:
-                with listening(running.file.config.name, running.control.answer):
-                    show(running, view, label=label, clock=clock, keep=keep)
+                show(running, view, label=label, clock=clock, keep=keep)
             finally:
                 summary = running.summary()
     except EdgertError as error:  # after an error the results so far matter even more

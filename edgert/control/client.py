@@ -1,22 +1,59 @@
-"""Client of a run's control socket: find the socket, send a request, return its result."""
+"""Client of the control sockets of runs: find them, send a request, return its result."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgert.control.control_socket import check_folder, is_answered, socket_folder
+from edgert import limits
+from edgert.control.control_socket import check_folder, is_answered, peer_of, socket_folders
 from edgert.control.request import Request, result_of
-from edgert.errors import DeviceError, StageError, nearest
-from edgert.runtime.announce import MOST_BYTES, peer_of
+from edgert.errors import DeviceError, EdgertError, StageError, nearest
 
-_CONNECTING_S = 10
+_LOG = logging.getLogger(__name__)
+_CONNECTING_S, _LOOK_S = 10.0, 1.0
 _ANSWER_S = 130.0
 """A stage may take as long to open; see :data:`edgert.runtime.graph.OPENING_S`."""
+STRANGE = "does not answer like a pipeline of edgert"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPipeline:
+    """A running pipeline.
+
+    Attributes:
+        key: identifies it as long as it runs.
+        pid: its process, from the kernel; 0 for one in a container whose processes are not seen from here.
+        state: what ``show`` says of it; or why that is not known.
+    """
+
+    key: str
+    pid: int
+    state: Mapping[str, Any] | str
+
+
+def running_pipelines() -> tuple[RunningPipeline, ...]:
+    """Return all running pipelines of this user, by process; those that end meanwhile are left out.
+
+    Waits up to a second for each that does not answer.
+    """
+    found = []
+    for path in _sockets():
+        try:
+            with _connected(path, _LOOK_S) as own:
+                pid, user = peer_of(own)
+                if user == os.geteuid():
+                    found.append(RunningPipeline(str(path), pid, _shown(own)))
+        except OSError as error:
+            _LOG.debug("%s: %s", path, error)
+    return tuple(sorted(found, key=lambda one: one.pid))
 
 
 def find_socket(name: str | None) -> Path:
@@ -31,16 +68,15 @@ def find_socket(name: str | None) -> Path:
     """
     if name is not None and "/" in name:
         return Path(name)
-    folder = socket_folder()
-    if folder.exists():
-        check_folder(folder)
-    runs = {path.stem: path for path in sorted(folder.glob("*.sock")) if is_answered(path)}
+    runs: dict[str, Path] = {}
+    for path in filter(is_answered, _sockets()):
+        runs.setdefault(path.stem, path)
     if name is None and len(runs) == 1:
         return next(iter(runs.values()))
     if name in runs:
         return runs[name]
     if not runs:
-        why = f"none of user {os.geteuid()} has a socket in {folder}"
+        why = f"none of user {os.geteuid()} has a socket in {' or '.join(map(str, socket_folders()))}"
         raise StageError("no pipeline is running", why=why, fix="edgert run PIPELINE, or --name PATH")
     what = f"{len(runs)} pipelines are running" if name is None else f"no pipeline {name!r} is running"
     raise StageError(what + nearest(name or "", runs), fix=f"--name with one of {', '.join(runs)}")
@@ -55,23 +91,55 @@ def send_request(path: Path, request: Request) -> Any:
         DeviceError: nobody answers, or it is another user's socket.
     """
     request.values()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as own:
-        # With a timeout of Python's own, connecting fails at once where as many wait as may.
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _CONNECTING_S, 0))
-        try:
-            own.connect(str(path))
-            own.settimeout(_ANSWER_S)
+    try:
+        with _connected(path, _CONNECTING_S) as own:
             if peer_of(own)[1] not in (os.geteuid(), 0) and os.geteuid() != 0:
                 raise DeviceError(f"{path} is another user's socket", fix="run this as the user of the run")
-            own.sendall(request.line())
-            text = bytearray()
-            while not text.endswith(b"\n") and len(text) <= MOST_BYTES and (more := own.recv(1 << 16)):
-                text += more
-        except OSError as error:
-            why = error.strerror or str(error) or "it took too long"
-            raise DeviceError(f"{path} does not answer", why=why, fix="edgert top shows what runs") from error
-    try:
-        answer = json.loads(text)
+            answer = json.loads(_exchanged(own, request, _ANSWER_S))
+    except OSError as error:
+        why = error.strerror or str(error) or "it took too long"
+        raise DeviceError(f"{path} does not answer", why=why, fix="edgert top shows what runs") from error
     except (ValueError, RecursionError) as error:
-        raise DeviceError(f"{path} does not answer like a pipeline of edgert") from error
+        raise DeviceError(f"{path} {STRANGE}") from error
     return result_of(answer)
+
+
+def _shown(own: socket.socket) -> Mapping[str, Any] | str:
+    """Return what a run shows, or why that is not known."""
+    try:
+        state = result_of(json.loads(_exchanged(own, Request("show"), _LOOK_S)))
+    except TimeoutError:
+        return "does not answer"
+    except (ValueError, RecursionError, EdgertError):
+        return STRANGE
+    return state if isinstance(state, dict) else STRANGE
+
+
+def _sockets() -> Iterator[Path]:
+    """Yield the sockets of this user, those of killed runs too. Raises DeviceError for a folder of another user's."""
+    for folder in socket_folders():
+        if folder.exists():
+            check_folder(folder)
+            yield from sorted(folder.glob("*.sock"))
+
+
+def _connected(path: Path, timeout_s: float) -> socket.socket:
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # With a timeout of Python's own, connecting fails at once where as many wait as may.
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s), 0))
+    try:
+        own.connect(str(path))
+    except BaseException:
+        own.close()
+        raise
+    return own
+
+
+def _exchanged(own: socket.socket, request: Request, timeout_s: float) -> bytes:
+    """Return the line that answers a request."""
+    own.settimeout(timeout_s)
+    own.sendall(request.line())
+    text = bytearray()
+    while not text.endswith(b"\n") and len(text) <= limits.STATE_BYTES and (more := own.recv(1 << 16)):
+        text += more
+    return bytes(text)

@@ -1,7 +1,7 @@
 """The Unix socket beside a run: a line of JSON in, a line out, for the same user and root.
 
-One thread reads all clients at once, none longer than :data:`LINE_S`, and answers them one after the other. Nothing of
-it is on the way of a frame.
+One thread reads and writes all clients at once, none longer than :data:`edgert.limits.CONTROL_LINE_S`. Another one
+makes the changes, one after the other. Nothing of it is on the way of a frame.
 """
 
 from __future__ import annotations
@@ -13,29 +13,38 @@ import re
 import selectors
 import socket
 import stat
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edgert import limits
-from edgert.control.request import Request, line_of, refusal, request_of
+from edgert.control.request import VERBS, Request, line_of, refusal, request_of
 from edgert.errors import DeviceError, EdgertError, StageError
-from edgert.runtime.announce import peer_of
+from edgert.runtime.worker import Worker
 
 Answer = Callable[[Request, str], dict[str, Any]]
 """Makes the answer to a request; the second argument says who asks."""
 _LOG = logging.getLogger(__name__)
-_LOOK_S = 0.5
+_LOOK_S, _CLOSING_S = 0.5, 5.0
 _MOST_PATH = 107  # sun_path of unix(7), without its NUL
 
 
-def socket_folder() -> Path:
-    """Return the folder of this user's sockets: ``$XDG_RUNTIME_DIR/edgert``, or one in /tmp."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(base) / "edgert" if base else Path(f"/tmp/edgert-{os.geteuid()}")  # noqa: S108 - checked before use
+def socket_folders() -> tuple[Path, ...]:
+    """Return the folders of this user's sockets: ``$XDG_RUNTIME_DIR/edgert`` and one in /tmp.
+
+    A run uses the first. A service of the same user may have been started without the variable.
+    """
+    base, shared = os.environ.get("XDG_RUNTIME_DIR"), Path(f"/tmp/edgert-{os.geteuid()}")  # noqa: S108 - checked
+    with suppress(OSError):
+        if base and Path(base).stat().st_uid == os.geteuid():  # as `sudo -E` keeps another user's
+            return Path(base) / "edgert", shared
+    return (shared,)
 
 
 def check_folder(folder: Path) -> None:
@@ -51,7 +60,7 @@ class ControlSocket:
 
     Args:
         name: of the pipeline. Where a run of that name has a socket already, this one's has the process number, too.
-        answer: called for one request at a time.
+        answer: called for one request at a time; but those that only read are answered while a change is under way.
 
     Attributes:
         path: of the socket; None while it is closed.
@@ -62,6 +71,8 @@ class ControlSocket:
         self.path: Path | None = None
         self._server: socket.socket | None = None
         self._thread: threading.Thread | None = None
+        self._changes: Worker | None = None  # made with the first
+        self._waker, self._woken = socket.socketpair()
         self._over = threading.Event()
 
     def open(self) -> Path:
@@ -70,7 +81,7 @@ class ControlSocket:
         Raises:
             DeviceError: the folder is another user's, cannot be written, its path is too long; or no thread can start.
         """
-        folder = socket_folder()
+        folder = socket_folders()[0]
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,17 +113,19 @@ class ControlSocket:
         return path
 
     def close(self) -> None:
-        """Stop answering, end the thread, and remove the socket. Twice is once."""
+        """Stop answering, end the threads, and remove the socket. Twice is once."""
         server, self._server = self._server, None
         if server is None:
             return
         self._over.set()
         if self.path is not None:
             self.path.unlink(missing_ok=True)  # while it is answered, no other run takes the path
-        with suppress(OSError):
-            server.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        self._wake()
         if self._thread is not None:
             self._thread.join()
+        if self._changes is not None:
+            self._changes.stop()
+            self._changes.join(_CLOSING_S)
         server.close()
         self.path = None
 
@@ -128,28 +141,29 @@ class ControlSocket:
         """Read and answer clients until it is closed."""
         clients: dict[socket.socket, _Client] = {}
         with selectors.DefaultSelector() as ready:
+            ready.register(self._woken, selectors.EVENT_READ)
             while not self._over.is_set():
-                has_room = len(clients) < limits.CONTROL_CLIENTS
-                if has_room != (server in ready.get_map()):
-                    _ = ready.register(server, selectors.EVENT_READ) if has_room else ready.unregister(server)
+                _listen(ready, server, selectors.EVENT_READ if len(clients) < limits.CONTROL_CLIENTS else 0)
                 for key, _ in ready.select(_LOOK_S):
                     if key.fileobj is server:
                         if (client := self._accepted(server)) is not None:
                             clients[client.socket] = client
-                            ready.register(client.socket, selectors.EVENT_READ)
-                        continue
-                    client = clients[key.fileobj]  # type: ignore[index]
-                    if self._is_done(client):
-                        client.deadline_s = 0.0
-                for client in [one for one in clients.values() if one.deadline_s < time.monotonic()]:
-                    if client.deadline_s:
-                        fix = f"one line within {limits.CONTROL_LINE_S:g} s"
-                        client.send(refusal(StageError("the request did not end", fix=fix)))
-                    ready.unregister(client.socket)
-                    del clients[client.socket]
-                    client.socket.close()
+                    elif key.fileobj is self._woken:
+                        self._woken.recv(1 << 12)
+                    else:
+                        self._advance(clients[key.fileobj])  # type: ignore[index]
+                for client in [*clients.values()]:
+                    client.keep_time()
+                    _listen(ready, client.socket, client.events)
+                    if client.is_done:
+                        clients.pop(client.socket).socket.close()
         for client in clients.values():
             client.socket.close()
+        self._woken.close()
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # it is closed, or has enough to wake up by
+            self._waker.send(b"!", socket.MSG_DONTWAIT)
 
     def _accepted(self, server: socket.socket) -> _Client | None:
         try:
@@ -160,41 +174,73 @@ class ControlSocket:
             return None
         return _Client(own)
 
-    def _is_done(self, client: _Client) -> bool:
-        """Read what has come, and answer a whole line; return whether the client is to leave."""
+    def _advance(self, client: _Client) -> None:
+        """Read what has come, and have a complete request answered; or send more of an answer."""
+        if client.answer is not None:
+            client.write()
+            return
         try:
             line = client.line()
-        except EdgertError as error:
-            client.send(refusal(error))
-            return True
-        if line is None:
-            return client.has_left
-        try:
+            if line is None:
+                return
             request = request_of(line)
         except EdgertError as error:
             client.send(refusal(error))
-            return True
+            return
+        if VERBS[request.verb].is_reading:
+            client.send(self._answered(request, client.who))
+            return
         try:
-            answer = self._answer(request, client.who)
+            if self._changes is None:
+                worker = Worker("edgert:changes")
+                worker.start()
+                self._changes = worker
+            client.waits_for = self._changes.submit(partial(self._answered, request, client.who))
+        except RuntimeError as error:
+            client.send(refusal(StageError("the request failed", why=str(error), fix="try again")))
+            return
+        client.waits_for.add_done_callback(lambda _: self._wake())
+
+    def _answered(self, request: Request, who: str) -> dict[str, Any]:
+        try:
+            return self._answer(request, who)
         except Exception:  # noqa: BLE001 - an error in one answer must not end the thread
             _LOG.exception("a request failed")
-            answer = refusal(StageError("the request failed", why="this is a bug in edgert; its log has more"))
-        client.send(answer)
-        return True
+            return refusal(StageError("the request failed", why="this is a bug in edgert; its log has more"))
 
 
 class _Client:
-    """A connection: one line of request, one line of answer."""
+    """A connection: one line of request, one line of answer. Nothing of it waits.
+
+    Attributes:
+        who: process and user, for the log.
+        waits_for: its answer, while a change is made.
+        answer: bytes of the answer that are not sent yet; None before there is one.
+    """
 
     def __init__(self, own: socket.socket) -> None:
-        self.socket, self.has_left, self._text = own, False, bytearray()
-        self.deadline_s = time.monotonic() + limits.CONTROL_LINE_S
+        self.socket, self._text = own, bytearray()
+        self.waits_for: Future[dict[str, Any]] | None = None
+        self.answer: memoryview | None = None
+        self.is_done = False
+        self._deadline_s = time.monotonic() + limits.CONTROL_LINE_S
         pid, self._user = peer_of(own)
         self.who = f"user {self._user}, process {pid}"
         own.setblocking(False)
 
+    @property
+    def events(self) -> int:
+        """What it waits for, of its socket; 0 for nothing."""
+        if self.is_done or (self.waits_for is not None and self.answer is None):
+            return 0
+        return selectors.EVENT_READ if self.answer is None else selectors.EVENT_WRITE
+
     def line(self) -> bytes | None:
-        """Return the line once it is whole. Raises StageError for another user, and a line that is too long."""
+        """Return the line once it is complete.
+
+        Raises:
+            StageError: it is another user's, or the line is too long.
+        """
         if self._user not in (os.geteuid(), 0):
             raise StageError("this pipeline is another user's", fix="run edgert ctl as the user of the run, or as root")
         try:
@@ -203,18 +249,59 @@ class _Client:
             return None
         except OSError:
             more = b""
-        self.has_left = not more
         self._text += more
         line, end, _ = self._text.partition(b"\n")
         if len(line) > limits.CONTROL_LINE_BYTES:
             raise StageError(f"the request has more than {limits.CONTROL_LINE_BYTES} bytes")
+        self.is_done = not more and not end
         return bytes(line) if end else None
 
     def send(self, answer: dict[str, Any]) -> None:
-        """Send the answer; a client that does not take it within a second gets a part."""
-        with suppress(OSError):
-            self.socket.settimeout(1.0)
-            self.socket.sendall(line_of(answer))
+        """Begin to send the answer; a client that does not take it within :data:`limits.CONTROL_LINE_S` gets a part."""
+        self.answer, self._deadline_s = memoryview(line_of(answer)), time.monotonic() + limits.CONTROL_LINE_S
+        self.write()
+
+    def write(self) -> None:
+        """Send as much of the answer as fits."""
+        assert self.answer is not None
+        try:
+            self.answer = self.answer[self.socket.send(self.answer) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.is_done = True
+        self.is_done = self.is_done or not self.answer
+
+    def keep_time(self) -> None:
+        """Begin to send an answer that was waited for, and end what takes too long."""
+        if self.waits_for is not None and self.answer is None:
+            if self.waits_for.done():
+                self.send(self.waits_for.result())
+        elif self._deadline_s < time.monotonic():
+            if self.answer is not None:
+                self.is_done = True
+                return
+            fix = f"one line within {limits.CONTROL_LINE_S:g} s"
+            self.send(refusal(StageError("the request did not end", fix=fix)))
+
+
+def _listen(ready: selectors.BaseSelector, own: socket.socket, events: int) -> None:
+    """Have a selector look for these events of a socket; 0: for none."""
+    known = ready.get_map().get(own)
+    if known is None:
+        if events:
+            ready.register(own, events)
+    elif not events:
+        ready.unregister(own)
+    elif known.events != events:
+        ready.modify(own, events)
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return process and user at the other end (SO_PEERCRED of unix(7)); of a server, those that began to listen."""
+    size = struct.calcsize("iII")
+    pid, user, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid, user
 
 
 def is_answered(path: Path) -> bool:
@@ -239,18 +326,3 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(number)
-
-
-@contextmanager
-def listening(name: str, answer: Answer) -> Iterator[Path | None]:
-    """Answer requests until the block ends. Where there can be no socket, that is logged, and there is none."""
-    own = ControlSocket(name, answer)
-    path: Path | None = None
-    try:
-        path = own.open()
-    except DeviceError as error:
-        _LOG.warning("edgert ctl cannot reach this run: %s", f"{error.what}: {error.why}" if error.why else error.what)
-    try:
-        yield path
-    finally:
-        own.close()

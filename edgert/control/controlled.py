@@ -31,6 +31,11 @@ class Controlled(Protocol):
         ...
 
     @property
+    def label(self) -> str:
+        """What it says of results that are not this machine's; empty for none."""
+        ...
+
+    @property
     def is_unpacked(self) -> bool:
         """Whether its file is that of a bundle."""
         ...

@@ -38,7 +38,11 @@ class Control:
         self._run, self._turn = run, threading.Lock()
 
     def show(self) -> dict[str, Any]:
-        """Return the pipeline as plain data: its sources and stages with their rates, and every live key."""
+        """Return the pipeline as plain data: its sources and stages with their rates, every live key, and ``stats``.
+
+        ``stats`` is the state of the run, as the summary has it. Nothing of it says where frames come from, which may
+        hold a password.
+        """
         return self._done(Request("show"), _HERE)
 
     def set(self, key: str, value: object) -> dict[str, Any]:
@@ -110,7 +114,6 @@ class Control:
         values, verb = request.values(), VERBS[request.verb]
         operation = partial(_OPERATIONS[request.verb], self._run, *request.words, **values)
         if verb.is_reading:
-            self._run.changeable()
             return operation()
         named = request.verb  # with no address of a source, which may hold a password
         if request.words and verb.words.split()[0] != "FILE":
@@ -141,8 +144,9 @@ def _show(run: Controlled) -> dict[str, Any]:
         else:
             kind = next(verb for verb in STAGE_VERBS if verb in type(stage).model_fields)
             stages[name] = {"kind": kind, "from": list(inputs_of(stage)), **row}
-    about = {"pipeline": config.name, "file": str(run.file.document.path.absolute())}
-    return {**about, "sources": sources, "stages": stages, "live": live_values(config, run.assembly)}
+    about = {"name": config.name, "file": str(run.file.document.path.absolute()), "label": run.label}
+    parts = {"sources": sources, "stages": stages, "live": live_values(config, run.assembly)}
+    return {**about, **parts, "stats": state}
 
 
 def _set(run: Controlled, text: str) -> dict[str, Any]:

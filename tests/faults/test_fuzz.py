@@ -52,7 +52,7 @@ def test_a_case_is_the_same_wherever_it_is_made() -> None:
 
 
 def test_a_worker_reports_failures_by_their_place(tmp_path: Path) -> None:
-    (tmp_path / "one").write_bytes(json.dumps({"stats": {}}).encode())
+    (tmp_path / "one").write_bytes(json.dumps({"ok": True, "result": {"stats": {}}}).encode())
     result = fuzz("state", 0, 60.0, files=[tmp_path / "one"])
     assert (result.cases, result.taken, result.failed) == (1, 1, {})
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import http.server
-import os
 import re
-import runpy
 import shutil
 import socket
 import subprocess
@@ -20,8 +18,8 @@ import pytest
 import yaml
 
 from edgert.board.record import board_names
-from edgert.runtime.announce import Beacon
 from tests.helpers.command import ROOT
+from tests.helpers.shown_run import shown_run
 
 BAKE = (ROOT / "docker" / "docker-bake.hcl").read_text()
 FILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
@@ -131,12 +129,8 @@ def test_health_is_what_the_pipeline_answers(server: str) -> None:
 
 
 def test_without_a_server_the_pipeline_itself_is_asked() -> None:
-    beacon = Beacon(lambda: {"name": "dock", "stats": {"frames_out": 3}})
-    beacon.open()
-    try:
-        assert asked().returncode == 0
-    finally:
-        beacon.close()
+    with shown_run(lambda: {"name": "dock", "stats": {"frames_out": 3}}) as path:
+        assert asked_at(path).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -150,47 +144,39 @@ def test_without_a_server_the_pipeline_itself_is_asked() -> None:
     ],
 )
 def test_a_stage_that_is_stuck_is_not_well(state: dict[str, Any], said: str) -> None:
-    """Asked by its own socket: other tests run pipelines at the same time."""
-    beacon = Beacon(lambda: state)
-    beacon.open()
-    try:
-        assert beacon._server is not None
-        name = beacon._server.getsockname()[1:].decode()
-        script = (
-            "import runpy, sys; from pathlib import Path\n"
-            f"Path.read_text = lambda *a, **k: '0: 2 0 00010000 0001 01 9 @{name}\\n'\n"
-            f"sys.exit(runpy.run_path({str(ROOT / 'docker' / 'health.py')!r})['main'](''))\n"
-        )
-        done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
-    finally:
-        beacon.close()
+    with shown_run(lambda: state) as path:
+        done = asked_at(path)
     assert done.returncode == 1 and said in done.stderr
 
 
-def test_where_no_pipeline_answers_the_container_is_not_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The sockets are a list of our own: other tests run pipelines at the same time."""
+def asked_at(path: Path) -> subprocess.CompletedProcess[str]:
+    """Ask one socket: other tests run pipelines at the same time."""
     script = (
         "import runpy, sys; from pathlib import Path\n"
-        f"Path.read_text = lambda *a, **k: open({str(tmp_path / 'unix')!r}).read()\n"
-        f"sys.exit(runpy.run_path({str(ROOT / 'docker' / 'health.py')!r})['main'](''))\n"
+        f"main = runpy.run_path({str(ROOT / 'docker' / 'health.py')!r})['main']\n"
+        f"main.__globals__['sockets'] = lambda: [Path({str(path)!r})]\n"
+        "sys.exit(main(''))\n"
     )
-    gone = "0: 2 0 00010000 0001 01 9 @edgert/pipeline/ffff-00000000\n"
-    for listed in ("", gone):
-        (tmp_path / "unix").write_text(listed)
-        done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+
+
+def test_where_no_pipeline_answers_the_container_is_not_well(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as killed:
+        killed.bind(str(tmp_path / "killed.sock"))
+    for path in (tmp_path / "none.sock", tmp_path / "killed.sock"):
+        done = asked_at(path)
         assert done.returncode == 1 and "no pipeline runs in this container" in done.stderr
 
 
 def test_another_programs_socket_of_that_name_is_no_pipeline(tmp_path: Path) -> None:
-    name = f"edgert/pipeline/{os.getpid():x}-0123abcd"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        server.bind(f"\0{name}")
+        server.bind(str(tmp_path / "odd.sock"))
         server.listen()
         answered = threading.Thread(target=lambda: server.accept()[0].close())
         answered.start()
-        with pytest.raises(ValueError, match="Expecting value"):
-            runpy.run_path(str(ROOT / "docker" / "health.py"))["answers"](name)
+        done = asked_at(tmp_path / "odd.sock")
         answered.join()
+    assert done.returncode == 1 and "is not well" in done.stderr
 
 
 def test_health_costs_a_container_next_to_nothing() -> None:

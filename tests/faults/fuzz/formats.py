@@ -29,6 +29,7 @@ from typer.main import get_command
 from edgert.bundle.manifest import NAME
 from edgert.cli import app, exhausted, machine_commands
 from edgert.config import json_schema
+from edgert.control import client
 from edgert.dataset.coco_file import read_annotations
 from edgert.dataset.labeled import class_numbers
 from edgert.errors import EdgertError
@@ -36,7 +37,7 @@ from edgert.installation import data_folder
 from edgert.planner.simulation import Scenario, simulate
 from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.remote.link import read_line
-from edgert.runtime import announce
+from edgert.runtime.worker import Worker
 from edgert.stages.sink.tcp_server import listen
 from edgert.stages.sink.web import http_server, live_page
 from edgert.stages.sink.web.event_log import EventLog
@@ -250,7 +251,7 @@ class _Server(http_server.HttpServer):
 
 @cache
 def _server() -> _Server:
-    images, worker = LiveImages(), live_page.Worker("images")
+    images, worker = LiveImages(), Worker("images")
     worker.start()
     source = Source(images, lambda: {"fps": 1.0, "stages": {}}, EventLog(images, worker.submit))
     page = live_page.LivePage(source, Access(), worker)
@@ -280,13 +281,13 @@ def _tried_state(content: bytes) -> bool:
         ours.settimeout(5)
         theirs.sendall(content[: 1 << 16])
         theirs.shutdown(socket.SHUT_WR)
-        found = announce.RunningPipeline("k", 1, announce._read(ours))
-    looks, real = machine_commands.Pipelines(), announce.running_pipelines
+        found = client.RunningPipeline("k", 1, client._shown(ours))
+    looks, real = machine_commands.Pipelines(), client.running_pipelines
     try:
-        announce.running_pipelines = lambda root: (found,)  # type: ignore[assignment, misc]
+        client.running_pipelines = lambda: (found,)  # type: ignore[assignment]
         rows = (looks.look(), looks.look())[1]
     finally:
-        announce.running_pipelines = real  # type: ignore[misc]
+        client.running_pipelines = real
     out = io.StringIO()
     Console(file=out, width=120).print(machine_commands.pipeline_table(rows, 120))
     json.dumps(rows)

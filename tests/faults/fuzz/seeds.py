@@ -279,4 +279,4 @@ def state() -> bytes:
     stats = {"fps": 30.0, "frames_out": 9, "dropped": 1, "seconds": 3.0, "peak_rss_bytes": 10**8, "budgets": budgets,
              "recent": {**share, "streams": {"cam": share}}, "stages": {"cam": {"source": source}},
              "promised": {"latency": 0.05, "memory": 10**9}}  # fmt: skip
-    return json.dumps({"name": "tiny", "label": "one", "stats": stats}).encode()
+    return json.dumps({"ok": True, "result": {"name": "tiny", "label": "one", "stats": stats}}).encode()

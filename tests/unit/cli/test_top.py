@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from edgert.cli.machine_commands import Pipelines, describe, pipeline_table, top
 from edgert.meters.reading import measured
-from edgert.runtime.announce import Beacon
+from tests.helpers.shown_run import shown_run
 from tests.helpers.sysfs import plant
 
 app = typer.Typer()
@@ -70,11 +70,9 @@ STATS = {
 
 
 def test_a_pipeline_of_this_user_is_there_with_nothing_set_up() -> None:
-    beacon = Beacon(lambda: {"name": "dock-watch", "label": "simulated:", "stats": STATS})
-    beacon.open()
-    sample = json.loads(run("--once", "--json", "-"))
-    text = " ".join(run("--once").split())
-    beacon.close()
+    with shown_run(lambda: {"name": "dock-watch", "label": "simulated:", "stats": STATS}):
+        sample = json.loads(run("--once", "--json", "-"))
+        text = " ".join(run("--once").split())
     row = next(one for one in sample["pipelines"] if one["at"] == f"process {os.getpid()}")
     assert (row["name"], row["stats"]) == ("dock-watch", STATS)
     assert row["fps_now"] is None  # no time has passed on its clock
@@ -98,10 +96,9 @@ def test_the_rate_is_that_since_the_look_before() -> None:
         at = next(frames)
         return {"name": "rate", "stats": {**STATS, "frames_out": at, "seconds": at / 50}}
 
-    beacon, pipelines = Beacon(state), Pipelines()
-    beacon.open()
-    rates = [row["fps_now"] for _ in range(2) for row in pipelines.look() if row.get("name") == "rate"]
-    beacon.close()
+    pipelines = Pipelines()
+    with shown_run(state):
+        rates = [row["fps_now"] for _ in range(2) for row in pipelines.look() if row.get("name") == "rate"]
     assert rates == [None, pytest.approx(50.0)]
 
 
@@ -110,10 +107,8 @@ def test_cameras_have_rows_of_their_own() -> None:
     away = {"up": False, "state_s": 90.2, "reason": "connection\x1b refused"}
     stages = {"north": {"source": {"up": True, "state_s": 300.0, "reason": ""}}, "south": {"source": away}, "find": {}}
     stats = {**STATS, "stages": stages, "recent": {"streams": {"north": share}}}
-    beacon = Beacon(lambda: {"name": "dock", "stats": stats})
-    beacon.open()
-    lines = [" ".join(line.split()) for line in run("--once").splitlines()]
-    beacon.close()
+    with shown_run(lambda: {"name": "dock", "stats": stats}):
+        lines = [" ".join(line.split()) for line in run("--once").splitlines()]
     assert "dock north 14.9 7 11.0 ms 47.5 ms up for 300 s" in lines
     assert "dock south 0 0 ? ? down for 90 s: connection refused" in lines
 
@@ -125,10 +120,8 @@ def test_cameras_have_rows_of_their_own() -> None:
     None,
 ])  # fmt: skip
 def test_whatever_another_program_says_is_shown(stats: object) -> None:
-    beacon = Beacon(lambda: {"name": "odd\x1b[2J", "stats": stats})
-    beacon.open()
-    text = run("--once")
-    beacon.close()
+    with shown_run(lambda: {"name": "odd\x1b[2J", "stats": stats}):
+        text = run("--once")
     assert ("?" if isinstance(stats, dict) else "does not answer like") in text
     assert "\x1b[2J" not in text
 

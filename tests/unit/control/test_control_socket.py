@@ -20,7 +20,7 @@ import pytest
 from edgert import limits
 from edgert.control import client, control_socket
 from edgert.control.client import find_socket, send_request
-from edgert.control.control_socket import ControlSocket, listening
+from edgert.control.control_socket import ControlSocket
 from edgert.control.request import VERBS, Request, Verb, refusal, request_of
 from edgert.errors import ConfigError, DeviceError, EdgertError, StageError
 from tests.helpers.growth import Holds
@@ -35,6 +35,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "edgert"
 
 
+class listening(ControlSocket):
+    """An open socket as a block."""
+
+    def __enter__(self) -> Path:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 def echo(request: Request, who: str) -> dict[str, Any]:
     return {"ok": True, "result": {"verb": request.verb, "words": list(request.words), "who": who}}
 
@@ -42,7 +52,6 @@ def echo(request: Request, who: str) -> dict[str, Any]:
 @pytest.fixture
 def path() -> Iterator[Path]:
     with listening("belt", echo) as opened:
-        assert opened is not None
         yield opened
 
 
@@ -69,7 +78,7 @@ def test_nothing_is_left_when_the_run_ends(folder: Path) -> None:
         pass
     before = Holds.now()
     with listening("belt", echo) as path:
-        assert path is not None and send_request(path, SHOW)
+        assert send_request(path, SHOW)
     wait_until(lambda: Holds.now().more_than(before) <= 0)
     assert list(folder.iterdir()) == []
     with pytest.raises(StageError, match="no pipeline is running"):
@@ -78,7 +87,7 @@ def test_nothing_is_left_when_the_run_ends(folder: Path) -> None:
 
 def test_runs_of_one_name_have_sockets_of_their_own_and_a_killed_one_is_replaced(path: Path, folder: Path) -> None:
     with listening("belt", echo) as second, listening("belt", echo) as third:
-        assert len({path, second, third}) == 3 and second is not None
+        assert len({path, second, third}) == 3
         assert send_request(second, SHOW) and send_request(path, SHOW)
         with pytest.raises(StageError, match="3 pipelines are running"):
             find_socket(None)
@@ -151,19 +160,9 @@ def test_200_clients_are_answered_one_after_the_other_each_within_a_second() -> 
         return time.monotonic() - began
 
     start = threading.Barrier(200)
-    with ControlSocketOpen("many", answer) as path, ThreadPoolExecutor(200) as clients:
+    with listening("many", answer) as path, ThreadPoolExecutor(200) as clients:
         took_s = list(clients.map(ask, range(200)))
     assert most == 1 and max(took_s) <= 1.0
-
-
-class ControlSocketOpen(ControlSocket):
-    """An open socket as a block."""
-
-    def __enter__(self) -> Path:
-        return self.open()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def test_another_user_is_refused_by_either_side(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +183,8 @@ def test_another_user_cannot_reach_the_socket(path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["open", "link", "long"])
-def test_where_there_can_be_no_socket_that_is_said_and_the_run_goes_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wrong: str
+def test_where_there_can_be_no_socket_that_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     if wrong == "open":
         folder.mkdir()
@@ -194,13 +193,54 @@ def test_where_there_can_be_no_socket_that_is_said_and_the_run_goes_on(
         (folder.parent / "other").mkdir(mode=0o700)
         folder.symlink_to(folder.parent / "other")
     else:
+        (folder.parent / ("x" * 100)).mkdir()
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder.parent / ("x" * 100)))
-    with listening("belt", echo) as path:
-        assert path is None
-    assert "edgert ctl cannot reach this run" in caplog.text
+    with pytest.raises(DeviceError):
+        ControlSocket("belt", echo).open()
     if wrong != "long":
         with pytest.raises(DeviceError, match="no folder for sockets"):
             find_socket(None)
+
+
+def test_a_folder_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc/1")
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    assert control_socket.socket_folders() == (Path("/tmp/edgert-4711"),)
+
+
+def test_a_read_is_answered_while_a_change_is_under_way(path: Path) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+
+    def answer(request: Request, who: str) -> dict[str, Any]:
+        if request.verb == "pause":
+            began.set()
+            assert goes_on.wait(20)
+        return echo(request, who)
+
+    with listening("slow", answer) as slow, ThreadPoolExecutor(2) as pool:
+        changes = [pool.submit(send_request, slow, Request("pause", (name,))) for name in "ab"]
+        assert began.wait(20) and send_request(slow, SHOW)["verb"] == "show"
+        goes_on.set()
+        assert [change.result()["words"] for change in changes] == [["a"], ["b"]]
+
+
+def test_clients_that_do_not_read_a_large_answer_hold_up_no_one_and_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: Request, who: str) -> dict[str, Any]:
+        return {"ok": True, "result": "x" * (1 << 20) if request.verb == "pause" else request.verb}
+
+    monkeypatch.setattr(limits, "CONTROL_LINE_S", 0.5)
+    with listening("large", answer) as path:
+        idle = [socket.socket(socket.AF_UNIX) for _ in range(limits.CONTROL_CLIENTS - 1)]
+        for own in idle:
+            own.connect(str(path))
+            own.sendall(b'{"verb": "pause", "words": ["a"]}\n')
+        began = time.monotonic()
+        assert [send_request(path, SHOW) for _ in range(20)] == ["show"] * 20
+        assert time.monotonic() - began < 0.5
+        for own in idle:
+            own.settimeout(10)
+            wait_until(lambda own=own: own.recv(1 << 16) == b"")  # the end, of a part
+            own.close()
 
 
 def test_an_error_in_one_answer_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -210,7 +250,6 @@ def test_an_error_in_one_answer_ends_nothing(caplog: pytest.LogCaptureFixture) -
         return echo(request, who)
 
     with listening("belt", fail) as path:
-        assert path is not None
         with pytest.raises(StageError, match="the request failed"):
             send_request(path, Request("save"))
         assert send_request(path, SHOW)["verb"] == "show"

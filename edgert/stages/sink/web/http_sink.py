@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgert.runtime.records import Result
+from edgert.runtime.worker import Worker
 from edgert.stages.sink.client_limits import is_loopback
 from edgert.stages.sink.tcp_server import listen
 from edgert.stages.sink.web.clip_index import ClipIndex
 from edgert.stages.sink.web.event_log import EventLog
 from edgert.stages.sink.web.http_server import Access, HttpServer, address_of
 from edgert.stages.sink.web.live_images import LiveImages
-from edgert.stages.sink.web.live_page import LivePage, Source, Worker
+from edgert.stages.sink.web.live_page import LivePage, Source
 
 if TYPE_CHECKING:
     from edgert.stages.sink.stream.whep import WhepVideo

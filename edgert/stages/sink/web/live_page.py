@@ -5,12 +5,9 @@ import base64
 import hashlib
 import importlib.resources
 import json
-import queue
 import re
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from http import HTTPStatus
@@ -19,6 +16,7 @@ from typing import Any, TypeVar
 from edgert import limits
 from edgert.runtime import health
 from edgert.runtime.json_form import plain
+from edgert.runtime.worker import Worker
 from edgert.stages.sink.client_limits import FairGroup, affordable
 from edgert.stages.sink.tcp_connection import Connection
 from edgert.stages.sink.web.clip_index import RANGE, ClipIndex
@@ -49,37 +47,6 @@ class Source:
     events: EventLog
     clips: ClipIndex | None = None
     whep: Whep | None = None
-
-
-class Worker(threading.Thread):
-    """A thread that runs one job after the other. It is a daemon: a job that hangs in a driver delays no exit."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name=name, daemon=True)
-        self._jobs = queue.SimpleQueue[Callable[[], object] | None]()
-
-    def run(self) -> None:
-        """Run jobs until :meth:`stop`."""
-        while (job := self._jobs.get()) is not None:
-            job()
-
-    def submit(self, work: Callable[[], _T]) -> "Future[_T]":
-        """Return what a function returns or raises, later."""
-        future = Future[_T]()
-
-        def job() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(work())
-                except Exception as error:  # noqa: BLE001 - its future raises it
-                    future.set_exception(error)
-
-        self._jobs.put(job)
-        return future
-
-    def stop(self) -> None:
-        """End the thread after the job that it runs now."""
-        self._jobs.put(None)
 
 
 class LivePage:
