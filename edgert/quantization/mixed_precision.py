@@ -8,6 +8,7 @@ from pathlib import Path
 from edgert.clock import REAL, Clock
 from edgert.errors import CalibrationError
 from edgert.quantization.calibration.ranges import Memo, Units
+from edgert.reporter import Bar
 
 # Which units cost the accuracy: what error each makes when it alone is INT8.
 #
@@ -63,6 +64,7 @@ def scan(
     key: str = "",
     budget_s: float | None = None,
     clock: Clock = REAL,
+    bar: Bar | None = None,
 ) -> Scan:
     """Measure the error with nothing kept, and then with all units kept but one, in the order given.
 
@@ -76,6 +78,7 @@ def scan(
         key: digest of model, data and settings; a state file of another key is started over, with a warning.
         budget_s: no measurement begins after this many seconds; values from the state file cost none.
         clock: for the budget.
+        bar: called with each unit that is measured.
 
     Raises:
         CalibrationError: an error is not finite; ``state`` is some other file.
@@ -84,8 +87,10 @@ def scan(
     end_ns = math.inf if budget_s is None else clock.now_ns() + budget_s * 1e9
     memo = Memo(error, state, "error", key)
     baseline = memo(frozenset())
-    found = []
+    found: list[Sensitivity] = []
     for unit in dict.fromkeys(units):
+        if bar is not None:
+            bar("ranking layers", len(found), len(units))
         others = frozenset(units) - {unit}
         in_time = others in memo.values or clock.now_ns() < end_ns
         found.append(Sensitivity(unit, memo(others) if in_time else None))

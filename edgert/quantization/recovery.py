@@ -15,6 +15,7 @@ from edgert.quantization.evaluator import Evaluator, Result
 from edgert.quantization.mixed_precision import MixedPrecision, Scan, scan, search
 from edgert.quantization.quantizer import Quantized, Quantizer, rounding_noise
 from edgert.quantization.run import Log
+from edgert.reporter import Bar
 
 SCAN_IMAGES = 4
 """Images for ranking layers by what they cost: only their order matters."""
@@ -55,12 +56,14 @@ class RecoveryOptions:
         budget_s: seconds for finding units to keep in higher precision; None keeps none.
         state: a file in which that survives an interruption, with another one beside it.
         key: digest of whatever the evaluation depends on, for that file.
+        bar: called with each layer that is ranked; None where nobody looks.
     """
 
     smoothed: Callable[[], Quantizer | None] | None = None
     budget_s: float | None = None
     state: Path | None = None
     key: str = ""
+    bar: Bar | None = None
 
 
 def recover(quantizer: Quantizer, evaluator: Evaluator | None, options: RecoveryOptions, log: Log) -> Recovered:
@@ -90,8 +93,8 @@ def recover(quantizer: Quantizer, evaluator: Evaluator | None, options: Recovery
             best = max(best, corrected(other, evaluator), key=_value)
     if _value(best) >= evaluator.goal or options.budget_s is None:
         return best
-    log("looking for the layers that cost the accuracy")
-    return _kept(best, evaluator, options, options.budget_s)
+    log(f"looking for the layers that cost the accuracy, for at most {options.budget_s / 60:.0f} min")
+    return _kept(best, evaluator, options, options.budget_s, log)
 
 
 def corrected(quantizer: Quantizer, evaluator: Evaluator) -> Recovered:
@@ -103,7 +106,7 @@ def corrected(quantizer: Quantizer, evaluator: Evaluator) -> Recovered:
     return max(found, key=_value)
 
 
-def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budget_s: float) -> Recovered:
+def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budget_s: float, log: Log) -> Recovered:
     """Return the model with as few units in higher precision as possible."""
     quantizer = whole.quantizer
     key = f"{quantizer.model.digest} {quantizer.recipe} {options.key}"
@@ -114,6 +117,7 @@ def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budg
         state=None if options.state is None else options.state.with_name(f"{options.state.name}.scan"),
         key=key,
         budget_s=budget_s * _SCAN_SHARE,
+        bar=options.bar,
     )
     made = {frozenset[str](): whole}
 
@@ -121,6 +125,7 @@ def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budg
         if kept not in made:
             one = quantizer.finish(kept, correct=whole.corrected)
             made[kept] = replace(whole, quantized=one, result=evaluator.evaluate(one))
+            log(f"{evaluator.metric} {_value(made[kept]):.3f} with {len(kept)} of {len(ranking.ranked)} layers kept")
         return _value(made[kept])
 
     def may_drop(whole: frozenset[str], rest: frozenset[str]) -> bool:

@@ -105,6 +105,16 @@ def test_channels_are_evened_out_first_and_units_kept_after_that() -> None:
     assert enough.search is None and cast(Any, enough.quantized)[0] == "smooth"
 
 
+def test_the_search_says_how_long_it_may_take_and_what_it_found() -> None:
+    logged: list[str] = []
+    moved: list[tuple[str, int, int]] = []
+    options = RecoveryOptions(None, 120, bar=lambda *reported: moved.append(reported))
+    recovered(Maker(), Scores(), options, logged)
+    assert "looking for the layers that cost the accuracy, for at most 2 min" in logged
+    assert [line for line in logged if line.endswith("with 1 of 3 layers kept")]
+    assert moved == [("ranking layers", done, 3) for done in range(3)]
+
+
 def test_smoothing_out_that_does_harm_or_nothing_is_not_used() -> None:
     worse = recovered(Maker(), Scores(smoothing=-0.1), RecoveryOptions(smoothed, 60))
     assert cast(Any, worse.quantized) == ("plain", frozenset({"stem", "head"}), True)
