@@ -23,7 +23,7 @@ from edgert.quantization.evaluator import (
     evaluator_of,
 )
 from edgert.quantization.mixed_precision import MixedPrecision, Scan
-from edgert.quantization.quantization_error import drowned, is_clear, sqnr
+from edgert.quantization.quantization_error import drowned, is_clear, outputs_in_order, sqnr
 from edgert.quantization.quantizer import Quantized, Quantizer, Recipe, for_this_machine
 from edgert.quantization.recovery import SCAN_IMAGES, Recovered, RecoveryOptions, recover
 from edgert.quantization.run import ALONE, Run
@@ -141,9 +141,10 @@ def quantize_section(
         found = replace(found, quantized=replace(made.quantized, notes=(_SMOOTHED, *made.quantized.notes)))
     accuracy = made.result.accuracy if made.result else None
     # Labels say more than noise does.
-    outputs = made.quantizer.graph.output_names
+    graph = made.quantizer.graph
+    outputs = outputs_in_order(graph) if isinstance(evaluator, TaskEvaluator) else graph.output_names
     lost = () if config.accuracy is not None else drowned(found.sqnr_db, outputs)
-    clear = is_clear(found.sqnr_db, outputs)
+    clear = bool(outputs) and is_clear(found.sqnr_db, outputs)
     return replace(
         found,
         labeled=config.accuracy is not None,

@@ -28,7 +28,8 @@ def sqnr(
     """Return the signal to quantization noise of each tensor in dB.
 
     It is 10 log10(Σ x² / Σ (x - y)²) over all elements and images, x in the float graph and y in the other. Equal
-    tensors give inf, noise without signal -inf.
+    tensors give inf, noise without signal -inf. An image counts where both have as many rows; behind a suppression
+    each graph finds boxes of its own. A tensor that no image compares is left out.
 
     Args:
         graph: the float graph.
@@ -51,15 +52,18 @@ def sqnr(
         tensors = default & lowered.producers.keys()
     # in the order they are computed; what the graph does not compute comes last
     names = sorted(dict.fromkeys(tensors), key=lambda name: position.get(name, len(position)))
-    totals = {name: np.zeros(2) for name in names}
+    totals, compared = {name: np.zeros(2) for name in names}, set[str]()
     for start in range(0, len(feeds), _CHUNK):
         chunk = feeds[start : start + _CHUNK]
         pairs = zip(names, walk(graph, names, chunk, like), walk(lowered, names, chunk, like), strict=True)
         for name, first, second in pairs:
             for x, y in zip(first, second, strict=True):  # in float64: a sum of millions in float32 loses digits
+                if x.shape != y.shape:
+                    continue
                 signal, difference = (one.reshape(-1) for one in (x.astype(np.float64), np.subtract(x, y, dtype=float)))
                 totals[name] += signal @ signal, difference @ difference
-    return {name: decibels(*total) for name, total in totals.items()}
+                compared.add(name)
+    return {name: decibels(*totals[name]) for name in names if name in compared}
 
 
 def decibels(signal: float, noise: float) -> float:
@@ -81,6 +85,19 @@ def drowned(noise_db: Mapping[str, float], outputs: Iterable[str]) -> tuple[str,
         for name in sorted(outputs)
         if -math.inf < noise_db.get(name, 0.0) < 0
     )
+
+
+def outputs_in_order(graph: Graph) -> frozenset[str]:
+    """Return the outputs whose rows keep their places: no TopK, NonZero or suppression comes before them.
+
+    Rows that were sorted by score change places with the last bit, so that comparing them by number shows noise where
+    there is none.
+    """
+    sorted_ = set[str]()
+    for node in graph.nodes:
+        if about(node.op).kind == "selection" or not sorted_.isdisjoint(node.reads):
+            sorted_.update(node.outputs)
+    return graph.output_names - sorted_
 
 
 _CLEAR_DB = 10.0
@@ -152,6 +169,7 @@ def noise_share(wanted: Sequence[Mapping[str, Array]], found: Sequence[Mapping[s
 
     It is the mean over outputs, and within an output over its channels. Otherwise large numbers (a detector's boxes)
     would hide the error of small ones (its scores). Signal is what varies over images and places; a constant is none.
+    A row that only one version has, such as a box, counts as one of zeros in the other.
 
     Args:
         wanted: name → array with a batch dimension, one mapping per image: the reference.
@@ -161,8 +179,8 @@ def noise_share(wanted: Sequence[Mapping[str, Array]], found: Sequence[Mapping[s
 
 
 def _share(name: str, wanted: Sequence[Mapping[str, Array]], found: Sequence[Mapping[str, Array]]) -> float:
-    true = _stacked([one[name] for one in wanted])
-    noise = np.square(true - _stacked([one[name] for one in found]))
+    true, other = np.split(_stacked([one[name] for both in (wanted, found) for one in both]), [len(wanted)])
+    noise = np.square(true - other)
     # Channels come first of an image's dimensions, and are fewer than a detector's anchors. A vector has none: one of
     # its numbers over a few images is no measure.
     axis = None if true.ndim < 3 else 2 if true.ndim == 3 and true.shape[1] > true.shape[2] else 1
@@ -174,9 +192,12 @@ def _share(name: str, wanted: Sequence[Mapping[str, Array]], found: Sequence[Map
 
 
 def _stacked(arrays: Sequence[Array]) -> weights.F64:
-    """Return (images, …), without dimensions of one."""
-    shape = [size for size in arrays[0].shape if size > 1]
-    return np.stack([one.reshape(shape) for one in arrays]).astype(np.float64)
+    """Return (images, …), without dimensions of one; smaller arrays are filled up with zeros."""
+    shape = np.max([one.shape for one in arrays], axis=0)
+    whole = np.zeros((len(arrays), *shape))
+    for place, one in zip(whole, arrays, strict=True):
+        place[tuple(slice(size) for size in one.shape)] = one
+    return whole.reshape(len(arrays), *(size for size in shape if size > 1))
 
 
 # Bias correction: what quantization adds to the mean of a channel is taken off its bias again.

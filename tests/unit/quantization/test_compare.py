@@ -7,7 +7,7 @@ import pytest
 
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, infer, read
-from edgert.quantization.quantization_error import decibels, sqnr
+from edgert.quantization.quantization_error import decibels, outputs_in_order, sqnr
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 
@@ -41,6 +41,30 @@ def test_noise_of_a_known_size() -> None:
 
 def test_tensors_may_be_named_in_any_order() -> None:
     assert list(sqnr(read(MODEL), other(1.1), FEEDS[:1], ["y", "b"], MODEL)) == ["b", "y"]
+
+
+def test_images_on_which_each_graph_finds_rows_of_its_own_are_left_out() -> None:
+    """As behind NonZero and suppression, where INT8 leaves other proposals."""
+
+    def selecting(factor: float) -> Graph:
+        nodes = [
+            node("Mul", ["x", "f"], ["a"], "scale"),
+            node("Greater", ["a", "one"], ["large"], "large"),
+            node("NonZero", ["large"], ["places"], "places"),
+            node("Transpose", ["places"], ["rows"], "turn", perm=[1, 0]),
+            node("GatherND", ["x", "rows"], ["y"], "pick"),
+        ]
+        scale, one = np.array(factor, np.float32), np.array(1, np.float32)
+        model = make(nodes, {"x": [4]}, {"y": [None], "a": [4]}, {"f": scale, "one": one})
+        return read(model)
+
+    first, second = selecting(1.0), selecting(2.0)
+    like = make([node("Relu", ["x"], ["y"], "r")], {"x": [4]}, {"y": [4]}, {})
+    other_rows = {"x": np.array([0.6, 2, 3, 4], np.float32)}
+    assert sqnr(first, second, [other_rows], ["a", "y"], like) == {"a": pytest.approx(0.0)}
+    same_rows = {"x": np.array([0.1, 2, 3, 4], np.float32)}
+    assert sqnr(first, second, [other_rows, same_rows], ["y"], like) == {"y": math.inf}
+    assert outputs_in_order(first) == {"a"}
 
 
 def test_equal_graphs_have_no_noise() -> None:

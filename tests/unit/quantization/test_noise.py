@@ -34,6 +34,16 @@ def test_what_is_a_constant_is_no_signal() -> None:
     assert noise_share(true, outputs(y=[[7.0, 7.1], [7.0, 7.0]])) == pytest.approx(1.0)
 
 
+def test_a_row_that_one_version_alone_has_counts_as_zeros_in_the_other() -> None:
+    """Each version finds a number of boxes of its own, in each image."""
+    true = [{"y": np.array([[1.0, -1.0]]).T}, {"y": np.array([[1.0, -1.0, 1.0, -1.0]]).T}]
+    assert noise_share(true, true) == 0.0
+    filled = [{"y": np.pad(one["y"], ((0, 4 - len(one["y"])), (0, 0)))} for one in true]
+    assert noise_share(true, filled) == 0.0
+    fewer = [true[0], {"y": true[1]["y"][:3]}]
+    assert noise_share(true, fewer) == pytest.approx(0.125 / (0.125 + 0.75))
+
+
 def test_small_channels_count_as_much_as_large_ones() -> None:
     random = np.random.default_rng(0)
     true = random.normal(0, 1, (2, 50, 2)) * [1000, 1]  # anchors by numbers: boxes and scores
