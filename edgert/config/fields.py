@@ -254,6 +254,18 @@ EXPLAINED = "edgert"
 _Self = TypeVar("_Self", bound="Kinded")
 
 
+_NOTES = ("default", "description", "title")
+
+
+def _either(known: JsonSchemaValue, part: JsonSchemaValue) -> JsonSchemaValue:
+    """Return the schema of a key that takes what it takes in either of two kinds; notes are those of the first."""
+    one, other = ({name: value for name, value in each.items() if name not in _NOTES} for each in (known, part))
+    if other in (one, *one.get("anyOf", ())):
+        return known
+    notes = {name: value for name, value in known.items() if name in _NOTES}
+    return {**notes, "anyOf": [*(one["anyOf"] if one.keys() == {"anyOf"} else [one]), other]}
+
+
 class Kinded(Section):
     """A family of sections. Read as a family, a mapping becomes the section of the kind that it names.
 
@@ -296,7 +308,7 @@ class Kinded(Section):
         for kind in registry.names():
             own = section_of(cls, registry, kind).model_json_schema(by_alias=True)
             for name, part in own["properties"].items():
-                schema["properties"].setdefault(name, part)
+                schema["properties"][name] = _either(schema["properties"].get(name, part), part)
         named = {name: part for name, part in schema["properties"][key].items() if name != "type"}
         if names := registry.names():
             written = [*names, None] if "null" in names else list(names)

@@ -405,6 +405,7 @@ SINKS: dict[str, str | type[SinkStage]] = {
     "jsonl": Jsonl,
     "images": Images,
     "record": "edgert.stages.sink.record.section:Record",
+    "collect": "edgert.stages.sink.collect.section:Collect",
     "http": Http,
     "display": Display,
     "rtsp": f"{_STREAM}:Rtsp",

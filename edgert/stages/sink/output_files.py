@@ -26,7 +26,7 @@ _TEND_S = 1.0
 _SHORT_S = 10.0
 _AT_ONCE = 1000  # files removed in one go, so that frames do not wait long
 _REMEMBERED = 10_000  # of the oldest files; then the folder is listed again
-_CLOCK_WAS_SET = 1_577_836_800  # 2020: earlier dates are of a board whose clock had not been set yet
+CLOCK_WAS_SET = 1_577_836_800  # 2020: earlier dates are of a board whose clock had not been set yet
 _LONGEST_LINE_BYTES = 1 << 26
 
 
@@ -272,8 +272,8 @@ class Retention:
         now_s, passed_s = time.monotonic(), time.monotonic() - self._start_s
         if self._start_date_s <= date_s <= self._start_date_s + passed_s:
             return self._start_s + date_s - self._start_date_s
-        if date_s < _CLOCK_WAS_SET:
-            return self._start_s + (date_s - _CLOCK_WAS_SET) * 1e-9  # oldest first, and as old as the run
+        if date_s < CLOCK_WAS_SET:
+            return self._start_s + (date_s - CLOCK_WAS_SET) * 1e-9  # oldest first, and as old as the run
         return now_s - max(0.0, time.time() - date_s)
 
     def _matching(self, folder: str, expressions: list[re.Pattern[str]]) -> Iterator["os.DirEntry[str]"]:

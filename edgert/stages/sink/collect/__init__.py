@@ -1,0 +1,1 @@
+"""``sink: collect``: frames that are worth a label, as a dataset."""

@@ -1,0 +1,157 @@
+"""The stage that keeps frames worth a label: it chooses; a thread of its own encodes and writes."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+
+from edgert.clock import rfc3339, time_of_day_ns
+from edgert.errors import EdgertError, cause
+from edgert.runtime.frame import U8
+from edgert.runtime.records import Detections, Result
+from edgert.stages.context import Context, SimpleStage
+from edgert.stages.sink.collect.chooser import Chooser
+from edgert.stages.sink.collect.dataset_folder import DatasetFolder
+from edgert.stages.sink.collect.label_formats import Sample
+from edgert.stages.sink.output_file import cannot_write
+from edgert.stages.sink.output_files import safe
+
+log = logging.getLogger("edgert.sink")
+
+_WAITING = 4
+"""Images that may wait to be written; further ones are left out behind a camera."""
+_QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 95]
+_TEND_S, _REMIND_S, _CLOSE_S = 60.0, 300.0, 1.5
+
+
+class _Kept(NamedTuple):
+    """A frame on its way to the disk: its own copy of the pixels."""
+
+    image: U8
+    sample: Sample
+    found: Detections
+
+
+class CollectSink(SimpleStage):
+    """Sink that writes chosen frames, without drawings, and their detections into a dataset.
+
+    A full disk, or one that fails, is logged and never ends the run.
+
+    Args:
+        every: seconds in which a frame of each stream is kept in any case; 0: none is.
+
+    Attributes:
+        left_out: frames that were worth a label and are not in the dataset: the disk was too slow, or full.
+    """
+
+    def __init__(
+        self, name: str, chooser: Chooser, folder: DatasetFolder, context: Context, every: float = 0.0
+    ) -> None:
+        self._where, self._chooser, self._folder = f"stages.{name}", chooser, folder
+        self.every, self.left_out = every, 0
+        self._clock, self._is_again = context.clock, context.starts_over
+        self._waits = context.is_waited_for
+        self._waiting: queue.Queue[_Kept | None] = queue.Queue(_WAITING)
+        self._thread: threading.Thread | None = None
+        self._is_down, self._reminded = False, -_REMIND_S
+
+    def open(self) -> None:
+        """Open the dataset. Raises StageError when it cannot be written, or another process writes it."""
+        try:
+            self._folder.open()
+        except OSError as error:
+            raise cannot_write(self._folder.path, error, self._where) from error
+        self._thread = threading.Thread(target=self._run, name=f"edgert:{self._where}", daemon=True)
+        self._thread.start()
+
+    def process(self, result: Result) -> None:
+        """Copy the frame for the writer if it is worth a label."""
+        reasons = self._chooser.reasons(result, round(1e9 * self.every))
+        if not reasons:
+            return
+        frame = result.frame
+        time_ns = time_of_day_ns(frame.timestamp_ns, self._clock)
+        sample: Sample = {
+            "image": self._name(result, time_ns),
+            "stream": frame.stream,
+            "frame": frame.index,
+            "time": rfc3339(time_ns),
+            "time_s": time_ns / 1e9,
+            "why": reasons,
+            "size": (frame.width, frame.height),
+            "objects": [],
+        }
+        if not self._waits and self._waiting.full():
+            self._missed("the disk is too slow")
+            return
+        self._waiting.put(_Kept(frame.to_bgr(), sample, result.detections))
+
+    def close(self) -> None:
+        """Write what waits, and close the dataset; what a slow disk does not take in time is left out."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        until = time.monotonic() + _CLOSE_S
+        with suppress(queue.Full):
+            self._waiting.put(None, timeout=_CLOSE_S)
+        thread.join(max(until - time.monotonic(), 0.0))
+        if thread.is_alive():
+            log.warning("%s: %s does not answer; images that wait are left out", self._where, self._folder.path)
+        if self.left_out:
+            log.warning("%s: %d frames worth a label were left out", self._where, self.left_out)
+
+    def _name(self, result: Result, time_ns: int) -> str:
+        """Return an image's name: of a recording always the same, of a camera with the time of the capture."""
+        frame = result.frame
+        if self._is_again:
+            middle = f"{Path(frame.file).stem}-" if frame.file else ""
+            return safe(f"{frame.stream}-{middle}{frame.index:06d}.jpg")
+        stamp = rfc3339(time_ns)[:23].translate({ord(one): None for one in "-:."})
+        return safe(f"{frame.stream}-{stamp}-{frame.index}.jpg")
+
+    def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    kept = self._waiting.get(timeout=_TEND_S)
+                except queue.Empty:
+                    self._tried(None)
+                    continue
+                if kept is None:
+                    return
+                if not self._folder.has(kept.sample["image"]):
+                    self._tried(kept)
+                self._waiting.task_done()
+        finally:
+            self._folder.close()
+
+    def _tried(self, kept: _Kept | None) -> None:
+        """Write an image, or only remove old ones; log what goes wrong."""
+        try:
+            if kept is None:
+                self._folder.tend(time.time())
+                return
+            _, data = cv2.imencode(".jpg", kept.image, _QUALITY)
+            self._folder.add(data.data, kept.sample, kept.found)
+        except (OSError, EdgertError, cv2.error) as error:
+            self._is_down = True
+            self._missed(cause(error))
+            return
+        if self._is_down:
+            log.info("%s: %s takes images again", self._where, self._folder.path)
+            self._is_down = False
+
+    def _missed(self, why: str) -> None:
+        self.left_out += 1
+        now = time.monotonic()
+        if now - self._reminded >= _REMIND_S:
+            self._reminded = now
+            what = f"{self._folder.path} lacks {self.left_out} images that are worth a label"
+            log.warning("%s: %s: %s; the run goes on", self._where, what, why)

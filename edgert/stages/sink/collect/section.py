@@ -1,0 +1,104 @@
+"""The keys of ``sink: collect`` in a pipeline file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from edgert.config import stages as section
+from edgert.config.fields import Fraction, Names, OutputPath, Seconds, Section, SomeBytes
+from edgert.config.flow import Where, sources_of, upstream
+from edgert.errors import ConfigError, nearest
+from edgert.stages import kinds
+
+if TYPE_CHECKING:
+    from edgert.runtime.stage import Stage
+    from edgert.stages.context import Context
+
+
+class Bounds(Section):
+    """Limits of a collected dataset."""
+
+    count: int = Field(default=1000, ge=1)
+    size: SomeBytes = 2 << 30
+    age: Seconds = Field(default=90 * 86400.0, ge=1)
+    free: SomeBytes = 1 << 30
+
+
+def _range(value: object) -> object:
+    is_pair = isinstance(value, (list, tuple)) and len(value) == 2
+    if not is_pair or not value[0] < value[1]:  # type: ignore[index]
+        raise ValueError("expected two scores, the lower first, like [0.3, 0.5]")
+    return value
+
+
+_RANGE = WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
+_STAGES = WithJsonSchema({"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2})
+_KEEP = kinds.mapping(count={"type": "integer"}, size=kinds.SIZE, age=kinds.TIME, free=kinds.SIZE)
+
+
+class Collect(section.SinkStage):
+    """Frames that are worth a label, as a dataset with the model's labels: see [collecting](collect.md)."""
+
+    live: ClassVar[tuple[str, ...]] = ("every",)
+    takes_gpu: ClassVar[bool] = True
+    takes_images: ClassVar[bool] = True
+    shows_images: ClassVar[bool] = False
+    path: OutputPath = Field(description="folder of the dataset; a later run adds to it")
+    format: Literal["yolo", "coco"] = Field(default="yolo", description="layout of the dataset")
+    score: Annotated[tuple[Fraction, Fraction] | None, BeforeValidator(_range), _RANGE] = Field(
+        default=None, description="keep frames with a detection whose score lies between, like `[0.3, 0.5]`"
+    )
+    differ: Annotated[tuple[str, str] | None, _STAGES] = Field(
+        default=None, description="keep frames on which these two stages disagree about an object"
+    )
+    rules: Names = Field(default=(), description="keep frames in which an event of these rules begins")
+    every: Seconds = Field(default=0.0, description="keep a frame of each camera in this time; 0: none")
+    gap: Seconds = Field(default=10.0, description="least time between two frames of a camera kept for score or differ")
+    keep: Annotated[Bounds, _KEEP] = Field(
+        default_factory=Bounds,
+        description="`{count: 1000, size: 2GiB, age: 90d, free: 1GiB}`, the defaults: the oldest images go; nothing is "
+        "added while less is free on the disk",
+    )
+
+    @model_validator(mode="after")
+    def _keeps_something(self) -> Collect:
+        if not (self.score or self.differ or self.rules or self.every):
+            raise ValueError("it keeps no frame; add score: [0.3, 0.5], differ:, rules: or every: 10m")
+        return self
+
+    def check(self, name: str, stages: Mapping[str, Any], where: Where) -> None:
+        """Raise ConfigError for stages and rules that are not before it, and for images that show what is hidden."""
+        before = upstream(stages, name)
+        for one in self.differ or ():
+            if one not in before:
+                what = f"stage {name!r} compares {one!r}, which is no stage before it{nearest(one, before)}"
+                fix = f"before it: {', '.join(sorted(before))}"
+                raise ConfigError(what, where=where(("stages", name, "differ")), fix=fix)
+        makers = [one for other in before if isinstance(one := stages[other], section.PackageStage)]
+        known = [rule for one in makers for rule in getattr(one, "rules", ())]
+        makes_own = any(isinstance(stages[other], section.PythonStage) for other in before)
+        for rule in self.rules:
+            if rule not in known and not makes_own:
+                what = f"stage {name!r} keeps frames of rule {rule!r}, which no stage before it has"
+                fix = f"rules here: {', '.join(known)}" if known else "let it listen to {stage: events, rules: …}"
+                raise ConfigError(what + nearest(rule, known), where=where(("stages", name, "rules")), fix=fix)
+        sources = sources_of(stages)
+        for other, stage in stages.items():
+            if getattr(stage, "hides", False) and other not in before and sources[other] & sources[name]:
+                what = f"stage {name!r} would keep images in which everything is seen that {other!r} hides"
+                fix = f"let it listen to {other!r}, or to a stage behind it"
+                raise ConfigError(what, where=where(("stages", name, "from")), fix=fix)
+
+    def make(self, name: str, context: Context) -> Stage:
+        """Return the sink."""
+        from edgert.stages.sink.collect.chooser import Chooser
+        from edgert.stages.sink.collect.collect_sink import CollectSink
+        from edgert.stages.sink.collect.dataset_folder import DatasetFolder, Limits
+
+        chooser = Chooser(self.score, self.differ, self.rules, round(1e9 * self.gap))
+        bounds = Limits(self.keep.count, self.keep.size, self.keep.age, self.keep.free)
+        folder = DatasetFolder(self.path, self.format, bounds, f"stages.{name}")
+        return CollectSink(name, chooser, folder, context, self.every)
