@@ -62,7 +62,7 @@ def validate(path: str | Path, *, overrides: Iterable[str] = (), board: str | No
     for loc, spec in file.config.code.items():
         check_object(spec, file.where(*loc), file.document.path.parent)
     _check_operators(file)
-    notes = tuple(_board_notes(file, board))
+    notes = tuple(filter(None, (file.document.overlay_note, *_board_notes(file, board))))
     found: dict[str, dict[str, Any]] = {"stages": dict(file.config.stages), "models": dict(file.config.models)}
     for section, name, *inner in file.config.code:  # a function of no effect wherever the user's would be called
         found[section][name] = _replaced(found[section][name], inner)

@@ -47,6 +47,12 @@ _NO_SPACE = re.compile(r"\s*(?:-\s+)?([A-Za-z_][\w-]*):([^\s/:][^\s:]*)\s*")
 _SIGNS = frozenset("*&!@`%|>")
 
 
+def dumped(data: object) -> str:
+    """Return plain data as YAML, in the order it has."""
+    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
 def mistake(text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
     """Return what is wrong with a text that is not YAML, and the fix, in words for people.
 

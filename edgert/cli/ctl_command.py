@@ -24,7 +24,7 @@ def ctl(
     """Show and change a pipeline that runs on this machine, without a restart.
 
     Finds every edgert run of the same user. A change is made as a whole or refused, and then nothing has changed. Which
-    keys are live is the last part of show. save writes NAME.live.yaml beside the file.
+    keys are live is the last part of show. save writes what differs to NAME.live.yaml, which is loaded after the file.
 
     Examples:
 
@@ -76,7 +76,8 @@ def _changed(verb: str, result: Mapping[str, Any]) -> Iterator[str]:
     if verb == "set":
         yield f"{result['key']}: {result['was']} -> {result['is']}"
     elif verb == "save":
-        yield f"saved {result['path']}"
+        keys = result["keys"]
+        yield f"saved {result['path']}: {', '.join(keys)}" if keys else "nothing differs from the pipeline's file"
     elif verb in ("pause", "resume"):
         yield f"{result['source']}: {result['state']}"
     else:

@@ -4,16 +4,20 @@
 replaces or adds one key.
 """
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from edgert import limits, yaml_nodes
+from edgert.config.file_overlay import keys_of, merged, overlay_of, refuse_overlay
 from edgert.errors import ConfigError, cause, hide, nearest
 from edgert.installation import CHECKPOINTS, export_first, pipeline_names
 from edgert.units import whole_number
@@ -67,12 +71,25 @@ class Document:
         data: nested dicts, lists and scalars, environment variables filled in; not for printing.
         places: key path → ``file:line`` or ``--set key=value``.
         written: key path → the text before ``${VAR}`` was filled in; what errors may print.
+        base: the data without the overlay; None of a mapping.
+        overlay: the file that was loaded after it; None: there is none.
+        overrides: of the command line.
     """
 
     path: Path
     data: dict[str, Any] = field(repr=False)
     places: Mapping[Loc, str] = field(repr=False)
     written: Mapping[Loc, str] = field(repr=False)
+    base: Mapping[str, Any] | None = field(default=None, repr=False)
+    overlay: Path | None = None
+    overrides: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def overlay_note(self) -> str:
+        """Line for people on the overlay; empty without one."""
+        if self.overlay is None:
+            return ""
+        return f"{self.overlay} is loaded after {self.path.name}; delete it to leave it out"
 
     def where(self, loc: Iterable[str | int]) -> str:
         """Return ``file:line a.b.c`` of a key path, or of the nearest enclosing key that was written."""
@@ -81,29 +98,73 @@ class Document:
         return _at(str(self.places.get(known, self.path)), loc)
 
 
-def read(path: str | Path, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Document:
-    """Read a pipeline file.
+def read(
+    path: str | Path,
+    overrides: Iterable[str] = (),
+    env: Mapping[str, str] | None = None,
+    *,
+    has_overlay: bool = True,
+) -> Document:
+    """Read a pipeline file, and its overlay (:mod:`edgert.config.file_overlay`) where there is one.
 
     Args:
         path: a YAML file.
         overrides: ``key.path=value`` strings; the value is YAML too.
         env: variables for ``${NAME}`` and ``${NAME:-default}``; the process environment when None.
+        has_overlay: whether its overlay is loaded after it.
 
     Raises:
         ConfigError: no such file, not YAML, a key twice, an unset variable, a malformed override.
     """
-    path = Path(path)
-    node = _compose(_read_text(path), str(path))
+    path, overrides = Path(path), tuple(overrides)
+    refuse_overlay(path)
+    return parsed(_read_text(path), path, overrides, env, has_overlay=has_overlay)
+
+
+def parsed(
+    text: str,
+    path: Path,
+    overrides: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
+    *,
+    has_overlay: bool = True,
+) -> Document:
+    """Return the document of a text in the place of a pipeline file; see :func:`read`.
+
+    Args:
+        text: YAML.
+        path: of the file.
+        overrides: as in :func:`read`, as ``env``.
+        env: see there.
+        has_overlay: whether the overlay of the file is loaded after the text.
+    """
+    env = os.environ if env is None else env
+    builder, overlay = _Builder(str(path), env), overlay_of(path) if has_overlay else None
+    data = _mapping(builder, text, _STARTER)
+    base = deepcopy(data)
+    if overlay is not None and overlay.is_file():
+        above = _Builder(str(overlay), env)
+        own = _mapping(above, _read_text(overlay), f"delete it, and {path.name} alone holds")
+        builder.replace(keys_of(own, data), above)
+        data = merged(data, own)
+    else:
+        overlay = None
+    data = deepcopy(data)
+    for override in overrides:
+        _Builder(str(path), env).override(base, override)
+        builder.override(data, override)
+    return Document(path, data, builder.places, builder.written, base, overlay, overrides)
+
+
+def _mapping(builder: _Builder, text: str, fix: str) -> dict[str, Any]:
+    node = _compose(text, builder.name)
     if node is None:
-        raise ConfigError(f"{path} is empty", fix=_STARTER)
+        raise ConfigError(f"{builder.name} is empty", fix=fix)
     if not isinstance(node, yaml.MappingNode):
-        what, why = f"{path} is not a pipeline file", "it holds no keys at its top level"
-        raise ConfigError(what, why=why, where=f"{path}:1", fix=_STARTER)
-    builder = _Builder(str(path), os.environ if env is None else env)
-    data = builder.build(node, ())
-    for text in overrides:
-        builder.override(data, text)
-    return Document(path, data, builder.places, builder.written)
+        what, why = f"{builder.name} is not a pipeline file", "it holds no keys at its top level"
+        raise ConfigError(what, why=why, where=f"{builder.name}:1", fix=fix)
+    data: dict[str, Any] = builder.build(node, ())
+    return data
 
 
 def of_mapping(
@@ -142,21 +203,7 @@ def changed(document: Document, data: dict[str, Any], overrides: Iterable[str] =
     builder.written.update(document.written)
     for text in overrides:
         builder.override(data, text)
-    return Document(document.path, data, builder.places, builder.written)
-
-
-def text_of(document: Document) -> str:
-    """Return a document as YAML, with ``${NAME}`` where it was written so."""
-
-    def as_written(value: Any, loc: Loc) -> Any:
-        if isinstance(value, dict):
-            return {key: as_written(one, (*loc, key)) for key, one in value.items()}
-        if isinstance(value, list):
-            return [as_written(one, (*loc, number)) for number, one in enumerate(value)]
-        return document.written.get(loc, value)
-
-    text: str = yaml.safe_dump(as_written(document.data, ()), sort_keys=False, allow_unicode=True, width=120)
-    return text
+    return replace(document, data=data, places=builder.places, written=builder.written)
 
 
 def _read_text(path: Path) -> str:
@@ -235,14 +282,25 @@ class _Builder:
         step = _step(target, last, loc, place)
         loc = (*loc, step)
         for known in (self.places, self.written):
-            for old in [old for old in known if old[: len(loc)] == loc]:
-                del known[old]
+            self._forget(known, loc)
         self._override = place
         aside = value.translate(_ASIDE)
         self._back = {} if aside == value else _BACK
         node = _compose(aside, place)
         self.places[loc] = place
         target[step] = None if node is None else self.build(node, loc)
+
+    def replace(self, locs: Iterable[Loc], other: _Builder) -> None:
+        """Have everything below these key paths be where another builder found it."""
+        for loc in locs:
+            for known, own in ((self.places, other.places), (self.written, other.written)):
+                self._forget(known, loc)
+                known.update({one: found for one, found in own.items() if one[: len(loc)] == loc})
+
+    @staticmethod
+    def _forget(known: dict[Loc, str], loc: Loc) -> None:
+        for old in [old for old in known if old[: len(loc)] == loc]:
+            del known[old]
 
     def build(self, node: yaml.Node, loc: Loc) -> Any:
         """Return the data of a node, aliases followed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from edgert.installation import pipeline_path
 # letterbox top_left bgr mean=103.5,116.3,123.7 std=57.4,57.1,58.4 size=416x416 detect yolox score=0.3
 # labels=coco.txt
 
+_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _USUAL = {"classify": "auto", "segment": "argmax", "embed": "l2"}
 _KEYS = tuple(key for key in InputConfig.model_fields if key != "shape")  # ranges of sizes are for the pipeline file
@@ -270,7 +272,10 @@ def load_pipeline(path: PipelineSource, overrides: Iterable[str] = ()) -> Pipeli
     Raises:
         ConfigError: with key and line of the first mistake; further ones are in ``others``.
     """
-    return read_pipeline(path, overrides)
+    file = read_pipeline(path, overrides)
+    if file is not path and (note := file.document.overlay_note):
+        _LOG.warning("%s", note)
+    return file
 
 
 def read_pipeline(

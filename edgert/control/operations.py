@@ -6,13 +6,10 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from edgert.config import PipelineFile, SourceStage
-from edgert.config.document import text_of
 from edgert.config.flow import inputs_of
 from edgert.config.pipeline_file import changed_pipeline
 from edgert.config.stages import STAGE_VERBS
@@ -20,9 +17,9 @@ from edgert.control import source_changes
 from edgert.control.controlled import Controlled, data_of
 from edgert.control.live_keys import applied, check_known, check_live, live_values, with_section
 from edgert.control.request import VERBS, Request, refusal
+from edgert.control.saving import save
 from edgert.control.source_changes import state_of
-from edgert.errors import ConfigError, EdgertError, StageError
-from edgert.files import replace_text
+from edgert.errors import ConfigError, EdgertError
 
 _LOG = logging.getLogger(__name__)
 _HERE = "this program"
@@ -89,7 +86,9 @@ class Control:
         return self._done(Request("remove", (source,)), _HERE)
 
     def save(self) -> dict[str, Any]:
-        """Write the pipeline as it runs now to ``NAME.live.yaml`` beside its file, which stays as it is.
+        """Write what differs from the pipeline's file to its overlay ``NAME.live.yaml``; the file stays as it is.
+
+        The next run loads the overlay after the file. Where nothing differs, there is none any more.
 
         Raises:
             StageError: it has no file.
@@ -169,22 +168,6 @@ def _set(run: Controlled, text: str) -> dict[str, Any]:
     return {"key": name, "was": was[name], "is": live_values(config, assembly)[name]}
 
 
-def _save(run: Controlled) -> dict[str, Any]:
-    file = run.file
-    path = file.document.path
-    if run.is_unpacked or not path.is_file():
-        why = "it runs from a bundle" if run.is_unpacked else "it was given as a mapping, or its file is gone"
-        raise StageError("this pipeline cannot be saved", why=why, fix="run it from a file")
-    is_own = path.stem.endswith(".live")
-    target = path if is_own else path.with_name(f"{path.stem}.live.yaml")
-    if not target.exists():
-        _touch(target, like=path)
-    data = {"name": file.config.name, **file.document.data}
-    text = text_of(changed_pipeline(file, data).document)
-    replace_text(target, f"# {path.name} as it ran when edgert ctl save wrote this\n{text}")
-    return {"path": str(target.absolute())}
-
-
 _OPERATIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "show": _show,
     "set": _set,
@@ -192,12 +175,6 @@ _OPERATIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "resume": source_changes.resume,
     "add": source_changes.add,
     "remove": source_changes.remove,
-    "save": _save,
+    "save": save,
 }
 """Verb → what makes it: of the run, the words of a request, and the values of its options by name."""
-
-
-def _touch(path: Path, like: Path) -> None:
-    """Make an empty file that the same people may read as another one."""
-    with suppress(OSError):  # writing it says why
-        path.touch(like.stat().st_mode & 0o777)

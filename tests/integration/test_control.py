@@ -17,6 +17,7 @@ import edgert
 from edgert import Pipeline, Result
 from edgert.control.live_keys import live_values
 from edgert.errors import ConfigError, EdgertError, StageError
+from edgert.validation import validate
 from tests.helpers.command import ROOT
 from tests.helpers.growth import Holds
 from tests.helpers.waiting import wait_until
@@ -317,29 +318,69 @@ def test_a_stage_cannot_change_its_own_pipeline_and_nobody_one_that_ended() -> N
             pipeline.control.set("stages.find.every", 2)
 
 
-def test_save_writes_the_pipeline_as_it_runs_beside_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET", "s3cret-of-a-camera")
-    text = f"""
+SAVED = f"""
 models:
   parts: {{onnx: {ASSETS}/parts.onnx, task: {{detect: yolox, labels: {ASSETS}/parts.txt}}, input: {{std: 255}}}}
 stages:
   a: {{source: api}}  # the belt
   find: {{infer: parts, from: a}}
   hook: {{sink: webhook, server: "http://127.0.0.1:9/${{SECRET}}", from: find}}
+  gone: {{sink: null, from: a}}
 """
+
+
+@pytest.fixture
+def belt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SECRET", "s3cret-of-a-camera")
     path = tmp_path / "belt.yaml"
-    path.write_text(text)
+    path.write_text(SAVED)
     path.chmod(0o600)
-    with edgert.Pipeline(path) as pipeline:
+    return path
+
+
+def test_save_writes_what_differs_and_the_next_run_loads_it_after_the_file(
+    belt: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with edgert.Pipeline(belt, overrides=["stages.find.queue=3"]) as pipeline:
+        assert pipeline.control.save()["keys"] == []
         pipeline.control.set("stages.find.every", 4)
+        pipeline.control.set("models.parts.task.score", 0.5)
         pipeline.control.add("b", "api")
-        saved = Path(pipeline.control.save()["path"])
-        assert saved == tmp_path / "belt.live.yaml" and path.read_text() == text
+        saved = pipeline.control.save()
+        overlay = Path(saved["path"])
+        assert overlay == belt.with_name("belt.live.yaml") and belt.read_text() == SAVED
+        assert overlay.stat().st_mode & 0o777 == 0o600 and "s3cret" not in overlay.read_text()
+        assert "stages.find.every" in saved["keys"] and not any("queue" in key for key in saved["keys"])
         pipeline.control.remove("a")
         pipeline.control.save()
-    assert saved.stat().st_mode & 0o777 == 0o600
-    assert "${SECRET}" in saved.read_text() and "s3cret" not in saved.read_text()
-    with edgert.Pipeline(saved) as pipeline:
-        config = pipeline.file.config
-        assert config.name == "belt" and config.stages["find"].every == 4 and "a" not in config.stages
-        assert pipeline.control.save()["path"] == str(saved)
+        wanted = pipeline.file.config
+    with edgert.Pipeline(belt, overrides=["stages.find.queue=3"]) as pipeline:
+        assert f"{overlay} is loaded after belt.yaml; delete it to leave it out" in caplog.text
+        assert pipeline.file.config == wanted and "a" not in wanted.stages
+        assert pipeline.file.where("stages", "find", "every").startswith(f"{overlay}:")
+        assert pipeline.file.where("stages", "hook").startswith(f"{belt}:")
+    with pytest.raises(ConfigError, match=r"belt\.live\.yaml is no pipeline file"):
+        edgert.Pipeline(overlay)
+    notes = validate(belt).notes
+    assert notes[0].endswith("is loaded after belt.yaml; delete it to leave it out")
+    overlay.write_text("# nothing\n")
+    with pytest.raises(ConfigError, match=r"belt\.live\.yaml is empty"):
+        edgert.load_pipeline(belt)
+
+
+def test_what_the_file_says_by_now_is_not_saved_twice_and_no_overlay_is_left(belt: Path) -> None:
+    with edgert.Pipeline(belt) as pipeline:
+        pipeline.control.set("stages.find.every", 4)
+        overlay = Path(pipeline.control.save()["path"])
+        belt.write_text(
+            SAVED.replace("from: a}}", "from: a, every: 4}}").replace("{infer: parts", "{every: 4, infer: parts")
+        )
+        assert pipeline.control.save()["keys"] == [] and not overlay.exists()
+        belt.write_text("stages: [")
+        with pytest.raises(ConfigError, match="YAML"):
+            pipeline.control.save()
+
+
+def test_a_pipeline_that_comes_with_edgert_is_not_saved_beside_itself() -> None:
+    with edgert.Pipeline("hello", callbacks={}) as pipeline, pytest.raises(StageError, match="cannot be saved"):
+        pipeline.control.save()

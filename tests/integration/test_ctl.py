@@ -51,7 +51,9 @@ def test_a_run_is_shown_changed_and_saved(folder: Path) -> None:
     shown = json.loads(ctl("show", "--json", "-"))
     assert [*shown["sources"]] == ["belt", "yard"] and shown["live"]["stages.draw.draw"] == ["stats"]
     assert ctl("remove", "belt") == "belt removed from draw\n"
-    assert ctl("save") == f"saved {folder / 'belt.live.yaml'}\n"
+    assert ctl("save") == (
+        f"saved {folder / 'belt.live.yaml'}: stages.belt, stages.draw.draw, stages.draw.from, stages.yard\n"
+    )
     assert (folder / "belt.yaml").read_text() == TEXT and "yard" in (folder / "belt.live.yaml").read_text()
     for words, what in (
         (("remove", "yard"), "'yard' is the last source"),

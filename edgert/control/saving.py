@@ -1,0 +1,48 @@
+"""The operation ``save``: what differs from the pipeline's file becomes its overlay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgert.config.document import read
+from edgert.config.file_overlay import differences, keys_of, merged, overlay_of, text_of
+from edgert.config.pipeline_file import changed_pipeline
+from edgert.control.controlled import Controlled, data_of
+from edgert.errors import StageError, cause
+from edgert.files import replace_text
+from edgert.installation import data_folder
+
+
+def save(run: Controlled) -> dict[str, Any]:
+    """Write the overlay of the pipeline's file; see :meth:`Control.save`."""
+    document = run.file.document
+    path, base = document.path, document.base
+    if run.is_unpacked or base is None or not path.is_file():
+        why = "it runs from a bundle" if run.is_unpacked else "it was given as a mapping, or its file is gone"
+        raise StageError("this pipeline cannot be saved", why=why, fix="run it from a file")
+    if path.parent == data_folder("pipelines"):
+        raise StageError("this pipeline cannot be saved", why="its file comes with edgert", fix=f"run a copy of {path}")
+    changes = differences(_named(base), _named(document.data))
+    if changed_pipeline(run.file, merged(base, changes)).config != changed_pipeline(run.file, data_of(run)).config:
+        raise StageError("this pipeline cannot be saved", why="an argument of code became null", fix="change the file")
+    now = read(path, has_overlay=False).data  # what was written into the file meanwhile need not be there twice
+    overlay, target = differences(now, merged(now, changes)), overlay_of(path)
+    try:
+        if not overlay:
+            target.unlink(missing_ok=True)
+        elif not target.exists():
+            target.touch(path.stat().st_mode & 0o777)  # it may hold an address with a password, as the file may
+    except OSError as error:
+        raise StageError(f"cannot write {target}", why=cause(error)) from error
+    if overlay:
+        head = f"# Loaded after {path.name}, by edgert ctl save. Delete this file to leave it out.\n"
+        replace_text(target, head + text_of(overlay, document.written))
+    return {"path": str(target.absolute()), "keys": [".".join(loc) for loc in keys_of(overlay, now)]}
+
+
+def _named(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keys of a file in which ``sink: null`` is a text: a key without a value takes one away in an overlay."""
+    stages = data.get("stages", {})
+    named = {name: {**stage, "sink": "null"} for name, stage in stages.items() if stage.get("sink", "") is None}
+    return {**data, "stages": {**stages, **named}}
