@@ -16,6 +16,7 @@ from edgert.board.detect import detect
 from edgert.board.record import Board, boards, find_board
 from edgert.bundle.bundle import open_bundle
 from edgert.bundle.manifest import Manifest
+from edgert.bundle.signature import Signer
 from edgert.compiler.finish import EngineReport, compiled_engines
 from edgert.compiler.unpack import tuned_model
 from edgert.errors import ConfigError, ModelError
@@ -130,6 +131,7 @@ class BundleInspection:
         accuracy: model → how far each of its forms is from the model it was made of, as plain data.
         tuned: model → the search for the settings that run it fastest, for models that were tuned.
         engines: what boards compiled: time, memory, layers, and where nodes run.
+        signer: who signed it; None where it is unsigned.
     """
 
     path: Path
@@ -137,10 +139,13 @@ class BundleInspection:
     accuracy: Mapping[str, Mapping[str, Any]]
     tuned: Mapping[str, Tuned]
     engines: tuple[EngineReport, ...]
+    signer: Signer | None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        return {**self.manifest.model_dump(mode="json"), "reports": [asdict(one) for one in self.engines]}
+        signer = asdict(self.signer) if self.signer is not None else None
+        reports = [asdict(one) for one in self.engines]
+        return {**self.manifest.model_dump(mode="json"), "signer": signer, "reports": reports}
 
 
 def inspect(
@@ -188,20 +193,22 @@ def inspect(
     return Inspection(summary, counted, tuple(_guesses(counted[0][1] if counted else summary)), about)
 
 
-def inspect_bundle(path: str | Path) -> BundleInspection:
-    """Check a bundle's members and read its content.
+def inspect_bundle(path: str | Path, signers: Path | None = None) -> BundleInspection:
+    """Check a bundle's members and signature, and read its content.
 
     Args:
         path: a bundle of ``edgert build``, a file or a folder.
+        signers: the file of those who may sign it; None: anybody may, or nobody.
 
     Raises:
-        ArtifactError: it is damaged, or was written by another version of edgert.
+        ArtifactError: it is damaged, was written by another version of edgert, or signed by none of the signers.
     """
     with open_bundle(Path(path)) as bundle:
+        signer = bundle.signer(signers)
         models = bundle.manifest.models
         accuracy = {name: json.loads(bundle.read(one.files["quality"])) for name, one in models.items()}
         tuned = {name: one for name in models if (one := tuned_model(bundle, name))}
-        return BundleInspection(bundle.path, bundle.manifest, accuracy, tuned, compiled_engines(bundle))
+        return BundleInspection(bundle.path, bundle.manifest, accuracy, tuned, compiled_engines(bundle), signer)
 
 
 def _board_with_dla(name: str | None) -> Board:

@@ -11,6 +11,7 @@ COMPARED_BYTES = 1 << 29
 RESIZED_SIDE = 1 << 16
 BUNDLE_MEMBERS = 10_000
 MEMBER_PATH = 240
+SIGNATURE_BYTES = 1 << 14
 TRACE_OBJECTS = 100_000
 WHOLE_NUMBER = 2**53
 STATE_BYTES = 1 << 20
@@ -73,6 +74,11 @@ TABLE = (
     ),
     ("members of a bundle", f"{BUNDLE_MEMBERS:,}", "all of them are read before one is used"),
     ("path of a member", f"{MEMBER_PATH} characters", "what every file system takes"),
+    (
+        "signature of a bundle",
+        f"{SIGNATURE_BYTES >> 10} KiB",
+        "it is held in memory; a large RSA key makes 2 KiB",
+    ),
     ("objects on a frame of a trace", f"{TRACE_OBJECTS:,}", "they are simulated one by one"),
     (
         "whole numbers of annotations and board files",

@@ -1,7 +1,8 @@
 """Bundles: a pipeline with its models prepared for a board, in one file that is complete or refused.
 
-open_bundle(path) → Bundle with .manifest, .read(member), .extract(folder)
+open_bundle(path) → Bundle with .manifest, .read(member), .extract(folder), .signer(signers)
 save_bundle(path, manifest, members)
+sign_bundle(path, key)
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from edgert import limits
 from edgert.bundle.manifest import NAME, Manifest, check_contents, parse_manifest
+from edgert.bundle.signature import Signer, sign, verify
 from edgert.errors import ArtifactError, cause
 from edgert.files import exchange, replacing, written
 from edgert.zip_archive import ZipContainer, check_content, check_paths, pack
 
 SUFFIX = ".edgert"
+SIGNATURE = f"{NAME}.sig"
+"""The member with the signature of the manifest; it is in no list."""
 _STALE_S = 3600.0
 """Age from which a partly written file counts as abandoned."""
 _PARTS = ("[0-9a-f]" * 32, "[a-z0-9_]" * 8)
@@ -116,6 +121,7 @@ class Bundle:
 
     def __init__(self, container: _Container, manifest: Manifest) -> None:
         self._container, self.manifest = container, manifest
+        self.signature = _signature(container)
 
     def __enter__(self) -> Bundle:
         return self
@@ -143,6 +149,17 @@ class Bundle:
         content = self._container.read(path)
         check_content(path, content, self.manifest.members[path], str(self.path))
         return content
+
+    def signer(self, signers: Path | None) -> Signer | None:
+        """Return who signed it; None where it is unsigned and may be.
+
+        Args:
+            signers: the file of those who may sign; None: only the signature is verified.
+
+        Raises:
+            ArtifactError: it is unsigned, was changed since it was signed, or the key is none of the signers'.
+        """
+        return verify(self.manifest.to_bytes(), self.signature, signers, str(self.path))
 
     def extract(self, folder: Path, paths: Iterable[str] | None = None) -> None:
         """Write members below a folder of the caller's own; all by default.
@@ -200,7 +217,7 @@ def _checked(container: _Container) -> Manifest:
             f"{where} is no bundle of edgert's", why=f"it has no {NAME}", fix="name what edgert build wrote"
         )
     manifest = parse_manifest(container.read(NAME), where)
-    odd = sorted((sizes.keys() - {NAME}) ^ manifest.members.keys())
+    odd = sorted((sizes.keys() - {NAME, SIGNATURE}) ^ manifest.members.keys())
     if odd:
         why = f"{odd[0]!r} is {'not listed in its manifest' if odd[0] in sizes else 'missing'}"
         raise ArtifactError(f"{where} is damaged", why=why, fix="build the bundle again, or copy it again")
@@ -217,7 +234,37 @@ def _checked(container: _Container) -> Manifest:
     return manifest
 
 
-def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *, folder: bool = False) -> bool:
+def _signature(container: _Container) -> bytes:
+    size_bytes = container.sizes.get(SIGNATURE, 0)
+    if size_bytes > limits.SIGNATURE_BYTES:
+        why = f"its signature has {size_bytes} bytes, {limits.SIGNATURE_BYTES} at most"
+        raise ArtifactError(f"{container.path} is damaged", why=why, fix="build the bundle again, or copy it again")
+    return container.read(SIGNATURE) if size_bytes else b""
+
+
+def sign_bundle(path: Path, key: Path) -> Signer:
+    """Sign a bundle in place, atomically; a signature that it has is replaced.
+
+    Args:
+        path: of its file or folder.
+        key: a private key of ssh-keygen; or a public one, whose private key ``ssh-agent`` has.
+
+    Raises:
+        ArtifactError: the bundle is damaged or cannot be written, or ssh-keygen cannot sign with the key.
+    """
+    with open_bundle(path) as bundle:
+        manifest, members = bundle.manifest, {name: bundle.read(name) for name in bundle.manifest.members}
+        signature = sign(manifest.to_bytes(), key)
+        if signature != bundle.signature:
+            save_bundle(path, manifest, members, folder=path.is_dir(), signature=signature)
+        signer = verify(manifest.to_bytes(), signature, None, str(path))
+    assert signer is not None, "it was just signed"
+    return signer
+
+
+def save_bundle(
+    path: Path, manifest: Manifest, members: Mapping[str, bytes], *, folder: bool = False, signature: bytes = b""
+) -> bool:
     """Write a bundle, completely or not at all; a reader finds the previous one or this one.
 
     Args:
@@ -225,18 +272,19 @@ def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *,
         manifest: of the bundle.
         members: those that the manifest lists.
         folder: write a folder of plain files, to look into, instead of one file.
+        signature: of the manifest; empty for none.
 
     Returns:
-        Whether anything was written: an equal, intact bundle that exists already is left alone.
+        Whether anything was written: an equal, intact bundle that exists already is left alone, with its signature.
 
     Raises:
         ArtifactError: it cannot be written; or something else than a bundle is in its place.
     """
     if path.exists():  # otherwise a killed build may have left the previous one, which is better than none
         _sweep(path)
-        if _is_there(path, manifest, folder):
+        if _is_there(path, manifest, folder, signature):
             return False
-    content = {**members, NAME: manifest.to_bytes()}
+    content = {**members, NAME: manifest.to_bytes(), **({SIGNATURE: signature} if signature else {})}
     if folder:
         write_folder(path, content)
         return True
@@ -247,12 +295,12 @@ def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *,
     return True
 
 
-def _is_there(path: Path, manifest: Manifest, folder: bool) -> bool:
+def _is_there(path: Path, manifest: Manifest, folder: bool, signature: bytes) -> bool:
     if not (path.is_dir() if folder else path.is_file()):  # reading a FIFO would block
         return False
     try:
         with open_bundle(path) as bundle:
-            return bundle.manifest == manifest
+            return bundle.manifest == manifest and signature in (b"", bundle.signature)
     except ArtifactError:  # damaged, or something else: write it again
         return False
 

@@ -45,6 +45,17 @@ RemoteEdgert = Annotated[
     ),
 ]
 
+Sign = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign",
+        metavar="KEY",
+        dir_okay=False,
+        help="Sign the bundle with this private key of ssh-keygen, or the .pub of one that ssh-agent has. A bundle is "
+        "only signed, unless -o is given, too.",
+    ),
+]
+
 
 def build(
     pipeline: option.BundleArgument,
@@ -57,6 +68,8 @@ def build(
     strict: option.Strict = False,
     remote: Remote = None,
     remote_edgert: RemoteEdgert = None,
+    sign: Sign = None,
+    signers: option.Signers = None,
     overrides: option.Set = None,
     json: option.Json = None,
 ) -> None:
@@ -80,6 +93,8 @@ def build(
         edgert build pipeline.yaml --tune
 
         edgert build pipeline.yaml --remote user@jetson -o dock.edgert
+
+        edgert build dock.edgert --sign ~/.ssh/id_ed25519
     """
     from edgert.bundle.bundle import is_bundle
     from edgert.config import load_pipeline
@@ -89,29 +104,29 @@ def build(
         option.refuse({"--remote-edgert": remote_edgert}, "it names where edgert is on the board of --remote")
     else:
         option.refuse({"--folder": folder, "--tune": tune}, "it is for builds on this machine")
+    file = None
     if is_bundle(source):
         given = {"--board": board, "--mode": mode, "--trt": trt, "--set": overrides, "--tune": tune}
         option.refuse(given, f"{source} is a bundle, for which that is settled")
-        file = None
     else:
         why = f"it is for bundles and --remote, where engines are compiled, and {source} is a pipeline file"
-        option.refuse({"--strict": strict and remote is None}, why)
+        option.refuse({"--strict": strict and remote is None, "--signers": signers}, why)
         file = load_pipeline(source, overrides or ())
+    if file is None and sign is not None and output is None and remote is None:
+        terminal.write_json({"bundle": str(source), **_signed(source, sign)}, json)
+        return
     path = output or (option.bundle_of(file) if file else source)
     target: dict[str, Any] = {"board": board, "mode": mode, "tensorrt": trt}
-    with _events(json) as (on_progress, write), stop_on_signal(on_progress.stop.set):
+    with _events(json) as (on_progress, write_line), stop_on_signal(on_progress.stop.set):
+        write = _signing(write_line, path, sign)
         if remote is not None:
             from edgert.remote.remote_build import build_remote
 
-            there = build_remote(
-                file or source, path, remote, **target, program=remote_edgert, strict=strict, on_progress=on_progress
-            )
+            how: dict[str, Any] = {**target, "program": remote_edgert, "strict": strict}
+            there = build_remote(file or source, path, remote, **how, on_progress=on_progress)
             show = _compiled_there(there, remote, write)
         elif file is None:
-            from edgert.compiler.finish import finish
-
-            here = finish(source, output, strict=strict, folder=folder, on_progress=on_progress)
-            show = _compiled_here(here, write)
+            show = _compiled_here(source, output, signers, write, strict=strict, folder=folder, on_progress=on_progress)
         else:
             from edgert.compiler.build_pipeline import build as build_pipeline
 
@@ -123,7 +138,7 @@ def build(
 
 # Each writes the result as JSON, and returns what prints it.
 
-_Write: TypeAlias = "Callable[[object], None]"
+_Write: TypeAlias = "Callable[[Mapping[str, object]], None]"
 _Show: TypeAlias = "Callable[[terminal.Console], None]"
 
 
@@ -132,7 +147,11 @@ def _compiled_there(made: RemoteBuilt, remote: str, write: _Write) -> _Show:
     return partial(_show_compiled, made, f"on {remote}")
 
 
-def _compiled_here(made: Finished, write: _Write) -> _Show:
+def _compiled_here(source: Path, output: Path | None, signers: Path | None, write: _Write, **how: Any) -> _Show:
+    from edgert.bundle.signature import signers_here
+    from edgert.compiler.finish import finish
+
+    made = finish(source, output, signers=signers_here(signers), **how)
     skipped = [{"engine": one.engine, "model": one.model, "why": one.why} for one in made.skipped]
     write({**_outcome(made), "target": made.target, **_engines(made), "skipped": skipped})
     return partial(_show_compiled, made, "here")
@@ -144,6 +163,26 @@ def _built(made: Built, is_tuned: bool, write: _Write) -> _Show:
     found = {"tuned": {name: one.to_json() for name, one in tuned.items()}} if is_tuned else {}
     write({**_outcome(made), **sizes, **found})
     return partial(_show_built, made, tuned)
+
+
+def _signing(write: Callable[[object], None], path: Path, key: Path | None) -> _Write:
+    """Return a writer of a build's result that signs the bundle before, where a key is given.
+
+    Raises:
+        BadParameter: there is no such key, which is known before the build.
+    """
+    if key is not None and not key.is_file():
+        raise typer.BadParameter(f"there is no file {str(key)!r}", param_hint="--sign")
+    return write if key is None else lambda result: write({**result, **_signed(path, key)})
+
+
+def _signed(path: Path, key: Path) -> dict[str, object]:
+    """Sign a bundle, say so, and return it for the JSON."""
+    from edgert.bundle.bundle import sign_bundle
+
+    signer = sign_bundle(path, key)
+    typer.echo(f"{path} is signed by {signer}", err=True)
+    return {"signed_by": signer.key}
 
 
 @contextmanager

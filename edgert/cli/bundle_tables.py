@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from edgert.cli.terminal import UNKNOWN, Column, Row, facts, marked, table
+from edgert.cli.terminal import NONE, UNKNOWN, Column, Row, facts, marked, table
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ def _rows(found: BundleInspection) -> Iterator[tuple[str, str]]:
     manifest = found.manifest
     size_bytes = sum(member.size_bytes for member in manifest.members.values())
     yield "bundle", f"{found.path}, {format_bytes(size_bytes)} in {len(manifest.members)} members, all whole"
+    yield "signed by", NONE if found.signer is None else str(found.signer)
     yield "made by", f"edgert {manifest.edgert}"
     yield "pipeline", manifest.name
     where = f" in {manifest.mode}, TensorRT {manifest.tensorrt}" if manifest.tensorrt else ""

@@ -76,13 +76,16 @@ def inspect(
     explain: Explain = False,
     rewritten: RewrittenFile = None,
     skipped: SkipRewrite = None,
+    signers: option.Signers = None,
     json: option.Json = None,
 ) -> None:
     """Show what an ONNX model takes, returns and costs; with --dla, what a DLA can run of it.
 
-    It also shows which task its outputs look like. For a bundle it checks every digest, then shows the contents.
-    Engines that boards compiled are shown with time, memory and slowest layers, and where nodes run compared with the
-    plan. An input that is given a second --shape begins another profile, which is counted by itself.
+    It also shows which task its outputs look like. An input that is given a second --shape begins another profile,
+    which is counted by itself.
+
+    For a bundle it checks every digest and the signature, then shows the contents. Engines that boards compiled are
+    shown with time, memory and slowest layers, and where nodes run compared with the plan.
 
     Examples:
 
@@ -96,7 +99,6 @@ def inspect(
     """
     from edgert.bundle.bundle import is_bundle
     from edgert.inspect_model import inspect as inspect_model
-    from edgert.inspect_model import inspect_bundle
 
     screen = console(json)
     for_dla = {"--board": board, "--trt": trt, "--precision": precision, "--report": report, "--explain": explain,
@@ -105,13 +107,9 @@ def inspect(
         option.refuse(for_dla, "it goes together with --dla")
     if is_bundle(model):
         option.refuse({"--shape": shapes, "--ops": ops, "--dla": dla}, f"it is for ONNX files, and {model} is a bundle")
-        from edgert.cli.bundle_tables import show_bundle
-
-        with waiting(f"checking {model.name}"):
-            bundle = inspect_bundle(model)
-        show_bundle(screen, bundle)
-        write_json(bundle.to_json(), json)
+        _inspect_bundle(screen, model, signers, json)
         return
+    option.refuse({"--signers": signers}, f"it is for bundles, and {model} is none")
     with waiting(f"checking {model.name} node by node" if dla else f"reading {model.name}"):
         found = inspect_model(
             model,
@@ -137,6 +135,17 @@ def inspect(
             made.save(rewritten)
             screen.print(f"rewritten model written to {rewritten}", markup=False)
     write_json(found.to_json(), json)
+
+
+def _inspect_bundle(screen: Console, path: Path, signers: Path | None, json: Path | None) -> None:
+    from edgert.bundle.signature import signers_here
+    from edgert.cli.bundle_tables import show_bundle
+    from edgert.inspect_model import inspect_bundle
+
+    with waiting(f"checking {path.name}"):
+        bundle = inspect_bundle(path, signers_here(signers))
+    show_bundle(screen, bundle)
+    write_json(bundle.to_json(), json)
 
 
 def _profiles(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:

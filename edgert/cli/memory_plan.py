@@ -31,7 +31,14 @@ _PARTS = (
 
 
 def plan_memory(
-    path: Path, overrides: Sequence[str], json: Path | None, *, strict: bool, quiet: bool, power: bool
+    path: Path,
+    overrides: Sequence[str],
+    json: Path | None,
+    *,
+    strict: bool,
+    quiet: bool,
+    power: bool,
+    signers: Path | None,
 ) -> None:
     """Show the memory plan, and what power control would change, in the terminal and as JSON.
 
@@ -42,6 +49,7 @@ def plan_memory(
         strict: refuses to fall back to another engine.
         quiet: shows no progress.
         power: whether the steps of power control are shown.
+        signers: file of those whose bundles may start; None: this machine's, if it has one.
 
     Raises:
         EdgertError: of the pipeline.
@@ -52,7 +60,7 @@ def plan_memory(
 
     with ExitStack() as stack, on_first_call(build_progress, quiet) as on_progress:
         if is_bundle(path):
-            file, bundle = opened(stack, path, overrides, on_progress, strict=strict, quiet=quiet)
+            file, bundle = opened(stack, path, overrides, on_progress, strict=strict, quiet=quiet, signers=signers)
         else:
             file, bundle = loaded(path, overrides, quiet=quiet), None
         plan = planned(file, has_engines=bundle is not None and bundle.engines is not None)

@@ -115,6 +115,16 @@ Strict = Annotated[
         help="Fail where an engine would fall back to the next of its chain, or nodes would leave the DLA.",
     ),
 ]
+Signers = Annotated[
+    Path | None,
+    typer.Option(
+        "--signers",
+        metavar="FILE",
+        dir_okay=False,
+        help="Accept only bundles that are signed by a key of this allowed_signers file. "
+        "Default: /etc/edgert/allowed_signers, if it exists.",
+    ),
+]
 All = Annotated[bool, typer.Option("--all", help="Show every row of the table, not only those that matter most.")]
 Duration = typer.Option(
     "--duration", metavar="SECONDS", min=0.1, help="Stop after this many seconds, real or simulated."

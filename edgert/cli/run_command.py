@@ -59,6 +59,7 @@ def run(
     allow_power_control: PowerControl = False,
     log: Log = None,
     jobs: Jobs = 1,
+    signers: option.Signers = None,
 ) -> None:
     """Run a pipeline until its sources end, or Ctrl-C.
 
@@ -80,8 +81,12 @@ def run(
 
         edgert run pipeline.yaml --set "stages.camera.source=videos:clips/*.mp4" --jobs 2
     """
+    from edgert.bundle.bundle import is_bundle
+
     view = View(_way(log), json=json, duration_s=duration, plain=plain, quiet=quiet)
     path, keys = pipeline_path(pipeline), overrides or ()
+    if not is_bundle(path):
+        option.refuse({"--signers": signers}, f"it is for bundles, and {path} is a pipeline file")
     if as_board is None:
         option.refuse({"--mode": mode, "--profile": profiles}, "it goes with --as")
     elif dry_run:
@@ -91,7 +96,7 @@ def run(
     if dry_run:
         from edgert.cli.memory_plan import plan_memory
 
-        plan_memory(path, keys, json, strict=strict, quiet=quiet, power=allow_power_control)
+        plan_memory(path, keys, json, strict=strict, quiet=quiet, power=allow_power_control, signers=signers)
     elif as_board is not None:
         from edgert.cli.run_emulated import run_emulated
 
@@ -101,7 +106,7 @@ def run(
     else:
         from edgert.cli.run_here import run_here
 
-        run_here(path, keys, view, strict=strict, power=allow_power_control, jobs=jobs)
+        run_here(path, keys, view, strict=strict, power=allow_power_control, jobs=jobs, signers=signers)
 
 
 def _way(log: str | None) -> Way:

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from edgert.reporter import OnProgress
 
 
-def run_here(path: Path, overrides: Sequence[str], view: View, *, strict: bool, power: bool, jobs: int) -> None:
+def run_here(
+    path: Path,
+    overrides: Sequence[str],
+    view: View,
+    *,
+    strict: bool,
+    power: bool,
+    jobs: int,
+    signers: Path | None,
+) -> None:
     """Run a pipeline with this machine's engines.
 
     Args:
@@ -32,6 +41,7 @@ def run_here(path: Path, overrides: Sequence[str], view: View, *, strict: bool, 
         strict: refuses to fall back to another engine.
         power: whether the governor may change clocks and power modes.
         jobs: how many videos of a ``videos:`` source are played at a time.
+        signers: as for :func:`opened`.
 
     Raises:
         EdgertError: of the pipeline.
@@ -42,7 +52,8 @@ def run_here(path: Path, overrides: Sequence[str], view: View, *, strict: bool, 
 
     with ExitStack() as stack:
         with on_first_call(first_time_bar, view.quiet) as bar, on_first_call(build_progress, view.quiet) as on_progress:
-            file, bundle = opened(stack, path, overrides, on_progress, strict=strict, quiet=view.quiet)
+            how = {"strict": strict, "quiet": view.quiet}
+            file, bundle = opened(stack, path, overrides, on_progress, signers=signers, **how)
             videos = has_videos(file)
             option.refuse({"--jobs": jobs > 1 and not videos}, "it is for a videos: source")
             if not power:
@@ -62,7 +73,14 @@ def run_here(path: Path, overrides: Sequence[str], view: View, *, strict: bool, 
 
 
 def opened(
-    stack: ExitStack, path: Path, overrides: Sequence[str], on_progress: OnProgress, *, strict: bool, quiet: bool
+    stack: ExitStack,
+    path: Path,
+    overrides: Sequence[str],
+    on_progress: OnProgress,
+    *,
+    strict: bool,
+    quiet: bool,
+    signers: Path | None,
 ) -> tuple[PipelineFile, Unpacked | None]:
     """Open a pipeline file or a bundle; the files of a bundle exist until the stack is left.
 
@@ -75,15 +93,18 @@ def opened(
         on_progress: called for what happens while engines are compiled.
         strict: refuses to fall back to another engine.
         quiet: whether the chosen engines are not printed.
+        signers: file of those whose bundles may start; None: this machine's, if it has one.
     """
     from edgert.bundle.bundle import is_bundle
     from edgert.config.engine_choice import TENSORRT_DLA
 
     bundle: Unpacked | None
     if is_bundle(path):
+        from edgert.bundle.signature import signers_here
         from edgert.compiler.unpack import unpacked
 
-        bundle = stack.enter_context(unpacked(path, overrides, strict=strict, on_progress=on_progress))
+        allowed = signers_here(signers)
+        bundle = stack.enter_context(unpacked(path, overrides, strict=strict, signers=allowed, on_progress=on_progress))
     else:
         file = loaded(path, overrides, quiet=quiet)
         if TENSORRT_DLA not in file.config.engines:

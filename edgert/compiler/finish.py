@@ -85,6 +85,7 @@ def finish(
     strict: bool = False,
     policy: engine_checks.Policy | None = None,
     folder: bool = False,
+    signers: Path | None = None,
     on_progress: OnProgress | None = None,
     machine: Machine | None = None,
     trt: TrtBackend | None = None,
@@ -99,16 +100,16 @@ def finish(
         bundle: the bundle's file or folder.
         output: the bundle to write, with the engines as members; with ``folder`` a folder of plain files.
         strict: makes a skipped engine an error.
-        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` logs it; by default as
-            ``strict`` is.
+        policy: for an engine that runs nodes elsewhere than planned: ``strict`` or ``warn``; default: as ``strict`` is.
         folder: writes a folder of plain files instead of one file.
+        signers: file of those whose bundles are accepted here; None: all are.
         on_progress: called for everything that happens; what it raises ends the compilation.
         machine: this machine by default.
         trt: the TensorRT of this machine by default.
         store: the cache of engines; the user's by default.
 
     Raises:
-        ArtifactError: the bundle is damaged, or for another board than this Jetson, or cannot be written.
+        ArtifactError: the bundle is damaged, for another board, signed by none of the signers, or cannot be written.
         BuildError: no engine takes a model; or ``strict``, and the first does not.
         PlacementError: ``strict``, and an engine runs nodes elsewhere than planned.
     """
@@ -117,6 +118,7 @@ def finish(
     trt, store, events = trt or TrtBackend(), store or engine_store(), BuildEvents(report)
     trt.listener = events.listener(report.stop)
     with report.ends(), open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        opened.signer(signers)
         manifest = opened.manifest
         if difference := check_board(manifest, here, str(bundle)):
             events.note(difference)
@@ -137,9 +139,8 @@ def finish(
         for model, config in pipeline_of(manifest, Path(name)).config.models.items():
             choice = chain.first(model, partial(engines.compiled, model, config))
             compiled[model] = choice.compiled
-            able = next(
-                (one for one in chain.engines[chain.engines.index(choice.engine) :] if not why_not(one, here, trt)), ""
-            )
+            left = chain.engines[chain.engines.index(choice.engine) :]
+            able = next((one for one in left if not why_not(one, here, trt)), "")
             if able:
                 runs[model] = able
             if able != choice.engine:
@@ -150,7 +151,8 @@ def finish(
             members = {path: opened.read(path) for path in manifest.members}
             if target:
                 manifest, members = packed(manifest, members, trt.timed_facts, compiled)
-            written = save_bundle(output, manifest, members, folder=folder)
+            signature = opened.signature if manifest is opened.manifest else b""
+            written = save_bundle(output, manifest, members, folder=folder, signature=signature)
             size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
     seconds = time.perf_counter() - started
     return Finished(output, manifest, runs, waiting, tuple(skipped), target, written, size_bytes, seconds)

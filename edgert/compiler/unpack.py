@@ -61,6 +61,7 @@ def unpacked(
     overrides: Iterable[str] = (),
     *,
     strict: bool = False,
+    signers: Path | None = None,
     machine: Machine | None = None,
     trt: TrtBackend | None = None,
     on_progress: OnProgress | None = None,
@@ -71,6 +72,8 @@ def unpacked(
         path: the bundle's file or folder.
         overrides: ``key.path=value``, as given to ``--set``.
         strict: refuses to run on any engine but the first of the chain, and one that runs nodes elsewhere than placed.
+        signers: file of those whose bundles may start; None: any bundle may. See
+            :func:`~edgert.bundle.signature.signers_here`.
         machine: this machine by default.
         trt: the TensorRT of this machine by default.
         on_progress: called for what happens while missing engines are compiled.
@@ -79,12 +82,14 @@ def unpacked(
         The bundle, ready to run.
 
     Raises:
-        ArtifactError: the bundle is damaged, of another schema, or for another board than this Jetson.
+        ArtifactError: the bundle is damaged, of another schema, for another board than this Jetson, or signed by none
+            of the signers.
         BuildError: ``strict``, and an engine would be skipped; or none is left.
         ConfigError: an override is invalid.
     """
     here, trt, events = machine or detect(), trt or TrtBackend(), BuildEvents(on_progress)
     with open_bundle(path) as bundle, tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        bundle.signer(signers)
         manifest, folder, given = bundle.manifest, Path(name), tuple(overrides)
         if difference := check_board(manifest, here, str(path)):
             events.note(difference)
