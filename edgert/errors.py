@@ -13,7 +13,8 @@ They form a tree::
     ├── DeviceError        a camera, GPU or other device
     └── StageError         a stage of a running pipeline
 
-An error states what happened, why, where, and how to fix it. A refusal that is normal is a value, not an error.
+An error states what happened, why, where, and how to fix it. It has a code, which is stable: that of its class, or one
+of its own where ``explanations.md`` has a page about it. A refusal that is normal is a value, not an error.
 Anything else that escapes edgert is a bug in edgert.
 """
 
@@ -73,17 +74,29 @@ class EdgertError(Exception):
         where: ``file:line key.path`` or the stage or node it belongs to.
         fix: something the reader can do next.
         others: further errors found in the same pass, printed after this one.
+        code: of an error with a page of its own, such as ``E103``; default: that of the class. It never changes.
     """
 
+    code = "E000"
+
     def __init__(
-        self, what: str, *, why: str = "", where: str = "", fix: str = "", others: Iterable[EdgertError] = ()
+        self,
+        what: str,
+        *,
+        why: str = "",
+        where: str = "",
+        fix: str = "",
+        others: Iterable[EdgertError] = (),
+        code: str = "",
     ) -> None:
         self.what, self.why, self.where, self.fix = map(printable, (what, why, where, fix))
         super().__init__(self.what)
         self.others = tuple(others)
+        self.code = code or self.code
 
     def __str__(self) -> str:
-        notes = (("why", self.why), ("where", self.where), ("fix", self.fix))
+        more = "" if self.code == type(self).code else f"edgert explain {self.code}"
+        notes = (("why", self.why), ("where", self.where), ("fix", self.fix), ("more", more))
         lines = [self.what, *(f"  {name + ':':<7}{text}" for name, text in notes if text)]
         return "\n".join([printable("\n".join(lines)), *map(str, self.others)])
 
@@ -107,49 +120,72 @@ class EdgertError(Exception):
         """Return plain data for another process; :func:`error_of` reads it."""
         texts = {"what": self.what, "why": self.why, "where": self.where, "fix": self.fix}
         parts = {name: printable(text) for name, text in texts.items()}
-        return {"class": type(self).__name__, **parts, "others": [one.to_json() for one in self.others]}
+        return {
+            "code": self.code,
+            "class": type(self).__name__,
+            **parts,
+            "others": [one.to_json() for one in self.others],
+        }
 
 
 class ConfigError(EdgertError):
     """The pipeline file has a mistake."""
 
+    code = "E100"
+
 
 class ModelError(EdgertError):
     """The ONNX model is missing, broken, or unsuitable for this use."""
+
+    code = "E200"
 
 
 class CalibrationError(EdgertError):
     """Ranges for INT8 could not be measured."""
 
+    code = "E300"
+
 
 class PlacementError(EdgertError):
     """Layers cannot run on the accelerators that the file names."""
+
+    code = "E400"
 
 
 class BuildError(EdgertError):
     """An engine could not be compiled."""
 
+    code = "E500"
+
 
 class ArtifactError(EdgertError):
     """A bundle or cache entry is damaged, of other software or out of date."""
+
+    code = "E600"
 
 
 class BudgetError(EdgertError):
     """A budget cannot be kept."""
 
+    code = "E700"
+
 
 class DeviceError(EdgertError):
     """A device is absent, busy, or failed."""
+
+    code = "E800"
 
 
 class StageError(EdgertError):
     """A stage of a running pipeline failed."""
 
+    code = "E900"
+
 
 def error_of(plain: Mapping[str, Any]) -> EdgertError:
     """Return an error from another process's plain data, in its class; an unknown class becomes EdgertError."""
     kind = {one.__name__: one for one in _kinds(EdgertError)}.get(plain["class"], EdgertError)
-    parts = {name: plain[name] for name in ("why", "where", "fix")}
+    parts = {name: plain[name] for name in ("code", "why", "where", "fix")}
     return kind(plain["what"], **parts, others=[error_of(one) for one in plain["others"]])
 
 

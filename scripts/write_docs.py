@@ -21,8 +21,9 @@ from pydantic_core import PydanticUndefined
 import dla.table
 from dla.limit import LIMITS
 from dla.limit import PAGES as SOURCE_PAGES
+from edgert import errors
 from edgert.board.record import boards
-from edgert.cli import app, models_command
+from edgert.cli import app, explain_command, models_command
 from edgert.cli.boards_command import LEGEND, LIST, list_row, mode_headings, mode_row, remarks
 from edgert.config import engine_choice, model_section, pipeline_file
 from edgert.config import stages as stage
@@ -482,10 +483,31 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return ["".join(f"| {escaped(cell)} " for cell in line) + "|" for line in lines] + [""]
 
 
+def errors_page() -> str:
+    """Return the page of the codes of errors."""
+    lines = ["# Errors by code", "", *ERRORS.strip().splitlines(), "", "| code | about |", "|---|---|"]
+    lines += [f"| {code} | {explain_command.title(text)} |" for code, text in explain_command.pages().items()]
+    kinds = sorted(errors.EdgertError.__subclasses__(), key=lambda kind: kind.code)
+    lines += ["", "## Codes of classes", "", "| code | class | about |", "|---|---|---|"]
+    lines += [f"| {one.code} | `{one.__name__}` | {inspect.getdoc(one)} |" for one in kinds if one.code != "E000"]
+    return "\n".join([*lines, ""])
+
+
+ERRORS = """
+Written by `scripts/write_docs.py`. Codes are stable: match on `error.code` in Python, or on `code` in JSON.
+
+```sh
+edgert explain E103
+```
+
+These have a page of their own, and their messages end with this command.
+"""
+
 PAGES = {
     "benchmarks.md": benchmarks_page,
     "boards.md": boards_page,
     "cli.md": cli_page,
+    "errors.md": errors_page,
     "costs.md": costs_page,
     "dla.md": dla_page,
     "streaming.md": streaming_page,

@@ -305,6 +305,7 @@ def static_shape(name: str, shape: Sequence[object], path: str) -> tuple[int, ..
             why="tensors are bound once, so their size must be known",
             where=path,
             fix=f"write input: size, or a profile: profiles: {{default: {{{name}: [1, 3, 320, 320]}}}}",
+            code="E204",
         )
     return sizes
 

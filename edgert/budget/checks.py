@@ -33,6 +33,7 @@ def check_settings(rules: Rules) -> None:
         why=f"the closest, {closest.name}, is predicted to need {' and '.join(needs)}",
         where="budgets",
         fix=f"{fix}; or a larger board: edgert plan --board all; or when_exceeded: warn",
+        code="E702",
     )
 
 

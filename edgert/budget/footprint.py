@@ -140,4 +140,5 @@ def check_footprint(footprint: Footprint, where: str) -> None:
         why=f"the largest parts: {listed}{tried}",
         where=where,
         fix=f"{fix}; or a smaller model; edgert run --dry-run shows every part",
+        code="E701",
     )

@@ -220,7 +220,7 @@ def _checked(container: _Container) -> Manifest:
     odd = sorted((sizes.keys() - {NAME, SIGNATURE}) ^ manifest.members.keys())
     if odd:
         why = f"{odd[0]!r} is {'not listed in its manifest' if odd[0] in sizes else 'missing'}"
-        raise ArtifactError(f"{where} is damaged", why=why, fix="build the bundle again, or copy it again")
+        raise ArtifactError(f"{where} is damaged", why=why, fix="build the bundle again, or copy it again", code="E601")
     for path, member in manifest.members.items():
         if sizes[path] != member.size_bytes:
             raise ArtifactError(
@@ -228,6 +228,7 @@ def _checked(container: _Container) -> Manifest:
                 why=f"it has {sizes[path]} bytes, and was made with {member.size_bytes}",
                 where=where,
                 fix="build the bundle again, or copy it again",
+                code="E601",
             )
         check_content(path, container.read(path), member, where)
     check_contents(manifest, container.read, where)

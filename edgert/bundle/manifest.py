@@ -159,6 +159,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
             f"{where} is a bundle of schema {schema!r}",
             why=f"edgert {content.get('edgert')} wrote it; this one, {__version__}, reads schema {SCHEMA}",
             fix="build the bundle again with this edgert, or update edgert if it is the older one",
+            code="E602",
         )
     written = {key: value for key, value in content.items() if key not in ("format", "schema", "digest")}
     try:
@@ -325,4 +326,4 @@ def _text(content: Mapping[str, Any]) -> bytes:
 
 
 def _damaged(where: str, why: str) -> ArtifactError:
-    return ArtifactError(f"{where} is damaged", why=why, fix="build the bundle again, or copy it again")
+    return ArtifactError(f"{where} is damaged", why=why, fix="build the bundle again, or copy it again", code="E601")

@@ -20,6 +20,7 @@ from edgert.cli.boards_command import boards
 from edgert.cli.build_command import build, job
 from edgert.cli.ctl_command import ctl
 from edgert.cli.exchange_commands import export, import_model
+from edgert.cli.explain_command import explain
 from edgert.cli.file_commands import check, new, schema, validate
 from edgert.cli.gallery_command import gallery
 from edgert.cli.inspect_command import inspect
@@ -76,6 +77,7 @@ for verb in (
     top,
     ctl,
     bench,
+    explain,
 ):
     app.command(cls=Verb, context_settings={"ignore_unknown_options": verb is ctl})(verb)  # whose verbs have options
 app.command(hidden=True, cls=Verb)(job)

@@ -160,7 +160,7 @@ def quantize(
     for text in made.problems:
         console.print(f"warning: {text}", style="yellow", markup=False)
     for line in made.lines:
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)  # a command in it is copied
     console.print("[green]→[/]", str(made.path), soft_wrap=True)
     if report is not None:
         console.print("[green]→[/]", str(report), soft_wrap=True)

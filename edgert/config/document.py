@@ -56,7 +56,7 @@ def fill_in(text: str, env: Mapping[str, str], where: str) -> str:
             return found
         if default is None:
             fix = f"export {name}=..., or write ${{{name}:-default}}"
-            raise ConfigError(f"environment variable {name} is not set", where=where, fix=fix)
+            raise ConfigError(f"environment variable {name} is not set", where=where, fix=fix, code="E103")
         return str(default)
 
     return _VARIABLE.sub(value, text)
@@ -214,7 +214,7 @@ def _read_text(path: Path) -> str:
         beside = [file.name for file in path.parent.glob("*.y*ml")]
         hint = nearest(path.name, [*beside, *(shipped if path.name == str(path) else ())])
         fix = f"{_STARTER}; shipped: {', '.join(shipped)}"
-        raise ConfigError(f"no such file: {path}{hint}", fix=fix) from error
+        raise ConfigError(f"no such file: {path}{hint}", fix=fix, code="E104") from error
     except UnicodeDecodeError as error:
         fix = "name a YAML file; a bundle can be run, inspected, exported, raced (bench) and finished (build)"
         if path.suffix in CHECKPOINTS:
@@ -234,9 +234,9 @@ def _compose(text: str, name: str) -> yaml.Node | None:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
         why, fix = yaml_nodes.mistake(text, error)
-        raise ConfigError(f"{name} is not valid YAML", why=why, where=f"{name}{line}", fix=fix) from error
+        raise ConfigError(f"{name} is not valid YAML", why=why, where=f"{name}{line}", fix=fix, code="E102") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name} is not valid YAML", why=str(error), where=name) from error
+        raise ConfigError(f"{name} is not valid YAML", why=str(error), where=name, code="E102") from error
 
 
 class _Builder:

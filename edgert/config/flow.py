@@ -217,6 +217,7 @@ def _check_has_boxes(name: str, stages: Stages, models: Mapping[str, ModelConfig
         why="; ".join(sorted(others)),
         where=where(("stages", name, key)),
         fix=fix + (", or crop a fixed region: crop: [x1, y1, x2, y2]" if key == "crop" else ""),
+        code="E106",
     )
 
 

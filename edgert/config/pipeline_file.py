@@ -367,13 +367,13 @@ def _explained(document: Document, detail: Any) -> ConfigError:
     kind, message = detail["type"], expected(detail)
     if kind == EXPLAINED:
         error: ConfigError = detail["ctx"]["error"]
-        return ConfigError(error.what, why=error.why, where=document.where(loc), fix=error.fix)
+        return ConfigError(error.what, why=error.why, where=document.where(loc), fix=error.fix, code=error.code)
     if kind == "unknown_key":
         context = detail["ctx"]
         place = instead(str(context["key"]), loc, document.data)
         loc = (*loc, context["key"])
         fix = "; ".join(filter(None, (place, f"known here: {context['known']}")))
-        return ConfigError(message, where=document.where(loc), fix=fix)
+        return ConfigError(message, where=document.where(loc), fix=fix, code="E101")
     where = document.where(loc)
     name = ".".join(map(str, loc)) or "the file"
     if kind == "missing":

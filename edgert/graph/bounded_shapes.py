@@ -194,4 +194,5 @@ def _unbounded(node: Node) -> ModelError:
         f"nothing bounds the size of the result of node {node.name!r}",
         why=why,
         fix="state how many objects to count: objects: 100 in the model's section",
+        code="E205",
     )

@@ -322,7 +322,7 @@ def _read(file: Path, location: str) -> bytes:
         what = f"cannot read data file {location!r} of model {str(file)!r}"
         raise ModelError(what, why=cause(error), fix=_FIX) from error
     why = f"no such file in {str(inside)!r}"
-    raise ModelError(f"model {str(file)!r} lacks its data file {location!r}", why=why, fix=_FIX)
+    raise ModelError(f"model {str(file)!r} lacks its data file {location!r}", why=why, fix=_FIX, code="E202")
 
 
 def _embed(tensor: onnx.TensorProto, data: bytes, file: Path) -> None:
@@ -425,9 +425,10 @@ def _not_onnx(data: bytes, file: Path, detail: str) -> ModelError:
             fix = pipeline
         elif file.suffix in CHECKPOINTS and kind not in (_ULTRALYTICS, _YOLOV5):
             fix = export_first(str(file))
-        return ModelError(f"{str(file)!r} is not an ONNX model", why=why, fix=fix)
+        return ModelError(f"{str(file)!r} is not an ONNX model", why=why, fix=fix, code="E201")
     if data[:1] == b"\x08":  # an ONNX file starts with field 1, its IR version
         what = f"model {str(file)!r} is cut short or damaged"
         why = f"it starts like an ONNX file but does not end like one after {len(data)} bytes"
         return ModelError(what, why=why, fix=_AGAIN)
-    return ModelError(f"{str(file)!r} is not an ONNX model", why=f"{detail} ({len(data)} bytes)", fix=_DEFAULT_FIX)
+    why = f"{detail} ({len(data)} bytes)"
+    return ModelError(f"{str(file)!r} is not an ONNX model", why=why, fix=_DEFAULT_FIX, code="E201")

@@ -290,4 +290,5 @@ def _missed(evaluator: Evaluator, made: Recovered) -> BuildError:
         why=why,
         fix="calibrate on more images like those it will see, try method: auto or quantize: {adaround: '*'}, "
         "allow a larger max_drop, or precision: fp16",
+        code="E501",
     )

@@ -58,7 +58,7 @@ def needs_images(
     why: str = "ranges are measured on typical images; invented ones would look fine and detect nothing",
 ) -> CalibrationError:
     """Return the error of a section that asks for INT8 and names no images to calibrate on."""
-    return CalibrationError(f"INT8 of {config.onnx.name} needs images", why=why, fix=fix)
+    return CalibrationError(f"INT8 of {config.onnx.name} needs images", why=why, fix=fix, code="E301")
 
 
 Target = Literal["ort", "gpu"]

@@ -103,6 +103,7 @@ def readings(
             fix=f"they look like {others}"
             if others
             else f"task: {{python: module:function}}, a decoder of your own: {own_decoder(shapes, network)}",
+            code="E203",
         )
     distinct: list[tuple[TaskConfig, object]] = []  # the first of those that make equal decoders
     for task in (variant for one in fitting for variant in variants(one)):

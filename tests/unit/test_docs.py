@@ -257,7 +257,7 @@ def test_every_link_leads_somewhere(page: Any) -> None:
 def test_every_page_is_in_the_index_once() -> None:
     docs = ROOT / "docs"
     index = (docs / "index.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\d+\. \[[^]]+\]\(([^)]+)\): .+\.$", index, flags=re.MULTILINE)
+    listed = re.findall(r"^- \[[^]]+\]\(([^)]+)\): .+\.$", index, flags=re.MULTILINE)
     assert sorted(listed) == sorted(path.name for path in docs.glob("*.md") if path.name != "index.md")
 
 

@@ -4,10 +4,15 @@ import copy
 import json
 import logging
 import os
+import re
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from edgert import errors
+from edgert.cli import app
+from edgert.cli.explain_command import pages, title
 from edgert.errors import BuildError, ConfigError, EdgertError, cause, error_of, nearest
 
 
@@ -85,3 +90,31 @@ def test_bytes_of_names_that_are_no_text_are_written_out(caplog: pytest.LogCaptu
     log.addFilter(errors.printable_record)
     log.warning("of %s", os.fsdecode(b"\xe8.png"))
     assert caplog.messages[-1] == r"of \xe8.png"
+
+
+def test_every_code_has_one_page_and_belongs_to_its_class() -> None:
+    """The first digit of a code is that of the class that is raised with it."""
+    package = Path(errors.__file__).parent
+    texts = {file: file.read_text() for file in package.rglob("*.py")}
+    used = {code for text in texts.values() for code in re.findall(r'"(E[1-9]\d[1-9])"', text)}
+    assert sorted(used) == list(pages())
+    kinds = {one.code[:2]: one.__name__ for one in EdgertError.__subclasses__() if one.code != "E000"}
+    assert len(kinds) == 9
+    for file, text in texts.items():
+        for name, code in re.findall(r'(\w+Error)\((?:(?!Error\()[\s\S])*?code="(E\d{3})"', text):
+            assert kinds[code[:2]] == {"FinalError": "DeviceError"}.get(name, name), file
+
+
+def test_an_error_with_a_page_names_it_and_keeps_its_code() -> None:
+    error = ConfigError("one", fix="two", code="E103")
+    assert str(error).endswith("  fix:   two\n  more:  edgert explain E103")
+    assert error_of(json.loads(json.dumps(error.to_json()))).code == error.again().code == "E103"
+    assert ConfigError("one").code == "E100" and "more" not in str(ConfigError("one"))
+
+
+def test_explain_prints_a_page_or_names_the_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    runner = CliRunner()
+    assert "${NAME:-value}" in runner.invoke(app, ["explain", "e103"]).output
+    listed = runner.invoke(app, ["explain"]).output.splitlines()
+    assert [line.split()[0] for line in listed] == list(pages()) and all(title(text) for text in pages().values())
+    assert "did you mean 'E103'" in str(runner.invoke(app, ["explain", "E1033"]).exception)

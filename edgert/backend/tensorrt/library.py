@@ -180,4 +180,4 @@ def missing(trouble: ImportError, machine: Machine, wanted: Wanted) -> DeviceErr
             "sudo apt install nvidia-jetpack, and a virtual environment made with --system-site-packages"
             f" (never pip install tensorrt on a Jetson); JetPack {machine.jetpack or '6 or 7'} brings the one that fits"
         )
-    return DeviceError(f"{name} cannot be used here", why=str(trouble), where=where, fix=fix)
+    return DeviceError(f"{name} cannot be used here", why=str(trouble), where=where, fix=fix, code="E804")

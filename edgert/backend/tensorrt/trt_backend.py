@@ -472,5 +472,5 @@ def _open_gpu() -> CudaDevice:
     driver = cuda_driver()
     if driver is None or not driver.gpus:
         why = "there is no CUDA driver (libcuda.so.1)" if driver is None else driver.trouble or "its driver drives none"
-        raise DeviceError("there is no NVIDIA GPU here", why=why)
+        raise DeviceError("there is no NVIDIA GPU here", why=why, code="E805")
     return open_device()

@@ -329,6 +329,7 @@ def _check_number(images: int) -> None:
             f"{images} images are too few to measure ranges" if images else "there are no images to calibrate on",
             why=f"ranges need at least {MIN_IMAGES}, better {FEW_IMAGES} or more; none are ever invented",
             fix="give images like those the model will see in use",
+            code="E302",
         )
 
 

@@ -254,4 +254,5 @@ def check_labels(class_count: int, labels: tuple[str, ...], where: str = "", *, 
         why="every class of the model needs a name, one a line, in the order of training",
         where=where,
         fix=few if len(labels) < class_count else many,
+        code="E105",
     )

@@ -180,4 +180,5 @@ def listen(host: str, port: int, where: str) -> socket.socket:
             why="another program is listening there" if in_use else cause(error),
             where=where,
             fix="choose another port, or port: 0 for any free one" if in_use else "host: 127.0.0.1 always works",
+            code="E806",
         ) from error

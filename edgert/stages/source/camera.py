@@ -279,6 +279,7 @@ class Camera:
                 why="it is no video capture device, or another program has it",
                 where=where,
                 fix=f"see who has it: fuser {path}; {_others(path)}",
+                code="E801",
             )
         self._ask(config)
 
@@ -346,13 +347,16 @@ def device_path(source: str, where: str) -> str:
 def require(path: str, where: str) -> None:
     """Raise DeviceError when the device is missing or this user may not read it."""
     if not Path(path).exists():
-        raise DeviceError(f"there is no camera {path}", why="no such device", where=where, fix=_others(path))
+        raise DeviceError(
+            f"there is no camera {path}", why="no such device", where=where, fix=_others(path), code="E801"
+        )
     if not os.access(path, os.R_OK | os.W_OK):
         raise FinalError(
             f"camera {path} cannot be opened by this user",
             why="this user has no permission to read and write it",
             where=where,
             fix="sudo usermod -aG video $USER, then log in again",
+            code="E801",
         )
 
 

@@ -375,7 +375,10 @@ class Video:
         return stream
 
     def _error(self, what: str, why: str, fix: str, kind: type[DeviceError] = DeviceError) -> EdgertError:
-        return (kind if self._live else StageError)(f"{what} {self.target}", why=why, where=self.where, fix=fix)
+        if not self._live:
+            return StageError(f"{what} {self.target}", why=why, where=self.where, fix=fix)
+        code = {"cannot open": "E803" if issubclass(kind, LoginError) else "E802"}.get(what, "")
+        return kind(f"{what} {self.target}", why=why, where=self.where, fix=fix, code=code)
 
     def _fail(self, what: str, error: av.FFmpegError) -> InputContainer:
         """Raise edgert's error for FFmpeg's, which holds the URL with its password and so is never the cause itself.

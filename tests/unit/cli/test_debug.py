@@ -20,6 +20,7 @@ MISTAKES = {
     "check": ("gone.yaml",),
     "ctl": ("show", "--name", "gone"),
     "eval": ("gone.yaml",),
+    "explain": ("E999",),
     "export": ("gone.yaml", "--format", "onnx", "-o", "x"),
     "gallery": ("gone.yaml",),
     "import": ("gone.pt2",),

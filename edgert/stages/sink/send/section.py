@@ -168,7 +168,7 @@ class Sends(section.SinkStage):
         module, extra = self.extra
         if module and find_spec(module) is None:
             what = f"sink {self.sink!r} needs the package {module.partition('.')[0]}"
-            raise ConfigError(what, where=f"stages.{name}", fix=installation.command(extra))
+            raise ConfigError(what, where=f"stages.{name}", fix=installation.command(extra), code="E107")
         choice = Choice(self.send, self.only, round(1e9 * self.every), self.attach)
         path = self.spool or spool_path(context.pipeline, name, context.directory)
         return SendSink(
