@@ -31,7 +31,8 @@ class _Caller:
     """The thread that is in a call, in the form that the watchdog reads.
 
     Attributes:
-        ident, native_id: Python's and the system's number of the thread; None while there is no call.
+        ident: Python's number of the thread; None while there is no call.
+        native_id: the system's number of the last one.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -49,10 +50,6 @@ class _Caller:
     def comes(self) -> None:
         """Note that this thread is in a call."""
         self.ident, self.native_id = threading.get_ident(), threading.get_native_id()
-
-    def goes(self) -> None:
-        """Note that no one is in a call."""
-        self.ident = self.native_id = None
 
 
 class Calling:
@@ -89,7 +86,8 @@ class Calling:
             task.execution.carrier = tasks[0]  # whose thread is the caller's
         self._loop = call_loop.CallLoop(tasks, runner.clock, runner.stop_event, sinks)
         self._downloader, self._runner = Downloader(), runner
-        self._tasks, self._turn, self._caller = tasks, threading.Lock(), _Caller(tasks)
+        # Ctrl-C may come after the turn was taken and before it is known: the same thread can then still close.
+        self._tasks, self._turn, self._caller = tasks, threading.RLock(), _Caller(tasks)
         self._watchdog = watchdog.Watchdog(lambda: tasks, [self._caller], runner.clock)
         self._leased: list[Frame] = []
         self._is_open = self._is_mapping = self.is_left = False
@@ -115,7 +113,7 @@ class Calling:
             self._refuse_mapping()
             return self._results(arrays, options)
         finally:
-            self._goes()
+            self._turn.release()
 
     def map(self, arrays: Iterable[Any], options: dict[str, Any]) -> Generator[Result, None, None]:
         """Yield the results of these frames, in order; each stays valid until the next.
@@ -135,7 +133,7 @@ class Calling:
             self._refuse_mapping()
             self._is_mapping = True
         finally:
-            self._goes()
+            self._turn.release()
         try:
             with suppress(call_loop.EndOfFrames):
                 for array in arrays:
@@ -157,14 +155,15 @@ class Calling:
         """
         self._refuse_own("closed")
         if not self.is_left and self._takes_turn():
-            self._caller.comes()
             try:
+                self._caller.comes()
                 self._release()
                 if (error := self._loop.close()) is not None:
                     self._runner.fail(error)
                     del error  # the traceback of its cause holds this frame
             finally:
-                self._goes()
+                self._caller.ident = None
+                self._turn.release()
         self._over.set()
         if self._attendant.ident is not None:
             self._attendant.join()  # it holds this until it has ended
@@ -202,27 +201,22 @@ class Calling:
     def _comes(self) -> None:
         """Take the turn. Raises EdgertError where the pipeline has ended, or this is one of its own stages."""
         self._refuse_own("called")
-        if not self._is_next():
-            self._runner.raise_error()
+        is_next = self._is_next()
         try:
             self._runner.raise_error()
-            if self._over.is_set() or (self._runner.stopping and not self._is_mapping):
+            if not is_next or self._over.is_set() or (self._runner.stopping and not self._is_mapping):
                 raise call_loop.EndOfFrames("no more frames are taken", why="the pipeline has ended")
         except BaseException:
-            self._goes()
+            if is_next:
+                self._turn.release()
             raise
 
     def _is_next(self) -> bool:
         """Take the turn; return False where no one ever gives it back."""
         while not self._turn.acquire(timeout=_POLL_S):
-            if self.is_left:
+            if self.is_left or self._over.is_set():
                 return False
-        self._caller.comes()
         return True
-
-    def _goes(self) -> None:
-        self._caller.goes()
-        self._turn.release()
 
     def _step(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool) -> list[Result]:
         """More frames of :meth:`map`, and the results that have come."""
@@ -230,7 +224,7 @@ class Calling:
         try:
             return self._results(arrays, options, leaves)
         finally:
-            self._goes()
+            self._turn.release()
 
     def _end_mapping(self) -> None:
         """Nothing is under way any more."""
@@ -243,7 +237,7 @@ class Calling:
                     self._results((), {})
                 self._release()
         finally:
-            self._goes()
+            self._turn.release()
 
     def _refuse_mapping(self) -> None:
         if self._is_mapping:
@@ -260,6 +254,13 @@ class Calling:
 
     def _results(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool = False) -> list[Result]:
         """Return results of these frames, or those before; see :meth:`~edgert.runtime.call_loop.CallLoop.run`."""
+        try:
+            self._caller.comes()
+            return self._taken(arrays, options, leaves)
+        finally:
+            self._caller.ident = None  # not by a call, before which Ctrl-C may come
+
+    def _taken(self, arrays: Sequence[Any], options: dict[str, Any], leaves: bool) -> list[Result]:
         given = list[tuple[Any, list[Image]]]()
         try:
             for array in arrays:

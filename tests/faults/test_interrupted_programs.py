@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ stages:
 """
 )
 IMAGES = "import itertools\nimport numpy as np\nimage = np.zeros((240, 320, 3), np.uint8)\n"
+STACKS = "import faulthandler, signal\nfaulthandler.register(signal.SIGUSR1)\n"
 WAYS = {
     "run": (FILMED, "edgert.Pipeline('p.yaml').run()"),
     "run in with": (FILMED, "with edgert.Pipeline('p.yaml') as pipeline: pipeline.run()"),
@@ -54,10 +56,13 @@ WAYS = {
 
 
 def interrupted(folder: Path, way: str, engines: str = "") -> subprocess.CompletedProcess[str]:
-    """Start a program, interrupt it once it has written ten lines, and return how it ended."""
+    """Start a program, interrupt it once it has written ten lines, and return how it ended.
+
+    One that has not ended after 20 s says where each of its threads is.
+    """
     file, program = WAYS[way]
     (folder / "p.yaml").write_text(engines + file)
-    (folder / "program.py").write_text(f"import edgert\n{program}\n")
+    (folder / "program.py").write_text(f"{STACKS}import edgert\n{program}\n")
     lines = folder / "lines.jsonl"
     process = subprocess.Popen(
         [sys.executable, "program.py"], cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
@@ -66,7 +71,13 @@ def interrupted(folder: Path, way: str, engines: str = "") -> subprocess.Complet
         wait_until(lambda: process.poll() is not None or (lines.exists() and lines.read_bytes().count(b"\n") > 10), 120)
         assert process.poll() is None, process.communicate()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        try:
+            _, errors = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGUSR1)
+            time.sleep(1)
+            process.kill()
+            pytest.fail(f"20 s after the interrupt it runs on:\n{process.communicate()[1]}")
     finally:
         process.kill()
     return subprocess.CompletedProcess((), process.returncode, "", errors)

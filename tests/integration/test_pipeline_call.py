@@ -357,6 +357,46 @@ def test_ctrl_c_in_a_call_ends_the_pipeline_without_an_error(tmp_path: Path, ima
             pipeline(images[0])
 
 
+class Interrupted:
+    """A lock whose user gets Ctrl-C at once after taking it, or before giving it back."""
+
+    def __init__(self, lock: Any, at: str) -> None:
+        self._lock, self._at = lock, at
+
+    def acquire(self, timeout: float) -> bool:
+        taken = bool(self._lock.acquire(timeout=timeout))
+        self._interrupt("acquire")
+        return taken
+
+    def release(self) -> None:
+        self._interrupt("release")
+        self._lock.release()
+
+    def _interrupt(self, at: str) -> None:
+        if self._at == at:
+            self._at = ""
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at", ["acquire", "release", "comes"])
+def test_ctrl_c_between_two_lines_of_a_call_does_not_keep_it_from_closing(
+    tmp_path: Path, images: list[Any], at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def comes() -> None:
+        raise KeyboardInterrupt
+
+    with edgert.Pipeline(write(tmp_path)) as pipeline:
+        pipeline(images[0])
+        calling: Any = pipeline._running.calling
+        if at == "comes":
+            monkeypatch.setattr(calling._caller, at, comes)
+        monkeypatch.setattr(calling, "_turn", Interrupted(calling._turn, at))
+        with pytest.raises(KeyboardInterrupt):
+            pipeline(images[0])
+        monkeypatch.undo()
+        pipeline.close()
+
+
 # On a GPU that is this process's memory.
 
 
