@@ -113,7 +113,7 @@ class Runner:
             self._run([other for other in self._loops if other is not loop])
             raise StageError(f"task {task.name!r} cannot be started", why=str(error), fix=_MORE_THREADS) from error
         if self.stop_event.is_set():  # since it was looked at
-            loop.stop_event.set()
+            self.end_source(task)
 
     def end_source(self, task: Task) -> None:
         """Ask one source to end."""

@@ -203,9 +203,9 @@ class ApiSource:
                 self._give_waiting(taker)
             while not self._refuses:
                 with self._changed:
-                    self._changed.wait_for(
-                        lambda: self._waiting or self._is_finished or self._is_over or stop.is_set(), _POLL_S
-                    )
+                    if not (self._waiting or self._refuses):
+                        # A GPU that has read an image wakes no one; all else does, and a thread costs more each time.
+                        self._changed.wait(None if self._tensors is None else _POLL_S)
                 with self._turn:
                     self._give_waiting(taker)
                 self.reclaim()
@@ -296,21 +296,28 @@ class ApiSource:
 
     def _give_now(self, images: list[Image], timeout_s: float | None) -> int:
         """Pass the images' frames on in this thread. Returns what :meth:`submit` does."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        if not self._turn.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
+        if timeout_s is None:
+            with self._turn:  # Ctrl-C cannot come between this and the block
+                return self._given(images, None)
+        until = time.monotonic() + timeout_s
+        if not self._turn.acquire(timeout=max(timeout_s, 0.0)):
             raise self._no_room(timeout_s)
         try:
-            self._check_open()
-            taker = self._taker
-            assert taker is not None  # as long as it is open
-            count = len(images)
-            if not taker.has_room(None if until is None else max(until - time.monotonic(), 0.0)):
-                raise self._no_room(timeout_s)
-            self._check_open()
-            self._give(images, taker)
-            return self._number(count)
+            return self._given(images, max(until - time.monotonic(), 0.0))
         finally:
             self._turn.release()
+
+    def _given(self, images: list[Image], timeout_s: float | None) -> int:
+        """Do that, once it is this thread's turn."""
+        self._check_open()
+        taker = self._taker
+        assert taker is not None  # as long as it is open
+        count = len(images)
+        if not taker.has_room(timeout_s):
+            raise self._no_room(timeout_s)
+        self._check_open()
+        self._give(images, taker)
+        return self._number(count)
 
     def _number(self, count: int) -> int:
         with self._changed:
@@ -421,6 +428,7 @@ class ApiSource:
         with self._changed:
             if self._tensors is None:
                 self._tensors = Tensors(self._device, self._counter)
+                self._changed.notify_all()
         try:
             views, lease = self._tensors.take(parts)
         except EdgertError as error:

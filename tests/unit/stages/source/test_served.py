@@ -176,21 +176,17 @@ def test_many_threads_bring_frames_and_each_comes_once_in_order() -> None:
 
 
 class Overtaken:
-    """A lock whose first holder, once it has released it, goes on when another thread has had it."""
+    """A lock: once the thread that made it has released it, that goes on when another thread has had it."""
 
     def __init__(self, lock: threading.Lock, other: Callable[[], object]) -> None:
-        self._lock, self._other = lock, threading.Thread(target=other)
-        self.acquire = lock.acquire
+        self._lock, self._other, self._first = lock, threading.Thread(target=other), threading.current_thread()
 
     def __enter__(self) -> None:
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
-
-    def release(self) -> None:
-        self._lock.release()
-        if self._other.ident is None:
+        if threading.current_thread() is self._first and self._other.ident is None:
             self._other.start()
             self._other.join(LIMIT_S)
 
@@ -218,10 +214,27 @@ def test_what_a_stage_submits_just_before_finish_still_goes_on(monkeypatch: pyte
             served.submit()
         served.source.finish()
 
-    monkeypatch.setattr(served.source, "reclaim", last)
+    images_on_gpu = SimpleNamespace(reclaim=last, close=bool)  # looked for now and then
+    monkeypatch.setattr(served.source, "_tensors", images_on_gpu)
     served.submit()
     served.start()
     assert served.runner.wait(LIMIT_S) and served.stage.indices == [0, 1]
+
+
+@pytest.mark.parametrize("has_images_on_gpu", [False, True])
+def test_its_thread_sleeps_until_there_is_something_to_do(
+    has_images_on_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, timeouts = Served(), set[float | None]()
+    served.begin.set()
+    wait = served.source._changed.wait
+    monkeypatch.setattr(served.source._changed, "wait", lambda timeout=None: timeouts.add(timeout) or wait(timeout))
+    if has_images_on_gpu:  # which have to be looked at
+        monkeypatch.setattr(served.source, "_tensors", SimpleNamespace(reclaim=bool, close=bool))
+    served.start()
+    assert _until(lambda: bool(timeouts))
+    served.submit()
+    assert served.ended() == [0] and timeouts == {0.1 if has_images_on_gpu else None}
 
 
 @pytest.mark.parametrize("is_early", [True, False])
