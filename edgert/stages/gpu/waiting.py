@@ -23,8 +23,8 @@ _EARLY_NS = 50_000
 """How long before the usual end to begin to look: so late may the system wake a sleeping thread."""
 _SPIN_NS = 2 * _EARLY_NS
 """For how long to look again and again, before sleeping between two looks."""
-_SHRINKS = 8
-"""A sleep that was too long shortens the next by this part of it."""
+_SHRINKS = 32
+"""A sleep that was too long shortens the next by this part of it. With an eighth, two looks of three came too early."""
 
 
 class RunTimes:
