@@ -165,7 +165,7 @@ class Assembly:
         stages, graph = file.config.stages, self.graph
         source = self.make(file, name)
         assert isinstance(source, Source)
-        put_on_gpu(stages, {name: source}, self.devices)
+        place = put_on_gpu(stages, {name: source}, self.devices)
         task = Task(name, source, policy=self.ends[like].policy)
         task.policy = replace(task.policy, on_error=stages[name].on_error or "drop")
         task.execution.reads = reads_of(stages, self.devices)[name]
@@ -181,13 +181,14 @@ class Assembly:
             for listener in connected:
                 graph.disconnect(task, listener)
             raise
-        self.ends = {**self.ends, name: task}
+        self.ends, self.frames = {**self.ends, name: task}, {**self.frames, **place}
         self.streams = {one: sources for one, sources in sources_of(stages).items() if one in self.ends}
 
     def remove_source(self, file: PipelineFile, name: str) -> None:
         """Remove a source once what it had under way is on its way; see :meth:`edgert.runtime.Graph.remove`."""
         self.graph.remove(self.ends[name])
         self.ends = {one: task for one, task in self.ends.items() if one != name}
+        self.frames = {one: place for one, place in self.frames.items() if one != name}
         self.streams = sources_of(file.config.stages)
 
     def listen(self, stage: str, listener: Task, capacity: int, drop: Drop) -> None:
