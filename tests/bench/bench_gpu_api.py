@@ -10,8 +10,12 @@ constructor, ``import_s`` everything before.
 The rest is of ResNet-50 at 224 × 224 in FP16 with random weights; 1080p NV12 frames in lent buffers that were filled
 before, as a camera fills them. Frames that are submitted one by one into batches of eight are compared with buffers
 of eight frames, in turns. At 30 frames a second, the processor's time of the whole process counts. Openings are of
-one pipeline after the other in one process, each called three times. Needs a GPU, PyCUDA, PyTorch, which makes the
-network, and the engine; says so and passes where one is missing.
+one pipeline after the other in one process, each called three times.
+
+What a frame and an opening cost without edgert is beside it, by TensorRT-RTX called by hand: a loop that sleeps, brings
+a frame to the GPU, replays one CUDA graph and looks for its end; and an engine opened, run in as many execution
+contexts as a pipeline has, and closed. Needs a GPU, PyCUDA, PyTorch, which makes the network, and the engine; says so
+and passes where one is missing.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import edgert
 from edgert.benchmark.measure import Figure
+from edgert.stages.gpu.infer_gpu import SLOTS
 from tests.bench.gpu_entry import ENGINES, IMAGES, Entry, missing
 from tests.bench.gpu_public import Subject
 from tests.bench.gpu_run import HEIGHT, WIDTH
@@ -42,7 +47,7 @@ from tests.bench.gpu_task import TASKS, scenes
 from tests.bench.report import main
 
 ROUNDS, COUNT, BATCH = 5, 8000, 8
-RATE_HZ, PACED = 30.0, 150
+RATE_HZ, PACED, LOOK_S = 30.0, 150, 1e-4
 CALLS, SETTLED = 3, 10
 SIZE = (WIDTH, HEIGHT)
 KINDS = ("start", "batches", "pace", "openings")
@@ -164,24 +169,58 @@ def pace(subject: Subject) -> Iterator[Figure]:
         yield Figure(title, statistics.median(each), "µs", 1000.0, "lower", 3 * PACED, {"most": max(each)})
 
 
+def bare_pace(entry: Entry) -> Iterator[Figure]:
+    """What a loop without edgert takes at that pace: one that only sleeps, and one that calls TensorRT-RTX."""
+    from tests.bench.gpu_bare import FedRtx
+
+    bare = FedRtx(entry.lines, entry.pinned, 1, entry.exported(1))
+
+    def run() -> None:
+        done = bare.submit(0)
+        while not done.query():
+            time.sleep(LOOK_S)
+
+    for name, work in {"nothing at all": bool, "rtx by hand: a copy, a graph, its end": run}.items():
+        found = [processor_us(work) for _ in range(3)]
+        title = f"{name} at {RATE_HZ:g} frames/s, processor time per frame"
+        yield Figure(title, statistics.median(found), "µs", None, "lower", 3 * PACED, {"most": max(found)})
+    bare.close()
+
+
 def resident_mib() -> float:
     """Return the memory of this process that is resident, in MiB."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def openings(subject: Subject, count: int) -> Iterator[Figure]:
-    """How memory grows with each pipeline that is opened, called and closed."""
-    file, found = subject.written({"cam": "source: api"}), list[float]()
+def grown(open_once: Callable[[], None], count: int) -> tuple[float, dict[str, float]]:
+    """MiB by which the process grows from the tenth opening to the last, and the same for each of them."""
+    found = list[float]()
     for _ in range(count):
+        open_once()
+        found.append(resident_mib())
+    grew = found[-1] - found[SETTLED]
+    return grew, {"MiB at the tenth": found[SETTLED], "MiB each": grew / (count - SETTLED)}
+
+
+def openings(subject: Subject, entry: Entry, count: int) -> Iterator[Figure]:
+    """How memory grows with each pipeline that is opened, called and closed; and with TensorRT-RTX opened by hand."""
+    file = subject.written({"cam": "source: api"})
+
+    def open_once() -> None:
         with edgert.Pipeline(file, strict=True) as pipeline:
             for _ in range(CALLS):
                 pipeline(pipeline.buffer(SIZE, format="nv12"))
-        found.append(resident_mib())
-    grown = found[-1] - found[SETTLED]
-    detail = {"MiB at the tenth": found[SETTLED], "MiB each": grown / (count - SETTLED)}
-    title = f"{subject.engine}: growth from the tenth to the {count}th opening"
-    yield Figure(title, grown, "MiB", 10.0, "lower", count, detail)
+
+    last = f"growth from the tenth to the {count}th opening"
+    own, detail = grown(open_once, count)
+    yield Figure(f"{subject.engine}: {last}", own, "MiB", 10.0, "lower", count, detail)
+    if subject.engine == ENGINES["rtx"]:
+        from tests.bench.gpu_bare import reopened
+
+        bare, detail = grown(reopened(entry.exported(1), SLOTS), count)
+        yield Figure(f"rtx by hand, {SLOTS} contexts: {last}", bare, "MiB", None, "lower", count, detail)
+        yield Figure(f"{subject.engine}: that of edgert alone", own - bare, "MiB", 10.0, "lower", count)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -216,8 +255,10 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
                 yield from batches(made(BATCH, Path(temporary)))
             if "pace" in options.only:
                 yield from pace(made(1, Path(temporary)))
+                if engine == "rtx":
+                    yield from bare_pace(entry)
             if "openings" in options.only:
-                yield from openings(made(1, Path(temporary)), options.openings)
+                yield from openings(made(1, Path(temporary)), entry, options.openings)
 
 
 def starts(options: argparse.Namespace, folder: Path, temporary: Path) -> Iterator[Figure]:

@@ -5,7 +5,7 @@ they are timed."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +102,7 @@ class BareRtx(Bare):
         """See :class:`Bare`."""
         trt = library.load("tensorrt_rtx").trt
         self._logger = trt.Logger(trt.Logger.ERROR)
-        builder = trt.Builder(self._logger)
-        network = builder.create_network()
-        parser = trt.OnnxParser(network, self._logger)
-        if not parser.parse(model.read_bytes()):
-            raise RuntimeError(parser.get_error(0).desc())
-        plan = builder.build_serialized_network(network, builder.create_builder_config())
+        plan = plan_of(trt, self._logger, model)
         self._runtime = trt.Runtime(self._logger)
         self._engine = self._runtime.deserialize_cuda_engine(plan)
         self._context, self._handle = self._engine.create_execution_context(), stream
@@ -138,6 +133,51 @@ class FedRtx(BareRtx):
             self._there.record()
         self._stream.wait_event(self._there)
         return super().submit(index)
+
+
+def plan_of(trt: Any, logger: Any, model: Path) -> Any:
+    """What TensorRT-RTX builds of an ONNX file."""
+    builder = trt.Builder(logger)
+    network = builder.create_network()
+    parser = trt.OnnxParser(network, logger)
+    if not parser.parse(model.read_bytes()):
+        raise RuntimeError(parser.get_error(0).desc())
+    return builder.build_serialized_network(network, builder.create_builder_config())
+
+
+def reopened(model: Path, contexts: int) -> Callable[[], None]:
+    """Opens TensorRT-RTX over a model, with so many execution contexts, each run once and recorded as a CUDA graph, as
+    a pipeline has them, and closes all of it. Kernels are compiled the first time, and found in a runtime cache later.
+    """
+    trt = library.load("tensorrt_rtx").trt
+    logger, kernels = trt.Logger(trt.Logger.ERROR), list[bytes]()
+    plan, stream, tensors = plan_of(trt, logger, model), torch.cuda.Stream(), dict[str, Tensor]()
+
+    def once() -> None:
+        engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
+        settings, held = engine.create_runtime_config(), list[Any]()
+        cache = settings.create_runtime_cache()
+        if kernels:
+            cache.deserialize(kernels[0])
+        settings.set_runtime_cache(cache)
+        for _ in range(contexts):
+            context, graph = engine.create_execution_context(settings), torch.cuda.CUDAGraph()
+            for name in (engine.get_tensor_name(at) for at in range(engine.num_io_tensors)):
+                if name not in tensors:  # of at most float32
+                    tensors[name] = torch.zeros(tuple(engine.get_tensor_shape(name)), device="cuda")
+                context.set_tensor_address(name, tensors[name].data_ptr())
+            if not context.execute_async_v3(stream.cuda_stream):
+                raise RuntimeError("TensorRT-RTX failed while running")
+            stream.synchronize()
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                context.execute_async_v3(stream.cuda_stream)
+            graph.replay()
+            held += [graph, context]
+        torch.cuda.synchronize()
+        if not kernels:
+            kernels.append(bytes(memoryview(cache.serialize())))
+
+    return once
 
 
 class BareOrt(Bare):
