@@ -2,8 +2,10 @@
 
     python tools/entered_files.py int8      the demo's model is calibrated and made INT8
     python tools/entered_files.py frame     one frame of a video goes through the demo's model to a JSON lines file
+    python tools/entered_files.py run       edgert run of that pipeline, up to its first frame
 
-Prints the files, from the repository's root, in which a function ran; code that runs at import is not counted. The
+Prints the files, from the repository's root, in which a function ran; code that runs at import is not counted. Of
+``run`` only those that the pipeline itself passes: a function takes its path, its file or its configuration. The
 product is the one that Python imports: set PYTHONPATH to measure another tree.
 """
 
@@ -14,8 +16,11 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 
@@ -44,10 +49,10 @@ class Calls:
     """Counts calls of the product's functions by file, in all threads that start while it is open.
 
     Args:
-        wanted: looks at each call's file and function, and answers whether calls count from here on.
+        wanted: looks at each call's file, function and arguments, and answers whether it counts.
     """
 
-    def __init__(self, wanted: Callable[[str, str], bool] = lambda file, function: True) -> None:
+    def __init__(self, wanted: Callable[[str, str, list[Any]], bool] = lambda *call: True) -> None:
         self.files: Counter[str] = Counter()
         self._wanted = wanted
 
@@ -64,7 +69,8 @@ class Calls:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(PRODUCT) and code.co_name != "<module>":
             file = Path(code.co_filename).relative_to(ROOT).as_posix()
-            if self._wanted(file, code.co_name):
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            if self._wanted(file, code.co_name, [frame.f_locals[name] for name in names]):
                 self.files[file] += 1
 
 
@@ -93,17 +99,47 @@ def frame() -> set[str]:
     """The files that every frame enters, once the pipeline runs."""
     done = Counter[str]()
 
-    def wanted(file: str, function: str) -> bool:
+    def wanted(file: str, function: str, arguments: list[Any]) -> bool:
         if file.startswith("edgert/stages/sink/") and function == "process":
             done["frames"] += 1
         return _WARM <= done["frames"] < _WARM + _FRAMES
 
-    with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-        _write_video(Path(folder) / "video.avi")
-        (Path(folder) / "trace.yaml").write_text(_PIPELINE.format(model=MODEL, folder=folder), encoding="utf-8")
-        with Calls(wanted) as calls, edgert.Pipeline(Path(folder) / "trace.yaml") as pipeline:
-            pipeline.run()
+    with (
+        tempfile.TemporaryDirectory(prefix="edgert-") as folder,
+        Calls(wanted) as calls,
+        edgert.Pipeline(_write_pipeline(Path(folder))) as pipeline,
+    ):
+        pipeline.run()
     return {file for file, count in calls.files.items() if count >= _FRAMES / 2}
+
+
+def run() -> set[str]:
+    """The files that the pipeline of ``edgert run`` passes before the first frame is in its sink."""
+    from edgert.cli import main
+    from edgert.config import PipelineConfig, PipelineFile
+
+    done, path = list[str](), Path()
+
+    def wanted(file: str, function: str, arguments: list[Any]) -> bool:
+        if file.startswith("edgert/stages/sink/") and function == "process":
+            done.append(file)
+        return not done and any(isinstance(one, (PipelineFile, PipelineConfig)) or str(path) == one or path == one
+                                for one in arguments)  # fmt: skip
+
+    with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+        path = _write_pipeline(Path(folder))
+        sys.argv = ["edgert", "run", str(path)]
+        with Calls(wanted) as calls, redirect_stdout(StringIO()), suppress(SystemExit):
+            main()
+    return set(calls.files)
+
+
+def _write_pipeline(folder: Path) -> Path:
+    """Write the pipeline and its video, and return the pipeline's path."""
+    _write_video(folder / "video.avi")
+    path = folder / "trace.yaml"
+    path.write_text(_PIPELINE.format(model=MODEL, folder=folder), encoding="utf-8")
+    return path
 
 
 def _write_video(path: Path) -> None:
@@ -117,4 +153,4 @@ def _write_video(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    print("\n".join(sorted({"int8": int8, "frame": frame}[sys.argv[1]]())))
+    print("\n".join(sorted({"int8": int8, "frame": frame, "run": run}[sys.argv[1]]())))
