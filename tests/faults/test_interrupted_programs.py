@@ -46,6 +46,7 @@ WAYS = {
     "run": (FILMED, "edgert.Pipeline('p.yaml').run()"),
     "run in with": (FILMED, "with edgert.Pipeline('p.yaml') as pipeline: pipeline.run()"),
     "results": (FILMED, "for result in edgert.Pipeline('p.yaml').results('find'): pass"),
+    "latest": (FILMED, "pipeline = edgert.Pipeline('p.yaml')\nwhile True: pipeline.latest('find')"),
     "call": (BROUGHT, f"{IMAGES}pipeline = edgert.Pipeline('p.yaml')\nwhile True: pipeline(image)"),
     "map": (
         BROUGHT,

@@ -18,6 +18,7 @@ from edgert.errors import DeviceError, StageError
 from tests.helpers.command import ROOT
 from tests.helpers.gpu_pipeline import CalledRig
 from tests.helpers.growth import growth, no_collector
+from tests.helpers.interrupted_lock import InterruptedLock
 from tests.helpers.small_pipeline import small_pipeline
 
 ASSETS = ROOT / "pipelines" / "assets"
@@ -357,27 +358,6 @@ def test_ctrl_c_in_a_call_ends_the_pipeline_without_an_error(tmp_path: Path, ima
             pipeline(images[0])
 
 
-class Interrupted:
-    """A lock whose user gets Ctrl-C at once after taking it, or before giving it back."""
-
-    def __init__(self, lock: Any, at: str) -> None:
-        self._lock, self._at = lock, at
-
-    def acquire(self, timeout: float) -> bool:
-        taken = bool(self._lock.acquire(timeout=timeout))
-        self._interrupt("acquire")
-        return taken
-
-    def release(self) -> None:
-        self._interrupt("release")
-        self._lock.release()
-
-    def _interrupt(self, at: str) -> None:
-        if self._at == at:
-            self._at = ""
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("at", ["acquire", "release", "comes"])
 def test_ctrl_c_between_two_lines_of_a_call_does_not_keep_it_from_closing(
     tmp_path: Path, images: list[Any], at: str, monkeypatch: pytest.MonkeyPatch
@@ -390,7 +370,7 @@ def test_ctrl_c_between_two_lines_of_a_call_does_not_keep_it_from_closing(
         calling: Any = pipeline._running.calling
         if at == "comes":
             monkeypatch.setattr(calling._caller, at, comes)
-        monkeypatch.setattr(calling, "_turn", Interrupted(calling._turn, at))
+        monkeypatch.setattr(calling, "_turn", InterruptedLock(calling._turn, at))
         with pytest.raises(KeyboardInterrupt):
             pipeline(images[0])
         monkeypatch.undo()

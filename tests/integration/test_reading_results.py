@@ -12,6 +12,7 @@ import pytest
 
 import edgert
 from edgert.errors import ConfigError, StageError
+from tests.helpers.interrupted_lock import InterruptedLock
 from tests.helpers.waiting import wait_until
 from tests.integration.test_pipeline_api import ASSETS, SCENE, threads, write
 
@@ -42,6 +43,16 @@ def test_asking_for_the_newest_result_holds_up_no_file(tmp_path: Path) -> None:
     with edgert.Pipeline(write(tmp_path, SCENE.format(limit=60))) as pipeline:
         pipeline.latest("find", timeout=20)
         assert pipeline.wait(60) and pipeline.latest("find").frame.index == 59
+
+
+def test_ctrl_c_while_the_newest_result_is_asked_for_does_not_keep_the_pipeline_from_closing(tmp_path: Path) -> None:
+    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=5))) as pipeline:
+        pipeline.latest("find", timeout=20)
+        newest: Any = pipeline._newest["find"]
+        newest._turn = InterruptedLock(newest._turn, "acquire")
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.latest("find")
+    assert not threads()
 
 
 def test_what_ended_without_a_result_says_so(tmp_path: Path) -> None:
