@@ -1,5 +1,5 @@
 # Short names for the scripts; each makes its own virtual environment in .venv the first time.
-.PHONY: demo test check nightly bench sanitize wheel clean
+.PHONY: demo test check nightly bench sanitize wheel docs clean
 
 demo:
 	scripts/demo
@@ -21,6 +21,10 @@ sanitize:
 
 wheel:
 	scripts/wheel
+
+docs:
+	scripts/setup docs
+	"$${EDGERT_VENV:-.venv}/bin/python" tools/docs_site.py
 
 clean:
 	rm -rf .venv dist build out .mypy_cache .ruff_cache .pytest_cache .hypothesis

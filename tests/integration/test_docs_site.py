@@ -1,0 +1,79 @@
+"""The documentation site: built without a dead link, readable by everybody, small, and quiet."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.browser import axe, browser
+from tools.docs_site import ROOT, page_text, plain_list, sections
+
+PAGES = ("index.html", "pipeline-file.html", "python.html")
+MOST_BYTES = 300_000
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("zensical", reason="extra docs")
+    folder = tmp_path_factory.mktemp("site") / "site"
+    began_s = time.monotonic()
+    subprocess.run([sys.executable, "tools/docs_site.py", str(folder)], cwd=ROOT, check=True, timeout=120)
+    assert time.monotonic() - began_s < 60
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """Where the site is served."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_every_page_of_the_index_is_in_the_menu_and_in_the_plain_list() -> None:
+    names = [entry["page"] for _, entries in sections() for entry in entries]
+    assert len(names) > 30 and all(f"]({name}):" in plain_list() for name in names)
+
+
+def test_links_out_of_the_docs_lead_to_the_repository() -> None:
+    text = page_text(ROOT / "docs/index.md")
+    assert "(https://github.com/edgert/edgert/blob/main/CONTRIBUTING.md)" in text and "](../" not in text
+
+
+def test_a_page_is_small_with_all_that_it_loads(site: Path) -> None:
+    """As a web server sends it: compressed."""
+    for name in PAGES:
+        html = (site / name).read_text(encoding="utf-8")
+        loaded = set(re.findall(r'(?:href|src)="?([\w./-]+\.(?:css|js))', html))
+        files = [site / name, *(site / ref for ref in loaded)]
+        sent_bytes = sum(len(gzip.compress(file.read_bytes())) for file in files)
+        assert len(files) > 3 and sent_bytes < MOST_BYTES, (name, sent_bytes)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_site_keeps_nobody_out_and_asks_nobody_else(address: str, tmp_path: Path, dark: bool) -> None:
+    """On a phone and on a desk; the colors are those that the system prefers."""
+    with browser(tmp_path) as page:
+        for name in PAGES:
+            for width_px in (390, 1440):
+                page.open(f"{address}/{name}", width_px, dark=dark)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width_px
+                page.evaluate(f"{axe()};0")
+                wrong = "axe.run().then(r => r.violations.map(v => `${v.id}: ${v.nodes[0].html.slice(0, 200)}`))"
+                assert page.evaluate(wrong) == [], (name, width_px)
+                assert page.evaluate("document.body.dataset.mdColorScheme") == ("slate" if dark else "default")
+                assert [one for one in page.requests if not one.startswith((address, "data:"))] == []
