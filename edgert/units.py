@@ -72,6 +72,25 @@ def whole_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
 
 
+def parse_whole(value: object) -> int:
+    """Convert ``"500"`` to 500. Raises ValueError for anything but digits."""
+    number = whole_number(str(value))
+    if number is None:
+        raise ValueError("expected a whole number, like 500")
+    return number
+
+
+def parse_fraction(value: object) -> float:
+    """Convert ``"0.97"`` to 0.97. Raises ValueError for anything but a number from 0 to 1."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise ValueError("expected a number from 0 to 1, like 0.97")
+    return number
+
+
 def format_ms(milliseconds: float) -> str:
     """Format 12.34 as ``"12.3 ms"``, 11550 as ``"11.6 s"``, 150000 as ``"2.5 min"``."""
     size = abs(milliseconds)

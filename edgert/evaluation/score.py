@@ -298,9 +298,14 @@ class Agreement:
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
         if reference is None or not notes:
             return {}
-        if isinstance(notes[0], np.ndarray):
-            return {"cosine": cosine(unit(np.asarray(notes, np.float64)), reference)}
-        return {"agreement": mean_of([_same(*pair) for pair in zip(notes, reference, strict=True)])}
+        values = [self.of_image(*pair) for pair in zip(notes, reference, strict=True)]
+        return {"cosine" if isinstance(notes[0], np.ndarray) else "agreement": mean_of(values)}
+
+    def of_image(self, note: Note, reference: Note) -> float:
+        """Return how far two models agree on one image, 0 to 1."""
+        if isinstance(note, np.ndarray):
+            return float(cosine(unit(note[None].astype(np.float64)), reference[None]).value)
+        return _same(note, reference)
 
 
 def is_uninformative(notes: Sequence[Note]) -> str:
@@ -322,7 +327,7 @@ def _small(record: DepthMap | AnomalyMap | OutputImage) -> Any:
 
 def _same(one: Note, other: Note) -> float:
     if isinstance(one, Packed):
-        return float(np.mean(one.mask() == other.mask()))
+        return float(np.mean(one.mask() == other.mask())) if one.shape == other.shape else 0.0
     if not isinstance(one, Found):
         return float(one == other)
     total = len(one.boxes) + len(other.boxes)

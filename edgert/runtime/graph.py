@@ -199,8 +199,8 @@ class Graph:
     def replace(self, task: Task, stage: Stage) -> None:
         """Put another stage in the place of a task's; the task keeps its name, place, thread and meter.
 
-        The new stage is opened in the task's thread, then the old one gives out what it holds and is closed. For as
-        long as opening takes the task works on nothing; both stages are in memory then.
+        The old stage gives out what it holds. Then the new one is opened in the task's thread, and the old one closed.
+        For as long as opening takes the task works on nothing; both stages are in memory then.
 
         Raises:
             StageError: it is a source; or it hangs.
@@ -216,6 +216,12 @@ class Graph:
                 task.stage = stage
             else:
                 self._apply(task, lambda: station.replace(stage), OPENING_S)
+
+    def at_safe_point(self, task: Task, change: Callable[[], None]) -> None:
+        """Have a task's thread make a change of its stage, between two results. Raises as :meth:`replace`."""
+        with self._turn:
+            self._check_there(task)
+            self._apply(task, change)
 
     # How changes come to a task's own thread.
 

@@ -53,6 +53,7 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
         "media_s": round(frame.media_ns / 1e9, 6),
         **({"file": shown(frame.file)} if frame.file else {}),
         **(_sent(frame.sender_ns) if frame.sender_ns is not None else {}),
+        **({"models": dict(result.models)} if result.models else {}),
         "outputs": outputs,
     }
 

@@ -283,6 +283,7 @@ class Result:
             others, callbacks, stages of one's own and ``Pipeline.results`` get an array. Valid as long as somebody
             refers to it.
         stage: name of the stage that it was read from by ``Pipeline.results`` and its like; else empty.
+        models: stage name → first characters of the digest of the model that ran, of stages whose model was swapped.
     """
 
     frame: Frame
@@ -290,6 +291,7 @@ class Result:
     image: U8 | None = None
     stage: str = ""
     _ticket: int = field(default=0, repr=False)  # see ticket_of
+    models: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def timestamp_ns(self) -> int:
@@ -316,7 +318,7 @@ class Result:
         """Return this result with one more record; an image that a model made becomes the result's."""
         image = record.pixels if type(record) is OutputImage else self.image
         outputs = {**self.outputs, stage: record}
-        return Result(self.frame, outputs, image, self.stage, self._ticket)  # `replace` is slower
+        return Result(self.frame, outputs, image, self.stage, self._ticket, self.models)  # `replace` is slower
 
 
 # What stages do with results on their way; no program that reads results has to know.
@@ -326,7 +328,8 @@ def merged(first: Result, second: Result) -> Result:
     """Join two results of one frame into one, with pixels if either has any."""
     image = second.image if first.image is None else first.image
     frame = first.frame if has_pixels(first.frame) else second.frame
-    return replace(first, frame=frame, outputs={**first.outputs, **second.outputs}, image=image)
+    models = {**first.models, **second.models} if second.models else first.models
+    return replace(first, frame=frame, outputs={**first.outputs, **second.outputs}, image=image, models=models)
 
 
 def without_outputs(result: Result, stages: Collection[str]) -> Result:
@@ -338,7 +341,8 @@ def without_pixels(result: Result) -> Result:
     """Return the result with a frame that has no pixels any more. Ends no lease."""
     if not has_pixels(result.frame):
         return result
-    return Result(without_planes(result.frame), result.outputs, result.image, result.stage, result._ticket)
+    bare = without_planes(result.frame)
+    return Result(bare, result.outputs, result.image, result.stage, result._ticket, result.models)
 
 
 def ticket_of(result: Result) -> int:

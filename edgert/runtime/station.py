@@ -80,16 +80,16 @@ class Station:
         note_back(task.name, self._status, 2**63)
 
     def replace(self, stage: Stage) -> None:
-        """Open another stage, and have it work from the next result on; the old one is closed once it holds nothing.
+        """Have another stage work from the next result on; the old one gives out what it holds before, and is closed.
 
-        Raises what opening raises, and nothing has changed then.
+        Raises what opening raises, and the old one goes on then.
         """
+        self.finish()
         self._status.since_ns = self._clock.now_ns() or 1
         try:
             stage.open()
         finally:
             self._status.since_ns = 0
-        self.finish()
         old, was_open = self.task.stage, self._recovery.is_open
         self.task.stage, self.is_async = stage, isinstance(stage, AsyncStage)
         self._recovery.replaced()

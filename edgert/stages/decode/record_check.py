@@ -27,11 +27,12 @@ class RecordCheck:
         decoder: reads its outputs; says what a warning advises.
 
     Attributes:
-        left_out: boxes without a place so far.
+        left_out: boxes without a place so far; with ``is_strict``, outputs with NaN as well.
+        is_strict: whether outputs are looked at, too, which takes longer than the records: of a model on trial.
     """
 
     def __init__(self, name: str, decoder: Decoder | None = None) -> None:
-        self.left_out = 0
+        self.left_out, self.is_strict = 0, False
         self._name, self._lock, self._warned = name, threading.Lock(), set[str]()
         reads = getattr(decoder, "decoder", decoder)  # of the outputs that are needed
         has_option = hasattr(getattr(reads, "head", reads), "boxes")
@@ -112,4 +113,6 @@ class CheckedRecords:
         self.decoder, self._check = decoder, check
 
     def __call__(self, outputs: Any, geometry: Geometry) -> Record:
+        if self._check.is_strict and any(one.dtype.kind == "f" and np.isnan(one).any() for one in outputs):
+            self._check.left_out += 1
         return self._check(self.decoder(outputs, geometry), geometry)

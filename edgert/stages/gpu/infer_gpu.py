@@ -291,9 +291,10 @@ class GpuInference:
         preprocessor: of one of the slots, which are alike.
         is_patient: whether :meth:`run`, too, sleeps while it waits: beside cameras.
         device: that has the slots.
+        model: its name in the pipeline file.
     """
 
-    is_patient = False
+    is_patient, model = False, ""
 
     def __init__(
         self,
