@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile; 
     from edgert.budget.watch import Watch
     from edgert.control.control_socket import ControlSocket
     from edgert.control.operations import Control
+    from edgert.swap.model_swap import ModelSwap
 
 _LOG = logging.getLogger(__name__)
 _TAP_QUEUE = 4
@@ -75,6 +76,8 @@ class Running:
         sources: the ``source: api`` stages.
         calling: what calls its stages; None unless it is called instead of started.
         started: whether its threads were started.
+        changing: held by whoever changes the pipeline.
+        swaps: model → its newest swap.
     """
 
     def __init__(
@@ -108,6 +111,8 @@ class Running:
         share_threads(self.assembly.tasks)
         environment.paced(self.assembly.tasks)
         self._has_taps, self.turn = False, threading.RLock()
+        self.changing = threading.Lock()
+        self.swaps: dict[str, ModelSwap] = {}
         self.runner = Runner(self.assembly.graph, environment.clock, self.file.located)
         if not any(isinstance(task.stage, CallbackSink) for task in self.assembly.tasks):
             self.assembly.hooks.on_left = self.runner.stop_unless_read
@@ -252,6 +257,8 @@ class Running:
             self._leave()
             called = self.calling is not None and self.calling.is_left
             _OPEN.discard(self)
+            for swap in self.swaps.values():
+                swap.close()
             if not (self.runner.left or called):  # nobody frees memory under a call that goes on
                 self.assembly.close()
             self.runner.let_go()

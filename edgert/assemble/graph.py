@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # most pipelines start without budgets
 
 log = logging.getLogger("edgert.backend")
 Callback = Callable[[Result], object]
+Loaded = tuple[Models, Mapping[str, list[Branch]]]
 FILE_QUEUE, LIVE_QUEUE = 4, 1
 """Results that may wait: after a file, ahead of the decoder's bursts; after a camera, only the newest."""
 _TWO_BATCHES = 16
@@ -89,10 +90,12 @@ class Hooks:
 
     Attributes:
         stats: the state of the run as plain data, for live pages.
+        swap_page: the report of the newest swap of a model as HTML; empty where there was none.
         on_left: called once nobody looks at any sink any more.
     """
 
     stats: Callable[[], Mapping[str, object]] = field(default=dict)
+    swap_page: Callable[[], str] = field(default=str)
     on_left: Callable[[], None] = field(default=lambda: None)
 
 
@@ -118,6 +121,7 @@ class Assembly:
         decoders: for each model that is read on the processor, what gives its decoders another task.
         devices: of the stages whose model reads frames on a GPU.
         make: makes the source or stage of that name anew, as another pipeline file has it; not opened yet.
+        load: loads a model as another pipeline file has it, with the branches of each stage that runs it.
         keeps_engines: whether they stay open when it is closed.
     """
 
@@ -138,6 +142,7 @@ class Assembly:
     decoders: dict[str, list[OtherTask]] = field(default_factory=dict)
     devices: Mapping[str, CudaDevice] = field(default_factory=dict)
     make: Callable[[PipelineFile, str], Source | Stage] | None = None
+    load: Callable[[PipelineFile, str], Loaded] | None = None
     keeps_engines: bool = False
     closed: bool = False
 
@@ -199,9 +204,9 @@ class Assembly:
         """Give inference slots and engines back, once no thread runs, and OpenCV its threads. Twice is once."""
         if self.closed:
             return
-        self.closed, self.hooks.stats, self.hooks.on_left = True, dict, lambda: None
+        self.closed, self.hooks.stats, self.hooks.on_left, self.hooks.swap_page = True, dict, lambda: None, str
         self.decoders.clear()
-        self.make = None
+        self.make = self.load = None
         for inference in self.inferences:
             inference.close()
         for engine in () if self.keeps_engines else self.engines.values():
@@ -380,6 +385,7 @@ class _Assembler:
             decoders=models.decoders,
             devices=models.devices,
             make=self.remade,
+            load=self.loaded,
         )
         if frames:  # else all tasks get them as their source made them
             assembly.graph.settle = mark_pixel_use
@@ -415,6 +421,17 @@ class _Assembler:
             return other._make(name, file.config.stages[name], file.where("stages", name))
         except EdgertError as error:
             raise file.located(error, file.where("stages", name))  # noqa: B904 - the same error, with its place
+
+    def loaded(self, file: PipelineFile, model: str) -> Loaded:
+        """Load a model as another file has it, for all stages that run it. Raises EdgertError; nothing is left then."""
+        models = self.models.of_file(file)
+        try:
+            users = [name for name, stage in file.config.stages.items() if getattr(stage, "infer", "") == model]
+            stages = {name: cast("section.InferStage", file.config.stages[name]) for name in users}
+            return models, {name: models.branches(name, stage, self.live) for name, stage in stages.items()}
+        except BaseException:
+            models.close()
+            raise
 
     def _make(self, name: str, stage: section.StageConfig, where: str) -> Source | Stage:
         if isinstance(stage, section.SourceStage):
@@ -454,6 +471,9 @@ class _Assembler:
         def stats() -> Mapping[str, object]:
             return hooks.stats()
 
+        def swap_page() -> str:
+            return hooks.swap_page()
+
         def leave() -> None:
             sinks.discard(name)
             if not sinks:
@@ -464,4 +484,4 @@ class _Assembler:
         score = score_before(self.config.stages, self.config.models, name)
         shared = self.directory, self.clock, self.counter, stats, function, rate_hz, score, leave, again
         reach = {one: self.sources[one] for one in sources_of(self.config.stages)[name]}
-        return Context(*shared, self.config.name, reach, sections)
+        return Context(*shared, self.config.name, reach, sections, swap_page)

@@ -87,6 +87,17 @@ class Models:
         self._model = partial(_model, file, bar)  # of nothing here: who holds it does not hold engines
         self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
 
+    def of_file(self, file: PipelineFile) -> "Models":
+        """Return models of another pipeline file, compiled by the same backend, without any engine yet."""
+        return Models(file, self._backend_name, None, self._clock)
+
+    def close(self) -> None:
+        """Give back what it made, once nothing of it runs."""
+        for inference in self.inferences:
+            inference.close()
+        for engine in self.engines.values():
+            engine.close()
+
     def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
         """Return what runs a stage: one branch, or several that frames are dispatched to.
 
@@ -263,6 +274,7 @@ class Models:
             side_by_side=beside and not live and not batches.rushed_by(self.config, name, self.directory),
         )
         if inference is not None:
+            inference.model = stage.infer
             self.inferences.append(inference)
             self.devices[name] = engine.device
         return inference

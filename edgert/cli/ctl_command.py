@@ -11,7 +11,9 @@ from edgert.cli import option, terminal
 
 
 def ctl(
-    verb: Annotated[str, typer.Argument(metavar="VERB", help="One of show, set, pause, resume, add, remove and save.")],
+    verb: Annotated[
+        str, typer.Argument(metavar="VERB", help="One of show, set, pause, resume, add, remove, swap, back and save.")
+    ],
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[WORD]...", help="Its key and value, source, or stage and address.")
     ] = None,
@@ -40,6 +42,10 @@ def ctl(
 
         edgert ctl remove gate
 
+        edgert ctl swap parts new.onnx --shadow 500 --min-agreement 0.97 --keep 10m
+
+        edgert ctl back parts
+
         edgert ctl save
     """
     from edgert.control.client import find_socket, send_request
@@ -61,6 +67,8 @@ def _shown(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {name}: {row['state']}{_rates(row)}"
     for name, row in result["stages"].items():
         yield f"  {name}: {row['kind']} from {', '.join(row['from'])}{_rates(row)}"
+    for name, row in result["swaps"].items():
+        yield f"  {name}: {row['text']}"
     yield "live keys"
     for key, value in result["live"].items():
         yield f"  {key}={value}"
@@ -73,7 +81,9 @@ def _rates(row: Mapping[str, Any]) -> str:
 
 def _changed(verb: str, result: Mapping[str, Any]) -> Iterator[str]:
     """Yield what an operation did."""
-    if verb == "set":
+    if verb in ("swap", "back"):
+        yield f"{result['model']}: {result['text']}"
+    elif verb == "set":
         yield f"{result['key']}: {result['was']} -> {result['is']}"
     elif verb == "save":
         keys = result["keys"]

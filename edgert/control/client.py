@@ -8,13 +8,13 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgert import limits
 from edgert.control.control_socket import check_folder, is_answered, peer_of, socket_folders
-from edgert.control.request import Request, result_of
+from edgert.control.request import VERBS, Request, result_of
 from edgert.errors import DeviceError, EdgertError, StageError, nearest
 
 _LOG = logging.getLogger(__name__)
@@ -91,6 +91,10 @@ def send_request(path: Path, request: Request) -> Any:
         DeviceError: nobody answers, or it is another user's socket.
     """
     request.values()
+    kinds = VERBS[request.verb].words.split()
+    words = [str(Path(word).absolute()) if kind == "PATH" else word
+             for word, kind in zip(request.words, kinds, strict=False)]  # fmt: skip
+    request = replace(request, words=tuple(words))
     try:
         with _connected(path, _CONNECTING_S) as own:
             if peer_of(own)[1] not in (os.geteuid(), 0) and os.geteuid() != 0:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edgert.assemble import Assembly
 from edgert.clock import Clock
 from edgert.config import PipelineFile, SourceStage
 from edgert.errors import StageError, nearest
+
+if TYPE_CHECKING:
+    from edgert.swap.model_swap import ModelSwap
 
 
 class Controlled(Protocol):
@@ -38,6 +42,16 @@ class Controlled(Protocol):
     @property
     def is_unpacked(self) -> bool:
         """Whether its file is that of a bundle."""
+        ...
+
+    @property
+    def changing(self) -> threading.Lock:
+        """Held by whoever changes it."""
+        ...
+
+    @property
+    def swaps(self) -> dict[str, ModelSwap]:
+        """Model → its newest swap."""
         ...
 
     def state(self) -> Mapping[str, Any]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from edgert.config import PipelineFile, SourceStage
 from edgert.config.flow import inputs_of
 from edgert.config.pipeline_file import changed_pipeline
 from edgert.config.stages import STAGE_VERBS
-from edgert.control import source_changes
+from edgert.control import model_changes, source_changes
 from edgert.control.controlled import Controlled, data_of
 from edgert.control.live_keys import applied, check_known, check_live, live_values, with_section
 from edgert.control.request import VERBS, Request, refusal
@@ -32,7 +32,7 @@ class Control:
     """
 
     def __init__(self, run: Controlled) -> None:
-        self._run, self._turn = run, threading.Lock()
+        self._run = run
 
     def show(self) -> dict[str, Any]:
         """Return the pipeline as plain data: its sources and stages with their rates, every live key, and ``stats``.
@@ -85,6 +85,35 @@ class Control:
         """Remove a source once what it gave is worked on. Raises StageError: no such source, or the last one."""
         return self._done(Request("remove", (source,)), _HERE)
 
+    def swap(
+        self, model: str, path: str | Path, *, shadow: int = 500, min_agreement: float = 0.97, keep: float = 600.0
+    ) -> dict[str, Any]:
+        """Begin to swap a model for another file; return the state of that, which :meth:`show` has from then on.
+
+        The new model is loaded beside the old one, and runs on some of its frames. Where both surely agree, it takes
+        over. Where it then fails, hangs or is too slow, the old one works again.
+
+        Args:
+            model: its name in the pipeline file.
+            path: of the new ONNX file: the same inputs, task and classes.
+            shadow: frames that both are compared on; 0: it takes over at once.
+            min_agreement: that ``edgert eval`` would report of the two, 0 to 1.
+            keep: seconds for which the old model stays loaded.
+
+        Raises:
+            EdgertError: a swap is under way, or this model cannot be swapped, or not for that one.
+        """
+        options = {"shadow": str(shadow), "min-agreement": str(min_agreement), "keep": f"{keep}s"}
+        return self._done(Request("swap", (model, str(Path(path).absolute())), options), _HERE)
+
+    def back(self, model: str) -> dict[str, Any]:
+        """Have the model before the swap work again, or give up a swap that is under way; return its state.
+
+        Raises:
+            StageError: the model was not swapped, or the one before is not kept any more.
+        """
+        return self._done(Request("back", (model,)), _HERE)
+
     def save(self) -> dict[str, Any]:
         """Write what differs from the pipeline's file to its overlay ``NAME.live.yaml``; the file stays as it is.
 
@@ -117,7 +146,7 @@ class Control:
         named = request.verb  # with no address of a source, which may hold a password
         if request.words and verb.words.split()[0] != "FILE":
             named += f" {request.words[0]}"
-        with self._turn:
+        with self._run.changing:
             try:
                 self._run.changeable()
                 result = operation()
@@ -145,7 +174,8 @@ def _show(run: Controlled) -> dict[str, Any]:
             stages[name] = {"kind": kind, "from": list(inputs_of(stage)), **row}
     about = {"name": config.name, "file": str(run.file.document.path.absolute()), "label": run.label}
     parts = {"sources": sources, "stages": stages, "live": live_values(config, run.assembly)}
-    return {**about, **parts, "stats": state}
+    swaps = {name: one.state.to_json() for name, one in [*run.swaps.items()]}
+    return {**about, **parts, "swaps": swaps, "stats": state}
 
 
 def _set(run: Controlled, text: str) -> dict[str, Any]:
@@ -176,5 +206,7 @@ _OPERATIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "add": source_changes.add,
     "remove": source_changes.remove,
     "save": save,
+    "swap": model_changes.swap,
+    "back": model_changes.back,
 }
 """Verb → what makes it: of the run, the words of a request, and the values of its options by name."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from edgert.errors import ConfigError, EdgertError, error_of, nearest
 from edgert.runtime.json_form import plain
+from edgert.units import parse_fraction, parse_seconds, parse_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ VERBS = {
     "add": Verb("STAGE URL [LIKE]"),
     "remove": Verb("SOURCE"),
     "save": Verb(),
+    "swap": Verb("MODEL PATH", {"shadow": parse_whole, "min-agreement": parse_fraction, "keep": parse_seconds}),
+    "back": Verb("MODEL"),
 }
 
 

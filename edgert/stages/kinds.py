@@ -256,7 +256,8 @@ class Http(SinkStage):
 
         access = Access(self.token, self.tls.context() if self.tls is not None else None)
         video = page_video(name, context.rate_hz)
-        return HttpSink(name, self.host, self.port, context.stats, access, self.clips, video)
+        about = context.stats, access, self.clips, video, context.swap_page
+        return HttpSink(name, self.host, self.port, *about)
 
 
 class Display(SinkStage):

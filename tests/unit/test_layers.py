@@ -22,7 +22,7 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
     ("stages and data", "stages report engine dataset evaluation wiring"),
     (
         "pipelines",
-        "quantization assemble control videos result_reader running pipeline single_model validation video_runs "
+        "quantization assemble swap control videos result_reader running pipeline single_model validation video_runs "
         "testing",
     ),
     ("tools", "tuner simulator planner compiler emulation exporter importer remote benchmark diagnosis inspect_model"),

@@ -41,6 +41,7 @@ class HttpSink:
         access: who may ask, and by HTTP or HTTPS.
         clips: index of recordings that it plays; it gives nothing else from the disk.
         video: video of cameras that are looked at alone; None: they are shown as images.
+        swap_page: the report of the newest swap of a model, as HTML.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class HttpSink:
         access: Access = _OPEN,
         clips: Path | None = None,
         video: WhepVideo | None = None,
+        swap_page: Callable[[], str] = str,
     ) -> None:
         self.name, self._host, self._port, self._stats, self._access = name, host, port, stats, access
-        self._clips, self._video = clips, video
+        self._clips, self._video, self._swap_page = clips, video, swap_page
         self._images = LiveImages()
         self._worker: Worker | None = None
         self._server: HttpServer | None = None
@@ -73,7 +75,7 @@ class HttpSink:
         worker = Worker("edgert:http-images")
         events = EventLog(self._images, worker.submit)
         clips = ClipIndex(self._clips) if self._clips is not None else None
-        source = Source(self._images, self._stats, events, clips, self._video)
+        source = Source(self._images, self._stats, events, clips, self._video, self._swap_page)
         self._page = LivePage(source, self._access, worker)
         self._server = HttpServer(self._host, own, self._access, self._page, "edgert:http")
         worker.start()

@@ -40,13 +40,14 @@ _HEALTH = {"/healthz": health.stuck, "/readyz": health.unready}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Contents of the live page: images, the run's state, events, their recordings, and live video."""
+    """Contents of the live page: images, the run's state, events, recordings, live video, and a swap's report."""
 
     images: LiveImages
     stats: Callable[[], Mapping[str, Any]]
     events: EventLog
     clips: ClipIndex | None = None
     whep: Whep | None = None
+    swap_page: Callable[[], str] = str
 
 
 class LivePage:
@@ -87,6 +88,8 @@ class LivePage:
             stream = request.query.get("stream", "")
             stream = stream if stream in source.images.numbers() else ""
             return await self._share(f"{path} {stream}", partial(_state, source, stream))
+        if path == "/swap":
+            return await self._share(path, partial(_swap, source))
         if path == "/events.json":
             return await self._share(path, partial(_events, source))
         if path == "/metrics":
@@ -254,6 +257,14 @@ def _events(source: Source) -> Response:
     clips = source.clips
     shown = [{**one, "clip": clips.address(one["id"]) if clips else ""} for one in source.events.newest_first()]
     return _json({"events": shown})
+
+
+def _swap(source: Source) -> Response:
+    """Return the report of the newest swap of a model."""
+    html = source.swap_page()
+    if not html:
+        return text(HTTPStatus.NOT_FOUND, "no model was swapped in this run")
+    return Response(HTTPStatus.OK, "text/html; charset=utf-8", html.encode())
 
 
 def _metrics(source: Source, media_type: str) -> Response:

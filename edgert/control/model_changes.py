@@ -1,0 +1,39 @@
+"""Operations on the models of a running pipeline: swap and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edgert.control.controlled import Controlled
+from edgert.errors import StageError, nearest
+
+
+def swap(
+    run: Controlled, model: str, path: str, shadow: int = 500, min_agreement: float = 0.97, keep: float = 600.0
+) -> dict[str, Any]:
+    """Begin to swap a model; see :meth:`Control.swap`."""
+    from edgert.swap.model_swap import ModelSwap  # most runs swap nothing
+    from edgert.swap.swap_page import page_of
+    from edgert.swap.verdict import Terms
+
+    for name, other in run.swaps.items():
+        if not other.wait(0) and (name == model or other.state.phase != "switched"):
+            fix = f"wait until it is through, or edgert ctl back {name}"
+            raise StageError("a swap is under way", why=f"model {name!r}: {other.state}", fix=fix)
+    made = ModelSwap(run, model, Path(path), Terms(shadow, min_agreement, keep))
+    made.start()
+    run.swaps[model] = made
+    run.assembly.hooks.swap_page = lambda: page_of(run.file.config.name, made.state, made.disagreements)
+    return made.state.to_json()
+
+
+def back(run: Controlled, model: str) -> dict[str, Any]:
+    """Have the model before work again; see :meth:`Control.back`."""
+    models = run.file.config.models
+    if model not in models:
+        raise StageError(f"no model {model!r}{nearest(model, models)}", fix=f"models: {', '.join(models)}")
+    if model not in run.swaps:
+        raise StageError(f"model {model!r} was not swapped", fix=f"edgert ctl swap {model} NEW.onnx")
+    run.swaps[model].back("edgert ctl back asked for it")
+    return run.swaps[model].state.to_json()

@@ -1,0 +1,1 @@
+"""Swap of a model while its pipeline runs: judged on live frames first, and undone where it then fails."""

@@ -1,0 +1,245 @@
+"""A new model, loaded beside the running one: whether it can take its place, and what it is loaded into."""
+
+import threading
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from edgert.assemble import Assembly
+from edgert.assemble.gpu_models import is_on_gpu
+from edgert.assemble.memory import engine_parts, is_ort, sizes_of
+from edgert.assemble.models import Models, batch_of
+from edgert.board.host import free_bytes
+from edgert.config import InferStage, PipelineFile
+from edgert.config.document import changed
+from edgert.config.flow import variants_of
+from edgert.config.model_section import EmbedTask
+from edgert.engine import default_profile
+from edgert.errors import BudgetError, ConfigError, ModelError, StageError, nearest
+from edgert.graph import inputs, load
+from edgert.meters import rss_bytes
+from edgert.policy import Reads
+from edgert.runtime import Stage
+from edgert.stages.decode.kinds import labels_of
+from edgert.swap.guard import Guard
+from edgert.swap.model_trial import tried
+from edgert.swap.verdict import Terms
+from edgert.units import format_bytes
+
+_SAME_SPACE = 0.9
+"""The least agreement, a mean cosine, of vectors that may be compared with those of another model."""
+
+
+class Run(Protocol):
+    """A running pipeline, as a swap needs it."""
+
+    @property
+    def file(self) -> PipelineFile:
+        """The pipeline as it runs."""
+        ...
+
+    @property
+    def assembly(self) -> Assembly:
+        """Its live objects."""
+        ...
+
+    @property
+    def changing(self) -> threading.Lock:
+        """Held by whoever changes the pipeline."""
+        ...
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Whether its file is that of a bundle."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the state of the run as plain data."""
+        ...
+
+    def changed(self, file: PipelineFile) -> None:
+        """Note that the pipeline runs as this file has it now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stage of the new model goes.
+
+    Attributes:
+        task: name of the task.
+        stage: name of the stage in the pipeline file.
+        new: its new stage.
+        reads: which pixels that looks at.
+    """
+
+    task: str
+    stage: str
+    new: Stage
+    reads: Reads
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A new model that is loaded.
+
+    Attributes:
+        models: that hold its engine, its inference slots and its decoders.
+        places: of all its stages.
+    """
+
+    models: Models
+    places: tuple[Place, ...]
+
+
+def with_file(file: PipelineFile, name: str, onnx: Path) -> PipelineFile:
+    """Return a pipeline whose model of that name is in another file; everything else stays as it runs."""
+    data = deepcopy(file.document.data)
+    data["models"][name]["onnx"] = str(onnx)
+    document = changed(file.document, data)
+    model = file.config.models[name].model_copy(update={"onnx": onnx})
+    config = file.config.model_copy(update={"models": {**file.config.models, name: model}})
+    return PipelineFile(config, document, file.passed_over)
+
+
+def checked(run: Run, name: str, onnx: Path, terms: Terms) -> PipelineFile:
+    """Return the pipeline with the new model. Takes no longer than reading the model.
+
+    Raises:
+        EdgertError: the model cannot be swapped, or not for this one; says why.
+    """
+    terms.check()
+    file, what = run.file, f"model {name!r} cannot be swapped"
+    config = file.config
+    if name not in config.models:
+        raise ConfigError(f"no model {name!r}{nearest(name, config.models)}", fix=f"models: {', '.join(config.models)}")
+    if run.is_unpacked:
+        raise StageError(
+            what, why="it is part of a bundle", fix="edgert build a bundle with the new model, and run that"
+        )
+    users = [stage.infer for stage in config.stages.values() if isinstance(stage, InferStage)]
+    turns = next((chain for one in users if name in (chain := variants_of(config.models, one)) and chain[1:]), ())
+    if turns:
+        raise StageError(
+            what, why=f"it takes turns with {' and '.join(set(turns) - {name})}", fix="change the file and restart"
+        )
+    if name not in users:
+        raise StageError(what, why="no stage runs it")
+    if run.assembly.keeps_engines:
+        raise StageError(what, why="the next video runs it, too", fix="change the file and start again")
+    if config.models[name].placement != "auto":
+        raise StageError(what, why="it is placed on cores", fix="placement: auto, or change the file and restart")
+    _check_task(config.models[name].task, terms)
+    onnx = onnx.absolute()
+    new = with_file(file, name, onnx)
+    _check_inputs(config.models[name].onnx, onnx)
+    labels = [labels_of(one.config.models[name], f"models.{name}.task") for one in (file, new)]
+    if labels[0] != labels[1]:
+        why = "tracks, crops and results use class numbers, which must mean the same in both"
+        raise ModelError("the new model has other classes", why=why, fix="change the file and restart")
+    return new
+
+
+def _check_task(task: Any, terms: Terms) -> None:
+    if not isinstance(task, EmbedTask) or (terms.shadow and terms.min_agreement >= _SAME_SPACE):
+        return
+    why = "galleries and trackers compare its vectors with those of the old model, so both must be of one space"
+    fix = f"--shadow 500 --min-agreement {_SAME_SPACE:g}; a model of another space needs a new gallery and a restart"
+    raise StageError("a model that writes vectors must be judged before it takes over", why=why, fix=fix)
+
+
+def _check_inputs(old: Path, new: Path) -> None:
+    """Raise ModelError where a new model's inputs cannot be those of the old one."""
+    ours, theirs = inputs(load(old)), inputs(load(new))
+    is_alike = len(ours) == len(theirs) and all(
+        one.dtype == other.dtype
+        and len(one.shape) == len(other.shape)
+        and all(
+            a == b or not (isinstance(a, int) and isinstance(b, int))
+            for a, b in zip(one.shape, other.shape, strict=True)
+        )
+        for one, other in zip(ours, theirs, strict=True)
+    )
+    if not is_alike:
+        takes, wanted = (", ".join(map(str, specs)) for specs in (theirs, ours))
+        why, fix = f"it takes {takes}; the model that runs takes {wanted}", "change the file and restart"
+        raise ModelError("the new model has other inputs", why=why, where=str(new), fix=fix)
+
+
+def loaded(run: Run, name: str, file: PipelineFile, cancel: threading.Event) -> Candidate | None:
+    """Try the new model in a process of its own, then load and warm it beside the old one; None where canceled.
+
+    Raises:
+        EdgertError: it cannot be run, there is no room for it, or it does not fit in the old one's place.
+    """
+    assembly = run.assembly
+    engine = assembly.engines[name]
+    _check_room(run, name, file, cancel)
+    if cancel.is_set():
+        return None
+    assert assembly.load is not None
+    models, branches = assembly.load(file, name)
+    try:
+        new = models.engines[name]
+        _check_same("inputs", engine, new)
+        if isinstance(file.config.models[name].task, EmbedTask):
+            _check_same("outputs", engine, new)
+        places = [place for stage, made in branches.items() for place in _places(assembly, stage, made)]
+        for place in places:
+            place.new.open()
+    except BaseException:
+        models.close()
+        raise
+    return Candidate(models, tuple(places))
+
+
+def _check_room(run: Run, name: str, file: PipelineFile, cancel: threading.Event) -> None:
+    """Raise BudgetError where there is no memory for the new model beside the old one."""
+    config, engine = file.config, run.assembly.engines[name]
+    is_on_host = not is_on_gpu(engine) and is_ort(config, name)
+    model, budget = config.models[name], config.budgets.memory
+    if model.backend == "null":
+        return
+    used_bytes = rss_bytes()
+    rooms = [one for one in (free_bytes(), None if budget is None else budget - used_bytes) if one is not None and one]
+    room_bytes = max(min(rooms, default=0), 0)
+    taken_bytes: int | None = None
+    if is_on_host:
+        profiles = model.profiles or default_profile(load(model.onnx), model, batch_of(config, name))
+        taken_bytes = tried(model.onnx, next(iter(profiles.values()), {}), config.ops, room_bytes, cancel)
+    planned = sum(part.size_bytes for part in engine_parts(name, sizes_of(config, name), 1))
+    needs_bytes = max(planned, taken_bytes or 0)
+    if rooms and needs_bytes > room_bytes:
+        needs = f"the new model needs {format_bytes(needs_bytes)} of memory beside the old one"
+        left = f"{format_bytes(room_bytes)} are left" + (
+            "" if budget is None else f" of the budget of {format_bytes(budget)}"
+        )
+        raise BudgetError(needs, why=left, fix="a smaller model, more memory, or change the file and restart")
+
+
+def _check_same(what: str, old: Any, new: Any) -> None:
+    """Raise ModelError where two engines have other inputs or outputs."""
+    ours, theirs = ([(one.shape, one.dtype) for one in getattr(engine, what)] for engine in (old, new))
+    if ours != theirs:
+        shown = [", ".join(f"{list(shape)} {dtype}" for shape, dtype in some) for some in (theirs, ours)]
+        why = f"it has {shown[0]}; the model that runs has {shown[1]}"
+        raise ModelError(f"the new model has other {what}", why=why, fix="change the file and restart")
+
+
+def _places(assembly: Assembly, name: str, branches: Any) -> list[Place]:
+    """Return where the new model's stages go. Raises StageError where the old one's run together with others."""
+    names = [name] if len(branches) == 1 else [f"{name}:{number}" for number in range(len(branches))]
+    found, why = [], ""
+    for task, branch in zip(names, branches, strict=True):
+        old = next((one.stage for one in assembly.tasks if one.name == task), None)
+        old = old.active if isinstance(old, Guard) else old
+        if len(branch.stages) != 1 or type(old) is not type(branch.stages[0]) or len(getattr(old, "looks", ())) > 1:
+            why = f"stage {name!r} runs together with another one"
+            if type(old) in (type(None), type(branch.stages[0])):
+                why += ", or in parts"
+        found.append(Place(task, name, branch.stages[0], branch.reads))
+    if why:
+        raise StageError("the model cannot be swapped", why=why, fix="change the file and restart")
+    return found

@@ -1,0 +1,125 @@
+"""A new model's first runs, in a process of its own: what crashes, hangs or takes all memory there ends only that.
+
+python -m edgert.swap.model_trial < request.json       prints what it found as the last line
+"""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgert import installation
+from edgert.errors import BuildError, EdgertError
+from edgert.meters import rss_bytes
+
+LONGEST_S = 120.0
+_RUNS, _POLL_S, _NICE = 3, 0.1, 10
+_KIB = 1024
+
+
+def tried(
+    path: Path,
+    shapes: Mapping[str, Sequence[int]],
+    ops: Sequence[Path],
+    room_bytes: int,
+    cancel: threading.Event,
+) -> int | None:
+    """Run a model a few times on ONNX Runtime in a child process.
+
+    Args:
+        path: of the ONNX file.
+        shapes: of inputs whose size is open.
+        ops: files that register operators.
+        room_bytes: of memory that the model may take; 0: no limit.
+        cancel: ends it early.
+
+    Returns:
+        The memory that the process grew by, in bytes; None where it was canceled.
+
+    Raises:
+        EdgertError: the model cannot be run; says why.
+    """
+    request = {"path": str(path), "shapes": {name: list(shape) for name, shape in shapes.items()},
+               "ops": [str(one) for one in ops], "room_bytes": room_bytes}  # fmt: skip
+    what = f"{path.name} failed in a process of its own"
+    try:
+        process = subprocess.Popen(  # our own module, run by our own interpreter
+            [sys.executable, "-m", "edgert.swap.model_trial"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": installation.python_path()},
+        )
+    except OSError as error:
+        raise BuildError("no process can be started to try the model in", why=str(error)) from error
+    with process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request).encode())
+            process.stdin.close()
+            until_s = time.monotonic() + LONGEST_S
+            while process.poll() is None:
+                if cancel.wait(_POLL_S):
+                    return None
+                if time.monotonic() > until_s:
+                    raise BuildError(what, why=f"it did not end within {LONGEST_S:g} s")
+        except BrokenPipeError:
+            process.wait()
+        finally:
+            process.kill()
+        lines = process.stdout.read().decode("utf-8", "replace").splitlines()
+    if process.returncode < 0:
+        name = signal.Signals(-process.returncode).name
+        raise BuildError(what, why=f"it ended by {name}, as when an operator crashes or memory runs out")
+    found: dict[str, Any] = json.loads(lines[-1]) if lines else {"why": f"exit code {process.returncode}"}
+    if "why" in found:
+        raise BuildError(what, why=found["why"])
+    return int(found["memory_bytes"])
+
+
+def _main(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a model; return what it took, or why that failed."""
+    os.nice(_NICE)
+    import numpy as np
+
+    from edgert.backend.ort.runtime import ort
+    from edgert.custom_op import load_operators
+    from edgert.engine import load_engine
+
+    random = np.random.default_rng(0)
+    try:
+        ort()
+        load_operators([Path(one) for one in request["ops"]])
+        before_bytes = rss_bytes()
+        _limit(request["room_bytes"])
+        engine = load_engine(request["path"], shapes=request["shapes"], threads=1, backend="ort", cache=False)
+        session = engine.session()
+        for _ in range(_RUNS):
+            for array in session.inputs.values():
+                array[...] = random.random(array.shape) * (1 if array.dtype.kind == "f" else 100)
+            session.run()
+    except EdgertError as error:
+        return {"why": ": ".join(filter(None, (error.what, error.why)))}
+    except MemoryError:
+        return {"why": "it takes more memory than there is for it"}
+    most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+    return {"memory_bytes": max(most_bytes - before_bytes, 0)}
+
+
+def _limit(room_bytes: int) -> None:
+    """Have this process get no more than so much memory beside what it has."""
+    if room_bytes:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most_bytes = pages * resource.getpagesize() + room_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(_main(json.load(sys.stdin))))

@@ -1,0 +1,38 @@
+"""The report of a swap as a page of the live view: where the two models disagree."""
+
+import base64
+from collections.abc import Sequence
+
+from edgert.report.page import Badge, Figure, Head, render
+from edgert.swap.model_swap import State
+from edgert.swap.shadow import Disagreement
+
+_LOOKS = {"refused": "bad", "back": "bad", "switched": "good", "done": "good"}
+
+
+def page_of(pipeline: str, state: State, disagreements: Sequence[Disagreement]) -> str:
+    """Return the report as HTML, with its images inside: at most eight frames of 480 pixels."""
+    figures = [
+        Figure("Agreement", f"{state.agreement.mean:.3f}", f"surely {state.agreement.low:.3f}"),
+        Figure("Frames", f"{state.frames}", f"of {state.terms.shadow}; {state.empty} more without a find"),
+        Figure("Run", _ms(state.run_ms), f"{_ms(state.allowed_ms)} are there; every {state.every}. frame"),
+    ]
+    head = Head(
+        f"{pipeline}: swap of {state.model}",
+        "Swap of a model",
+        f"{state.model} {state.digests[0]}",
+        str(state),
+        badges=[Badge(state.phase, _LOOKS.get(state.phase, "open"))],
+        figures=figures,
+        advice=[f"New: {state.path} ({state.digests[0]}). Old: {state.digests[1]}."],
+    )
+    return render("swap.html.j2", head, {"frames": [_shown(one) for one in disagreements], "model": state.model})
+
+
+def _shown(one: Disagreement) -> dict[str, object]:
+    images = [f"data:image/jpeg;base64,{base64.b64encode(image).decode()}" for image in one.images]
+    return {"images": images, "title": f"{one.stream} {one.frame}, stage {one.stage}: agreement {one.agreement:.2f}"}
+
+
+def _ms(milliseconds: float | None) -> str:
+    return "–" if milliseconds is None else f"{milliseconds:g} ms"
