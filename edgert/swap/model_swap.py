@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +37,7 @@ _UNDER_WAY = ("loading", "shadow", "switched")
 _POLL_S, _GRACE_S, _CLOSING_S = 0.05, 2.0, 5.0
 _HANG_TIMES, _HANG_S, _LONGEST_HANG_S = 20, 2.0, 60.0
 """A run of a new model hangs when it takes so many times what it may take, within these bounds."""
-_DIGEST = 12
+_DIGEST, _TURN_S = 12, 5e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,8 @@ class ModelSwap:
     def _judge(self) -> None:
         """Load the new model and run its shadow, in a thread of its own."""
         try:
-            made = self._candidate = loaded(self._run, self._name, self._new_file, self._cancel)
+            with _short_turns():
+                made = self._candidate = loaded(self._run, self._name, self._new_file, self._cancel)
             if made is None:
                 return
             with self._run.changing:
@@ -383,6 +386,17 @@ class ModelSwap:
             inference.close()
         for engine in [self._old["engine"]] if is_new else list(own.engines.values()):
             engine.close()
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """Have the threads of frames wait less for the interpreter, while this one reads a model for long in Python."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(min(_TURN_S, before_s))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before_s)
 
 
 def _ms(seconds: float) -> float | None:
