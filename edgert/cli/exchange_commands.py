@@ -13,6 +13,8 @@ from edgert.cli.progress import build_progress, stop_on_signal, waiting
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edgert.exporter.export import Format
     from edgert.importer.conversion import Imported
 
@@ -153,50 +155,72 @@ def _plain(made: Imported) -> dict[str, object]:
     }
 
 
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Pipeline file, ONNX file, or bundle of edgert build; for boards, a bundle for each kind of them.",
+    ),
+]
+ExportFormat = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help="Format to write: triton, onnx or trtexec; for boards: ansible, compose, systemd or kubernetes.",
+    ),
+]
+Form = Annotated[
+    str | None,
+    typer.Option(
+        "--form",
+        metavar="NAME",
+        help="Form of the model for --format onnx: float, fp16, int8-qdq or fit (operators that a DLA has). "
+        "Default: the form that was built.",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="Device that Triton runs models on: cpu or gpu. Default for a board's models: gpu.",
+    ),
+]
+MaxBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--max-batch",
+        metavar="N",
+        min=1,
+        help="Largest batch that Triton puts together from requests, where the model's batch is open.",
+    ),
+]
+
+
 def export(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="Pipeline file, ONNX file, or bundle of edgert build.")
-    ],
-    format: Annotated[str, typer.Option("--format", metavar="NAME", help="Format to write: triton, onnx or trtexec.")],
+    sources: Sources,
+    format: ExportFormat,
     output: Annotated[Path, option.output("With --format onnx and one model it may be FILE.onnx.")],
     model: Annotated[str | None, option.model("Default: all.")] = None,
     board: Annotated[str | None, option.board("A bundle names its own.")] = None,
     trt: option.Trt = None,
-    form: Annotated[
-        str | None,
-        typer.Option(
-            "--form",
-            metavar="NAME",
-            help="Form of the model for --format onnx: float, fp16, int8-qdq or fit (operators that a DLA has). "
-            "Default: the form that was built.",
-        ),
-    ] = None,
+    form: Form = None,
     target: Annotated[str | None, option.target("For --format onnx.")] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            metavar="NAME",
-            help="Device that Triton runs models on: cpu or gpu. Default for a board's models: gpu.",
-        ),
-    ] = None,
-    max_batch: Annotated[
-        int | None,
-        typer.Option(
-            "--max-batch",
-            metavar="N",
-            min=1,
-            help="Largest batch that Triton puts together from requests, where the model's batch is open.",
-        ),
-    ] = None,
+    device: Device = None,
+    max_batch: MaxBatch = None,
     overrides: option.Set = None,
     json: option.Json = None,
 ) -> None:
-    """Export what was built to a Triton server, another ONNX runtime, or trtexec.
+    """Export what was built: to a Triton server, another ONNX runtime or trtexec; or to boards in the field.
 
     triton writes a model repository: a folder for each model with its file, labels and config.pbtxt. onnx writes plain
     ONNX files, checked and run once. trtexec writes build.sh and the files it names: the command line with which
     TensorRT's own tool builds the same engines. Limitations of the format are printed, and noted in the written files.
+
+    For boards, bundles become a folder of plain files. ansible is a role that rolls a release out, watches it, and goes
+    back. systemd is a unit. compose runs edgert in Docker, with Prometheus and Grafana. kubernetes is a DaemonSet for
+    each kind of board.
 
     Examples:
 
@@ -205,14 +229,26 @@ def export(
         edgert export dock.edgert --format trtexec -o engines
 
         edgert export pipeline.yaml --board orin-nx-16gb --format onnx --form int8-qdq --target dla -o dla.onnx
+
+        edgert export dock-orin.edgert dock-thor.edgert --format ansible -o rollout
     """
+    from edgert.exporter.fleet import FLEET_FORMATS
+
+    if format in FLEET_FORMATS:
+        given = {"--model": model, "--board": board, "--trt": trt, "--form": form, "--target": target}
+        more = {"--device": device, "--max-batch": max_batch, "--set": overrides}
+        option.refuse({**given, **more}, f"--format {format} takes bundles, for which that is settled")
+        _export_fleet(sources, format, output, json)
+        return
+    if len(sources) > 1:
+        raise typer.BadParameter(f"--format {format} takes one source", param_hint="SOURCE")
     from edgert.exporter.export import ExportOptions
     from edgert.exporter.export import export as run
 
     options: dict[str, Any] = {"form": form, "target": target, "device": device, "max_batch": max_batch}
     with build_progress() as on_progress, stop_on_signal(on_progress.stop.set):
         made = run(
-            source,
+            sources[0],
             output,
             format=cast("Format", format),
             model=model,
@@ -222,11 +258,24 @@ def export(
             overrides=overrides or (),
             on_progress=on_progress,
         )
-    terminal.write_json({"files": [str(path) for path in made.files], "limitations": list(made.limitations)}, json)
+    _show_export(made.files, made.limitations, f"What {format} cannot express:", json)
+
+
+def _export_fleet(sources: Sequence[str], format: str, output: Path, json: Path | None) -> None:
+    from edgert.exporter.fleet import FleetFormat, export_fleet
+
+    with waiting("checking bundles"):
+        files, notes = export_fleet([Path(one) for one in sources], cast("FleetFormat", format), output)
+    _show_export(files, notes, "Note:", json)
+
+
+def _show_export(files: Sequence[Path], notes: Sequence[str], heading: str, json: Path | None) -> None:
+    """Print the written files, and notes below a heading."""
+    terminal.write_json({"files": list(map(str, files)), "limitations": list(notes)}, json)
     console = terminal.console(json, tables=False)
-    for path in made.files:
+    for path in files:
         console.print("[green]→[/]", str(path), soft_wrap=True)
-    if made.limitations:
-        console.print(f"What {format} cannot express:")
-    for line in made.limitations:
+    if notes:
+        console.print(heading)
+    for line in notes:
         console.print(f"  - {line}", markup=False, soft_wrap=True)

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from edgert.board.record import board_names
+from edgert.exporter.fleet import Release, compose_file
 from tests.helpers.command import ROOT
 from tests.helpers.shown_run import shown_run
 
@@ -194,10 +195,18 @@ def test_the_jetson_image_has_what_its_gstreamer_plugins_run() -> None:
     assert re.search(r"\bkmod\b", " ".join(lines(ROOT / "docker" / "cuda.Dockerfile", "RUN")))
 
 
+BOARDS = {"jetpack6": "orin-nx-16gb", "jetpack7": "thor-t5000"}
+
+
+def compose_text(name: str) -> str:
+    """What edgert export --format compose writes for a board that runs this image."""
+    return compose_file(Release(Path("dock.edgert"), "0" * 64, "dock", BOARDS[name], None))
+
+
 @pytest.mark.parametrize("name", ["jetpack6", "jetpack7"])
 def test_a_jetsons_compose_file_is_complete(name: str) -> None:
     """Image, user's group, and every mount that the board is recognized and its cameras reached by."""
-    compose = yaml.safe_load((ROOT / "docker" / f"compose.{name}.yaml").read_text())
+    compose = yaml.safe_load(compose_text(name))
     (service,) = compose["services"].values()
     assert service["image"] == f"edgert:{name}" and service["runtime"] == "nvidia"
     assert service["security_opt"] == ["systempaths=unconfined"] and "privileged" not in service
@@ -236,7 +245,7 @@ which images do not have; ``video`` is 44."""
 @pytest.mark.parametrize("name", ["jetpack6", "jetpack7"])
 def test_a_compose_file_names_its_groups_by_number(name: str) -> None:
     """Docker looks names up in the image, and ends where there is none."""
-    text = (ROOT / "docker" / f"compose.{name}.yaml").read_text()
+    text = compose_text(name)
     (service,) = yaml.safe_load(text)["services"].values()
     video, render = service["group_add"]
     assert video == "44" and re.fullmatch(r"\$\{RENDER_GID:-\d+\}", render)
@@ -269,7 +278,7 @@ def test_the_docs_say_what_ubuntus_docker_comes_without() -> None:
 
 def test_the_command_of_the_docs_mounts_what_the_compose_file_does() -> None:
     command = (ROOT / "docs" / "docker.md").read_text().partition("The same\nby hand:")[2].partition("\n\n- ")[0]
-    compose = yaml.safe_load((ROOT / "docker" / "compose.jetpack6.yaml").read_text())["services"]["edgert"]
+    compose = yaml.safe_load(compose_text("jetpack6"))["services"]["edgert"]
     given = {*re.findall(r"-v (/\S+)", command), *re.findall(r"--security-opt (\S+)", command)}
     assert given == {
         one for one in (*compose["volumes"], *compose["security_opt"]) if not one.startswith((".", "edgert"))
@@ -278,5 +287,5 @@ def test_the_command_of_the_docs_mounts_what_the_compose_file_does() -> None:
 
 @pytest.mark.parametrize("name", ["jetpack6", "jetpack7"])
 def test_the_board_that_a_compose_file_names_is_one(name: str) -> None:
-    (example,) = re.findall(r"# EDGERT_BOARD: (\S+)", (ROOT / "docker" / f"compose.{name}.yaml").read_text())
+    (example,) = re.findall(r"# EDGERT_BOARD: (\S+)", compose_text(name))
     assert example in board_names()

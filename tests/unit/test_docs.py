@@ -162,6 +162,7 @@ def test_every_yaml_is_read(piece: Piece, tmp_path: Path, monkeypatch: pytest.Mo
 
 KNOWN = {
     *(
+        "ansible-playbook",
         "apt",
         "curl",
         "docker",

@@ -57,7 +57,7 @@ DOORS = {
         "edgert/diagnosis/",
     ),
     "numpy": ("edgert/",),
-    "jinja2": ("edgert/report/page.py",),
+    "jinja2": ("edgert/report/page.py", "edgert/exporter/fleet.py"),
     "markupsafe": ("edgert/report/", "edgert/planner/"),
     "orjson": ("edgert/runtime/json_form.py",),
     "scipy": ("edgert/placement/",),

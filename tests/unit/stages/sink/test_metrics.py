@@ -224,9 +224,21 @@ def test_what_is_not_known_is_left_out() -> None:
     assert values(stats(fps=None, seconds=float("nan"), peak_rss_bytes=None))["edgert_frames_total", "0"] == 10
 
 
-def test_the_page_lists_what_there_is() -> None:
+def every_state() -> list[dict[str, Any]]:
+    """States that have every metric among them."""
     watts, cores = stats(), stats(budgets={"used": {**USED, "unit": "cores"}})
     watts["stages"]["2"]["failing"] = "no space left"
+    return [watts, cores]
+
+
+def every_name() -> set[str]:
+    """Names of all samples that edgert exports."""
+    metrics = [metric for state in every_state() for metric in RunCollector(state).collect()]
+    return {sample.name for metric in metrics for sample in metric.samples}
+
+
+def test_the_page_lists_what_there_is() -> None:
+    watts, cores = every_state()
     given = re.findall(r"^# TYPE (\w+)", metrics_text(watts) + metrics_text(cores), re.MULTILINE)
     table = [line for line in (ROOT / "docs/live.md").read_text().splitlines() if line.startswith("| `edgert_")]
     assert set(given) == {name for line in table for name in re.findall(r"`(edgert_\w+)`", line)}

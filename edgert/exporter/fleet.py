@@ -1,0 +1,320 @@
+"""``edgert export`` for boards in the field: bundles as plain files for engines that people have.
+
+Ansible, systemd, Docker Compose with Prometheus and Grafana, and Kubernetes. The files are in ``configs/``: those that
+end with ``.j2`` are Jinja2 templates, the others are copied.
+"""
+
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from edgert._version import __version__
+from edgert.board import HOST
+from edgert.board.record import board
+from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
+from edgert.config.document import parsed
+from edgert.errors import ArtifactError, ConfigError
+from edgert.exporter.dashboard import dashboard
+from edgert.files import replace_bytes, replacing
+from edgert.installation import data_folder
+
+FleetFormat = Literal["ansible", "compose", "systemd", "kubernetes"]
+FLEET_FORMATS: tuple[FleetFormat, ...] = get_args(FleetFormat)
+OWN = ("inventory.yaml", "targets.yaml")
+"""Files that are the user's after the first export."""
+PROGRAM = "/opt/edgert/bin/edgert"
+"""Where ``scripts/setup-jetson --system`` puts edgert."""
+_IMAGES = {"tegra234": "jetpack6", "tegra264": "jetpack7"}
+"""Chip → image of ``docker/``."""
+_MOUNTS = ("/tmp", "/etc/nv_tegra_release", "/etc/nvpmodel.conf", "/var/lib/nvpmodel")  # noqa: S108 - the camera daemon's
+_VARIABLE = re.compile(r"\$\{\w+\}")
+"""A variable without a default, of which nothing that is exported needs the value."""
+_UNIT = "edgert@.service"
+_BOARD = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The live page of a pipeline, as a scraper or a probe on the board reaches it.
+
+    Attributes:
+        host: that it listens on.
+        port: that it listens on.
+        has_token: whether it asks for one.
+        has_tls: whether it is HTTPS.
+    """
+
+    host: str
+    port: int
+    has_token: bool
+    has_tls: bool
+
+    @property
+    def is_open(self) -> bool:
+        """Whether other machines reach it."""
+        return self.host not in ("127.0.0.1", "localhost", "::1")
+
+    @property
+    def local_host(self) -> str:
+        """The host by which the board reaches it."""
+        return "127.0.0.1" if self.host in ("0.0.0.0", "::", "localhost") else self.host  # noqa: S104 - only compared
+
+    @property
+    def ready(self) -> str:
+        """The address that tells whether the pipeline is ready."""
+        return f"http{'s' if self.has_tls else ''}://{self.local_host}:{self.port}/readyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A bundle that goes to boards.
+
+    Attributes:
+        path: of its file.
+        digest: SHA-256 of the file.
+        name: of the pipeline; safe as a file name and an instance of systemd.
+        board: kind of board it is for, or ``host``.
+        page: None without one.
+    """
+
+    path: Path
+    digest: str
+    name: str
+    board: str
+    page: Page | None
+
+    @property
+    def file_name(self) -> str:
+        """The name of the bundle among those for other boards."""
+        return f"{self.name}-{self.board}.edgert"
+
+    @property
+    def ready(self) -> str:
+        """The address that tells whether it is ready; empty without a page."""
+        return self.page.ready if self.page is not None else ""
+
+    @property
+    def image(self) -> str:
+        """The image that can run it. Raises ConfigError for a board without one."""
+        if self.board == HOST:
+            return "cpu"
+        chip = board(self.board).soc
+        if chip not in _IMAGES:
+            known = "images are for Orin and Thor: docs/docker.md"
+            raise ConfigError(f"there is no image for {self.board}", why=known, fix="--format ansible, or systemd")
+        return _IMAGES[chip]
+
+
+def releases_of(paths: Sequence[Path]) -> list[Release]:
+    """Read bundles of one pipeline, each for another kind of board.
+
+    Raises:
+        ArtifactError: one is damaged.
+        ConfigError: one is no bundle in one file; they are of several pipelines, or two are for one kind of board.
+    """
+    found = list(map(_release, paths))
+    names = sorted({one.name for one in found})
+    if len(names) > 1:
+        fix = f"export each into a folder of its own; or give both the name {names[0]!r}, by name: in the pipeline file"
+        raise ConfigError("the bundles are of several pipelines", why=", ".join(names), fix=fix)
+    for one in found:
+        alike = [str(other.path) for other in found if other.board == one.board]
+        if len(alike) > 1:
+            what = f"{len(alike)} bundles are for {one.board}"
+            raise ConfigError(what, why=", ".join(alike), fix="name one for each kind of board")
+    return found
+
+
+def _release(path: Path) -> Release:
+    if path.is_dir() or not is_bundle(path):
+        what = "a folder" if path.is_dir() else "no bundle"
+        fix = f"edgert build {path} --board NAME -o {path.stem}.edgert, and name that"
+        raise ConfigError(f"{path} is {what}", why="boards get a bundle, which is one file", fix=fix)
+    with open_bundle(path) as bundle:
+        if not _BOARD.fullmatch(bundle.manifest.board):
+            why = f"{bundle.manifest.board!r} is the name of no board"
+            raise ArtifactError(f"{path} cannot be exported", why=why, fix="build the bundle again")
+        name = re.sub(r"[^A-Za-z0-9_.]+", "-", bundle.manifest.name).strip("-.") or "pipeline"
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return Release(path, digest, name, bundle.manifest.board, _page(bundle))
+
+
+def _page(bundle: Bundle) -> Page | None:
+    """Return the first live page of a bundle's pipeline whose port is written there."""
+    text = _VARIABLE.sub("-", bundle.read(bundle.manifest.pipeline).decode())
+    document = parsed(text, Path(bundle.manifest.pipeline), env={}, has_overlay=False)
+    for stage in document.data.get("stages", {}).values():
+        port = str(stage.get("port", 8080))
+        if stage.get("sink") == "http" and port.isdecimal() and int(port):
+            host = str(stage.get("host", "127.0.0.1"))
+            return Page(host, int(port), bool(stage.get("token")), bool(stage.get("tls")))
+    return None
+
+
+def export_fleet(paths: Sequence[Path], format: FleetFormat, output: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Write the files of a format below a folder.
+
+    Args:
+        paths: bundles of one pipeline, each for another kind of board.
+        format: one of :data:`FLEET_FORMATS`.
+        output: the folder.
+
+    Returns:
+        The files that were written, and what the format cannot express or the reader has to do.
+
+    Raises:
+        ArtifactError: a bundle is damaged, or nothing can be written there.
+        ConfigError: what was named are no such bundles, or the format cannot run one.
+    """
+    if output.exists() and not output.is_dir():
+        raise ArtifactError(f"cannot write {str(output)!r}", why="it is a file", fix="name a folder")
+    releases = releases_of(paths)
+    makers = {"ansible": _ansible, "compose": _compose, "systemd": _systemd, "kubernetes": _kubernetes}
+    done, notes = [], list(_notes(format, releases))
+    for name, content in makers[format](releases).items():
+        target = output / name
+        if target.name in OWN and target.exists():
+            notes.append(f"{name} is yours, and was left as it is")
+            continue
+        if isinstance(content, Path):
+            _copy(content, target)
+        else:
+            replace_bytes(target, content.encode())
+        done.append(target)
+    return tuple(done), tuple(notes)
+
+
+def _notes(format: FleetFormat, releases: Sequence[Release]) -> Iterator[str]:
+    pages = [one.page for one in releases]
+    if format == "compose" and not all(page and page.is_open for page in pages):
+        yield "Prometheus reaches no page on a loopback address: host: 0.0.0.0 and token: ${PAGE_TOKEN} at sink: http"
+    if format == "kubernetes" and not all(pages):
+        yield "without sink: http, whether it is ready is not known: a pod counts as ready once it runs"
+    if format == "systemd" and len(releases) > 1:
+        yield "each kind of board has a folder of its own"
+
+
+Files = Mapping[str, "str | Path"]
+"""Path below the folder → text, or a file to copy."""
+
+
+def _ansible(releases: Sequence[Release]) -> Files:
+    missing = [str(one.path) for one in releases if one.page is None]
+    if missing:
+        raise ConfigError(
+            "a rollout cannot be watched",
+            why=f"the pipeline of {', '.join(missing)} has no sink: http with a port, which says whether it is ready",
+            fix="page: {sink: http, from: STAGE} in the pipeline file, and build it again",
+        )
+    role = "roles/edgert"
+    return {
+        "rollout.yaml": _text("fleet/ansible/rollout.yaml"),
+        "inventory.yaml": _text("fleet/ansible/inventory.yaml"),
+        f"{role}/tasks/main.yaml": _text(f"fleet/ansible/{role}/tasks/main.yaml"),
+        f"{role}/defaults/main.yaml": _rendered(
+            f"fleet/ansible/{role}/defaults/main.yaml.j2",
+            name=releases[0].name,
+            releases=releases,
+            version=__version__,
+        ),
+        f"{role}/templates/bundle.conf.j2": _text(f"fleet/ansible/{role}/templates/bundle.conf.j2"),
+        f"{role}/files/{_UNIT}": _text(f"systemd/{_UNIT}"),
+        **{f"{role}/files/{one.file_name}": one.path for one in releases},
+    }
+
+
+def drop_in(bundle: str) -> str:
+    """Return the part of a unit that has it run a bundle."""
+    template = "fleet/ansible/roles/edgert/templates/bundle.conf.j2"
+    return _rendered(template, edgert_program=PROGRAM, edgert_bundle=bundle)
+
+
+def _systemd(releases: Sequence[Release]) -> Files:
+    found: dict[str, str | Path] = {}
+    for one in releases:
+        below = f"{one.board}/" if len(releases) > 1 else ""
+        bundle = f"{one.name}.edgert"
+        found |= {
+            f"{below}{_UNIT}": _text(f"systemd/{_UNIT}"),
+            f"{below}edgert@{one.name}.service.d/bundle.conf": drop_in(f"/etc/edgert/{bundle}"),
+            f"{below}{bundle}": one.path,
+        }
+    return found
+
+
+def compose_file(release: Release) -> str:
+    """Return the compose file of a board."""
+    title = board(release.board).title if release.board != HOST else "a machine without a GPU"
+    jetpack = release.image.startswith("jetpack")
+    about = {"board": release.board, "title": title, "image": release.image, "jetpack": jetpack}
+    bundle = f"{release.name}.edgert"
+    return _rendered("fleet/compose/compose.yaml.j2", **about, ready=release.ready, bundle=bundle)
+
+
+def _compose(releases: Sequence[Release]) -> Files:
+    pages = [one.page for one in releases if one.page is not None]
+    about = {
+        "has_token": any(page.has_token for page in pages),
+        "has_tls": any(page.has_tls for page in pages),
+        "port": pages[0].port if pages else 8080,
+    }
+    found: dict[str, str | Path] = {}
+    for one in releases:
+        below = f"{one.board}/" if len(releases) > 1 else ""
+        found |= {f"{below}compose.yaml": compose_file(one), f"{below}{one.name}.edgert": one.path}
+    for name in ("watch.yaml", "prometheus.yaml", "targets.yaml"):
+        found[name] = _rendered(f"fleet/compose/{name}.j2", **about)
+    for name in ("datasources.yaml", "dashboards.yaml"):
+        found[f"grafana/{name}"] = _text(f"fleet/compose/grafana/{name}")
+    return {**found, "alerts.yaml": _text("prometheus/alerts.yaml"), "grafana/edgert.json": dashboard()}
+
+
+def _kubernetes(releases: Sequence[Release]) -> Files:
+    found: dict[str, str | Path] = {}
+    for one in releases:
+        kind = board(one.board) if one.board != HOST else None
+        id = re.sub(r"[^a-z0-9]+", "-", f"{one.name}-{one.board}".lower()).strip("-")[:50].strip("-")
+        file, manifest = f"{id}.Dockerfile", f"{id}.yaml"
+        image = f"edgert-{id}:{one.digest[:16]}"
+        bundle = one.file_name
+        about: dict[str, Any] = {"name": one.name, "board": one.board, "digest": one.digest, "image": image, "id": id}
+        about |= {"title": kind.title if kind else "machine without a GPU", "jetpack": kind is not None}
+        about |= {"page": one.page, "ready": one.ready, "mounts": _MOUNTS if kind else (), "where": _probe(one.page)}
+        found[manifest] = _rendered("fleet/kubernetes/daemonset.yaml.j2", **about, bundle=bundle, file=manifest)
+        found[file] = _rendered(
+            "fleet/kubernetes/image.Dockerfile.j2", **about, bundle=bundle, file=file, base=one.image
+        )
+        found[bundle] = one.path
+    return found
+
+
+def _probe(page: Page | None) -> str:
+    """Return what a probe of Kubernetes needs besides the port: it shares the board's network."""
+    if page is None:
+        return ""
+    return f", host: {page.local_host}" + (", scheme: HTTPS" if page.has_tls else "")
+
+
+def _text(name: str) -> str:
+    return (data_folder("configs") / name).read_text(encoding="utf-8")
+
+
+def _rendered(template: str, /, **values: Any) -> str:
+    """Return a template of ``configs/`` with these values. Text for YAML goes through ``tojson``."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(  # noqa: S701 - no HTML
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["mount"] = lambda path: re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")
+    return environment.from_string(_text(template)).render(**values)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a bundle, atomically. Raises ArtifactError: it cannot be written."""
+    with source.open("rb") as content, replacing(target) as file:
+        shutil.copyfileobj(content, file)
