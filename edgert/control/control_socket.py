@@ -144,7 +144,7 @@ class ControlSocket:
             ready.register(self._woken, selectors.EVENT_READ)
             while not self._over.is_set():
                 _listen(ready, server, selectors.EVENT_READ if len(clients) < limits.CONTROL_CLIENTS else 0)
-                for key, _ in ready.select(_LOOK_S):
+                for key, _ in ready.select(_LOOK_S if clients else None):  # whose time may end
                     if key.fileobj is server:
                         if (client := self._accepted(server)) is not None:
                             clients[client.socket] = client
