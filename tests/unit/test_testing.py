@@ -36,6 +36,7 @@ SINK_KEYS: dict[str, dict[str, Any]] = {
     "kafka": {"server": "kafka://127.0.0.1:9", "spool": "spool.db"},
     "webhook": {"server": "http://127.0.0.1:9/", "spool": "spool.db"},
     "record": {"path": "a.mp4", "annotated": True},
+    "collect": {"path": "set", "every": "1s"},
     "rtsp": {"port": 0},
     "webrtc": {"port": 0},
 }
