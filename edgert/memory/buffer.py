@@ -174,6 +174,58 @@ class EndedLease(Lease):
         """Do nothing."""
 
 
+class Receipt:
+    """Count of the leases on what another machine sent, which waits until all work on it is done.
+
+    It begins with one hold, of whoever makes the frames.
+
+    Args:
+        done: called once, in the thread of the last release, with whether the work was refused: a stage that failed the
+            run did not do it.
+    """
+
+    __slots__ = ("_done", "_is_refused", "_left", "_lock")
+
+    def __init__(self, done: Callable[[bool], None]) -> None:
+        self._done, self._left, self._lock, self._is_refused = done, 1, threading.Lock(), False
+
+    def cover(self, lease: Lease) -> Lease:
+        """Return a lease in place of another one: this waits for its end, too."""
+        with self._lock:
+            self._left += 1
+        return CoveredLease(lease, self)
+
+    def refuse(self) -> None:
+        """Note that the work failed, and is to be done again."""
+        self._is_refused = True
+
+    def release(self) -> None:
+        """End one hold."""
+        with self._lock:
+            self._left -= 1
+            is_done = not self._left
+        if is_done:
+            self._done(self._is_refused)
+
+
+class CoveredLease(Lease):
+    """A lease whose end a :class:`Receipt` waits for.
+
+    Attributes:
+        pixels: the lease on the bytes alone, for whoever keeps a frame to show it.
+    """
+
+    __slots__ = ("pixels",)
+
+    def __init__(self, pixels: Lease, receipt: Receipt) -> None:
+        def end() -> None:
+            pixels.release()
+            receipt.release()
+
+        super().__init__(end, pixels.counter)
+        self.pixels = pixels
+
+
 def _nothing() -> None:
     """Do nothing; replaces the release function of an ended lease."""
 

@@ -6,6 +6,7 @@ repeated, not interpolated, as OpenCV does it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
@@ -16,7 +17,8 @@ import numpy.typing as npt
 
 from edgert.errors import StageError
 from edgert.frozen import made_quickly
-from edgert.memory import EndedLease, Lease, lend
+from edgert.memory import EndedLease, Lease, Receipt, lend
+from edgert.memory.buffer import CoveredLease
 
 if TYPE_CHECKING:
     from edgert.memory.cuda import DeviceView
@@ -53,6 +55,21 @@ class _Released(tuple[U8, ...]):
 _RELEASED = _Released()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
+    """What came with a frame from another machine.
+
+    Attributes:
+        trace: W3C trace id of the camera's frame, 32 hexadecimal digits; the same on all machines.
+        about: plain data about what the frame shows, such as the object that it was cut out around.
+        receipt: waits until all work on the frame is done.
+    """
+
+    trace: str
+    about: Mapping[str, Any]
+    receipt: Receipt
+
+
 @made_quickly
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
@@ -73,6 +90,7 @@ class Frame:
         file: of an image file, its name within the folder that all images of the source lie in; else empty.
         sender_ns: nanoseconds of the epoch when it was captured, by the clock of a network camera that reports it; None
             of others.
+        delivery: what came with it from another machine; None of a frame of this one.
     """
 
     stream: str
@@ -87,6 +105,7 @@ class Frame:
     color: Color = Color()
     file: str = ""
     sender_ns: int | None = None
+    delivery: Delivery | None = None
     _origin: tuple[int, int] = (0, 0)
     _root: Frame | None = field(default=None, repr=False)
 
@@ -178,13 +197,23 @@ def without_pixels(frame: Frame) -> Frame:
 
     What it knows of itself stays. Using its ``planes`` raises StageError.
     """
-    return with_planes(frame, _RELEASED, EndedLease(frame.lease.counter))
+    lease: Lease = EndedLease(frame.lease.counter)
+    if frame.delivery is not None:  # the machine that sent it waits for what is done without pixels, too
+        lease = frame.delivery.receipt.cover(lease)
+    return with_planes(frame, _RELEASED, lease)
 
 
 def with_planes(frame: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
     """Return the same image in other memory, under the lease of that memory; the lease of ``frame`` goes on."""
     place = frame.stream, frame.index, frame.timestamp_ns, frame.media_ns, frame.width, frame.height, frame.format
-    return Frame(*place, planes, lease, frame.color, frame.file, frame.sender_ns, frame._origin)
+    return Frame(*place, planes, lease, frame.color, frame.file, frame.sender_ns, frame.delivery, frame._origin)
+
+
+def for_show(frame: Frame) -> Frame:
+    """Return the frame for whoever keeps the newest one to show it: the machine that sent it does not wait for that."""
+    if frame.delivery is None or not isinstance(frame.lease, CoveredLease):
+        return frame
+    return replace(frame, lease=frame.lease.pixels, delivery=None)
 
 
 def origin_of(frame: Frame) -> tuple[int, int]:

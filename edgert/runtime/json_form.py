@@ -54,6 +54,7 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
         **({"file": shown(frame.file)} if frame.file else {}),
         **(_sent(frame.sender_ns) if frame.sender_ns is not None else {}),
         **({"models": dict(result.models)} if result.models else {}),
+        **({"trace": frame.delivery.trace, "object": frame.delivery.about} if frame.delivery is not None else {}),
         "outputs": outputs,
     }
 

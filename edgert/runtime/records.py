@@ -16,6 +16,7 @@ import numpy.typing as npt
 from edgert.clock import time_of_day_ns
 from edgert.frozen import made_quickly
 from edgert.runtime.frame import U8, Frame, has_pixels
+from edgert.runtime.frame import for_show as frame_for_show
 from edgert.runtime.frame import without_pixels as without_planes
 
 if TYPE_CHECKING:
@@ -335,6 +336,11 @@ def merged(first: Result, second: Result) -> Result:
 def without_outputs(result: Result, stages: Collection[str]) -> Result:
     """Return the result without the records of these stages."""
     return replace(result, outputs={name: record for name, record in result.outputs.items() if name not in stages})
+
+
+def for_show(result: Result) -> Result:
+    """Return the result for whoever keeps the newest one; see :func:`edgert.runtime.frame.for_show`."""
+    return result if result.frame.delivery is None else replace(result, frame=frame_for_show(result.frame))
 
 
 def without_pixels(result: Result) -> Result:

@@ -188,10 +188,8 @@ class Station:
                 self._progress_ns = done
                 self._hand_on(out, done)
         except Exception as error:
-            held = self._held()
-            if not self.outlives(error):
+            if not self._survives(error, ()):
                 raise
-            self._lose(held)
         finally:
             self._status.since_ns = 0
 
@@ -252,7 +250,7 @@ class Station:
     def _process(self, result: Result) -> None:
         task, wiring, now = self.task, self._wiring, self._clock.now_ns
         meter, status = self._meter, self._status
-        started, lease, held = now(), result.frame.lease, True
+        started, lease, has_pixels = now(), result.frame.lease, True
         status.since_ns = started or 1
         try:
             if task.execution.download is not None:
@@ -261,8 +259,8 @@ class Station:
             out = self._recovery.stage.process(result)
             if wiring.releases_pixels and isinstance(out, Result):
                 out = without_pixels(out)
-                lease.release()
-                held = False  # nothing is held while the queue behind is full
+                lease.release()  # no pixels are held while the queue behind is full
+                lease, has_pixels = out.frame.lease, False
             done = now()
             status.since_ns = 0
             meter.busy_ns += done - started
@@ -279,23 +277,25 @@ class Station:
             meter.wait_out_ns += now() - done
         except Exception as error:
             if not self.outlives(error):
+                _refuse((result,))
                 raise
             self._lose((result,))
-            if wiring.reorders and held:
+            if wiring.reorders and has_pixels:
                 self.send(lost(result))
         finally:
             status.since_ns = 0
-            if held:
-                lease.release()
+            lease.release()
 
     def _submit(self, results: Sequence[Result]) -> None:
         task, meter, now = self.task, self._meter, self._clock.now_ns
         started, stage = now(), self._recovery.stage
         self._status.since_ns = started or 1
+        onward = results
         try:
             if task.execution.download is not None:
-                results = [task.execution.download(one) for one in results]
-            onward = results if not self._wiring.releases_pixels else [without_pixels(one) for one in results]
+                results = onward = [task.execution.download(one) for one in results]
+            if self._wiring.releases_pixels:
+                onward = [without_pixels(one) for one in results]
             if not stage.in_flight:
                 self._progress_ns = started or 1
             stage.submit(results, onward)
@@ -305,14 +305,14 @@ class Station:
             done = now()
             meter.busy_ns += done - started
         except Exception as error:
-            held = self._held()
-            if not self.outlives(error):
+            if not self._survives(error, results):
                 raise
-            self._lose((*results, *held))
             return
         finally:
             self._status.since_ns = 0
             for one in results:
+                one.frame.lease.release()
+            for one in onward if onward is not results else ():
                 one.frame.lease.release()
         if out:
             self._progress_ns = done
@@ -362,12 +362,17 @@ class Station:
             yield result
             del result  # it would keep the frame's memory in use
 
-    def _held(self) -> Sequence[Result]:
-        """Release what an asynchronous stage that has failed had taken, and return it."""
+    def _survives(self, error: Exception, results: Sequence[Result]) -> bool:
+        """Give up what an asynchronous stage has taken, and ``results``; return whether the pipeline goes on."""
         held = self._recovery.stage.give_up() if self.is_async else ()
+        goes_on = self.outlives(error)
+        if goes_on:
+            self._lose((*results, *held))
+        else:
+            _refuse((*results, *held))
         for one in held:
             one.frame.lease.release()
-        return held
+        return goes_on
 
     def _lose(self, results: Iterable[Result]) -> None:
         """Count what the stage failed on, each once, or what came while it was down."""
@@ -383,6 +388,13 @@ class Station:
             key = result.frame.stream, "join"
             meter.losses[key] = meter.losses.get(key, 0) + 1
             result.frame.lease.release()
+
+
+def _refuse(results: Iterable[Result]) -> None:
+    """Have frames of another machine sent again, as the run ends with their work undone."""
+    for one in results:
+        if one.frame.delivery is not None:
+            one.frame.delivery.receipt.refuse()
 
 
 def merged(first: Result, second: Result) -> Result:

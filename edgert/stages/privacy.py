@@ -135,7 +135,8 @@ class Privacy(SimpleStage):
             planes.append(own)
             start += size
         frame.lease.counter.copied(start)
-        return with_planes(frame, tuple(planes), lend(tuple(planes), frame.lease.counter))
+        lease = lend(tuple(planes), frame.lease.counter) if frame.delivery is None else frame.lease
+        return with_planes(frame, tuple(planes), lease)
 
     def _buffer(self, nbytes: int, counter: Counter) -> U8:
         if nbytes not in self._pools:

@@ -15,7 +15,7 @@ import numpy as np
 
 from edgert.errors import DeviceError
 from edgert.runtime.frame import U8
-from edgert.runtime.records import Result
+from edgert.runtime.records import Result, for_show
 from edgert.stages.draw import Images, Overlay
 from edgert.stages.sink import viewers
 
@@ -111,6 +111,7 @@ class Window(threading.Thread):
         with self._changed:
             if self.is_closed:
                 return
+            result = for_show(result)
             result.frame.lease.retain()
             before, self._newest = self._newest, result
             self._changed.notify()
