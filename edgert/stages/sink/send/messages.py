@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgert.clock import Clock
-from edgert.runtime import json_form
+from edgert.runtime import Frame, json_form
 from edgert.runtime.records import Detections, Result, without_outputs
 from edgert.stages.zones.rules import Events
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from edgert.stages.sink.send.snapshot import Snapshots
 
 VERSION = 1
-Send = Literal["results", "events", "changes"]
+Send = Literal["results", "events", "changes", "crops"]
+_RUN = os.urandom(16)
+"""Of this process: frames of two runs have different traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,7 @@ class Choice:
     """Filter of the results to send.
 
     Attributes:
-        send: every result, every event, or results whose objects are others than before.
+        send: every result, every event, results whose objects are others than before, or images of all objects.
         only: the stages whose records are sent; all where empty.
         every_ns: of each stream, at most one result in this time.
         attach: an image that goes along: the frame, or the object of an event.
@@ -41,16 +45,18 @@ class Writer:
     Args:
         choice: what of them.
         pipeline: its name, which is in every message.
+        name: of the stage.
     """
 
-    def __init__(self, choice: Choice, pipeline: str, clock: Clock) -> None:
+    def __init__(self, choice: Choice, pipeline: str, clock: Clock, name: str = "") -> None:
         self._choice, self._clock = choice, clock
-        self._result, self._event = (  # the head of every message, without the brace that ends it
+        self._own = hashlib.blake2b(f"{pipeline}/{name}".encode(), digest_size=4).hexdigest().encode()
+        self._result, self._event, self._crops = (  # the head of every message, without the brace that ends it
             json_form.encoded({"schema": VERSION, "kind": kind, "pipeline": pipeline})[:-1] + b","
-            for kind in ("result", "event")
+            for kind in ("result", "event", "crops")
         )
         self._snapshots: Snapshots | None = None
-        if choice.attach is not None:
+        if choice.attach is not None or choice.send == "crops":
             from edgert.stages.sink.send.snapshot import Snapshots
 
             self._snapshots = Snapshots(choice.attach)
@@ -68,12 +74,20 @@ class Writer:
                 about["event"] = event.to_json()
                 if self._snapshots is not None and event.phase != "end":
                     about["image"] = self._snapshots.of(result, event.box)
-                yield "event", stream, event.rule, self._event + json_form.encoded(about)[1:]
+                yield "event", stream, event.rule, self._event + _traced(result.frame, about)
+        elif self._choice.send == "crops":
+            objects = self._shortened(result).detections
+            if len(objects) and self._is_wanted(result, stream):
+                assert self._snapshots is not None
+                about = json_form.plain_result(without_outputs(result, result.outputs.keys()), self._clock)
+                del about["outputs"]
+                about["crops"] = self._snapshots.crops(result, objects)
+                yield "crops", stream, "", self._with_id(result.frame, self._crops + _traced(result.frame, about))
         elif self._is_wanted(result, stream):
             about = json_form.plain_result(self._shortened(result), self._clock)
             if self._snapshots is not None:
                 about["image"] = self._snapshots.of(result)
-            yield "result", stream, "", self._result + json_form.encoded(about)[1:]
+            yield "result", stream, "", self._with_id(result.frame, self._result + _traced(result.frame, about))
 
     @property
     def needs_frames(self) -> bool:
@@ -84,6 +98,12 @@ class Writer:
         """Free image buffers."""
         if self._snapshots is not None:
             self._snapshots.close()
+
+    def _with_id(self, frame: Frame, body: bytes) -> bytes:
+        """Return a message with an id that is the same on every machine that does the same work on a frame."""
+        if frame.delivery is None:
+            return body
+        return b'{"id":"%s-%d-%s",' % (frame.delivery.trace.encode(), frame.index, self._own) + body[1:]
 
     def _shortened(self, result: Result) -> Result:
         only = self._choice.only
@@ -102,12 +122,29 @@ class Writer:
         return True
 
 
+def _traced(frame: Frame, about: dict[str, Any]) -> bytes:
+    """Return the end of a message about a frame, with its trace in front."""
+    about.pop("trace", None)
+    return b'"trace":"%s",' % trace_of(frame).encode() + json_form.encoded(about)[1:]
+
+
+def trace_of(frame: Frame) -> str:
+    """Return the W3C trace id of a frame, by which messages of all machines about it are found."""
+    if frame.delivery is not None:
+        return frame.delivery.trace
+    about = f"{frame.stream}/{frame.index}".encode()
+    return hashlib.blake2b(about, digest_size=16, key=_RUN).hexdigest()
+
+
 def _objects(found: Detections) -> frozenset[tuple[int, int]]:
     """Return the objects that are present: track and class, or without a tracker the count of each class."""
     classes = found.classes.tolist()
     if found.ids is not None:
         return frozenset(zip(found.ids.tolist(), classes, strict=True))
     return frozenset((classes.count(one), one) for one in set(classes))
+
+
+_OPTIONAL = ("sender_time", "sender_time_ns", "file", "image", "object")
 
 
 def schema() -> dict[str, Any]:
@@ -117,8 +154,10 @@ def schema() -> dict[str, Any]:
     common: dict[str, Any] = {
         "id": {**text, "description": "the same however often the message is sent; of no other message"},
         "schema": {"const": VERSION},
-        "kind": {"enum": ["result", "event"]},
+        "kind": {"enum": ["result", "event", "crops"]},
         "pipeline": text,
+        "trace": {**text, "description": "W3C trace id of the frame, the same on all machines"},
+        "object": {"type": "object", "description": "what the frame was cut out around, of a frame by source: nats"},
         "stream": {**text, "description": "the source"},
         "frame": {**whole, "description": "number of the frame in its stream"},
         "time": {**time, "description": "of the capture"},
@@ -157,13 +196,19 @@ def schema() -> dict[str, Any]:
         "best": {"type": "object", "properties": {"frame": whole, "score": number}, "required": ["frame", "score"]},
     }
     always = ["id", "rule", "phase", "stream", "time", "seconds"]
+    crop = {
+        "type": "object",
+        "properties": {"row": whole, "label": text, "class": whole, "score": number, "id": whole,
+                       "box": event["box"], "image": common["image"]},
+        "required": ["row", "box", "score", "image"],
+    }  # fmt: skip
     outputs = {"type": "object", "description": "stage → record, as docs/results.md has them"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "edgert message",
         "type": "object",
         "properties": common,
-        "required": [key for key in common if key not in ("sender_time", "sender_time_ns", "file", "image")],
+        "required": [key for key in common if key not in _OPTIONAL],
         "oneOf": [
             {"properties": {"kind": {"const": "result"}, "outputs": outputs}, "required": ["outputs"]},
             {
@@ -172,6 +217,10 @@ def schema() -> dict[str, Any]:
                     "event": {"type": "object", "properties": event, "required": always, "additionalProperties": False},
                 },
                 "required": ["event"],
+            },
+            {
+                "properties": {"kind": {"const": "crops"}, "crops": {"type": "array", "items": crop}},
+                "required": ["crops"],
             },
         ],
     }

@@ -84,7 +84,7 @@ class Sends(section.SinkStage):
         description="`{ca: FILE, cert: FILE, key: FILE}`: authority of the server, own certificate and key; verify: "
         "false skips the check",
     )
-    send: Literal["results", "events", "changes"] = Field(
+    send: Literal["results", "events", "changes", "crops"] = Field(
         default="results",
         description="what to send: see [sending](sending.md)",
     )
@@ -117,6 +117,8 @@ class Sends(section.SinkStage):
             raise ValueError(f"tls: has no meaning without {self.schemes[-1]}://")
         if self.send == "events" and (self.only or self.every):
             raise ValueError("send: events sends events, of which only: and every: leave nothing out")
+        if self.attach is not None and self.send == "crops":
+            raise ValueError("attach: has no meaning with send: crops, which are images")
         if self.attach == "crop" and self.send != "events":
             raise ValueError("attach: crop shows the object of an event; add send: events, or attach: frame")
         return self
@@ -124,7 +126,7 @@ class Sends(section.SinkStage):
     @property
     def reads_images(self) -> bool:
         """Only those that go along."""
-        return self.attach is not None
+        return self.attach is not None or self.send == "crops"
 
     def check(self, name: str, stages: Any, where: Any) -> None:
         """Raise ConfigError for stages under ``only`` that are not before it, and events without a source."""
@@ -173,7 +175,7 @@ class Sends(section.SinkStage):
         path = self.spool or spool_path(context.pipeline, name, context.directory)
         return SendSink(
             name,
-            Writer(choice, context.pipeline, context.clock),
+            Writer(choice, context.pipeline, context.clock, name),
             lambda: Spool(path, self.limit, self.age, f"stages.{name}"),
             self.publisher(context, path),
             hands_over=not context.is_waited_for,

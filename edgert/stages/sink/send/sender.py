@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from edgert.errors import printable
+from edgert.memory import Lease
 from edgert.stages.sink.send.spool import Message, Spool
 
 log = logging.getLogger("edgert.send")
@@ -80,6 +81,7 @@ class Sender:
         self._secured = self._trimmed = time.monotonic()
         self._refused, self._is_spool_odd = 0, False
         self._sent, self._acknowledged = -1, deque[tuple[float, Message]]()
+        self._held, self._arrived, self._holding = deque[tuple[int, Lease]](), -1, threading.Lock()
         self._suspects, self._failed, self._tries, self._odd = -1, -1, 0, -1  # numbers of messages
         self._has_connected, self._left, self._leaving = False, threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"edgert-{name}", daemon=True)
@@ -89,6 +91,14 @@ class Sender:
         """Wake the thread, because there is something to send."""
         if not self._news.is_set():
             self._news.set()
+
+    def hold(self, number: int, lease: Lease) -> None:
+        """Release a lease when the message of this number has arrived: the machine that sent the frame waits for it."""
+        with self._holding:
+            if number > self._arrived:
+                self._held.append((number, lease))
+                return
+        lease.release()
 
     def close(self) -> None:
         """Send what can be sent within :data:`CLOSE_S`; the rest waits in the spool, which is then closed.
@@ -199,7 +209,19 @@ class Sender:
             self._sent = messages[-1].number
             self._acknowledged.append((now + self._publisher.stable_s, messages[-1]))
         while self._acknowledged and self._acknowledged[0][0] <= now:
-            self._spool.remove([self._acknowledged.popleft()[1]])
+            last = self._acknowledged.popleft()[1]
+            self._spool.remove([last])
+            self._release(last.number)
+
+    def _release(self, arrived: int) -> None:
+        """End the holds for messages up to a number."""
+        with self._holding:
+            self._arrived = arrived
+            done = []
+            while self._held and self._held[0][0] <= arrived:
+                done.append(self._held.popleft()[1])
+        for lease in done:
+            lease.release()
 
     def _report(self, why: str) -> None:
         now = time.monotonic()
@@ -246,6 +268,7 @@ class Sender:
             self._secured = 0.0
             self._tend()
             self._left.set()
+        self._release(1 << 62)
         spool = self._spool
         spool.close()
         if spool.count:

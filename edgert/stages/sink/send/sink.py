@@ -65,6 +65,7 @@ class SendSink(SimpleStage):
         if error is not None:
             self._written.put(None)
             raise error
+        result.frame.lease.retain()  # whoever sent the frame waits until its result is written
         self._handed.put(result)
 
     def close(self) -> None:
@@ -89,11 +90,15 @@ class SendSink(SimpleStage):
                 self._written.put(error)
             else:
                 self._written.put(None)
+            finally:
+                result.frame.lease.release()
 
     def _write(self, result: Result) -> None:
         assert self._spool is not None and self._sender is not None, "open() comes first"
         for message in self._writer.messages(result):
-            self._spool.put(*message)
+            number = self._spool.put(*message)
+            if number is not None and result.frame.delivery is not None:
+                self._sender.hold(number, result.frame.lease.retain())
         self._sender.notify()
 
 

@@ -40,6 +40,8 @@ _RENEWALS = 5
 """A disk that damages its files this often within a run is no longer used."""
 _AT_ONCE = 1000
 """Saved messages that are stored in one step."""
+_OWN_ID = b'{"id":"'
+"""Beginning of a message that has an id already, which is the same on every machine that makes it."""
 T = TypeVar("T")
 
 
@@ -106,16 +108,20 @@ class Spool:
         """Total size of the messages."""
         return self._stored_bytes + self._journal.size_bytes
 
-    def put(self, kind: str, stream: str, rule: str, body: bytes) -> None:
-        """Store a message. Where the disk is full it is dropped, and counted."""
+    def put(self, kind: str, stream: str, rule: str, body: bytes) -> int | None:
+        """Store a message and return its number. Where the disk is full it is dropped and counted: None."""
         with self._lock:
             row = self._next, self._now(), kind, stream, rule, body
             self._next += 1
-            if not self._is_closed and not self._journal.append(row):
+            if self._is_closed:
+                return None
+            if not self._journal.append(row):
                 try:
                     self._sound(partial(self._move, row))
                 except sqlite3.Error as error:
                     self._lost(1, f"cannot write to {self.path}: {error}")
+                    return None
+            return row[0]
 
     def oldest(self, count: int, after: int = -1) -> list[Message]:
         """Return the first messages after a number; they stay until :meth:`remove`."""
@@ -311,10 +317,12 @@ class Spool:
 
     def _message(self, row: Row) -> Message:
         number, _, kind, stream, rule, body = row
-        own = f"{self.name}-{number}"
-        return Message(
-            number, own, _text(kind), _text(stream), _text(rule), b'{"id":"' + own.encode() + b'",' + body[1:]
-        )
+        if body.startswith(_OWN_ID):
+            own, whole = body[len(_OWN_ID) : body.index(b'"', len(_OWN_ID))].decode(), body
+        else:
+            own = f"{self.name}-{number}"
+            whole = _OWN_ID + own.encode() + b'",' + body[1:]
+        return Message(number, own, _text(kind), _text(stream), _text(rule), whole)
 
     def _forget(self, last: int) -> int:
         """Remove messages up to a number; return how many."""
