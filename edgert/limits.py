@@ -35,6 +35,9 @@ GALLERY_NAMES = 1_000_000
 ANSWER_BYTES = 1 << 16
 EXCHANGE_S = 20.0
 PACKET_BYTES = 1 << 20
+SENT_CAMERAS = 64
+SENT_PIXELS = 1 << 24
+SENT_CROPS = 64
 
 
 def _power(count: int) -> str:
@@ -127,9 +130,12 @@ TABLE = (
     ("answer of a webhook, its headers included", f"{ANSWER_BYTES >> 10} KiB", "no more of it is of interest"),
     ("time of a webhook's request and answer", f"{EXCHANGE_S:g} s", "what waits behind it is held up"),
     (
-        "message that a broker sends us; from Kafka",
-        f"{PACKET_BYTES >> 20} MiB; {16 * PACKET_BYTES >> 20} MiB",
+        "message that a broker sends us; to `source: nats`; from Kafka",
+        f"{PACKET_BYTES >> 20} MiB; {2 * PACKET_BYTES >> 20} MiB; {16 * PACKET_BYTES >> 20} MiB",
         "its length is announced, and waited for in memory",
     ),
+    ("cameras of `source: nats`", f"{SENT_CAMERAS}", "a message of each is held"),
+    ("image in a message to `source: nats`", f"{_power(SENT_PIXELS)} pixels", "a small JPEG unpacks to anything"),
+    ("images in one of these messages", f"{SENT_CROPS}", "each is decoded, and becomes a frame"),
 )
 """Rows: subject, limit, reason."""

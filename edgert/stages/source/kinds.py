@@ -252,6 +252,27 @@ class Api(Kind):
         return ApiSource(name, config, context.counter, context.clock)
 
 
+class Nats(Kind):
+    """Images that other machines send by ``sink: nats``."""
+
+    title = "nats"
+    unused: ClassVar[dict[str, str]] = {
+        "size": _OWN_SIZE,
+        "format": _CAMERA_S,
+        **_CSI,
+        "fps": "its frames are as they were sent; every: of the sink that sends sets their rate",
+        "loop": _NO_END,
+        "realtime": "messages wait with the server until they are taken",
+        "decode": _NO_CODEC,
+    }
+
+    @staticmethod
+    def make(name: str, config: SourceStage, context: Context) -> Source:
+        from edgert.stages.source.nats_source import nats_source
+
+        return nats_source(name, config, context.counter, context.clock)
+
+
 def absolute(text: str, directory: Path) -> Path:
     """Return the absolute path of a file that a pipeline file names."""
     return beside(Path(text), directory).absolute()
@@ -277,6 +298,8 @@ KINDS = {
     "python": Python,
     "synthetic": Synthetic,
     "api": Api,
+    "nats": Nats,
+    "tls": Nats,
     **dict.fromkeys(rtsp.SCHEMES, Network),
     **dict.fromkeys(("v4l2", "usb"), Camera),
 }
@@ -308,7 +331,8 @@ def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, d
     kind, where = kind_of(config.source, directory), f"stages.{name}"
     if not kind:
         unknown = config.source.partition(":")[0]
-        known = (*_PREFIXES, *(f"{one}://" for one in rtsp.SCHEMES), *(f"{one.name}:" for one in SOURCES.foreign()))
+        schemes = (f"{one}://" for one in (*rtsp.SCHEMES, "nats"))
+        known = (*_PREFIXES, *schemes, *(f"{one.name}:" for one in SOURCES.foreign()))
         raise ConfigError(
             f"unknown source {redact(config.source)!r}{nearest(unknown, (one.partition(':')[0] for one in known))}",
             why=f"no source is called {unknown}:",
@@ -337,7 +361,7 @@ def kind_of(source: str, directory: Path = Path()) -> str:
     """Return the name of a source's kind; empty for unknown schemes.
 
     It is ``file``, ``videos``, ``network``, ``camera``, ``csi``, ``images``, ``gst``, ``python``, ``synthetic``,
-    ``api``, or the scheme of another package's source.
+    ``api``, ``nats``, or the scheme of another package's source.
     """
     if source == "api":
         return "api"
@@ -357,6 +381,8 @@ def kind_of(source: str, directory: Path = Path()) -> str:
         if is_pattern(path) or (exists(path) and path.is_dir()):
             return "videos" if names_videos(path) else "images"
         return "images" if path.suffix.lower() in SUFFIXES else "file"
+    if scheme[1] in ("nats", "tls"):
+        return "nats"
     if any(claim.name == scheme[1] for claim in SOURCES.foreign()):
         return scheme[1]
     return "network" if scheme[1].lower() in rtsp.SCHEMES and "://" in source else ""
