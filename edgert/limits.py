@@ -16,7 +16,7 @@ TRACE_OBJECTS = 100_000
 WHOLE_NUMBER = 2**53
 STATE_BYTES = 1 << 20
 CONTROL_CLIENTS = 16
-CONTROL_LINE_BYTES = 1 << 16
+CONTROL_LINE_BYTES = 1 << 20
 CONTROL_LINE_S = 2.0
 PAGE_CONNECTIONS = 384
 PAGE_VIEWERS = 8
@@ -89,7 +89,7 @@ TABLE = (
         "floats leave whole numbers out beyond",
     ),
     ("answer of a pipeline to `edgert top`", f"{STATE_BYTES >> 20} MiB", "it is held in memory"),
-    ("request of `edgert ctl`", f"{CONTROL_LINE_BYTES >> 10} KiB", "it is held in memory"),
+    ("request of `edgert ctl`", f"{CONTROL_LINE_BYTES >> 20} MiB", "it is held in memory"),
     ("time from connecting to the end of that request", f"{CONTROL_LINE_S:g} s", "slow clients would hold connections"),
     ("requests of `edgert ctl` that are read at a time", f"{CONTROL_CLIENTS}", "each holds a descriptor"),
     (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from edgert.clock import Clock
-from edgert.config import PipelineFile
+from edgert.config import PipelineConfig, PipelineFile
 from edgert.errors import BudgetError, DeviceError, EdgertError, StageError, nearest, printable_record
 from edgert.meters import peak_rss_bytes
 from edgert.meters.over_current import OverCurrent
@@ -32,8 +32,8 @@ from edgert.stages.source.api import ApiSource
 if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile; most pipelines have no budgets
     from edgert.assemble import Callback, Environment
     from edgert.assemble.calling import Calling
+    from edgert.assemble.governing import Governing
     from edgert.budget.footprint import Footprint
-    from edgert.budget.watch import Watch
     from edgert.control.control_socket import ControlSocket
     from edgert.control.operations import Control
     from edgert.swap.model_swap import ModelSwap
@@ -78,6 +78,7 @@ class Running:
         started: whether its threads were started.
         changing: held by whoever changes the pipeline.
         swaps: model → its newest swap.
+        written: the records of its document, not made to fit this machine; None: not known.
     """
 
     def __init__(
@@ -118,8 +119,9 @@ class Running:
             self.assembly.hooks.on_left = self.runner.stop_unless_read
         graph, began = self.assembly.graph, partial(getattr, self.runner, "started_ns")
         self.history = History(lambda: graph.tasks, environment.clock, began)
-        self._watch = self._budget_watch()
+        self._governing = self._budget_governing()
         self._socket: ControlSocket | None = None
+        self.written: PipelineConfig | None = None
         self.started = False
         self._started_s: float | None = None
         self._over_current: OverCurrent | None = None
@@ -139,14 +141,14 @@ class Running:
         self.assembly.listen(self.known(stage), listener, _TAP_QUEUE, drop)
         self.assembly.graph.add(listener)
 
-    def _budget_watch(self) -> Watch | None:
+    def _budget_governing(self) -> Governing | None:
         budgets = self.file.config.budgets
         if budgets == type(budgets)():  # most pipelines have none and start without it
             return None
-        from edgert.assemble.governing import watch
+        from edgert.assemble.governing import Governing
 
         try:
-            return watch(self.file, self.assembly, self._environment, self.runner.fail)
+            return Governing(self.file, self.assembly, self._environment, self.runner.fail)
         except BudgetError:
             self.assembly.close()
             raise
@@ -279,16 +281,17 @@ class Running:
 
     def _budgets(self, rss_bytes: int) -> dict[str, Any]:
         """Return what was done to keep the budgets, and memory beside its plan."""
-        if self._watch is None:
+        governor = None if self._governing is None else self._governing.report()
+        if self._governing is None or governor is None:
             return {}
         throttled = sum(one.throttled for task in self.assembly.tasks if (one := task.execution.limiter) is not None)
-        found: dict[str, Any] = {"governor": asdict(self._watch.report()), "throttled": throttled}
-        observer, footprint = self._watch.observer, self._footprint
-        if (used := observer.used) is not None:
+        found: dict[str, Any] = {"governor": asdict(governor), "throttled": throttled}
+        observer, footprint = self._governing.observer, self._footprint
+        if observer is not None and (used := observer.used) is not None:
             found["used"] = asdict(used)
         if footprint is not None:
             measured = {"measured_bytes": rss_bytes, "more_bytes": rss_bytes - footprint.total_bytes}
-            found["memory"] = {**footprint.to_json(), **measured, "nvmap_bytes": observer.nvmap_bytes}
+            found["memory"] = {**footprint.to_json(), **measured, "nvmap_bytes": observer and observer.nvmap_bytes}
         return found
 
     def state(self) -> dict[str, Any]:
@@ -327,6 +330,29 @@ class Running:
         """Whether its file is that of a bundle."""
         return self._environment.engines is not None
 
+    @property
+    def has_budgets(self) -> bool:
+        """Whether it began with budgets, so that its models were timed."""
+        return self._governing is not None
+
+    def admitted(self, file: PipelineFile) -> Callable[[], None]:
+        """Return what has the budgets of a changed pipeline be kept, once it has changed.
+
+        Raises:
+            BudgetError: they cannot be kept, or there is too little memory.
+        """
+        from edgert.assemble.memory import check_room
+
+        plan = check_room(self.file, file, self._footprint)
+        change = self._governing.prepared(file) if self._governing is not None else None
+
+        def made() -> None:
+            if change is not None:
+                change()
+            self._footprint = plan or self._footprint
+
+        return made
+
     def changeable(self) -> None:
         """Raise StageError where the pipeline cannot be changed: it ends, is called, or one of its stages asks."""
         self.refuse_called("changed")
@@ -336,9 +362,9 @@ class Running:
             why, fix = "a change waits for the stages", "change it from another thread"
             raise StageError("a pipeline was changed by one of its own stages", why=why, fix=fix)
 
-    def changed(self, file: PipelineFile) -> None:
-        """Note that the pipeline runs as this file has it now."""
-        self.file = file
+    def changed(self, file: PipelineFile, written: PipelineConfig | None = None) -> None:
+        """Note that the pipeline runs as this file has it now; ``written`` are its records before they fit here."""
+        self.file, self.written = file, written
         self.sources = self._api_sources()
 
     def _api_sources(self) -> dict[str, ApiSource]:
@@ -364,8 +390,8 @@ class Running:
         """Begin what runs beside the stages."""
         _OPEN.add(self)
         self._started_s, self._over_current = time.time(), OverCurrent()
-        if self._watch is not None:
-            self._watch.start()
+        if self._governing is not None:
+            self._governing.start()
         if self.calling is None:
             self.history.start()
         self._socket = self._listening()
@@ -388,8 +414,8 @@ class Running:
         with self.turn:  # whoever starts it has begun all of that by then
             if self.runner.running:
                 return
-        if self._watch is not None:
-            self._watch.stop()
+        if self._governing is not None:
+            self._governing.stop()
         self.history.stop()
         own, self._socket = self._socket, None
         if own is not None:

@@ -20,7 +20,7 @@ from edgert.backend import Engine
 from edgert.board import detect
 from edgert.board.host import core_count
 from edgert.budget.checks import check_meter, check_settings
-from edgert.budget.loop import Loop
+from edgert.budget.loop import GovernorReport, Loop
 from edgert.budget.rules import Action, Budget, Rules, Setting, Stop, Switch, Tolerances
 from edgert.budget.watch import ALLOWED_TOLERANCES, CORES, CPU_TOLERANCES, VARIANT_TOLERANCES, Observer, Watch
 from edgert.clock import Clock
@@ -106,15 +106,22 @@ def rules_of(
     return Rules(budget, settings, tolerances)
 
 
-def watch(
-    file: PipelineFile, assembly: Assembly, environment: Environment, fail: Callable[[EdgertError], None]
-) -> Watch | None:
-    """Return the thread that keeps the budgets of a pipeline, not started; None for one without budgets.
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a governor keeps, and how: its settings, rules, and what to know beforehand."""
 
-    Runs the engines a few times, to know what they cost.
+    settings: tuple[RunSetting, ...]
+    rules: Rules
+    notes: tuple[str, ...]
+
+
+class Governing:
+    """The governor of one run: a thread that keeps the budgets, and another one for other budgets or sources.
+
+    Runs the engines a few times when it is made, to know what they cost.
 
     Args:
-        file: the pipeline.
+        file: the pipeline; it has budgets.
         assembly: its tasks and engines.
         environment: its clock, its meters, and what it knows of the board's power.
         fail: called when a budget with ``when_exceeded: stop`` was exceeded for too long.
@@ -122,49 +129,118 @@ def watch(
     Raises:
         BudgetError: no setting is predicted to keep the budgets, or ``stop`` with power that nothing here measures.
     """
-    budgets = file.config.budgets
-    if all(value is None for value in (budgets.power, budgets.cpu, budgets.latency, budgets.memory)):
-        return None
-    clock, power = environment.clock, environment.power
-    meters = environment.meters or meters_here(clock)
-    meters.sample()  # energy counters give no power before they are read a second time
-    streams, limiters = streams_of(file.config.stages), dict[str, SourceRateLimiter]()
-    for task in assembly.tasks:
-        if isinstance(task.stage, Source):
-            task.execution.limiter = limiters[task.name] = SourceRateLimiter(task.stage.live, clock)
-    smaller = fallbacks(file.config.stages, file.config.models)
-    found = run_settings(streams, smaller) if budgets.when_exceeded == "degrade" else run_settings(streams)[:1]
-    timed = {name: _timed(engine) for name, engine in assembly.engines.items()}
-    costs = [_cost(file, assembly.live, timed, level) for level in range(1 + len(smaller))]
-    if power is not None:
-        found = clocked(found, power.steps)
-        every = rules_of(budgets, found, costs).settings
-        found = tuple(found[index] for index in worthwhile(every))
-    rules = rules_of(budgets, found, costs, environment.predicted)
-    try:
-        notes = _check(rules, meters.sample().power)
-    except BudgetError as error:
-        error.where = file.where(*error.where.split("."))
-        raise
-    controls = Controls(found, assembly.choice, limiters, power, fail, file.where("budgets"))
-    ends = [task.meter.latency for task in assembly.tasks if not task.wiring.outlets]
-    recent = RecentLatency(ends, _LATENCY_SAMPLES)
-    bucket = None
-    if budgets.cpu is not None and budgets.when_exceeded == "degrade":
-        bucket = CpuTokenBucket(budgets.cpu, clock)  # one for all sources, which keeps the budget by fewer frames
-        for limiter in limiters.values():
-            limiter.bucket = bucket
-    # A channel that a file fills is as it should be, as the file waits; a full one of a camera means overload.
-    channels = [channel for task in assembly.tasks for channel in task.wiring.inlet.channels]
-    pressure = QueuePressure([one for one in channels if assembly.live or one.drop != "never"])
-    granted = bucket.share if bucket else lambda: 1.0
-    observer = Observer(meters, rules.budget, lambda: recent.percentiles().p99 or None, granted, pressure.look)
 
-    def failed(error: Exception) -> None:
+    def __init__(
+        self, file: PipelineFile, assembly: Assembly, environment: Environment, fail: Callable[[EdgertError], None]
+    ) -> None:
+        self._assembly, self._environment, self._fail = assembly, environment, fail
+        self._timed = {name: _timed(engine) for name, engine in assembly.engines.items()}
+        self._meters = environment.meters or meters_here(environment.clock)
+        self._meters.sample()  # energy counters give no power before they are read a second time
+        self._began_ns = environment.clock.now_ns()
+        self._past: GovernorReport | None = None
+        self._controls: Controls | None = None
+        self._watch: Watch | None = None
+        self._is_started = False
+        self.prepared(file)()
+
+    @property
+    def observer(self) -> Observer | None:
+        """What the governor reads; None without budgets now."""
+        return None if self._watch is None else self._watch.observer
+
+    def start(self) -> None:
+        """Begin to keep the budgets."""
+        self._is_started = True
+        if self._watch is not None:
+            self._watch.start()
+
+    def stop(self) -> None:
+        """End the thread; may be called before the start, and more than once."""
+        self._is_started = False
+        if self._watch is not None:
+            self._watch.stop()
+
+    def report(self) -> GovernorReport | None:
+        """Return the record of the run so far; None without budgets now. Callable from any thread."""
+        if self._watch is None:
+            return None
+        now = self._watch.report()
+        return now if self._past is None else now.after(self._past)
+
+    def prepared(self, file: PipelineFile) -> Callable[[], None]:
+        """Return what has the budgets of a changed pipeline be kept, once its sources are there.
+
+        Raises:
+            BudgetError: as when this was made; the budgets of before are kept then.
+        """
+        plan = self._planned(file)
+
+        def change() -> None:
+            is_started, past = self._is_started, self.report()
+            self.stop()
+            if self._controls is not None:
+                carry_out(self._controls, Switch(0, 1.0, "other budgets or sources"))
+            self._past, self._is_started = past or self._past, is_started
+            self._watch = None if plan is None else self._watching(file, plan)
+            if is_started:
+                self.start()
+
+        return change
+
+    def _planned(self, file: PipelineFile) -> _Plan | None:
+        """Return what a governor does for a pipeline; None without budgets."""
+        budgets, power = file.config.budgets, self._environment.power
+        if all(value is None for value in (budgets.power, budgets.cpu, budgets.latency, budgets.memory)):
+            return None
+        streams, smaller = streams_of(file.config.stages), fallbacks(file.config.stages, file.config.models)
+        found = run_settings(streams, smaller) if budgets.when_exceeded == "degrade" else run_settings(streams)[:1]
+        costs = [_cost(file, self._assembly.live, self._timed, level) for level in range(1 + len(smaller))]
+        if power is not None:
+            found = clocked(found, power.steps)
+            every = rules_of(budgets, found, costs).settings
+            found = tuple(found[index] for index in worthwhile(every))
+        rules = rules_of(budgets, found, costs, self._environment.predicted)
+        try:
+            return _Plan(found, rules, _check(rules, self._meters.sample().power))
+        except BudgetError as error:
+            error.where = file.where(*error.where.split("."))
+            raise
+
+    def _watching(self, file: PipelineFile, plan: _Plan) -> Watch:
+        """Return the thread that keeps the budgets of a pipeline, not started."""
+        assembly, clock, budgets = self._assembly, self._environment.clock, file.config.budgets
+        bucket = None
+        if budgets.cpu is not None and budgets.when_exceeded == "degrade":
+            bucket = CpuTokenBucket(budgets.cpu, clock)  # one for all sources, which keeps the budget by fewer frames
+        limiters = dict[str, SourceRateLimiter]()
+        for task in assembly.tasks:
+            if isinstance(task.stage, Source):
+                limiters[task.name] = task.limited(clock)
+                limiters[task.name].bucket = bucket
+        where = file.where("budgets")
+        controls = Controls(plan.settings, assembly.choice, limiters, self._environment.power, self._fail, where)
+        ends = [task.meter.latency for task in assembly.tasks if not task.wiring.outlets]
+        recent = RecentLatency(ends, _LATENCY_SAMPLES)
+        # A channel that a file fills is as it should be, as the file waits; a full one of a camera means overload.
+        channels = [channel for task in assembly.tasks for channel in task.wiring.inlet.channels]
+        pressure = QueuePressure([one for one in channels if assembly.live or one.drop != "never"])
+        observer = Observer(
+            self._meters,
+            plan.rules.budget,
+            lambda: recent.percentiles().p99 or None,
+            bucket.share if bucket else lambda: 1.0,
+            pressure.look,
+            None if self._watch is None else self._watch.observer,
+        )
+        self._controls = controls
+        loop = Loop(plan.rules, partial(carry_out, controls), clock.now_ns(), self._began_ns)
+        return Watch(loop, observer, clock, self._failed, plan.notes)
+
+    def _failed(self, error: Exception) -> None:
         own = f"the governor failed: {type(error).__name__}: {error}"
-        fail(error if isinstance(error, EdgertError) else StageError(own, fix="edgert run --debug").caused_by(error))
-
-    return Watch(Loop(rules, partial(carry_out, controls), clock.now_ns()), observer, clock, failed, notes)
+        fix = "edgert run --debug"
+        self._fail(error if isinstance(error, EdgertError) else StageError(own, fix=fix).caused_by(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile
 from edgert.config import stages as section
 from edgert.config.flow import inputs_of, order, reads_of, score_before, sources_of, thresholds, upstream
-from edgert.errors import ConfigError, EdgertError
+from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.placement.segment_engines import SegmentedEngine
@@ -155,31 +155,31 @@ class Assembly:
         """Return the task of that name."""
         return self.graph.task(name)
 
-    def add_source(self, file: PipelineFile, name: str, like: str) -> None:
-        """Add a source and start it; every stage that listens to another source listens to it, too.
+    def add_source(self, file: PipelineFile, name: str, source: Source | Stage | None = None) -> None:
+        """Add a source of a pipeline and start it; the stages of which it is an input listen to it.
 
         Args:
             file: the pipeline with it.
-            name: of the new source.
-            like: the source whose listeners get its frames as well.
+            name: of the source.
+            source: made of that file; None: it is made here.
 
         Raises:
             EdgertError: it cannot be made, or a listener cannot have another edge; nothing has changed then.
         """
         assert self.make is not None
         stages, graph = file.config.stages, self.graph
-        source = self.make(file, name)
+        source = source or self.make(file, name)
         assert isinstance(source, Source)
         place = put_on_gpu(stages, {name: source}, self.devices)
-        task = Task(name, source, policy=self.ends[like].policy)
-        task.policy = replace(task.policy, on_error=stages[name].on_error or "drop")
+        policy = failure_policy_of(stages[name], file.config.watchdog, endless=True)
+        task = Task(name, source, policy=replace(policy, on_error=stages[name].on_error or "drop"))
         task.execution.reads = reads_of(stages, self.devices)[name]
         connected = list[Task]()
         try:
-            for listener in [one for one in graph.tasks if one.wiring.listens_to(self.ends[like])]:
-                after = stages.get(listener.name.partition(":")[0])
-                if after is not None:  # else it is a function of the program's
-                    graph.connect(task, listener, frozenset({name}), *queue_of(stages[name], after, source.live))
+            for one, stage in stages.items():
+                if name in inputs_of(stage):
+                    listener = self._first_task(one)
+                    graph.connect(task, listener, frozenset({name}), *queue_of(stages[name], stage, source.live))
                     connected.append(listener)
             graph.add(task)
         except BaseException:
@@ -189,12 +189,21 @@ class Assembly:
         self.ends, self.frames = {**self.ends, name: task}, {**self.frames, **place}
         self.streams = {one: sources for one, sources in sources_of(stages).items() if one in self.ends}
 
+    def _first_task(self, name: str) -> Task:
+        """Return the task of a stage that takes its input. Raises StageError where that is another stage's."""
+        ends = set(map(id, self.ends.values()))
+        for task in self.tasks:
+            producers = [producer for producer, _ in task.wiring.edges()]
+            if task.name.partition(":")[0] == name and all(id(producer) in ends for producer in producers):
+                return task
+        raise StageError(f"stage {name!r} cannot listen to another source", why="it shares its input with another")
+
     def remove_source(self, file: PipelineFile, name: str) -> None:
         """Remove a source once what it had under way is on its way; see :meth:`edgert.runtime.Graph.remove`."""
         self.graph.remove(self.ends[name])
         self.ends = {one: task for one, task in self.ends.items() if one != name}
         self.frames = {one: place for one, place in self.frames.items() if one != name}
-        self.streams = sources_of(file.config.stages)
+        self.streams = {one: sources for one, sources in sources_of(file.config.stages).items() if one in self.ends}
 
     def listen(self, stage: str, listener: Task, capacity: int, drop: Drop) -> None:
         """Connect a listener to the task that the results of a stage come from."""
@@ -388,7 +397,7 @@ class _Assembler:
             load=self.loaded,
         )
         if frames:  # else all tasks get them as their source made them
-            assembly.graph.settle = mark_pixel_use
+            assembly.graph.mark_pixel_use = mark_pixel_use
             mark_pixel_use(everything)
         return assembly
 

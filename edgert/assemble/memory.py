@@ -256,6 +256,30 @@ def fitted(file: PipelineFile, *, has_engines: bool = False) -> tuple[PipelineFi
     return found, plan
 
 
+def check_room(before: PipelineFile, after: PipelineFile, known: Footprint | None) -> Footprint | None:
+    """Return the plan of a running pipeline's memory once it is changed; None where that surely fits.
+
+    Args:
+        before: the pipeline as it runs.
+        after: with the change; nothing of it is made smaller.
+        known: the plan that it was started or changed by; None: it surely fitted.
+
+    Raises:
+        BudgetError: it does not fit.
+        EdgertError: as :func:`planned`.
+    """
+    if after.config.budgets.memory is None and fits_easily(after):
+        return None
+    if known is not None:
+        process = tuple(part for part in known.parts if part.kind == "runtime")
+    else:
+        held_bytes = max(0, rss_bytes() - _planned(before, (), False).total_bytes)
+        process = (Part("process", "cpu", "runtime", held_bytes, "measured: this process without engines and frames"),)
+    plan = _planned(after, process, has_engines=False)
+    check_footprint(plan, after.where("stages") if plan.keeps_budget else after.where("budgets", "memory"))
+    return plan
+
+
 def fits_easily(file: PipelineFile) -> bool:
     """Whether a pipeline takes no more than half of what is free at the moment, so that no exact plan is needed.
 

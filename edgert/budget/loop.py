@@ -4,9 +4,11 @@ It has no clock and no thread. Every :data:`PERIOD_S` :meth:`Loop.step` is calle
 an event in a simulated one.
 """
 
+from __future__ import annotations
+
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgert.budget.governor import Governor
 from edgert.budget.rules import Action, ActionKind, Observation, Rules, Setting, Switch
@@ -62,6 +64,20 @@ class GovernorReport:
     lost: int = 0
     level: int = 0
 
+    def after(self, past: GovernorReport) -> GovernorReport:
+        """Return the record of a run whose governor had other rules before."""
+        seconds = Counter(past.seconds)
+        seconds.update(self.seconds)
+        return replace(
+            self,
+            seconds=dict(seconds),
+            switches=past.switches + self.switches,
+            warnings=past.warnings + self.warnings,
+            events=(*past.events, *self.events)[-_KEPT_EVENTS:],
+            notes=(*past.notes, *self.notes),
+            lost=past.lost + self.lost,
+        )
+
 
 class Loop:
     """The governor of one run, for one thread at a time; :meth:`report` may be called from any.
@@ -72,14 +88,16 @@ class Loop:
     Args:
         rules: budget, settings and patience.
         carry_out: carries out what was decided; not called for ``Keep``.
-        at_ns: when the run begins, on the clock of the observations.
+        at_ns: when it begins, on the clock of the observations.
+        began_ns: when the run began, if that was before.
 
     Raises:
         ValueError: there are no settings.
     """
 
-    def __init__(self, rules: Rules, carry_out: CarryOut, at_ns: int) -> None:
-        self.rules, self._carry_out, self._began_ns = rules, carry_out, at_ns
+    def __init__(self, rules: Rules, carry_out: CarryOut, at_ns: int, began_ns: int | None = None) -> None:
+        self.rules, self._carry_out = rules, carry_out
+        self._began_ns = at_ns if began_ns is None else began_ns
         self._governor = Governor(rules)
         self.state = self._governor.start(at_ns)
         self._last_ns = at_ns

@@ -1,5 +1,7 @@
 """The governor's thread beside a running pipeline: reads meters and latency twice a second, and lets it decide."""
 
+from __future__ import annotations
+
 import logging
 import threading
 from collections import deque
@@ -80,6 +82,7 @@ class Observer:
         granted: part of the setting's frames since the last call that the CPU budget allowed. The observed CPU time is
             scaled up to all frames.
         pressure: returns how full the fullest queue of live frames is, and what was lost since the last call.
+        past: the one that it follows in the same run, whose energy is added to.
     """
 
     def __init__(
@@ -89,10 +92,11 @@ class Observer:
         latency_ms: Callable[[], float | None] = lambda: None,
         granted: Callable[[], float] = lambda: 1.0,
         pressure: Callable[[], tuple[float | None, int]] = lambda: (None, 0),
+        past: Observer | None = None,
     ) -> None:
         self._meters, self._budget, self._latency_ms, self._granted = meters, budget, latency_ms, granted
         self._pressure = pressure
-        self._energy = Energy()
+        self._energy: Energy = past._energy if past is not None and past._budget.unit == budget.unit else Energy()
         self._cores: deque[tuple[float, float]] = deque(maxlen=CPU_SAMPLES)
         self._notes: deque[str] = deque(maxlen=_MOST_NOTES)
         self.nvmap_bytes: int | None = None

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from edgert.cli import option, terminal
+from edgert.errors import EXIT_ERROR
 
 
 def ctl(
     verb: Annotated[
-        str, typer.Argument(metavar="VERB", help="One of show, set, pause, resume, add, remove, swap, back and save.")
+        str,
+        typer.Argument(
+            metavar="VERB", help="One of show, set, pause, resume, add, remove, apply, swap, back and save."
+        ),
     ],
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[WORD]...", help="Its key and value, source, or stage and address.")
@@ -26,7 +30,8 @@ def ctl(
     """Show and change a pipeline that runs on this machine, without a restart.
 
     Finds every edgert run of the same user. A change is made as a whole or refused, and then nothing has changed. Which
-    keys are live is the last part of show. save writes what differs to NAME.live.yaml, which is loaded after the file.
+    keys are live is the last part of show. apply prints what another file would change, and makes that so with --plan.
+    save writes what differs to NAME.live.yaml, which is loaded after the file.
 
     Examples:
 
@@ -42,6 +47,8 @@ def ctl(
 
         edgert ctl remove gate
 
+        edgert ctl apply belt.yaml
+
         edgert ctl swap parts new.onnx --shadow 500 --min-agreement 0.97 --keep 10m
 
         edgert ctl back parts
@@ -51,13 +58,16 @@ def ctl(
     from edgert.control.client import find_socket, send_request
     from edgert.control.request import Request
 
-    request = Request.of(verb, words or ())
+    request = Request.of(verb, words or ()).with_texts()
     result = send_request(find_socket(name), request)
     if json is not None:
         terminal.write_json(result, json)
     screen = terminal.console(json)
-    for line in _shown(result) if verb == "show" else _changed(verb, result):
+    lines = _shown(result) if verb == "show" else _planned(result, words or ()) if verb == "apply" else None
+    for line in _changed(verb, result) if lines is None else lines:
         screen.print(terminal.marked(line, ""), soft_wrap=True)
+    if verb == "apply" and not result["possible"]:
+        raise typer.Exit(EXIT_ERROR)
 
 
 def _shown(result: Mapping[str, Any]) -> Iterator[str]:
@@ -77,6 +87,21 @@ def _shown(result: Mapping[str, Any]) -> Iterator[str]:
 def _rates(row: Mapping[str, Any]) -> str:
     fps = f", {row['fps']:.1f} fps" if row.get("fps") is not None else ""
     return f"{fps}, {row['dropped']} dropped" if row.get("dropped") else fps
+
+
+def _planned(result: Mapping[str, Any], words: Sequence[str]) -> Iterator[str]:
+    """Yield what a new file changes, and how to have it made."""
+    for one in result["changes"]:
+        values = f": {one['was']} -> {one['now']}" if "was" in one else f": {one['why']}" if "why" in one else ""
+        yield f"{one['effect']}  {one['key']}{values}"
+    if not result["changes"]:
+        yield "nothing differs"
+    elif result["applied"]:
+        yield "applied"
+    elif not result["possible"]:
+        yield "nothing of it can be applied to a run: change the file and restart"
+    else:
+        yield f"nothing has changed yet; to apply it: edgert ctl apply {words[0]} --plan {result['plan']}"
 
 
 def _changed(verb: str, result: Mapping[str, Any]) -> Iterator[str]:

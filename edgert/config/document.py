@@ -128,6 +128,7 @@ def parsed(
     env: Mapping[str, str] | None = None,
     *,
     has_overlay: bool = True,
+    name: str = "",
 ) -> Document:
     """Return the document of a text in the place of a pipeline file; see :func:`read`.
 
@@ -137,9 +138,10 @@ def parsed(
         overrides: as in :func:`read`, as ``env``.
         env: see there.
         has_overlay: whether the overlay of the file is loaded after the text.
+        name: of the text in errors; default: the path.
     """
     env = os.environ if env is None else env
-    builder, overlay = _Builder(str(path), env), overlay_of(path) if has_overlay else None
+    builder, overlay = _Builder(name or str(path), env), overlay_of(path) if has_overlay else None
     data = _mapping(builder, text, _STARTER)
     base = deepcopy(data)
     if overlay is not None and overlay.is_file():

@@ -93,6 +93,14 @@ class Section(BaseModel):
                     )
         return data
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: pydantic.GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema, with the keys marked that may change while the pipeline runs."""
+        schema = handler.resolve_ref_schema(handler(core))
+        for key in cls.live:
+            schema["properties"][key]["live"] = True
+        return schema
+
 
 _NAME_BYTES, _PATH_BYTES = 255, 4095  # NAME_MAX and PATH_MAX of linux/limits.h
 
@@ -301,7 +309,7 @@ class Kinded(Section):
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: pydantic.GetJsonSchemaHandler) -> JsonSchemaValue:
         """Return, for a family, the keys of all kinds, each with what any of them takes."""
-        schema = handler.resolve_ref_schema(handler(core))
+        schema = super().__get_pydantic_json_schema__(core, handler)
         if "family" not in vars(cls):
             return schema
         key, registry = cls.family

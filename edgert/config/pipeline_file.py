@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from edgert.config import fields
-from edgert.config.document import Document, changed, of_mapping, read
+from edgert.config.document import Document, changed, of_mapping, parsed, read
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, EngineChain
 from edgert.config.fields import EXPLAINED, Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected, flattened
 from edgert.config.flow import check_flow, check_outputs, check_variants
@@ -162,6 +162,7 @@ CODE = "python:"
 class BudgetConfig(Section):
     """Limits: what the pipeline may use, and what happens when it uses more."""
 
+    live: ClassVar[tuple[str, ...]] = ("power", "cpu", "memory", "latency", "when_exceeded")
     power: Watts | None = Field(default=None, description="watts drawn by the module")
     cpu: Cores | None = Field(
         default=None,
@@ -319,6 +320,18 @@ def changed_pipeline(file: PipelineFile, data: dict[str, Any], overrides: Iterab
         ConfigError: with the key of the first mistake.
     """
     document = changed(file.document, data, overrides)
+    return PipelineFile(_checked_config(document, file.config.name), document, file.passed_over)
+
+
+def in_place_of(file: PipelineFile, text: str) -> PipelineFile:
+    """Return the pipeline of a text that is to be run in the place of a file, with what ``--set`` gave at its start.
+
+    Raises:
+        ConfigError: with key and line of the first mistake.
+    """
+    was = file.document
+    document = parsed(text, was.path, was.overrides, has_overlay=False, name="the new file")
+    document = replace(document, base=was.base, overlay=was.overlay)
     return PipelineFile(_checked_config(document, file.config.name), document, file.passed_over)
 
 

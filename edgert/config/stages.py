@@ -93,7 +93,7 @@ class SourceStage(_Stage):
     Packages can add schemes.
     """
 
-    live: ClassVar[tuple[str, ...]] = ("fps",)
+    live: ClassVar[tuple[str, ...]] = ("fps", "required")
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop")
     why_not: ClassVar[str] = "reconnect: opens a source again"
     # Not in the repr: it may hold a password.

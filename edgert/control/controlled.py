@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgert.assemble import Assembly
 from edgert.clock import Clock
-from edgert.config import PipelineFile, SourceStage
+from edgert.config import PipelineConfig, PipelineFile, SourceStage
 from edgert.errors import StageError, nearest
 
 if TYPE_CHECKING:
@@ -25,6 +25,11 @@ class Controlled(Protocol):
         ...
 
     @property
+    def written(self) -> PipelineConfig | None:
+        """Its records as they are written, not as they fit this machine; None: only its document is known."""
+        ...
+
+    @property
     def assembly(self) -> Assembly:
         """Its live objects."""
         ...
@@ -37,6 +42,11 @@ class Controlled(Protocol):
     @property
     def label(self) -> str:
         """What it says of results that are not this machine's; empty for none."""
+        ...
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether it began with budgets, so that its models were timed."""
         ...
 
     @property
@@ -62,8 +72,16 @@ class Controlled(Protocol):
         """Raise StageError where it cannot be changed now, or not from this thread."""
         ...
 
-    def changed(self, file: PipelineFile) -> None:
-        """Note that the pipeline runs as this file has it now."""
+    def admitted(self, file: PipelineFile) -> Callable[[], None]:
+        """Return what has the budgets of a changed pipeline be kept, once it has changed.
+
+        Raises:
+            BudgetError: they cannot be kept, or there is too little memory.
+        """
+        ...
+
+    def changed(self, file: PipelineFile, written: PipelineConfig | None = None) -> None:
+        """Note that the pipeline runs as this file has it now; ``written`` are its records before they fit here."""
         ...
 
 

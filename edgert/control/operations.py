@@ -9,17 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgert.config import PipelineFile, SourceStage
+from edgert.config import SourceStage
 from edgert.config.flow import inputs_of
-from edgert.config.pipeline_file import changed_pipeline
 from edgert.config.stages import STAGE_VERBS
-from edgert.control import model_changes, source_changes
-from edgert.control.controlled import Controlled, data_of
-from edgert.control.live_keys import applied, check_known, check_live, live_values, with_section
-from edgert.control.request import VERBS, Request, refusal
+from edgert.control import changing, model_changes, source_changes
+from edgert.control.controlled import Controlled
+from edgert.control.live_keys import live_values
+from edgert.control.request import VERBS, Request, refusal, text_at
 from edgert.control.saving import save
 from edgert.control.source_changes import state_of
-from edgert.errors import ConfigError, EdgertError
+from edgert.errors import EdgertError
 
 _LOG = logging.getLogger(__name__)
 _HERE = "this program"
@@ -85,6 +84,25 @@ class Control:
         """Remove a source once what it gave is worked on. Raises StageError: no such source, or the last one."""
         return self._done(Request("remove", (source,)), _HERE)
 
+    def apply(self, file: str | Path | Mapping[str, Any], plan: str = "") -> dict[str, Any]:
+        """Return the plan of what it takes to run another pipeline file, or carry it out.
+
+        The plan has each key that differs, with its effect: it is live, restarts its stage, opens a source again, adds
+        or removes one, or needs a restart. Without changes of the last kind it can be carried out, as a whole.
+
+        Args:
+            file: path of the file, or a mapping with the same keys. Paths in it are relative to the pipeline's file.
+                ``--set`` of the start holds for it, too; an overlay does not.
+            plan: ``plan`` of an answer, to carry that out; empty: nothing changes.
+
+        Raises:
+            ConfigError: the file cannot be read, or has a mistake.
+            StageError: the pipeline or the file has changed since the plan was made; or a change needs a restart.
+            EdgertError: a change cannot be made; none was.
+        """
+        text = json.dumps(file, default=str) if isinstance(file, Mapping) else text_at(Path(file))
+        return self._done(Request("apply", (text,), {"plan": plan} if plan else {}), _HERE)
+
     def swap(
         self, model: str, path: str | Path, *, shadow: int = 500, min_agreement: float = 0.97, keep: float = 600.0
     ) -> dict[str, Any]:
@@ -146,6 +164,7 @@ class Control:
         named = request.verb  # with no address of a source, which may hold a password
         if request.words and verb.words.split()[0] != "FILE":
             named += f" {request.words[0]}"
+        named += "".join(f" --{name}={text}" for name, text in request.options.items())
         with self._run.changing:
             try:
                 self._run.changeable()
@@ -173,34 +192,15 @@ def _show(run: Controlled) -> dict[str, Any]:
             kind = next(verb for verb in STAGE_VERBS if verb in type(stage).model_fields)
             stages[name] = {"kind": kind, "from": list(inputs_of(stage)), **row}
     about = {"name": config.name, "file": str(run.file.document.path.absolute()), "label": run.label}
-    parts = {"sources": sources, "stages": stages, "live": live_values(config, run.assembly)}
+    parts = {"sources": sources, "stages": stages, "live": live_values(run)}
     swaps = {name: one.state.to_json() for name, one in [*run.swaps.items()]}
     return {**about, **parts, "swaps": swaps, "stats": state}
 
 
-def _set(run: Controlled, text: str) -> dict[str, Any]:
-    assembly = run.assembly
-    key = text.partition("=")[0].strip()
-    before = run.file.config
-    try:
-        file = changed_pipeline(run.file, data_of(run), [text])
-    except ConfigError:
-        check_known(key, before)  # whose error is clearer
-        raise
-    place, own = check_live(key, before, assembly)
-    was = live_values(before, assembly)
-    config = with_section(before, place, file.config, own)
-    file = PipelineFile(config, file.document, run.file.passed_over)
-    for apply in applied(place, own, file, assembly):
-        apply()
-    run.changed(file)
-    name = ".".join((*place, own))
-    return {"key": name, "was": was[name], "is": live_values(config, assembly)[name]}
-
-
 _OPERATIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "show": _show,
-    "set": _set,
+    "set": changing.set_key,
+    "apply": changing.apply_file,
     "pause": source_changes.pause,
     "resume": source_changes.resume,
     "add": source_changes.add,

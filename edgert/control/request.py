@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from edgert.errors import ConfigError, EdgertError, error_of, nearest
+from edgert.errors import ConfigError, EdgertError, cause, error_of, nearest
 from edgert.runtime.json_form import plain
 from edgert.units import parse_fraction, parse_seconds, parse_whole
 
@@ -40,6 +41,7 @@ VERBS = {
     "resume": Verb("SOURCE"),
     "add": Verb("STAGE URL [LIKE]"),
     "remove": Verb("SOURCE"),
+    "apply": Verb("FILE", {"plan": str}),
     "save": Verb(),
     "swap": Verb("MODEL PATH", {"shadow": parse_whole, "min-agreement": parse_fraction, "keep": parse_seconds}),
     "back": Verb("MODEL"),
@@ -104,9 +106,23 @@ class Request:
                 raise ConfigError(f"--{name}: cannot use {text!r}", why=str(error), fix=fix) from error
         return made
 
+    def with_texts(self) -> Request:
+        """Return the request with the text of each ``FILE`` in place of its path. Raises ConfigError."""
+        kinds = VERBS[self.verb].words.split()
+        words = (text_at(Path(word)) if kind == "FILE" else word for word, kind in zip(self.words, kinds, strict=False))
+        return replace(self, words=tuple(words))
+
     def line(self) -> bytes:
         """Return the request as a line of JSON."""
         return line_of({"verb": self.verb, "words": list(self.words), "options": dict(self.options)})
+
+
+def text_at(path: Path) -> str:
+    """Return the text of a ``FILE``. Raises ConfigError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}", why=cause(error), fix="name a YAML file") from error
 
 
 def line_of(data: Mapping[str, Any]) -> bytes:

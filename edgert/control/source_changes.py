@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgert.config import PipelineConfig, PipelineFile, SourceStage
-from edgert.config.flow import inputs_of, sources_of
+from edgert.config import SourceStage
+from edgert.config.flow import inputs_of
 from edgert.config.pipeline_file import changed_pipeline
+from edgert.control.changing import changes_to, make_changes
 from edgert.control.controlled import Controlled, check_source, data_of
 from edgert.errors import StageError
-from edgert.runtime.throttle import SourceRateLimiter
 
 
 def pause(run: Controlled, name: str) -> dict[str, Any]:
@@ -30,18 +30,10 @@ def add(run: Controlled, name: str, source: str, like: str = "") -> dict[str, An
         raise StageError(f"a stage {name!r} is there already", fix="give the source another name")
     like = like or next(one for one, stage in stages.items() if isinstance(stage, SourceStage))
     check_source(run, like)
-    _check_budgets(run, "added")
     data = data_of(run)
     data["stages"][name] = {"on_error": "drop", **data["stages"][like], "source": source}
-    inputs = {one: (*inputs_of(stage), name) for one, stage in stages.items() if like in inputs_of(stage)}
-    file = _rewired(run, data, inputs)
-    file = _with_stages(run, file, {**stages, name: file.config.stages[name]}, inputs)
-    for one, reached in sources_of(file.config.stages).items():
-        if name in reached and getattr(file.config.stages[one], "sink", "") == "record":
-            why = f"{one!r} records packets of the cameras that it began with"
-            raise StageError(f"{name!r} cannot be added", why=why, fix="add it to the file and restart")
-    run.assembly.add_source(file, name, like)
-    run.changed(file)
+    inputs = {one: [*inputs_of(stage), name] for one, stage in stages.items() if like in inputs_of(stage)}
+    _make(run, data, inputs)
     return {"source": name, "listeners": list(inputs)}
 
 
@@ -52,9 +44,8 @@ def remove(run: Controlled, name: str) -> dict[str, Any]:
     if sum(isinstance(stage, SourceStage) for stage in stages.values()) == 1:
         why, fix = "a pipeline needs one", f"edgert ctl pause {name}; or stop the run"
         raise StageError(f"{name!r} is the last source", why=why, fix=fix)
-    _check_budgets(run, "removed")
     inputs = {
-        one: tuple(other for other in inputs_of(stage) if other != name)
+        one: [other for other in inputs_of(stage) if other != name]
         for one, stage in stages.items()
         if name in inputs_of(stage)
     }
@@ -63,11 +54,16 @@ def remove(run: Controlled, name: str) -> dict[str, Any]:
         raise StageError(f"{name!r} cannot be removed", why=why, fix=f"edgert ctl pause {name}")
     data = data_of(run)
     del data["stages"][name]
-    file = _rewired(run, data, inputs)
-    file = _with_stages(run, file, {one: stage for one, stage in stages.items() if one != name}, inputs)
-    run.assembly.remove_source(file, name)
-    run.changed(file)
+    _make(run, data, inputs)
     return {"source": name, "listeners": list(inputs)}
+
+
+def _make(run: Controlled, data: dict[str, Any], inputs: Mapping[str, list[str]]) -> None:
+    """Make a pipeline with other sources, and other inputs of stages."""
+    for one, names in inputs.items():
+        data["stages"][one]["from"] = names
+    file = changed_pipeline(run.file, data)
+    make_changes(run, file, changes_to(run, file))
 
 
 def state_of(run: Controlled, name: str, stats: Mapping[str, Any]) -> str:
@@ -89,36 +85,5 @@ def state_of(run: Controlled, name: str, stats: Mapping[str, Any]) -> str:
 
 def _paused(run: Controlled, name: str, *, is_paused: bool) -> dict[str, Any]:
     check_source(run, name)
-    task = run.assembly.ends[name]
-    limiter = task.execution.limiter
-    if limiter is None:
-        live = bool(getattr(task.stage, "live", False))
-        limiter = task.execution.limiter = SourceRateLimiter(live, run.clock)
-    limiter.paused = is_paused
+    run.assembly.ends[name].limited(run.clock).paused = is_paused
     return {"source": name, "state": state_of(run, name, {})}
-
-
-def _check_budgets(run: Controlled, done: str) -> None:
-    budgets = run.file.config.budgets
-    if budgets != type(budgets)():
-        why = "budgets: is planned for the sources of the start"
-        raise StageError(f"no source can be {done}", why=why, fix="change the file and restart")
-
-
-def _rewired(run: Controlled, data: dict[str, Any], inputs: Mapping[str, tuple[str, ...]]) -> PipelineFile:
-    """Return the pipeline with other data and inputs of stages, checked."""
-    for one, names in inputs.items():
-        data["stages"][one]["from"] = list(names)
-    return changed_pipeline(run.file, data)
-
-
-def _with_stages(
-    run: Controlled, file: PipelineFile, stages: Mapping[str, Any], inputs: Mapping[str, tuple[str, ...]]
-) -> PipelineFile:
-    """Return a checked document with the sections that run, which were made to fit this machine."""
-    made = {
-        one: stage.model_copy(update={"inputs": inputs[one]}) if one in inputs else stage
-        for one, stage in stages.items()
-    }
-    config: PipelineConfig = run.file.config.model_copy(update={"stages": made})
-    return PipelineFile(config, file.document, run.file.passed_over)

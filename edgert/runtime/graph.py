@@ -58,12 +58,12 @@ class Graph:
 
     Attributes:
         tasks: those of now; replaced by another tuple when one comes or goes.
-        settle: called after each change, to mark which tasks need pixels; see :func:`release_pixels`.
+        mark_pixel_use: called after each change, to mark which tasks need pixels; see :func:`release_pixels`.
     """
 
     def __init__(self, tasks: Iterable[Task] = ()) -> None:
         self.tasks: tuple[Task, ...] = tuple(tasks)
-        self.settle: Callable[[Sequence[Task]], object] = len
+        self.mark_pixel_use: Callable[[Sequence[Task]], object] = len
         self._outside: tuple[Task, ...] = ()  # listeners that are no tasks of the pipeline
         self._running: Running | None = None
         self._turn = threading.RLock()  # one change at a time
@@ -92,7 +92,7 @@ class Graph:
                 raise StageError(f"a task {task.name!r} is there already", fix="give the new one another name")
             self.tasks = (*self.tasks, task)
             self._outside = tuple(other for other in self._outside if other is not task)
-            self._settle()
+            self._mark_changed()
             try:
                 if self._running is not None:
                     self._running.start_task(task)
@@ -126,7 +126,7 @@ class Graph:
             _open_outlet(producer, made[0])
             if self._has_ended(producer):
                 made[0].close()
-            self._settle()
+            self._mark_changed()
             return made[0]
 
     def leave(self, listener: Task) -> None:
@@ -136,7 +136,7 @@ class Graph:
                 self.disconnect(producer, listener)
             listener.wiring.inlet.finish()
             self._outside = tuple(other for other in self._outside if other is not listener)
-            self._settle()
+            self._mark_changed()
 
     def disconnect(self, producer: Task, consumer: Task) -> None:
         """Undo :meth:`connect`: the producer no longer waits for this consumer, which works on what it got before.
@@ -167,7 +167,7 @@ class Graph:
             except BaseException:
                 producer.wiring.outlets = before
                 raise
-            self._settle()
+            self._mark_changed()
 
     def remove(self, task: Task) -> None:
         """Remove a task. A source is asked to end first, and what it had under way is worked on.
@@ -274,10 +274,10 @@ class Graph:
 
     def _forget(self, task: Task) -> None:
         self.tasks = tuple(other for other in self.tasks if other is not task)
-        self._settle()
+        self._mark_changed()
 
-    def _settle(self) -> None:
-        self.settle((*self.tasks, *self._outside))
+    def _mark_changed(self) -> None:
+        self.mark_pixel_use((*self.tasks, *self._outside))
 
     # What can be done at all.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from edgert.clock import Clock
 from edgert.policy import OnError, Reads, most_under_way
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.metrics import Meter
@@ -109,6 +110,12 @@ class Task:
     def thread(self) -> Task:
         """The task in whose thread this one runs: itself, mostly."""
         return self.execution.carrier or self
+
+    def limited(self, clock: Clock) -> SourceRateLimiter:
+        """Return the limiter of a source's frames, which is made the first time."""
+        if self.execution.limiter is None:
+            self.execution.limiter = SourceRateLimiter(bool(getattr(self.stage, "live", False)), clock)
+        return self.execution.limiter
 
     def under_way(self) -> int:
         """Return the most results of one stream that can be between its source and this task, by the slowest path."""

@@ -95,7 +95,7 @@ def state_of(pipeline: Pipeline) -> object:
     limiters = {name: task.execution.limiter for name, task in assembly.ends.items()}
     paused = {name for name, limiter in limiters.items() if limiter is not None and limiter.paused}
     tasks = [(task.name, task.stage, len(task.wiring.outlets)) for task in assembly.tasks]
-    return file.config, file.document.data, live_values(file.config, assembly), paused, tasks
+    return file.config, file.document.data, live_values(pipeline._running), paused, tasks
 
 
 class Operations:
@@ -110,7 +110,7 @@ class Operations:
         pick, name = self.random.choice, self.random.choice(CHANGED)
         before = state_of(self.pipeline)
         try:
-            pick([self.set, self.set, self.pause, self.add, self.remove, self.wrong])(name)
+            pick([self.set, self.set, self.pause, self.add, self.remove, self.apply, self.wrong])(name)
         except EdgertError:
             self.refused += 1
             assert state_of(self.pipeline) == before
@@ -137,13 +137,27 @@ class Operations:
     def remove(self, name: str) -> None:
         self.control.remove(name)
 
+    def apply(self, name: str) -> None:
+        """Apply a file with other keys and sources; now and then one that needs a restart, or by a stale plan."""
+        there = [one for one in CHANGED if self.random.random() < 0.6]
+        wanted = pipeline_of(*STILL, *there)
+        stages = wanted["stages"]
+        stages["find"]["every"] = self.random.choice([1, 1, 2])
+        stages["count"] = stages["count"] | {"zones": {name: [[0, 0], [1, 0], [1, 1]]}}
+        if self.random.random() < 0.2:
+            stages["track"] = stages["track"] | {"queue": 2}
+        plan = self.control.apply(wanted)["plan"]
+        if self.random.random() < 0.2:
+            plan = plan[::-1]
+        self.control.apply(wanted, plan)
+
     def wrong(self, name: str) -> None:
         self.control.set(
             self.random.choice(["stages.find.from", "stages.x.every", "models.parts.input.std", name]), "[1]"
         )
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def test_random_operations_lose_no_frame_of_other_streams_and_leave_nothing(count: int) -> None:
     seen = Seen()
     with edgert.Pipeline(pipeline_of(*STILL, *CHANGED), callbacks={"both": seen}) as pipeline:
@@ -219,9 +233,11 @@ def test_a_live_key_holds_from_the_next_frame_on() -> None:
         ("stages.fnd.every", 2, ConfigError, "did you mean 'find'"),
         ("stages.find.every", 0, ConfigError, "expected 1 or more"),
         ("models.parts.task.score", 7, ConfigError, "cannot use 7"),
-        ("stages.a.source", "b.mp4", StageError, "the source would be opened again: this needs a restart"),
+        ("stages.a.source", "b.mp4", StageError, "that opens the source again"),
         ("models.parts.input.std", 1, StageError, "the model would be loaded again: this needs a restart"),
-        ("stages.find.queue", 3, StageError, "the stage would be opened again: this needs a restart"),
+        ("stages.find.queue", 3, StageError, "the model would be loaded again: this needs a restart"),
+        ("stages.track.match", 0.5, StageError, "the stage would be opened again"),
+        ("budgets.latency", "1s", StageError, "models that were timed before the start"),
         ("name", "belt", StageError, "it holds for the whole run: this needs a restart"),
         ("stages.find.every", "[", ConfigError, "YAML"),
         ("stages.find.every", "${HOME}", ConfigError, "HOME"),
@@ -260,18 +276,12 @@ def test_sources_that_cannot_come_or_go_are_refused_and_nothing_has_changed(smal
     assert state_of(small) == before
 
 
-def test_a_source_that_a_stage_needs_and_one_with_budgets_stay() -> None:
+def test_a_source_that_a_stage_needs_stays() -> None:
     alone = {"own": {"sink": "null", "from": "b"}}
     with edgert.Pipeline(pipeline_of("a", "b", **alone), callbacks={"both": Seen()}) as pipeline:
         with pytest.raises(StageError, match="cannot be removed") as caught:
             pipeline.control.remove("b")
         assert "own would listen to nothing" in str(caught.value)
-    planned = {**pipeline_of("a", "b"), "budgets": {"latency": "1s"}}
-    with edgert.Pipeline(planned, callbacks={"both": Seen()}) as pipeline:
-        with pytest.raises(StageError, match="no source can be added"):
-            pipeline.control.add("c", "api")
-        with pytest.raises(StageError, match="no source can be removed"):
-            pipeline.control.remove("b")
 
 
 def test_a_source_that_is_paused_takes_nothing_and_another_goes_on(small: Pipeline) -> None:

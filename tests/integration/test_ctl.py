@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from edgert.control import client
 from tests.helpers.command import in_process, start
 from tests.helpers.waiting import wait_until
 
@@ -22,10 +23,16 @@ stages:
 """
 
 
+def alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have only runs of this folder be found: other tests run pipelines at the same time."""
+    monkeypatch.setattr(client, "socket_folders", lambda: (folder / "edgert",))
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a pipeline that runs, which ends without anything left."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    alone(monkeypatch, tmp_path)
     (tmp_path / "belt.yaml").write_text(TEXT)
     process = start("run", "belt.yaml", "--quiet", cwd=tmp_path)
     try:
@@ -55,17 +62,30 @@ def test_a_run_is_shown_changed_and_saved(folder: Path) -> None:
         f"saved {folder / 'belt.live.yaml'}: stages.belt, stages.draw.draw, stages.draw.from, stages.yard\n"
     )
     assert (folder / "belt.yaml").read_text() == TEXT and "yard" in (folder / "belt.live.yaml").read_text()
-    for words, what in (
-        (("remove", "yard"), "'yard' is the last source"),
-        (("pause", "yrd"), "did you mean 'yard'"),
+    plan = ctl("apply", "belt.yaml").splitlines()
+    assert "adds  stages.belt" in plan and "removes  stages.yard" in plan
+    assert "restarts the stage  stages.draw.draw: ['stats'] -> ['boxes']" in plan
+    words = plan[-1].partition("edgert ctl ")[2].split()
+    assert ctl(*words).endswith("applied\n") and ctl("apply", "belt.yaml") == "nothing differs\n"
+    (folder / "other.yaml").write_text(TEXT.replace("from: belt}", "from: belt, queue: 9}"))
+    refused = in_process("ctl", "apply", "other.yaml", cwd=folder)
+    assert refused.returncode == 1 and "needs a restart  stages.draw.queue: its queue" in refused.stdout
+    for refused_words, what in (
+        (words, "is stale"),
+        (("apply", "none.yaml"), "cannot read none.yaml"),
+        (("apply", "belt.yaml", "--paln", "x"), "did you mean 'plan'"),
+        (("remove", "yard"), "no source 'yard'"),
+        (("remove", "belt"), "'belt' is the last source"),
+        (("pause", "blt"), "did you mean 'belt'"),
         (("set", "stages.draw.width=3"), "expected 16 or more"),
         (("move", "yard"), "'move' is no verb of edgert ctl"),
         (("show", "--name", "blt"), "no pipeline 'blt' is running; did you mean 'belt'"),
     ):
-        ended = in_process("ctl", *words, cwd=folder)
+        ended = in_process("ctl", *refused_words, cwd=folder)
         assert ended.returncode == 1 and what in ended.stderr, ended.stderr
 
 
-def test_without_a_run_that_is_the_error(tmp_path: Path) -> None:
+def test_without_a_run_that_is_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone(monkeypatch, tmp_path)
     ended = in_process("ctl", "show", cwd=tmp_path, env={"XDG_RUNTIME_DIR": str(tmp_path)})
     assert ended.returncode == 1 and "no pipeline is running" in ended.stderr
