@@ -7,6 +7,8 @@ wheel that this edgert came from, or an extra's packages.
 
 import os
 import shlex
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from edgert.errors import ArtifactError
@@ -18,6 +20,19 @@ def checkout() -> Path | None:
     """Return the checkout that this edgert runs from; None when it is installed."""
     root = _PACKAGE.parent
     return root if (root / "pyproject.toml").is_file() and (root / "configs").is_dir() else None
+
+
+def commit() -> str:
+    """Return the commit that this edgert was made from, of 12 digits; empty where nothing says so."""
+    root = checkout()
+    if root is None:
+        file = data_folder("commit.txt")
+        return file.read_text(encoding="ascii").strip() if file.is_file() else ""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+        return done.stdout.strip()
+    return ""
 
 
 def python_path() -> str:

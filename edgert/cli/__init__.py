@@ -97,8 +97,10 @@ def _edgert(
     user_code.before = _refuse_code if no_code else _show_code
     if version:
         from edgert._version import __version__
+        from edgert.installation import commit
 
-        typer.echo(f"edgert {__version__}")
+        made_of = commit()
+        typer.echo(f"edgert {__version__}" + (f" ({made_of})" if made_of else ""))
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
