@@ -155,4 +155,5 @@ def _refused(where: str, why: str, more: str) -> ArtifactError:
         f"{where} is refused",
         why=f"{why}: {more}",
         fix="edgert build BUNDLE --sign KEY, with a key that is allowed here; or copy the bundle again",
+        code="E603",
     )

@@ -50,6 +50,7 @@ def members_of(path: Path) -> dict[str, bytes]:
 def refused(path: Path, allowed: Path | None) -> str:
     with open_bundle(path) as opened, pytest.raises(ArtifactError, match="is refused") as caught:
         opened.signer(allowed)
+    assert caught.value.code == "E603"
     return caught.value.why
 
 
