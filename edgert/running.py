@@ -103,6 +103,7 @@ class Running:
         bar = counting(on_progress)
         self.assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
         self.assembly.hooks.stats = self._detailed
+        self.assembly.hooks.control = lambda line, who: self.control.answer_line(line, who)
         self._log_precision()
         self.sources = self._api_sources()
         self._environment = environment

@@ -90,11 +90,13 @@ class Hooks:
 
     Attributes:
         stats: the state of the run as plain data, for live pages.
+        control: answers a request to change the pipeline; see :class:`~edgert.stages.context.Context`.
         swap_page: the report of the newest swap of a model as HTML; empty where there was none.
         on_left: called once nobody looks at any sink any more.
     """
 
     stats: Callable[[], Mapping[str, object]] = field(default=dict)
+    control: Callable[[bytes, str], bytes] = field(default=lambda line, who: b"")
     swap_page: Callable[[], str] = field(default=str)
     on_left: Callable[[], None] = field(default=lambda: None)
 
@@ -214,6 +216,7 @@ class Assembly:
         if self.closed:
             return
         self.closed, self.hooks.stats, self.hooks.on_left, self.hooks.swap_page = True, dict, lambda: None, str
+        self.hooks.control = Hooks().control
         self.decoders.clear()
         self.make = self.load = None
         for inference in self.inferences:
@@ -483,6 +486,9 @@ class _Assembler:
         def swap_page() -> str:
             return hooks.swap_page()
 
+        def control(line: bytes, who: str) -> bytes:
+            return hooks.control(line, who)
+
         def leave() -> None:
             sinks.discard(name)
             if not sinks:
@@ -493,4 +499,4 @@ class _Assembler:
         score = score_before(self.config.stages, self.config.models, name)
         shared = self.directory, self.clock, self.counter, stats, function, rate_hz, score, leave, again
         reach = {one: self.sources[one] for one in sources_of(self.config.stages)[name]}
-        return Context(*shared, self.config.name, reach, sections, swap_page)
+        return Context(*shared, self.config.name, reach, sections, swap_page, control)

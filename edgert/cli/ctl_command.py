@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +26,13 @@ def ctl(
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", help="Which run, by its name:, or the path of its socket."),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="Instead: the live page of a run anywhere.")
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="Has the token of that page. Default: EDGERT_TOKEN."),
     ] = None,
     json: option.Json = None,
 ) -> None:
@@ -49,17 +58,23 @@ def ctl(
 
         edgert ctl apply belt.yaml
 
+        edgert ctl show --url https://board.local:8080
+
         edgert ctl swap parts new.onnx --shadow 500 --min-agreement 0.97 --keep 10m
 
         edgert ctl back parts
 
         edgert ctl save
     """
-    from edgert.control.client import find_socket, send_request
-    from edgert.control.request import Request
+    from edgert.control.client import find_socket, send_request, send_to_page
+    from edgert.control.request import Request, text_at
 
     request = Request.of(verb, words or ()).with_texts()
-    result = send_request(find_socket(name), request)
+    if url is None:
+        result = send_request(find_socket(name), request)
+    else:
+        token = os.environ.get("EDGERT_TOKEN", "") if token_file is None else text_at(token_file).strip()
+        result = send_to_page(url, request, token)
     if json is not None:
         terminal.write_json(result, json)
     screen = terminal.console(json)

@@ -9,13 +9,18 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request as HttpRequest
+from urllib.request import urlopen
 
 from edgert import limits
 from edgert.control.control_socket import check_folder, is_answered, peer_of, socket_folders
 from edgert.control.request import VERBS, Request, result_of
-from edgert.errors import DeviceError, EdgertError, StageError, nearest
+from edgert.errors import ConfigError, DeviceError, EdgertError, StageError, nearest
 
 _LOG = logging.getLogger(__name__)
 _CONNECTING_S, _LOOK_S = 10.0, 1.0
@@ -106,6 +111,40 @@ def send_request(path: Path, request: Request) -> Any:
     except (ValueError, RecursionError) as error:
         raise DeviceError(f"{path} {STRANGE}") from error
     return result_of(answer)
+
+
+def send_to_page(url: str, request: Request, token: str) -> Any:
+    """Return the result of a request to the run with that live page.
+
+    Raises:
+        ConfigError: the request is none, the address is none, or there is no token.
+        EdgertError: it was refused.
+        DeviceError: nobody answers, or the page takes no changes.
+    """
+    request.values()
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{url!r} is no web address", fix="--url https://HOST:PORT")
+    if not token:
+        why = "a page takes changes from those who have its token alone"
+        raise ConfigError("there is no token", why=why, fix="export EDGERT_TOKEN=..., or --token-file FILE")
+    headers = {"Content-Type": "application/json"}
+    sent = HttpRequest(f"{url.rstrip('/')}/control", request.line(), headers, method="POST")  # noqa: S310 - above
+    sent.add_unredirected_header("Authorization", f"Bearer {token}")
+    try:
+        with urlopen(sent, timeout=_ANSWER_S) as answer:  # noqa: S310 - as above
+            text = answer.read(limits.STATE_BYTES)
+    except HTTPError as error:
+        text = error.read(limits.STATE_BYTES)
+        if error.code != HTTPStatus.BAD_REQUEST:
+            why = text.decode("utf-8", "replace").strip() or str(error)
+            raise DeviceError(f"{url} takes no changes", why=why, fix="its token: in EDGERT_TOKEN") from error
+    except (HTTPException, OSError) as error:
+        why = str(getattr(error, "reason", error))
+        raise DeviceError(f"{url} does not answer", why=why, fix="curl -v shows more") from error
+    try:
+        return result_of(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise DeviceError(f"{url} {STRANGE}") from error
 
 
 def _shown(own: socket.socket) -> Mapping[str, Any] | str:

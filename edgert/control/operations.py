@@ -15,7 +15,7 @@ from edgert.config.stages import STAGE_VERBS
 from edgert.control import changing, model_changes, source_changes
 from edgert.control.controlled import Controlled
 from edgert.control.live_keys import live_values
-from edgert.control.request import VERBS, Request, refusal, text_at
+from edgert.control.request import VERBS, Request, line_of, refusal, request_of, text_at
 from edgert.control.saving import save
 from edgert.control.source_changes import state_of
 from edgert.errors import EdgertError
@@ -154,6 +154,13 @@ class Control:
             return {"ok": True, "result": self._done(request, who)}
         except EdgertError as error:
             return refusal(error)
+
+    def answer_line(self, line: bytes, who: str) -> bytes:
+        """Return the answer to a line of JSON, as one; see :meth:`answer`."""
+        try:
+            return line_of(self.answer(request_of(line), who))
+        except EdgertError as error:
+            return line_of(refusal(error))
 
     def _done(self, request: Request, who: str) -> dict[str, Any]:
         """Make one operation, and log it."""

@@ -28,6 +28,7 @@ class Context:
         pipeline: name of the pipeline.
         sources: those whose frames reach it, by name.
         before: the sections of the stages that its frames come through, by name.
+        control: answers a request to change the pipeline, both lines of JSON; the other argument says who asks.
         swap_page: the report of the newest swap of a model, as HTML; empty where there was none.
         starts_over: whether a run takes the same frames as the last, so that its output replaces the last one's. Not so
             for cameras, and wherever frames may come for ever.
@@ -46,6 +47,7 @@ class Context:
     sources: Mapping[str, Source] = field(default_factory=dict)
     before: Mapping[str, Any] = field(default_factory=dict)
     swap_page: Callable[[], str] = str
+    control: Callable[[bytes, str], bytes] = lambda line, who: b""
 
     @property
     def is_waited_for(self) -> bool:

@@ -256,7 +256,7 @@ class Http(SinkStage):
 
         access = Access(self.token, self.tls.context() if self.tls is not None else None)
         video = page_video(name, context.rate_hz)
-        about = context.stats, access, self.clips, video, context.swap_page
+        about = context.stats, access, self.clips, video, context.swap_page, context.control
         return HttpSink(name, self.host, self.port, *about)
 
 

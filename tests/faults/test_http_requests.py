@@ -29,7 +29,7 @@ class Echo:
 
 
 class Site:
-    open_to_all = ()
+    open_to_all = changed_at = ()
     whep = Echo()
 
     async def answer(self, exchange: Exchange, request: Request) -> Response | None:

@@ -38,7 +38,7 @@ class WebrtcSink:
         whep: the video of every stream.
     """
 
-    open_to_all = ()
+    open_to_all = changed_at = ()
 
     def __init__(self, name: str, address: tuple[str, int], access: Access, choice: Choice, wanted: Wanted) -> None:
         self.name = name

@@ -1,7 +1,7 @@
 """The HTTP server of the live page and of ``sink: webrtc``: one thread, which never waits for a client.
 
-It is read only, but for WebRTC viewers that come and leave. Connections are limited by
-:mod:`~edgert.stages.sink.tcp_server`; HTTP is h11's, in :mod:`~edgert.stages.sink.web.http_exchange`.
+It is read only, but for WebRTC viewers that come and leave, and ``/control`` where there is a token. Connections are
+limited by :mod:`~edgert.stages.sink.tcp_server`; HTTP is h11's, in :mod:`~edgert.stages.sink.web.http_exchange`.
 """
 
 import base64
@@ -75,6 +75,11 @@ class Site(Protocol):
     @property
     def open_to_all(self) -> Container[str]:
         """Paths that are answered without the token."""
+        ...
+
+    @property
+    def changed_at(self) -> Container[str]:
+        """Paths that take ``POST``."""
         ...
 
     @property
@@ -155,6 +160,8 @@ class HttpServer:
         is_known = self._access.allows(request.headers.get("authorization", ""))
         if request.path not in self._site.open_to_all and not is_known:
             return _NO_TOKEN
+        if request.method == "POST" and request.path in self._site.changed_at:
+            return None
         is_offer = self._site.whep is not None and request.path.startswith(_WHEP)
         if request.method not in ("GET", "HEAD") and not is_offer:
             return text(HTTPStatus.NOT_IMPLEMENTED, "read only")

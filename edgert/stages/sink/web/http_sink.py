@@ -42,6 +42,7 @@ class HttpSink:
         clips: index of recordings that it plays; it gives nothing else from the disk.
         video: video of cameras that are looked at alone; None: they are shown as images.
         swap_page: the report of the newest swap of a model, as HTML.
+        control: answers requests to change the pipeline, of clients that have the token.
     """
 
     def __init__(
@@ -54,9 +55,10 @@ class HttpSink:
         clips: Path | None = None,
         video: WhepVideo | None = None,
         swap_page: Callable[[], str] = str,
+        control: Callable[[bytes, str], bytes] = lambda line, who: b"",
     ) -> None:
         self.name, self._host, self._port, self._stats, self._access = name, host, port, stats, access
-        self._clips, self._video, self._swap_page = clips, video, swap_page
+        self._clips, self._video, self._swap_page, self._control = clips, video, swap_page, control
         self._images = LiveImages()
         self._worker: Worker | None = None
         self._server: HttpServer | None = None
@@ -75,7 +77,7 @@ class HttpSink:
         worker = Worker("edgert:http-images")
         events = EventLog(self._images, worker.submit)
         clips = ClipIndex(self._clips) if self._clips is not None else None
-        source = Source(self._images, self._stats, events, clips, self._video, self._swap_page)
+        source = Source(self._images, self._stats, events, clips, self._video, self._swap_page, self._control)
         self._page = LivePage(source, self._access, worker)
         self._server = HttpServer(self._host, own, self._access, self._page, "edgert:http")
         worker.start()

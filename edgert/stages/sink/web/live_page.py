@@ -33,8 +33,9 @@ _IMAGE_HZ, _TILES_HZ = 30.0, 80.0
 """The most that a viewer is sent each second: images of one camera, and tiles of all cameras together."""
 _FEW = 6  # cameras whose tiles are larger
 _SEND_BUFFER_BYTES = 1 << 18  # a few images
-_BOUNDARY = b"edgert-image"
+_BOUNDARY, _JSON = b"edgert-image", "application/json"
 _OPEN_METRICS, _PROMETHEUS_TEXT = "application/openmetrics-text", "text/plain"
+_CONTROL = "/control"
 _HEALTH = {"/healthz": health.stuck, "/readyz": health.unready}
 
 
@@ -48,6 +49,7 @@ class Source:
     clips: ClipIndex | None = None
     whep: Whep | None = None
     swap_page: Callable[[], str] = str
+    control: Callable[[bytes, str], bytes] = lambda line, who: b""
 
 
 class LivePage:
@@ -57,13 +59,14 @@ class LivePage:
         worker: encodes images; running.
     """
 
-    open_to_all = _HEALTH
+    open_to_all, changed_at = _HEALTH, (_CONTROL,)
 
     def __init__(self, source: Source, access: Access, worker: Worker) -> None:
         self._source, self._access = source, access
         self._encoder, self._answerer = worker, Worker("edgert:http-state")
         self._viewers = FairGroup[Connection](affordable(limits.PAGE_VIEWERS))
         self._shared = dict[str, tuple[float, "asyncio.Task[Response]"]]()
+        self._changer, self._changes = Worker("edgert:http-changes"), 0
         self._answerer.start()
 
     @property
@@ -72,8 +75,9 @@ class LivePage:
         return self._source.whep
 
     def stop(self) -> None:
-        """End the thread that makes answers."""
+        """End the threads that make answers and changes."""
         self._answerer.stop()
+        self._changer.stop()
 
     async def answer(self, exchange: Exchange, request: Request) -> Response | None:
         """Return the answer to a request; None where it was sent already."""
@@ -84,6 +88,8 @@ class LivePage:
             return await self._clip(exchange, request, source.clips)
         if path == "/":
             return _page()
+        if path == _CONTROL:
+            return await self._control(exchange, request)
         if path == "/stats.json":
             stream = request.query.get("stream", "")
             stream = stream if stream in source.images.numbers() else ""
@@ -114,6 +120,32 @@ class LivePage:
 
     async def _run(self, worker: Worker, work: Callable[[], _T]) -> _T:
         return await asyncio.wrap_future(worker.submit(work))
+
+    async def _control(self, exchange: Exchange, request: Request) -> Response:
+        """Return the answer to a request to change the pipeline.
+
+        It wants the token as ``Bearer``, and JSON: no web page of somebody else's has a browser send these.
+        """
+        is_bearer = request.headers.get("authorization", "").lower().startswith("bearer ")
+        if not self._access.token or not is_bearer:
+            line = "changes want token: of the sink, as Authorization: Bearer"
+            return text(HTTPStatus.FORBIDDEN, line)
+        if request.method != "POST" or request.headers.get("content-type", "") != _JSON:
+            return text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected POST of {_JSON}")
+        if self._changes >= limits.CONTROL_CLIENTS:
+            return text(HTTPStatus.SERVICE_UNAVAILABLE, "other changes are waiting", {"Retry-After": "1"})
+        with exchange.client.deadline(limits.PAGE_HEAD_S):
+            line_of_json = await exchange.body(limits.CONTROL_LINE_BYTES)
+        if not self._changer.is_alive():
+            self._changer.start()
+        self._changes += 1
+        try:
+            work = partial(self._source.control, line_of_json, f"address {exchange.client.address}")
+            answer = await self._run(self._changer, work)
+        finally:
+            self._changes -= 1
+        status = HTTPStatus.OK if answer.startswith(b'{"ok":true') else HTTPStatus.BAD_REQUEST
+        return Response(status, _JSON, answer)
 
     async def _snapshot(self, stream: str) -> Response:
         images, until_s = self._source.images, time.monotonic() + _REPEAT_S
@@ -292,4 +324,4 @@ def _event_image(source: Source, path: str) -> Response | None:
 
 def _json(data: object) -> Response:
     content = json.dumps(plain(data), allow_nan=False, separators=(",", ":")).encode()
-    return Response(HTTPStatus.OK, "application/json", content)
+    return Response(HTTPStatus.OK, _JSON, content)

@@ -1,0 +1,129 @@
+"""Changes through the live page: with its token alone, by the handler of ``edgert ctl``, and logged by address."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgert
+from edgert import Pipeline, limits
+from edgert.control.client import send_to_page
+from edgert.control.request import Request
+from edgert.errors import ConfigError, DeviceError, StageError
+from tests.helpers.command import in_process
+from tests.helpers.waiting import wait_until
+
+TOKEN = "a-token-of-a-page-1234"
+TEXT = """
+stages:
+  cam: {source: "synthetic:noise", size: 64x48, realtime: true, fps: 30}
+  draw: {draw: [boxes], from: cam}
+  page: {sink: http, from: draw, port: 0, token: TOKEN}
+"""
+
+
+def address(pipeline: Pipeline) -> str:
+    page: Any = pipeline._assembly.task("page").stage
+    wait_until(lambda: page.url)
+    return str(page.url).rstrip("/")
+
+
+@pytest.fixture
+def belt(tmp_path: Path) -> Iterator[Pipeline]:
+    path = tmp_path / "belt.yaml"
+    path.write_text(TEXT.replace("TOKEN", TOKEN))
+    with edgert.Pipeline(path) as pipeline:
+        pipeline.start()
+        yield pipeline
+
+
+def posted(url: str, body: bytes, method: str = "POST", **headers: str) -> tuple[int, bytes]:
+    given = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    given |= {name.replace("_", "-"): value for name, value in headers.items()}
+    connection = HTTPConnection(url.removeprefix("http://"), timeout=20)
+    connection.request(method, "/control", body, {name: value for name, value in given.items() if value})
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_the_same_operations_with_the_same_errors(belt: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="edgert.control")
+    url = address(belt)
+    assert send_to_page(url, Request("set", ("stages.draw.draw=[stats]",)), TOKEN)["is"] == ["stats"]
+    assert "set stages.draw.draw=[stats], by address 127.0.0.1: done" in caplog.text
+    with pytest.raises(StageError, match="no source 'yard'"):
+        send_to_page(url, Request("remove", ("yard",)), TOKEN)
+    assert "remove yard, by address 127.0.0.1: refused: no source 'yard'" in caplog.text
+    text = TEXT.replace("TOKEN", TOKEN)
+    plan = send_to_page(url, Request("apply", (text,)), TOKEN)
+    assert send_to_page(url, Request("apply", (text,), {"plan": plan["plan"]}), TOKEN)["applied"]
+    assert TOKEN not in caplog.text and TOKEN not in json.dumps(plan)
+    assert send_to_page(url, Request("show"), TOKEN)["live"]["stages.draw.draw"] == ["boxes"]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "words"),
+    [
+        (b'{"verb": "show"}', {"Authorization": ""}, 401, b"wants its token"),
+        (b'{"verb": "show"}', {"Authorization": "Bearer wrong-token-12345"}, 401, b"wants its token"),
+        (b'{"verb": "show"}', {"Authorization": "Basic eDphLXRva2VuLW9mLWEtcGFnZS0xMjM0"}, 403, b"Bearer"),
+        (b'{"verb": "show"}', {"Content_Type": "text/plain"}, 415, b"application/json"),
+        (b'{"verb": "show"}', {"method": "GET"}, 415, b"POST"),
+        (b'{"verb": "show"}', {"method": "PUT"}, 501, b"read only"),
+        (b'{"verb": "show"}', {"Host": "evil.example"}, 403, b"Host"),
+        (b'{"verb": "sho"}', {}, 400, b"did you mean 'show'"),
+        (b"[1]", {}, 400, b"this line is no request"),
+        (b"", {}, 400, b"this line is no request"),
+        (b" " * (limits.CONTROL_LINE_BYTES + 1), {}, 413, b"at most"),
+    ],
+)
+def test_what_is_no_request_of_a_client_with_the_token_is_refused(
+    belt: Pipeline, body: bytes, headers: dict[str, Any], status: int, words: bytes
+) -> None:
+    before = belt.file
+    answer = posted(address(belt), body, **headers)
+    assert answer[0] == status and words in answer[1]
+    assert belt.file is before
+
+
+def test_a_page_without_a_token_takes_no_changes(tmp_path: Path) -> None:
+    path = tmp_path / "open.yaml"
+    path.write_text(TEXT.replace(", token: TOKEN", ""))
+    with edgert.Pipeline(path) as pipeline:
+        pipeline.start()
+        assert posted(address(pipeline), b'{"verb": "show"}')[0] == 403
+        with pytest.raises(DeviceError, match="takes no changes"):
+            send_to_page(address(pipeline), Request("show"), TOKEN)
+
+
+def test_many_at_once_are_answered_one_after_the_other_or_asked_to_wait(belt: Pipeline) -> None:
+    url = address(belt)
+    with ThreadPoolExecutor(40) as clients:
+        bodies = [Request("set", (f"stages.draw.width={20 + number}",)).line() for number in range(40)]
+        answers = list(clients.map(lambda body: posted(url, body), bodies))
+    assert {status for status, _ in answers} <= {200, 503} and sum(status == 200 for status, _ in answers) >= 16
+
+
+def test_the_command_takes_the_token_from_the_environment_or_a_file(belt: Pipeline, tmp_path: Path) -> None:
+    url, file = address(belt), tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    shown = in_process("ctl", "show", "--url", url, cwd=tmp_path, env={"EDGERT_TOKEN": TOKEN})
+    assert shown.returncode == 0 and "cam: running" in shown.stdout
+    changed = in_process(
+        "ctl", "set", "stages.draw.draw=[stats]", "--url", url, "--token-file", str(file), cwd=tmp_path
+    )
+    assert changed.stdout == "stages.draw.draw: ['boxes'] -> ['stats']\n", changed.stderr
+    refused = in_process("ctl", "show", "--url", url, cwd=tmp_path, env={"EDGERT_TOKEN": "wrong-token-12345"})
+    assert refused.returncode == 1 and "takes no changes" in refused.stderr
+    for wrong, token in ((url, ""), ("board:8080", TOKEN)):
+        with pytest.raises(ConfigError):
+            send_to_page(wrong, Request("show"), token)
+    with pytest.raises(DeviceError, match="does not answer"):
+        send_to_page("http://127.0.0.1:1", Request("show"), TOKEN)
