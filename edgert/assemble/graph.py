@@ -447,7 +447,8 @@ class _Assembler:
 
     def _make(self, name: str, stage: section.StageConfig, where: str) -> Source | Stage:
         if isinstance(stage, section.SourceStage):
-            self.sources[name] = source_for(name, stage, self.counter, self.clock, self.directory)
+            about = self.counter, self.clock, self.directory, self.config.name
+            self.sources[name] = source_for(name, stage, *about)
             return self.sources[name]
         if isinstance(stage, section.DrawStage):
             return Draw(name, stage, self.clock)

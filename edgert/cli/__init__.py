@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from edgert import user_code
+from edgert import errors, user_code
 from edgert.cli.bench_command import bench
 from edgert.cli.boards_command import boards
 from edgert.cli.build_command import build, job
@@ -32,16 +32,6 @@ from edgert.cli.plan_command import plan
 from edgert.cli.progress import Interrupted
 from edgert.cli.run_command import run
 from edgert.cli.simulate_command import simulate
-from edgert.errors import (
-    EXIT_BUG,
-    EXIT_ERROR,
-    EXIT_INTERRUPTED,
-    ConfigError,
-    DeviceError,
-    EdgertError,
-    cause,
-    printable,
-)
 
 _NO_CODE, _DEBUG = "--no-code", "--debug"
 _NO_THREAD = "can't start new thread"
@@ -114,7 +104,7 @@ def _show_code(name: str, where: str) -> None:
 
 def _refuse_code(name: str, where: str) -> None:
     why, fix = "importing it runs it", "leave out --no-code for files that you trust"
-    raise ConfigError(f"module {name!r} is code of the file's own", why=why, where=where, fix=fix)
+    raise errors.ConfigError(f"module {name!r} is code of the file's own", why=why, where=where, fix=fix)
 
 
 def main() -> None:
@@ -131,32 +121,32 @@ def main() -> None:
             sys.argv = [sys.argv[0], name, *(word for word in sys.argv[1:] if word != name)]
     try:
         app()  # reports usage errors itself, and always leaves by SystemExit
-    except (EdgertError, MemoryError, RuntimeError) as error:
-        said = error if isinstance(error, EdgertError) else exhausted(error)
+    except (errors.EdgertError, MemoryError, RuntimeError) as error:
+        said = error if isinstance(error, errors.EdgertError) else exhausted(error)
         if said is None:
             _bug()
         if _DEBUG in sys.argv:
-            typer.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
+            typer.echo(errors.printable("".join(traceback.format_exception(error))), err=True, nl=False)
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
         typer.echo(str(said), err=True)
         if any(getattr(thread, "is_left", False) for thread in threading.enumerate()):
             with suppress(OSError):
                 sys.stdout.flush()
-            os._exit(EXIT_ERROR)  # a stage hangs: it must not delay the exit as well
-        sys.exit(EXIT_INTERRUPTED if Interrupted.by_signal else EXIT_ERROR)
+            os._exit(errors.EXIT_ERROR)  # a stage hangs: it must not delay the exit as well
+        sys.exit(errors.EXIT_INTERRUPTED if Interrupted.by_signal else errors.EXIT_ERROR)
     except OSError as error:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF):
             _bug()
         # Functions that write files raise an EdgertError, so this error comes from standard output.
         with suppress(OSError):
-            typer.echo(f"error: cannot write to standard output: {cause(error)}", err=True)
+            typer.echo(f"error: cannot write to standard output: {errors.cause(error)}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # buffered output would fail again at the exit
-        sys.exit(EXIT_ERROR)
+        sys.exit(errors.EXIT_ERROR)
     except Exception:  # noqa: BLE001 - the last line of defense: a bug is reported as one, with its traceback
         _bug()
 
 
-def exhausted(error: Exception) -> EdgertError | None:
+def exhausted(error: Exception) -> errors.EdgertError | None:
     """Return the EdgertError for exhausted memory or threads; None for any other error.
 
     These are no bugs: a machine, a container or a limit (``ulimit``) has no room for what was requested, or for another
@@ -164,17 +154,17 @@ def exhausted(error: Exception) -> EdgertError | None:
     """
     if isinstance(error, MemoryError):
         fix = "a smaller input, fewer images at once, or more memory: edgert doctor shows what there is"
-        return DeviceError("not enough memory", why=str(error) or "none was left", fix=fix)
+        return errors.DeviceError("not enough memory", why=str(error) or "none was left", fix=fix)
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         fix = "allow this process more threads (ulimit -u, pids limit) or memory"
-        return DeviceError("the system cannot start more threads", why=str(error), fix=fix)
+        return errors.DeviceError("the system cannot start more threads", why=str(error), fix=fix)
     return None
 
 
 def _bug() -> NoReturn:
     """Report the exception that is being handled, unless Ctrl-C became one."""
     if Interrupted.by_signal:
-        sys.exit(EXIT_INTERRUPTED)
-    typer.echo(printable(traceback.format_exc()), err=True)
+        sys.exit(errors.EXIT_INTERRUPTED)
+    typer.echo(errors.printable(traceback.format_exc()), err=True)
     typer.echo("This is a bug in edgert, not in your input. Please report the lines above.", err=True)
-    sys.exit(EXIT_BUG)
+    sys.exit(errors.EXIT_BUG)

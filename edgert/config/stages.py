@@ -89,7 +89,8 @@ class SourceStage(_Stage):
     """A source of frames: a file, a camera, a stream, code or a program.
 
     It is a file path, ``rtsp://``, ``http://``, ``v4l2:///dev/video0``, ``csi://0``, ``images:GLOB``, ``videos:GLOB``,
-    ``gst:PIPELINE``, ``python:module:name``, ``synthetic:noise``, or ``api``, where your program submits frames.
+    ``gst:PIPELINE``, ``python:module:name``, ``synthetic:noise``, ``ros2:///TOPIC``, ``ros2+zenoh://HOST/TOPIC``,
+    ``bag:PATH#/TOPIC``, or ``api``, where your program submits frames.
     Packages can add schemes.
     """
 
@@ -131,8 +132,8 @@ class SourceStage(_Stage):
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="settings of a package's source, arguments of your code, or properties of nvarguscamerasrc, such as"
-        " {wbmode: 3}",
+        description="settings of a package's source or [of topics](ros2.md), arguments of your code, or properties of "
+        "nvarguscamerasrc, such as {wbmode: 3}",
     )
     sensor_mode: int | None = Field(
         default=None, ge=0, description="csi://: sensor mode; default: the one that fits size and fps"

@@ -11,18 +11,7 @@ from typing import Any
 
 from edgert import installation
 from edgert.errors import BuildError, DeviceError, ModelError, nearest
-from edgert.importer.conversion_process import (
-    FEEDS,
-    MODEL,
-    OTHER_FEEDS,
-    OTHER_RESULTS,
-    RESULTS,
-    Request,
-    read_arrays,
-    write_arrays,
-    write_exporter,
-    write_versions,
-)
+from edgert.importer import conversion_process as process
 from edgert.importer.named_model import named_model
 from edgert.importer.torch_export import Call, export, other_inputs, reason_of, tensors
 from edgert.user_code import load_object
@@ -30,7 +19,7 @@ from edgert.user_code import load_object
 _EXAMPLE = "return module, (torch.zeros(1, 3, 224, 224),)"
 
 
-def convert_torch(request: Request, folder: Path) -> None:
+def convert_torch(request: process.Request, folder: Path) -> None:
     """Write the model, the example inputs and PyTorch's outputs.
 
     Raises:
@@ -47,12 +36,12 @@ def convert_torch(request: Request, folder: Path) -> None:
     else:
         module, given = _made(request)
     inputs, named = _inputs(given, request.source)
-    if (folder / FEEDS).exists():
-        inputs, named = _replaced(inputs, named, list(read_arrays(folder / FEEDS).values()))
+    if (folder / process.FEEDS).exists():
+        inputs, named = _replaced(inputs, named, list(process.read_arrays(folder / process.FEEDS).values()))
     convert_module(torch, module, inputs, named, request, folder, is_traced_first)
 
 
-def convert_object(module: object, given: Any, request: Request, folder: Path) -> None:
+def convert_object(module: object, given: Any, request: process.Request, folder: Path) -> None:
     """Convert a module or program in this process; see :func:`convert_torch`. Raises ModelError for anything else."""
     torch = _torch()
     if not isinstance(module, (torch.nn.Module, torch.export.ExportedProgram)):
@@ -68,7 +57,7 @@ def convert_module(
     module: Any,
     inputs: Sequence[Any],
     named: Mapping[str, Any],
-    request: Request,
+    request: process.Request,
     folder: Path,
     is_traced_first: bool = False,
 ) -> None:
@@ -88,12 +77,12 @@ def convert_module(
         with torch.no_grad():
             results = runnable(*inputs, **named)
             made = export(
-                torch, Call(module, inputs, named, results, is_traced_first), dynamic, request, folder / MODEL
+                torch, Call(module, inputs, named, results, is_traced_first), dynamic, request, folder / process.MODEL
             )
             if made.is_traced:
                 others = other_inputs(torch, (tuple(inputs), dict(named)))
-                _keep(folder / OTHER_FEEDS, made.inputs, others, request.source)
-                _keep(folder / OTHER_RESULTS, made.outputs, runnable(*others[0], **others[1]), request.source)
+                _keep(folder / process.OTHER_FEEDS, made.inputs, others, request.source)
+                _keep(folder / process.OTHER_RESULTS, made.outputs, runnable(*others[0], **others[1]), request.source)
     except RuntimeError as error:
         raise BuildError(
             f"PyTorch cannot run {request.source}",
@@ -105,10 +94,10 @@ def convert_module(
             module.train()
     if is_module:
         _check_open(made.inputs, request)
-    _keep(folder / FEEDS, made.inputs, (tuple(inputs), dict(named)), request.source)
-    _keep(folder / RESULTS, made.outputs, results, request.source)
-    write_exporter(made.exporter, folder)
-    write_versions({"torch": str(torch.__version__), "onnxscript": metadata.version("onnxscript")}, folder)
+    _keep(folder / process.FEEDS, made.inputs, (tuple(inputs), dict(named)), request.source)
+    _keep(folder / process.RESULTS, made.outputs, results, request.source)
+    process.write_exporter(made.exporter, folder)
+    process.write_versions({"torch": str(torch.__version__), "onnxscript": metadata.version("onnxscript")}, folder)
 
 
 def _torch() -> Any:
@@ -122,7 +111,7 @@ def _torch() -> Any:
     return torch
 
 
-def _made(request: Request) -> tuple[Any, Any]:
+def _made(request: process.Request) -> tuple[Any, Any]:
     torch = _torch()
     function: Any = load_object(request.source, "SOURCE", Path(request.search))
     made = function()
@@ -160,7 +149,7 @@ def _replaced(
     return tuple(tensors[: len(inputs)]), dict(zip(named, tensors[len(inputs) :], strict=True))
 
 
-def _check_open(shapes: Mapping[str, Any], request: Request) -> None:
+def _check_open(shapes: Mapping[str, Any], request: process.Request) -> None:
     """Raise BuildError where a dimension that was to stay open has one size.
 
     PyTorch fixes a dimension silently where the module or an example of size 1 requires it.
@@ -204,4 +193,4 @@ def _keep(path: Path, given: Iterable[str], values: Any, source: str) -> None:
             why=f"it has {', '.join(names)}, PyTorch {len(found)} tensors",
             fix="take out inputs that are not used, and outputs that are not tensors",
         )
-    write_arrays(path, {name: tensor.detach().numpy() for name, tensor in zip(names, found, strict=True)})
+    process.write_arrays(path, {name: tensor.detach().numpy() for name, tensor in zip(names, found, strict=True)})

@@ -39,6 +39,19 @@ class Color:
     full_range: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DepthImage:
+    """Distances that a depth camera measured with a frame: its pixels show the same places, perhaps at another size.
+
+    Attributes:
+        values: (h, w) uint16 millimeters or float32 meters along the optical axis; 0 and NaN are unknown.
+        camera: focal lengths x and y and center x and y, in pixels of the frame; None: unknown.
+    """
+
+    values: npt.NDArray[np.uint16] | npt.NDArray[np.float32]
+    camera: tuple[float, float, float, float] | None = None
+
+
 class _Released(tuple[U8, ...]):
     """Placeholder for released planes."""
 
@@ -91,6 +104,7 @@ class Frame:
         sender_ns: nanoseconds of the epoch when it was captured, by the clock of a network camera that reports it; None
             of others.
         delivery: what came with it from another machine; None of a frame of this one.
+        depth: distances that its camera measured; None of most cameras.
     """
 
     stream: str
@@ -106,6 +120,7 @@ class Frame:
     file: str = ""
     sender_ns: int | None = None
     delivery: Delivery | None = None
+    depth: DepthImage | None = None
     _origin: tuple[int, int] = (0, 0)
     _root: Frame | None = field(default=None, repr=False)
 
@@ -206,7 +221,9 @@ def without_pixels(frame: Frame) -> Frame:
 def with_planes(frame: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
     """Return the same image in other memory, under the lease of that memory; the lease of ``frame`` goes on."""
     place = frame.stream, frame.index, frame.timestamp_ns, frame.media_ns, frame.width, frame.height, frame.format
-    return Frame(*place, planes, lease, frame.color, frame.file, frame.sender_ns, frame.delivery, frame._origin)
+    return Frame(
+        *place, planes, lease, frame.color, frame.file, frame.sender_ns, frame.delivery, frame.depth, frame._origin
+    )
 
 
 def for_show(frame: Frame) -> Frame:

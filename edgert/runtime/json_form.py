@@ -18,6 +18,7 @@ from edgert.runtime.records import Classification, Crops, Detections, Embedding,
 
 _BOX_DECIMALS = 2  # hundredths of a pixel
 _SCORE_DECIMALS = 4
+_METER_DECIMALS = 3
 _VECTOR_DECIMALS = 6
 _OBJECT_SCALES = 10.0 ** np.array([_BOX_DECIMALS] * 4 + [_SCORE_DECIMALS])
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -143,6 +144,9 @@ def _detections(record: Detections, depth: int) -> dict[str, Any]:
     if record.masks is not None:
         for entry, mask in zip(objects, record.masks, strict=True):
             entry["mask"] = _runs(mask)
+    if record.positions is not None:
+        for entry, position in zip(objects, _rounded(record.positions, _METER_DECIMALS), strict=True):
+            entry["position"] = position
     named: dict[str, Any] = {"type": "keypoints" if isinstance(record, Keypoints) else "detections"}
     if record.points is not None:
         points = np.dstack([record.points[..., :2].round(_BOX_DECIMALS), record.points[..., 2:]])

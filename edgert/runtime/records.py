@@ -45,6 +45,8 @@ class Detections:
             gives points none. None where the model makes none.
         names: of the K points; empty when unknown.
         predicted: whether a tracker predicted the objects on a frame that no model processed.
+        positions: (N, 3) float32 meters to the right, down and forward from the camera, NaN where unknown; None before
+            a stage ``distance`` measured them.
     """
 
     boxes: F32
@@ -57,6 +59,7 @@ class Detections:
     points: F32 | None = None
     names: tuple[str, ...] = ()
     predicted: bool = False
+    positions: F32 | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -87,7 +90,9 @@ class Detections:
         masks = None if self.masks is None else tuple([self.masks[row] for row in np.arange(len(self))[rows].tolist()])
         points = None if self.points is None else self.points[rows]
         boxes, scores, classes = self.boxes[rows], self.scores[rows], self.classes[rows]
-        return type(self)(boxes, scores, classes, self.labels, ids, corners, masks, points, self.names, self.predicted)
+        positions = None if self.positions is None else self.positions[rows]
+        own = boxes, scores, classes, self.labels, ids, corners, masks, points, self.names, self.predicted, positions
+        return type(self)(*own)
 
     def to_supervision(self, size: tuple[int, int] | None = None) -> Any:
         """Return the same as ``supervision.Detections``; see :mod:`edgert.runtime.supervision_form`."""
@@ -109,6 +114,7 @@ class Detection:
         corners: (4, 2) float32 x, y of an oriented box; None where boxes are upright.
         mask: which pixels it covers; None where the model makes no masks.
         points: (K, 3) float32 x, y and score of its keypoints; None where the model makes none.
+        position: (3,) float32 meters to the right, down and forward from the camera; None where nothing measured it.
     """
 
     box: F32
@@ -119,6 +125,7 @@ class Detection:
     corners: F32 | None = None
     mask: Segmentation | None = None
     points: F32 | None = None
+    position: F32 | None = None
 
 
 def _detection(all_of: Detections, row: int) -> Detection:
@@ -132,6 +139,7 @@ def _detection(all_of: Detections, row: int) -> Detection:
         None if all_of.corners is None else all_of.corners[row],
         None if all_of.masks is None else all_of.masks[row],
         None if all_of.points is None else all_of.points[row],
+        None if all_of.positions is None else all_of.positions[row],
     )
 
 

@@ -417,6 +417,7 @@ SINKS: dict[str, str | type[SinkStage]] = {
     "nats": f"{_SEND}:Nats",
     "kafka": f"{_SEND}:Kafka",
     "webhook": f"{_SEND}:Webhook",
+    "ros2": "edgert.stages.ros2.ros_section:Ros2",
 }
 TRACKERS = {"bytetrack": ByteTrackStage, "botsort": BotSortStage}
 STAGES = {
@@ -424,4 +425,5 @@ STAGES = {
     "events": "edgert.stages.zones.section:EventsSection",
     "privacy": "edgert.stages.privacy:PrivacySection",
     "motion": "edgert.stages.motion_gate:MotionSection",
+    "distance": "edgert.stages.distance:DistanceSection",
 }

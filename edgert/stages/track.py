@@ -143,4 +143,4 @@ def carried(record: Detections, sides: F64) -> Detections:
             replace(one, region=(x1, y1, x2, y2))
             for one, ((x1, y1), (x2, y2)) in zip(masks, regions.tolist(), strict=True)
         )
-    return replace(record, boxes=boxes, corners=corners, masks=masks, points=points, predicted=True)
+    return replace(record, boxes=boxes, corners=corners, masks=masks, points=points, predicted=True, positions=None)

@@ -1,4 +1,4 @@
-"""Every block of docs/python.md and docs/gpu.md runs as it is, beside the files that it names."""
+"""Every block of these pages runs as it is, beside the files that it names: python.md, gpu.md and robots.md."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import edgert
 from edgert.installation import demo_images
 from tests.helpers.documents import Piece, blocks
+from tests.helpers.ros_bags import write_depth_bag
 from tests.integration.test_pipeline_api import ASSETS
 
 BELT = """
@@ -26,6 +27,14 @@ CLIPS = """
 models: {parts: {onnx: parts.onnx, task: {detect: yolox}, input: {std: 255}}}
 stages: {clip: {source: "videos:clips"}, find: {infer: parts, from: clip}}
 """
+FOLLOW = """
+models: {parts: {onnx: parts.onnx, task: {detect: yolox, labels: parts.txt}, input: {std: 255}}}
+stages:
+  camera: {source: "bag:depth.db3#/camera/color", options: {depth: /camera/depth}}
+  find: {infer: parts, from: camera}
+  track: {track: bytetrack, from: find}
+  near: {stage: distance, from: track}
+"""
 DOOR = """
 models: {look: {onnx: look.onnx, task: {embed: l2, match: people.json}, input: {std: 255}}}
 stages: {door: {source: api}, who: {infer: look, from: door}}
@@ -37,8 +46,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("page")
     for name in ("parts.onnx", "parts.txt", "look.onnx"):
         (made / name).write_bytes((ASSETS / name).read_bytes())
-    for name, text in (("belt", BELT.format(source=demo_images())), ("clips", CLIPS), ("door", DOOR)):
+    for name, text in (
+        ("belt", BELT.format(source=demo_images())),
+        ("clips", CLIPS),
+        ("door", DOOR),
+        ("follow", FOLLOW),
+    ):
         (made / f"{name}.yaml").write_text(text)
+    (made / "follow.yaml").write_text(FOLLOW)
     (made / "photos").mkdir()
     (made / "clips").mkdir()
     stages: dict[str, Any] = {"belt": {"source": demo_images(), "size": "320x240", "fps": 30, "limit": 12}}
@@ -49,12 +64,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pipeline.wait(20)
     for name in ("one", "two"):
         (made / "clips" / f"{name}.mp4").write_bytes((made / "belt.mp4").read_bytes())
+    write_depth_bag(made / "depth.db3", [cv2.imread(str(path)) for path in sorted((made / "photos").glob("*.jpg"))])
     (made / "photo.jpg").write_bytes((made / "photos" / "0.jpg").read_bytes())
     (made / "people.json").write_text(json.dumps({"Bob": [[1.0] + [0.0] * 95]}))
     return made
 
 
-PAGE = [piece for piece in blocks("python") if piece.place.startswith(("docs/python.md:", "docs/gpu.md:"))]
+PAGES = ("docs/python.md:", "docs/gpu.md:", "docs/robots.md:")
+PAGE = [piece for piece in blocks("python") if piece.place.startswith(PAGES)]
 
 
 @pytest.mark.parametrize("piece", PAGE, ids=str)

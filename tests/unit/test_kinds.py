@@ -100,7 +100,7 @@ def test_mistakes_in_its_keys_have_their_line(site: Path, tmp_path: Path, sink: 
 def test_an_unknown_kind_names_those_of_packages(site: Path, tmp_path: Path) -> None:
     install(site, "edgert-csv", SINK, {"edgert.sinks": {"csv": "edgert_csv:Csv"}})
     error = refused(tmp_path, "sink: cvs, path: a")
-    assert error.why.endswith("webhook or csv; did you mean 'csv'?")
+    assert error.why.endswith("ros2 or csv; did you mean 'csv'?")
 
 
 def test_two_packages_with_one_name_are_both_named(site: Path, tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ class TestTrackersStagesAndBackends:
     def test_without_packages_there_are_own_ones_alone(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             self.stage(tmp_path, "stage: every")
-        assert caught.value.why == "expected zones, events, privacy or motion"
+        assert caught.value.why == "expected zones, events, privacy, motion or distance"
         with pytest.raises(ConfigError) as caught:
             self.stage(tmp_path, "track: bytrack")
         assert caught.value.why == "expected bytetrack or botsort; did you mean 'bytetrack'?"

@@ -74,6 +74,8 @@ DOORS = {
     "paho": ("edgert/stages/sink/send/mqtt.py",),
     "nats": ("edgert/stages/sink/send/nats.py",),
     "confluent_kafka": ("edgert/stages/sink/send/kafka.py",),
+    "rclpy": ("edgert/stages/ros2/rclpy_node.py",),
+    "zenoh": ("edgert/stages/ros2/zenoh_session.py",),
     "supervision": ("edgert/runtime/supervision_form.py",),
     "sdl2": ("edgert/stages/sink/sdl_viewer.py",),
     "aiortc": ("edgert/stages/sink/stream/webrtc_sessions.py",),
@@ -110,6 +112,8 @@ LAZY = {
     "tensorflow",
     "tf2onnx",
     "ai_edge_litert",
+    "rclpy",
+    "zenoh",
 }
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("edgert/**/*.py"))
 

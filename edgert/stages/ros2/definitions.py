@@ -3,8 +3,6 @@
 They are the same in Humble, Jazzy, Kilted and Lyrical; vision_msgs is that of release 4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 IMAGE = "sensor_msgs/msg/Image"

@@ -273,6 +273,43 @@ class Nats(Kind):
         return nats_source(name, config, context.counter, context.clock)
 
 
+class Ros2(Kind):
+    """The topics of a camera in ROS 2."""
+
+    title = "a topic of ROS 2"
+    unused: ClassVar[dict[str, str]] = {
+        **_CSI,
+        "size": "its images have the size they are published in",
+        "format": "its messages say it",
+        "loop": _NO_END,
+        "decode": "compressed images are decoded on the CPU",
+    }
+
+    @staticmethod
+    def is_live(config: SourceStage) -> bool:
+        """Return True unless the file sets ``realtime``."""
+        return True if config.realtime is None else config.realtime
+
+    @staticmethod
+    def make(name: str, config: SourceStage, context: Context) -> Source:
+        from edgert.stages.ros2.ros_source import ros_source
+
+        return ros_source(name, config, context)
+
+
+class Bag(Kind):
+    """A camera's topics in a bag file of ROS 2."""
+
+    title = "a bag"
+    unused: ClassVar[dict[str, str]] = {**Ros2.unused, "loop": "a bag is played once", "start": _IS_THERE}
+
+    @staticmethod
+    def make(name: str, config: SourceStage, context: Context) -> Source:
+        from edgert.stages.ros2.bag_source import bag_source
+
+        return bag_source(name, config, context)
+
+
 def absolute(text: str, directory: Path) -> Path:
     """Return the absolute path of a file that a pipeline file names."""
     return beside(Path(text), directory).absolute()
@@ -300,19 +337,35 @@ KINDS = {
     "api": Api,
     "nats": Nats,
     "tls": Nats,
+    "bag": Bag,
+    **dict.fromkeys(("ros2", "ros2+zenoh"), Ros2),
     **dict.fromkeys(rtsp.SCHEMES, Network),
     **dict.fromkeys(("v4l2", "usb"), Camera),
 }
 """Kinds by their names, and by every scheme that means them."""
 
-_PREFIXES = ("v4l2://", "usb:", "csi://", "videos:", "images:", "gst:", "python:", "synthetic:", "file:")
+_PREFIXES = (
+    "v4l2://",
+    "usb:",
+    "csi://",
+    "videos:",
+    "images:",
+    "gst:",
+    "python:",
+    "synthetic:",
+    "file:",
+    "ros2://",
+    "bag:",
+)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")  # two letters at least: C:\ is a path
 
 # Logged but not refused, so that anything can stand in for a camera: --set stages.camera.source=clip.mp4
 _ASKED_OF_CAMERAS = ("size", "format", "decode", "sensor_mode", "flip", "start")
 
 
-def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, directory: Path) -> Source:
+def source_for(
+    name: str, config: SourceStage, counter: Counter, clock: Clock, directory: Path, pipeline: str = "pipeline"
+) -> Source:
     """Return the source that ``config.source`` names, ready for :meth:`Source.frames`.
 
     Args:
@@ -321,6 +374,7 @@ def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, d
         counter: counts copies of pixels.
         clock: timestamps frames.
         directory: of the pipeline file; relative paths start there.
+        pipeline: its name.
 
     Raises:
         ConfigError: unknown kind or scene, or an option that has no meaning for this kind; those meant for cameras only
@@ -353,7 +407,7 @@ def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, d
         else:
             what = f"{option}: has no meaning for {title}"
             raise ConfigError(what, why=why, where=f"{where}.{option}", fix=f"leave {option}: out")
-    source: Source = found.make(name, config, Context(directory, clock, counter))
+    source: Source = found.make(name, config, Context(directory, clock, counter, pipeline=pipeline))
     return source
 
 
@@ -361,11 +415,11 @@ def kind_of(source: str, directory: Path = Path()) -> str:
     """Return the name of a source's kind; empty for unknown schemes.
 
     It is ``file``, ``videos``, ``network``, ``camera``, ``csi``, ``images``, ``gst``, ``python``, ``synthetic``,
-    ``api``, ``nats``, or the scheme of another package's source.
+    ``bag``, ``ros2``, ``ros2+zenoh``, ``api``, ``nats``, or the scheme of another package's source.
     """
     if source == "api":
         return "api"
-    for prefix in ("python", "synthetic", "videos", "images", "gst"):
+    for prefix in ("python", "synthetic", "videos", "images", "gst", "bag", "ros2+zenoh", "ros2"):
         if source.startswith(f"{prefix}:"):
             return prefix
     if source.startswith(("v4l2:", "usb:", "/dev/")):
@@ -378,6 +432,8 @@ def kind_of(source: str, directory: Path = Path()) -> str:
         from edgert.stages.source.stills import SUFFIXES
 
         path = absolute(source.removeprefix("file://"), directory)
+        if is_bag(path):
+            return "bag"
         if is_pattern(path) or (exists(path) and path.is_dir()):
             return "videos" if names_videos(path) else "images"
         return "images" if path.suffix.lower() in SUFFIXES else "file"
@@ -386,6 +442,11 @@ def kind_of(source: str, directory: Path = Path()) -> str:
     if any(claim.name == scheme[1] for claim in SOURCES.foreign()):
         return scheme[1]
     return "network" if scheme[1].lower() in rtsp.SCHEMES and "://" in source else ""
+
+
+def is_bag(path: Path) -> bool:
+    """Return whether a path is a bag of ROS 2: a folder with its ``metadata.yaml``, or one of its files."""
+    return path.suffix.lower() in (".db3", ".mcap") or exists(path / "metadata.yaml")
 
 
 def is_live(config: SourceStage, directory: Path = Path()) -> bool:
@@ -399,5 +460,7 @@ def starts_over(config: SourceStage, directory: Path = Path()) -> bool:
     kind = kind_of(config.source, directory)
     if kind in ("python", "synthetic"):
         return config.limit is not None and not config.realtime
-    is_recorded = kind in ("file", "videos", "images") or (kind == "network" and rtsp.is_recording(config.source))
+    is_recorded = kind in ("file", "videos", "images", "bag") or (
+        kind == "network" and rtsp.is_recording(config.source)
+    )
     return is_recorded and not (config.loop and config.limit is None)

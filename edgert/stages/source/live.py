@@ -114,6 +114,10 @@ class FinalError(DeviceError):
     """Trying again does not help: a wrong path, no right to open it, a library that is missing."""
 
 
+class MismatchError(FinalError):
+    """What is there can never be used, such as a topic of another type: an error whenever it shows."""
+
+
 class LoginError(DeviceError):
     """The camera refuses this user or password."""
 
@@ -460,6 +464,8 @@ class Reader(threading.Thread):
     def _gives_up(self, loss: DeviceError) -> bool:
         """Return whether a loss is final."""
         is_first, self._has_failed = not self._has_failed, True
+        if isinstance(loss, MismatchError):
+            return True
         if self.way.frame_ns is not None or not self._waits:
             return not (self._has_connected and self._reconnect)
         return is_first and isinstance(loss, FinalError)

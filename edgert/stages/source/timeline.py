@@ -12,7 +12,7 @@ from edgert.errors import StageError
 from edgert.frozen import made_quickly
 from edgert.memory import Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice
-from edgert.runtime.frame import U8, Color, Frame, PixelFormat
+from edgert.runtime.frame import U8, Color, DepthImage, Frame, PixelFormat
 from edgert.stages.gpu.upload import Staging, shared_supply
 
 YUV = Color()
@@ -30,6 +30,7 @@ class Image:
         lost: images known to be missing just before this one.
         file: its name, of an image file.
         sender_ns: nanoseconds of the epoch at its capture, by the clock of a network camera; None: it does not say.
+        depth: distances that a depth camera measured with it.
     """
 
     format: PixelFormat
@@ -41,6 +42,7 @@ class Image:
     lost: int = 0
     file: str = ""
     sender_ns: int | None = None
+    depth: DepthImage | None = None
 
 
 class Canvas:
@@ -307,5 +309,6 @@ class Timeline:
             color=image.color,
             file=image.file or self._file,
             sender_ns=image.sender_ns,
+            depth=image.depth,
         )
         return frame if self._staging is None or frame.is_on_gpu else self._staging.taken(frame)

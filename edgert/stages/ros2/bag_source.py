@@ -1,0 +1,224 @@
+"""A camera's topics in a bag of ROS 2, as a source: ``bag:run1#/camera/image_raw``.
+
+A bag is one file or a folder of them, SQLite or MCAP, and is read as far as it is whole.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol
+
+from edgert.config.fields import beside
+from edgert.config.stages import SourceStage
+from edgert.errors import StageError, cause, nearest
+from edgert.files import exists
+from edgert.runtime.frame import Frame
+from edgert.runtime.stage import SourceStats
+from edgert.stages.context import Context
+from edgert.stages.ros2.ros_images import KINDS_OF_ROLE, CameraTopics, Incoming, Role
+from edgert.stages.ros2.ros_source import Topics, options_of, topics_of
+from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, Timeline
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_SUFFIXES = (".db3", ".mcap")
+_MESSAGES = """
+SELECT topics.name, messages.timestamp, messages.data FROM messages JOIN topics ON messages.topic_id = topics.id
+WHERE topics.name IN (?, ?, ?) ORDER BY messages.timestamp, messages.id
+"""
+
+
+class Bag(Protocol):
+    """A bag.
+
+    Attributes:
+        path: of it.
+        topics: topic → type.
+    """
+
+    path: Path
+    topics: Mapping[str, str]
+
+    def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes | memoryview], None, None]:
+        """Yield topic, time of recording in nanoseconds of the epoch, and CDR of each message, in order.
+
+        Args:
+            topics: one to three.
+
+        Raises:
+            StageError: the file is cut off or damaged; what came before is good.
+        """
+        ...
+
+
+def bag_at(path: Path, where: str) -> Bag:
+    """Return the bag of a file or folder.
+
+    Raises:
+        StageError: there is none, or it is of a kind that is not read.
+    """
+    files = _files(path)
+    if not files:
+        packed = sorted(path.glob("*.zstd")) if path.is_dir() else []
+        if packed or path.suffix == ".zstd":
+            what, why = f"{path} is compressed as a whole", "it would have to be unpacked to another file first"
+            raise StageError(what, why=why, where=where, fix=f"zstd -d {packed[0] if packed else path}")
+        why = (
+            "there is no such file or folder" if not exists(path) else f"no file there ends in {' or '.join(_SUFFIXES)}"
+        )
+        raise StageError(f"no bag at {path}", why=why, where=where, fix="give the folder that ros2 bag record made")
+    return SqliteBag(path, files, where)
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files of a bag in their order: ``run_2.db3`` before ``run_10.db3``."""
+    found = [path] if path.is_file() else [one for one in path.glob("*") if one.is_file()] if path.is_dir() else []
+    found = [one for one in found if one.suffix in _SUFFIXES]
+    return sorted(
+        found, key=lambda one: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", one.name)]
+    )
+
+
+class SqliteBag:
+    """A bag of SQLite files. Raises StageError where one is no such file."""
+
+    def __init__(self, path: Path, files: Sequence[Path], where: str) -> None:
+        self.path, self._files, self._where = path, files, where
+        self.topics: Mapping[str, str] = {}
+        for file in files:
+            try:
+                with closing(self._opened(file)) as database:
+                    self.topics = {**self.topics, **dict(database.execute("SELECT name, type FROM topics"))}
+            except sqlite3.Error as error:
+                what, fix = f"{file} is no bag of ROS 2", "check it: ros2 bag info"
+                raise StageError(what, why=cause(error), where=where, fix=fix) from error
+
+    def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes], None, None]:
+        """See :class:`Bag`."""
+        wanted = (*topics, *topics, *topics)[:3]
+        for file in self._files:
+            try:
+                with closing(self._opened(file)) as database:
+                    for topic, time_ns, data in database.execute(_MESSAGES, wanted):
+                        if data[:4] == _ZSTD:
+                            fix = "record without --compression-mode message, or convert it: ros2 bag convert"
+                            raise StageError(f"the messages of {file} are compressed", where=self._where, fix=fix)
+                        yield topic, time_ns, data
+            except sqlite3.Error as error:
+                fix = "copy it again, or save what is there: sqlite3 FILE .recover"
+                raise StageError(
+                    f"{file} is damaged or cut off", why=cause(error), where=self._where, fix=fix
+                ) from error
+
+    @staticmethod
+    def _opened(file: Path) -> sqlite3.Connection:
+        return sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)
+
+
+def bag_source(name: str, config: SourceStage, context: Context) -> BagSource:
+    """Return the source of a bag: ``bag:PATH#/TOPIC``, or its path alone where one topic has images.
+
+    Raises:
+        ConfigError: a topic or option that cannot be.
+        StageError: no such bag, or none of its topics has images.
+    """
+    where = f"stages.{name}"
+    text, _, topic = config.source.removeprefix("bag:").removeprefix("file://").partition("#")
+    bag = bag_at(beside(Path(text), context.directory).absolute(), where)
+    options = options_of(config, where)
+    topics = topics_of(_image_topic(bag, topic, options.depth, where), options, where)
+    return BagSource(name, bag, topics, config, context)
+
+
+def _image_topic(bag: Bag, topic: str, depth: str, where: str) -> str:
+    """Return the topic to read. Raises StageError."""
+    kinds = KINDS_OF_ROLE["image"]
+    images = sorted(name for name, kind in bag.topics.items() if kind in kinds and name != depth)
+    known = f"with images: {', '.join(images) or 'none'}"
+    if topic and topic in bag.topics:
+        return topic
+    if topic:
+        what = f"{bag.path} has no topic {topic}{nearest(topic, bag.topics)}"
+        raise StageError(what, why=known, where=where, fix=f"source: bag:{bag.path}#/TOPIC")
+    if len(images) == 1:
+        return images[0]
+    what = f"{bag.path} has {len(images) or 'no'} topics with images"
+    raise StageError(what, why=known, where=where, fix=f"name one: source: bag:{bag.path}#/TOPIC")
+
+
+class BagSource:
+    """Every image of a topic in a bag, in order, as fast as they are taken; ``realtime: true`` holds them back.
+
+    Attributes:
+        frame_id: of the newest image.
+    """
+
+    live = False
+
+    def __init__(self, name: str, bag: Bag, topics: Topics, config: SourceStage, context: Context) -> None:
+        self._bag, self._topics, self._where, self._context = bag, topics, f"stages.{name}", context
+        for role, topic in topics.roles().items():
+            self._check(role, topic)
+        has_depth, title = bool(topics.depth), f"topic {topics.image}"
+        self._camera = CameraTopics(title, self._where, has_depth, context.counter, context.clock, None)
+        media, paced = MediaClock(False, DEFAULT_PERIOD_NS), bool(config.realtime)
+        self._timeline = Timeline(name, config, context.clock, media, fps=config.fps, paced=paced)
+        self.share, self.thin = self._timeline.share, self._timeline.thin
+
+    @property
+    def frame_id(self) -> str:
+        """Coordinate frame of the camera; empty before its first image."""
+        return self._camera.frame_id
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """Yield frames until the bag ends, the limit is reached, or ``stop`` is set.
+
+        Raises:
+            StageError: the bag is cut off, or has not one image; says what was read of it.
+        """
+        with closing(self._images()) as images:
+            yield from self._timeline.frames(images, stop)
+
+    def stats(self) -> SourceStats:
+        return SourceStats(self._camera.skipped)
+
+    def close(self) -> None:
+        """Do nothing: the file is closed where reading ends."""
+
+    def _images(self) -> Generator[Image, None, None]:
+        roles: dict[str, Role] = {topic: role for role, topic in self._topics.roles().items()}
+        count, last_ns, first_ns = 0, 0, 0
+        try:
+            with closing(self._bag.messages(list(roles))) as messages:
+                for topic, log_ns, data in messages:
+                    first_ns, last_ns = first_ns or log_ns, log_ns
+                    incoming = Incoming(roles[topic], self._bag.topics[topic], data, log_ns)
+                    for image in self._camera.images(incoming, log_ns):
+                        count += 1
+                        yield image
+            for image in self._camera.last():
+                count += 1
+                yield image
+        except StageError as error:
+            seconds = (last_ns - first_ns) / 1e9
+            why = f"{error.why}; {count} images, {seconds:.1f} s, were read before"
+            raise StageError(error.what, why=why, where=self._where, fix=error.fix) from error
+        if not count:
+            why = f"{self._camera.skipped} messages are damaged" if self._camera.skipped else "the topic has no message"
+            raise StageError(f"{self._topics.image} of {self._bag.path} gave no image", why=why, where=self._where)
+
+    def _check(self, role: Role, topic: str) -> None:
+        kind = self._bag.topics.get(topic)
+        known = KINDS_OF_ROLE[role]
+        if kind in known or (kind is None and role == "info"):
+            return
+        fitting = sorted(name for name, one in self._bag.topics.items() if one in known)
+        what = (
+            f"topic {topic} of {self._bag.path} is of type {kind}" if kind else f"no topic {topic} in {self._bag.path}"
+        )
+        fix = f"of that type there: {', '.join(fitting) or 'none'}"
+        raise StageError(what, why=f"this needs {' or '.join(known)}", where=self._where, fix=fix)

@@ -1,0 +1,245 @@
+"""A node of rclpy, in a thread of its own: one for all stages of a pipeline, or the program's.
+
+Messages go in and out in their serialized form, so that rclpy makes no Python object of every pixel.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from edgert.errors import cause
+from edgert.stages.ros2.ros_link import Link, Publisher, Quality, Subscription, Take
+from edgert.stages.source.live import FinalError
+
+log = logging.getLogger("edgert.ros2")
+
+_INSTALLED = Path("/opt/ros")
+_JOIN_S = 2.0
+
+
+class RclpyNode:
+    """A node and the thread that spins it; or a program's own node, which the program spins.
+
+    Args:
+        name: of the node.
+        simulated: whether its time is that of ``/clock``.
+        own: the program's node, used in the place of a new one.
+    """
+
+    def __init__(self, name: str, simulated: bool, own: Any = None) -> None:
+        self.users, self.node = 0, own
+        self._context: Any = None
+        self._executor: Any = None
+        self._thread: threading.Thread | None = None
+        if own is None:
+            self._begin(name, simulated)
+
+    def _begin(self, name: str, simulated: bool) -> None:
+        rclpy = checked_rclpy("")
+        self._context = _part("context").Context()
+        rclpy.init(args=[], context=self._context)
+        given = [_part("parameter").Parameter("use_sim_time", value=True)] if simulated else []
+        self.node = _part("node").Node(name, context=self._context, parameter_overrides=given, enable_rosout=False)
+        self._executor = _part("executors").SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._thread = threading.Thread(target=self._spin, name="edgert:ros2", daemon=True)
+        self._thread.start()
+
+    def _spin(self) -> None:
+        with suppress(_part("executors").ExternalShutdownException):
+            self._executor.spin()
+
+    def now_ns(self) -> int:
+        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
+        return int(self.node.get_clock().now().nanoseconds)
+
+    def topics(self) -> Mapping[str, Sequence[str]]:
+        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
+        return {
+            name: kinds for name, kinds in self.node.get_topic_names_and_types() if self.node.count_publishers(name)
+        }
+
+    def subscribe(self, topic: str, kind: str, quality: Quality, take: Take) -> Subscription:
+        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
+        return _Subscription(self.node, topic, kind, quality, take)
+
+    def publisher(self, topic: str, kind: str, quality: Quality) -> Publisher:
+        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
+        return _Publisher(self.node, topic, kind, quality)
+
+    def close(self) -> None:
+        """See :class:`~edgert.stages.ros2.ros_link.Link`."""
+        with _TURN:
+            self.users -= 1
+            if self.users or self._context is None:
+                return
+            for name in [name for name, one in _NODES.items() if one is self]:
+                del _NODES[name]
+        # In this order: a thread that spins while the context goes aborts the process.
+        self._executor.shutdown()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+        self.node.destroy_node()
+        self._context.try_shutdown()
+
+
+_NODES: dict[str, RclpyNode] = {}
+_TURN = threading.Lock()
+
+
+def shared_node(pipeline: str, simulated: bool, where: str) -> Link:
+    """Return the node of a pipeline of this process, made by the first stage that asks.
+
+    Raises:
+        DeviceError: rclpy is missing, or of another Python.
+    """
+    checked_rclpy(where)
+    name = f"edgert_{re.sub(r'[^A-Za-z0-9]+', '_', pipeline).strip('_') or 'pipeline'}"
+    with _TURN:
+        node = _NODES.get(pipeline)
+        if node is None:
+            node = _NODES[pipeline] = RclpyNode(name, simulated)
+        node.users += 1
+        return node
+
+
+def use_node(pipeline: str, node: Any) -> None:
+    """Have the stages of a pipeline use this node, which the program spins; None: a node of their own again."""
+    with _TURN:
+        _NODES.pop(pipeline, None)
+        if node is not None:
+            _NODES[pipeline] = RclpyNode("", False, node)
+
+
+def checked_rclpy(where: str, kinds: Sequence[str] = ()) -> Any:
+    """Return the module rclpy.
+
+    Args:
+        where: the stage that needs it.
+        kinds: types of messages that it needs, too.
+
+    Raises:
+        FinalError: this Python has none, or one that was built for another Python; says what to source. Or the package
+            of a type is missing.
+    """
+    try:
+        found = import_module("rclpy")
+        import_module("rclpy._rclpy_pybind11")
+    except ImportError as error:
+        raise _missing(where, cause(error)) from error
+    for kind in kinds:
+        message_class(kind, where)
+    return found
+
+
+def _part(name: str) -> Any:
+    """Return a module of rclpy."""
+    return import_module(f"rclpy.{name}")
+
+
+def _missing(where: str, why: str) -> FinalError:
+    """Return the error for a missing rclpy, which says what to source, or which Python to take."""
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    spec = find_spec("rclpy")
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    built = [match[1] for folder in folders for path in Path(folder).glob("_rclpy_pybind11*.so")
+             if (match := re.search(r"cpython-(\d+)", path.name))]  # fmt: skip
+    if built and (other := f"{built[0][0]}.{built[0][1:]}") != here:
+        distribution = os.environ.get("ROS_DISTRO", "")
+        what = f"rclpy of ROS 2 {distribution} was built for Python {other}".replace("  ", " ")
+        fix = f"run edgert with python{other}, or source the ROS 2 of Python {here}"
+        return FinalError(what, why=f"this is Python {here}", where=where, fix=fix)
+    setups = {path.parent.name: path for path in sorted(_INSTALLED.glob("*/setup.bash"))}
+    fitting = [path for name, path in setups.items() if list((_INSTALLED / name).glob(f"lib/python{here}"))]
+    if fitting:
+        fix = f"source {fitting[-1]}, then start it again"
+    elif setups:
+        other = " and ".join(setups)
+        fix = f"here is ROS 2 {other}, for another Python than {here}: source its setup.bash and use its Python"
+    else:
+        fix = "install ROS 2 and source its setup.bash; without ROS, ros2+zenoh:// and zenoh: speak to a Zenoh router"
+    return FinalError(f"this Python {here} has no rclpy", why=why, where=where, fix=fix)
+
+
+def message_class(kind: str, where: str = "") -> Any:
+    """Return rclpy's class of a type. Raises FinalError where its package is not installed."""
+    package, _, name = kind.replace("/msg/", "/").partition("/")
+    try:
+        return getattr(import_module(f"{package}.msg"), name)
+    except ImportError as error:
+        distribution = os.environ.get("ROS_DISTRO", "$ROS_DISTRO")
+        fix = f"sudo apt install ros-{distribution}-{package.replace('_', '-')}"
+        raise FinalError(f"the messages of {package} are missing", why=cause(error), where=where, fix=fix) from error
+
+
+def _profile(quality: Quality) -> Any:
+    qos = _part("qos")
+    reliability, durability = qos.ReliabilityPolicy, qos.DurabilityPolicy
+    return qos.QoSProfile(
+        depth=quality.depth,
+        reliability=reliability.RELIABLE if quality.reliable else reliability.BEST_EFFORT,
+        durability=durability.TRANSIENT_LOCAL if quality.latched else durability.VOLATILE,
+    )
+
+
+def _events() -> Any:
+    """Return the module with rclpy's event callbacks, which Humble has under another name."""
+    return import_module("rclpy.event_handler" if find_spec("rclpy.event_handler") else "rclpy.qos_event")
+
+
+def _policy(event: Any) -> str:
+    """Return the name of the policy that two sides disagree on."""
+    return str(_part("qos").qos_policy_name_from_kind(event.last_policy_kind)).lower()
+
+
+class _Subscription:
+    def __init__(self, node: Any, topic: str, kind: str, quality: Quality, take: Take) -> None:
+        self._node, self._topic, self._quality = node, topic, quality
+        self.trouble = ""
+        callbacks = _events().SubscriptionEventCallbacks(incompatible_qos=self._incompatible)
+        options = {"raw": True, "event_callbacks": callbacks}
+        self._subscription = node.create_subscription(
+            message_class(kind), topic, lambda data: take(data, 0), _profile(quality), **options
+        )
+
+    def _incompatible(self, event: Any) -> None:
+        offered = [str(one.qos_profile.reliability.name).lower().replace("_", " ")
+                   for one in self._node.get_publishers_info_by_topic(self._topic)]  # fmt: skip
+        self.trouble = (
+            f"a publisher's {_policy(event)} cannot serve this subscription ({self._quality}); "
+            f"it offers {' and '.join(offered) or 'less'}"
+        )
+
+    def close(self) -> None:
+        """End it."""
+        self._node.destroy_subscription(self._subscription)
+
+
+class _Publisher:
+    def __init__(self, node: Any, topic: str, kind: str, quality: Quality) -> None:
+        self._node, self._topic, self._quality = node, topic, quality
+        callbacks = _events().PublisherEventCallbacks(incompatible_qos=self._incompatible)
+        options = {"event_callbacks": callbacks}
+        self._publisher = node.create_publisher(message_class(kind), topic, _profile(quality), **options)
+
+    def publish(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """See :class:`~edgert.stages.ros2.ros_link.Publisher`."""
+        self._publisher.publish(b"".join(pieces))
+
+    def _incompatible(self, event: Any) -> None:
+        fix = f"subscribe with {self._quality}"
+        log.error("a subscriber of %s gets nothing: its %s cannot be served; %s", self._topic, _policy(event), fix)
+
+    def close(self) -> None:
+        """End it."""
+        self._node.destroy_publisher(self._publisher)

@@ -1,0 +1,163 @@
+"""``sink: ros2``: records, images and the state of the pipeline as topics."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from edgert.errors import EdgertError
+from edgert.runtime.frame import bgr_from
+from edgert.runtime.records import Classification, Detections, Result
+from edgert.stages.context import Context
+from edgert.stages.ros2 import definitions, ros_records
+from edgert.stages.ros2.cdr import encoded
+from edgert.stages.ros2.ros_images import header, image_message, jpeg_message
+from edgert.stages.ros2.ros_link import Link, Publisher, Quality
+
+log = logging.getLogger("edgert.ros2")
+
+_DIAGNOSTICS_S = 1.0
+_JOIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a sink publishes.
+
+    Attributes:
+        namespace: of a stream, from its name: its topics are below.
+        image: whether images are published, and how.
+        frame_id: of every header; empty: that of the camera.
+        reliable: whether detections are sent again when one is lost.
+    """
+
+    namespace: Callable[[str], str]
+    image: Literal["raw", "jpeg"] | None
+    frame_id: str
+    reliable: bool
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The topics of one stream, each made with its first message."""
+
+    namespace: str
+    publishers: dict[str, Publisher] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+
+
+class RosSink:
+    """A sink that publishes each result; a thread of its own publishes ``/diagnostics`` once a second.
+
+    Args:
+        name: of the stage.
+        output: what is published.
+        link: opens the connection.
+        context: of the stage.
+    """
+
+    def __init__(self, name: str, output: Output, link: Callable[[], Link], context: Context) -> None:
+        self._name, self._output, self._link_of, self._context = name, output, link, context
+        self._streams: dict[str, _Stream] = {}
+        self._link: Link | None = None
+        self._ends = ExitStack()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Connect. Raises DeviceError."""
+        self._link = self._link_of()
+        self._ends.callback(self._link.close)
+        publisher = self._published("/diagnostics", definitions.DIAGNOSTICS, Quality(True, depth=10))
+        self._thread = threading.Thread(
+            target=self._diagnose, args=(publisher,), name=f"edgert-{self._name}-diagnostics", daemon=True
+        )
+        self._thread.start()
+
+    def process(self, result: Result) -> None:
+        """Publish what a result has. Raises DeviceError."""
+        frame = result.frame
+        stream = self._streams.get(frame.stream)
+        if stream is None:
+            stream = self._streams[frame.stream] = _Stream(self._output.namespace(frame.stream))
+        fields = self._header(result)
+        reliable = Quality(self._output.reliable, depth=10)
+        if (found := result.latest(Detections)) is not None:
+            self._name_classes(stream, found.labels, fields)
+            self._send(stream, "detections", definitions.DETECTIONS, reliable, ros_records.detections(found, fields))
+        if (best := result.latest(Classification)) is not None:
+            self._name_classes(stream, best.labels, fields)
+            self._send(
+                stream, "classification", definitions.CLASSIFICATION, reliable, ros_records.classification(best, fields)
+            )
+        if self._output.image is not None:
+            self._send_image(stream, result, fields)
+
+    def close(self) -> None:
+        """End all topics, and the hold on the node."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+        self._ends.close()
+        self._streams.clear()
+
+    def _header(self, result: Result) -> dict[str, Any]:
+        """Return the header: of a frame from ROS its own, else the time of its capture by the time of ROS."""
+        assert self._link is not None, "open() comes first"
+        frame, source = result.frame, self._context.sources.get(result.frame.stream)
+        own = getattr(source, "frame_id", None)
+        if own is not None and frame.sender_ns is not None:
+            time_ns = frame.sender_ns
+        else:
+            time_ns = self._link.now_ns() - (self._context.clock.now_ns() - frame.timestamp_ns)
+        return header(time_ns, self._output.frame_id or own or frame.stream)
+
+    def _name_classes(self, stream: _Stream, labels: tuple[str, ...], fields: Mapping[str, Any]) -> None:
+        """Publish the names of the classes, once, for all who listen now or later."""
+        if labels and labels is not stream.labels:
+            is_new, stream.labels = labels != stream.labels, labels
+            if is_new:
+                info = ros_records.vision_info(labels, self._context.pipeline, fields)
+                self._send(stream, "vision_info", definitions.VISION_INFO, Quality(True, latched=True), info)
+
+    def _send_image(self, stream: _Stream, result: Result, fields: Mapping[str, Any]) -> None:
+        quality, counter = Quality(False), self._context.counter
+        if self._output.image == "raw":
+            shown = result.frame if result.image is None else result.image
+            pieces = image_message(shown, fields, counter)
+            counter.copied(sum(map(len, pieces)))  # joined for the network
+            self._publisher(stream, "image", definitions.IMAGE, quality).publish(pieces)
+        else:
+            image = bgr_from(result.frame) if result.image is None else result.image
+            topic = "image/compressed"
+            self._publisher(stream, topic, definitions.COMPRESSED_IMAGE, quality).publish(jpeg_message(image, fields))
+
+    def _send(self, stream: _Stream, topic: str, kind: str, quality: Quality, fields: Mapping[str, Any]) -> None:
+        self._publisher(stream, topic, kind, quality).publish(encoded(kind, fields))
+
+    def _publisher(self, stream: _Stream, topic: str, kind: str, quality: Quality) -> Publisher:
+        found = stream.publishers.get(topic)
+        if found is None:
+            found = stream.publishers[topic] = self._published(f"{stream.namespace}/{topic}", kind, quality)
+        return found
+
+    def _published(self, topic: str, kind: str, quality: Quality) -> Publisher:
+        assert self._link is not None, "open() comes first"
+        publisher = self._link.publisher(topic, kind, quality)
+        self._ends.callback(publisher.close)
+        return publisher
+
+    def _diagnose(self, publisher: Publisher) -> None:
+        assert self._link is not None
+        while not self._closing.wait(_DIAGNOSTICS_S):
+            fields = header(self._link.now_ns(), "")
+            try:
+                publisher.publish(
+                    encoded(definitions.DIAGNOSTICS, ros_records.diagnostics(self._context.stats(), fields))
+                )
+            except EdgertError as error:
+                log.warning("stages.%s: /diagnostics: %s", self._name, error)
