@@ -12,13 +12,18 @@ from typing import Any
 
 import pytest
 
+from edgert.clock import REAL
 from edgert.config import SinkStage
+from edgert.config.stages import SourceStage
+from edgert.memory import Counter
 from edgert.stages.context import Context
-from edgert.stages.sink.send import exchange, sender, server
+from edgert.stages.sink.send import exchange, nats, sender, server
 from edgert.stages.sink.send.sender import Sender
 from edgert.stages.sink.send.server import Server
 from edgert.stages.sink.send.spool import Message, Spool
 from edgert.stages.sink.send.webhook import WebhookPublisher
+from edgert.stages.source import nats_source
+from edgert.stages.source.kinds import source_for
 from tests.helpers import brokers, hostile_http
 from tests.helpers.growth import Holds
 from tests.helpers.waiting import wait_until
@@ -145,6 +150,37 @@ def test_a_broker_whose_message_has_no_end_is_left(
             time.sleep(0.02)
         one.close()
     assert "takes nothing" in caplog.text and most < 40 * 2**20
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        FLOODS["nats"],
+        b"",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b'INFO {"server_id":"x","version":"2","max_payload":-1}\r\nPONG\r\n-ERR \'x\'\r\n',
+        b'INFO {"server_id":"x","version":"2","headers":true}\r\nPONG\r\nHMSG a 1 5 9999999999\r\n',
+    ],
+)
+def test_a_source_survives_a_server_that_is_none(
+    greeting: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (nats, nats_source):
+        monkeypatch.setattr(module, "TIMEOUT_S", 1.0)
+    monkeypatch.setitem(hostile_http.ANSWERS, "flood", hostile_http.endless(greeting, b"x" * 65536))  # type: ignore[arg-type]
+    with hostile_http.server("flood", reads=False) as port:
+        config = SourceStage.model_validate({"source": f"nats://127.0.0.1:{port}"})
+        one, stop, frames = source_for("crops", config, Counter(), REAL, Path()), threading.Event(), list[object]()
+        before, most, end = Holds.now().rss_bytes, 0, time.monotonic() + PATIENCE_S
+        reader = threading.Thread(target=lambda: frames.extend(one.frames(stop)))
+        reader.start()
+        while "trying again" not in caplog.text and time.monotonic() < end:
+            most = max(most, Holds.now().rss_bytes - before)
+            time.sleep(0.02)
+        stop.set()
+        reader.join(PATIENCE_S)
+        one.close()
+    assert "trying again" in caplog.text and not frames and most < 40 * 2**20
 
 
 def test_a_poisoned_message_holds_up_no_other(

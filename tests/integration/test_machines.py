@@ -24,6 +24,7 @@ from edgert.graph import to_bytes
 from edgert.memory import Counter
 from edgert.runtime.records import Result
 from edgert.stages.context import Context, made
+from edgert.stages.sink.send import nats as client
 from edgert.stages.sink.send import sender
 from edgert.stages.sink.send.sink import SendSink
 from edgert.stages.source import live
@@ -519,6 +520,36 @@ def test_a_password_is_never_printed() -> None:
     with pytest.raises(ConfigError) as caught:
         source("nats://me:s3cret@127.0.0.1:1/a..b")
     assert "s3cret" not in str(caught.value)
+
+
+def test_reconnecting_holds_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither descriptors nor threads, of the source or of a sink."""
+    monkeypatch.setattr(live, "LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(sender, "_LONGEST_WAIT_S", 0.02)
+    tries, real = [0], client.NatsConnection.open
+
+    def counted(self: client.NatsConnection) -> None:
+        tries[0] += 1
+        real(self)
+
+    monkeypatch.setattr(client.NatsConnection, "open", counted)
+    port, stop = brokers.free_port(), threading.Event()
+    one, sink = source(f"nats://127.0.0.1:{port}"), camera(tmp_path, port)
+    sink._publisher.connect = lambda: sink._publisher._connection.open()  # type: ignore[attr-defined,method-assign]
+    see(sink, range(1))
+    reader = threading.Thread(target=lambda: list(one.frames(stop)))
+    reader.start()
+
+    def held(after: int) -> tuple[int, int]:
+        wait_until(lambda: tries[0] >= after)
+        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+    first, last = held(10), held(60)
+    stop.set()
+    reader.join(10)
+    one.close()
+    sink.close()
+    assert last[0] <= first[0] + 8 and last[1] <= first[1] + 4
 
 
 # The page.

@@ -138,7 +138,7 @@ class Group:
             if self._task is not None and self.failure is None:
                 self._connection.wait(self._leave(), _LEAVE_S)
             self._connection.close()
-        except (OSError, TimeoutError) as error:
+        except OSError as error:
             log.debug("%s cannot be closed: %s", self._connection.name, error)
 
     async def begin(self, client: Any) -> None:

@@ -20,7 +20,7 @@ from edgert.errors import ConfigError, DeviceError, nearest, printable
 from edgert.memory import Counter, Receipt, lend
 from edgert.runtime.frame import U8, Delivery, Frame
 from edgert.runtime.stage import SourceStats
-from edgert.stages.sink.send.nats import PORT, NatsConnection
+from edgert.stages.sink.send.nats import PORT, NatsConnection, reason
 from edgert.stages.sink.send.section import TlsSection
 from edgert.stages.sink.send.server import TIMEOUT_S, Server, Tls
 from edgert.stages.source.live import POLL_S, Connection, redact
@@ -117,9 +117,9 @@ class NatsSource:
         try:
             connection.open()
             connection.wait(group.begin(connection.client), 2 * TIMEOUT_S)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever the package makes of what a server sends; it is tried again
             group.close()
-            self._outcomes.put(error)
+            self._outcomes.put(error if isinstance(error, OSError) else OSError(reason(error)))
         else:
             self._outcomes.put(group)
             if self._over.is_set():

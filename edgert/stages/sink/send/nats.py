@@ -10,6 +10,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import TimeoutError as NotInTime
 from typing import Any, TypeVar
 
 from edgert.stages.sink.send.sender import RefusedError
@@ -47,17 +48,18 @@ class NatsConnection:
         """Connect."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="edgert-nats", daemon=True).start()
+            threading.Thread(target=_serve, args=(self._loop,), name="edgert-nats", daemon=True).start()
         self._server.look_up(self._server.port(PORT))  # the loop's own look-up has no time-out
         self.wait(self._connect(), 2 * TIMEOUT_S)
 
     def close(self) -> None:
         """Disconnect, even where the connection is lost."""
-        loop, self._loop = self._loop, None
+        loop = self._loop
         if loop is not None:
             try:
-                asyncio.run_coroutine_threadsafe(self._close(), loop).result(_CLOSE_S)
+                self.wait(self._close(), _CLOSE_S)
             finally:
+                self._loop = None
                 loop.call_soon_threadsafe(loop.stop)
 
     def wait(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
@@ -68,7 +70,7 @@ class NatsConnection:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
-        except (Error, asyncio.TimeoutError, TimeoutError) as error:
+        except (Error, asyncio.TimeoutError, NotInTime) as error:
             future.cancel()
             raise OSError(reason(error)) from error
 
@@ -92,6 +94,14 @@ class NatsConnection:
     async def _close(self) -> None:
         if self.client is not None and not self.client.is_closed:
             await self.client.close()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped, and give its descriptors back."""
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 class NatsPublisher:

@@ -52,6 +52,18 @@ def test_at_most_so_often_for_each_stream() -> None:
     assert len(sent(one, scene.at({}), scene.at({}), other.at({}))) == 2
 
 
+def test_crops_of_every_object_and_one_trace_for_all_messages_about_a_frame() -> None:
+    scene = Scene("gate")
+    seen, empty = scene.at({1: (20, 20), 2: (60, 60)}), scene.at({})
+    (crops,) = sent(writer(send="crops"), seen, empty)
+    (about,) = sent(writer(), seen)
+    assert crops["kind"] == "crops" and "outputs" not in crops
+    assert [(one["row"], one["id"], one["label"]) for one in crops["crops"]] == [(0, 1, "person"), (1, 2, "person")]
+    jpeg = np.frombuffer(base64.b64decode(crops["crops"][0]["image"]["data"]), np.uint8)
+    assert cv2.imdecode(jpeg, cv2.IMREAD_COLOR).shape == (16, 8, 3)  # the box, without a margin
+    assert crops["trace"] == about["trace"] != sent(writer(), empty)[0]["trace"]
+
+
 def test_results_whose_objects_are_others() -> None:
     one, scene = writer(send="changes"), Scene()
     feet = [{}, {}, {1: (20, 20)}, {1: (30, 20)}, {1: (30, 20), 2: (1, 1)}, {2: (1, 1)}]

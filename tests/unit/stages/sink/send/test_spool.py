@@ -49,6 +49,16 @@ def stored(path: Path) -> int:
     return int(count)
 
 
+def test_a_message_that_has_an_id_keeps_it(tmp_path: Path) -> None:
+    one = spool(tmp_path / "a.db")
+    numbers = [one.put("result", "camera", "", body) for body in (b'{"id":"abc-1-x","n":0}', b'{"n":1}')]
+    first, second = one.oldest(2)
+    assert [first.number, second.number] == numbers
+    assert (first.id, first.body) == ("abc-1-x", b'{"id":"abc-1-x","n":0}')
+    assert second.id == json.loads(second.body)["id"] != "abc-1-x"
+    one.close()
+
+
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_messages_come_in_order_until_they_are_removed(tmp_path: Path, in_memory: bool) -> None:
     one = spool(None if in_memory else tmp_path / "new" / "a.db")
