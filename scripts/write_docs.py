@@ -6,6 +6,7 @@ python scripts/write_docs.py [--check]     # --check only says whether they are 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections import Counter
@@ -513,6 +514,7 @@ PAGES = {
     "streaming.md": streaming_page,
     "models.md": models_page,
     "pipeline-file.md": pipeline_page,
+    "edgert.schema.json": lambda: json.dumps(pipeline_file.json_schema(), indent=1, ensure_ascii=False),
 }
 
 

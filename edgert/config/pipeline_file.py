@@ -364,6 +364,10 @@ def _read_by(config: PipelineConfig, path: Path) -> Iterable[Path]:
             yield fields.beside(Path(stage.source.removeprefix("file://")), path.parent)
 
 
+SCHEMA_ID = "https://raw.githubusercontent.com/edgert/edgert/main/docs/edgert.schema.json"
+"""Address of the schema, for the first line of a pipeline file and for editors."""
+
+
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of the pipeline file, for editors."""
     schema = PipelineConfig.model_json_schema(by_alias=True)
@@ -371,7 +375,8 @@ def json_schema() -> dict[str, Any]:
         for part in section.get("properties", {}).values():
             if "patternProperties" in part:  # pydantic forgets that names of any other form are refused
                 part["additionalProperties"] = False
-    return {**schema, "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "edgert pipeline"}
+    known = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID, "title": "edgert pipeline"}
+    return {**known, **{name: part for name, part in schema.items() if name not in known}}
 
 
 def _explained(document: Document, detail: Any) -> ConfigError:

@@ -30,6 +30,26 @@ SIZE: dict[str, object] = {"type": "string", "examples": ["500MB"]}
 TIME: dict[str, object] = {"type": "string", "examples": ["1h"]}
 
 
+def about(part: dict[str, object], description: str) -> dict[str, object]:
+    """Return the JSON Schema of a key with its meaning, which editors show."""
+    return {**part, "description": description}
+
+
+KEEP = {
+    "age": about(TIME, "files older than this are removed"),
+    "size": about(SIZE, "the oldest files are removed beyond this size in all"),
+    "free": about(SIZE, "the oldest files are removed while less is free on the disk"),
+}
+ROTATE = {
+    "size": about(SIZE, "a file of this size is ended"),
+    "every": about(TIME, "a file of this length is ended"),
+}
+PAIR = {
+    "cert": about({"type": "string"}, "file of the certificate, PEM"),
+    "key": about({"type": "string"}, "file of its private key, PEM"),
+}
+
+
 class Rotate(Section):
     """Conditions that end a file and begin the next one; the first that holds counts."""
 
@@ -74,7 +94,7 @@ class FileSink(SinkStage):
         description="files of an earlier run ([files](files.md)): keep adds or renames; auto keeps those of cameras and"
         " replaces those of recordings",
     )
-    keep: Annotated[Keep | None, mapping(age=TIME, size=SIZE, free=SIZE)] = Field(
+    keep: Annotated[Keep | None, mapping(**KEEP)] = Field(
         default=None,
         description="`{age: 7d, size: 20GB, free: 2GB}`: remove the oldest files beyond this age, total size or free "
         "disk; default: keep all",
@@ -109,7 +129,7 @@ class FileSink(SinkStage):
 
 
 class _Rotating(FileSink):
-    rotate: Annotated[Rotate | None, mapping(size=SIZE, every=TIME)] = Field(
+    rotate: Annotated[Rotate | None, mapping(**ROTATE)] = Field(
         default=None, description="`{size: 500MB, every: 1h}`: when the next file begins; default: never"
     )
 
@@ -234,7 +254,7 @@ class Http(SinkStage):
         description="secret that visitors must know, at least 16 characters: ${VAR} ([who may "
         "look](live.md#who-may-look))",
     )
-    tls: Annotated[PageTls | None, mapping(cert={"type": "string"}, key={"type": "string"})] = Field(
+    tls: Annotated[PageTls | None, mapping(**PAIR)] = Field(
         default=None, description="`{cert: FILE, key: FILE}` for HTTPS"
     )
     clips: OutputPath | None = Field(

@@ -11,6 +11,7 @@ from edgert.config import stages as section
 from edgert.config.fields import Fraction, Name, Names, OutputPath, Seconds, Section
 from edgert.config.flow import Where, sources_of, upstream
 from edgert.errors import ConfigError, nearest
+from edgert.stages.kinds import about
 from edgert.stages.zones import geometry, schedule
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def _has_points(value: object) -> object:
     return {"points": value} if isinstance(value, (list, tuple)) else value
 
 
-_POINTS = {"type": "array", "items": {"type": "array", "items": {"type": "number", "minimum": 0}}}
+_POINTS: dict[str, object] = {"type": "array", "items": {"type": "array", "items": {"type": "number", "minimum": 0}}}
 Points = Annotated[tuple[tuple[float, float], ...], BeforeValidator(_points), WithJsonSchema(_POINTS)]
 
 
@@ -84,7 +85,13 @@ class Line(_Area):
         return self
 
 
-_KEYED = {"points": _POINTS, "streams": {"type": "array"}, "classes": {"type": "array"}}
+_NAMES: dict[str, object] = {"type": "array", "items": {"type": "string"}}
+_KEYED = {
+    "points": about(_POINTS, "corners as parts 0-1 of the frame, or in pixels: [[x, y], …]"),
+    "streams": about(_NAMES, "cameras that it is for; default: all"),
+    "classes": about(_NAMES, "classes that it is for; default: all"),
+    "inside": {"enum": ["foot", "center", "overlap"], "description": "of a zone: as the stage's inside"},
+}
 _EITHER = WithJsonSchema(
     {"type": "object", "additionalProperties": {"anyOf": [_POINTS, {"type": "object", "properties": _KEYED}]}}
 )

@@ -36,7 +36,8 @@ def _range(value: object) -> object:
 
 _RANGE = WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
 _STAGES = WithJsonSchema({"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2})
-_KEEP = kinds.mapping(count={"type": "integer"}, size=kinds.SIZE, age=kinds.TIME, free=kinds.SIZE)
+_COUNT = kinds.about({"type": "integer"}, "the oldest images are removed beyond this number")
+_KEEP = kinds.mapping(count=_COUNT, **kinds.KEEP)
 
 
 class Collect(section.SinkStage):

@@ -40,7 +40,12 @@ class ClipsSection(Section):
         return ClipRules(before, after, longest, self.rules)
 
 
-_CLIPS = kinds.mapping(before=kinds.TIME, after=kinds.TIME, longest=kinds.TIME, rules={"type": "array"})
+_CLIPS = kinds.mapping(
+    before=kinds.about(kinds.TIME, "what is kept of the time before an event"),
+    after=kinds.about(kinds.TIME, "what is kept of the time after it"),
+    longest=kinds.about(kinds.TIME, "longest clip; another one begins then"),
+    rules={"type": "array", "items": {"type": "string"}, "description": "rules whose events are kept; default: all"},
+)
 
 
 class Record(kinds.FileSink):
@@ -52,7 +57,7 @@ class Record(kinds.FileSink):
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
     path: OutputPath = Field(description="`.mp4`, `.mov` or `.mkv`; may hold `{stream}`, `{date}`, `{time}`")
-    rotate: Annotated[kinds.Rotate | None, kinds.mapping(size=kinds.SIZE, every=kinds.TIME)] = Field(
+    rotate: Annotated[kinds.Rotate | None, kinds.mapping(**kinds.ROTATE)] = Field(
         default=None,
         description="`{size: 500MB, every: 10m}`: when the next file begins; default: every 10 minutes",
     )

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from edgert.config import stages as section
 from edgert.config.fields import FilePath, Names, OutputPath, Seconds, Section, SomeBytes
 from edgert.errors import nearest
+from edgert.stages.kinds import about
 from edgert.stages.sink.send.server import FIELDS, Server, Tls
 
 if TYPE_CHECKING:
@@ -58,11 +59,16 @@ class TlsSection(Section):
         return self
 
 
-_FILE = {"type": "string"}
+_FILE: dict[str, object] = {"type": "string"}
 _TLS = WithJsonSchema(
     {
         "type": "object",
-        "properties": {"ca": _FILE, "cert": _FILE, "key": _FILE, "verify": {"type": "boolean"}},
+        "properties": {
+            "ca": about(_FILE, "certificate that the server's is signed by, PEM; default: the system's"),
+            "cert": about(_FILE, "certificate of this client, PEM"),
+            "key": about(_FILE, "its private key, PEM"),
+            "verify": {"type": "boolean", "description": "false: any certificate is good enough"},
+        },
         "additionalProperties": False,
     }
 )

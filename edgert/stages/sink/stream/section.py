@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from edgert.config import stages as section
-from edgert.stages.kinds import PageTls
+from edgert.stages.kinds import PAIR, PageTls, mapping
 from edgert.stages.sink.client_limits import is_loopback
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from edgert.stages.sink.stream.broadcast import Wanted
 
 _PATH = re.compile(r"(/([A-Za-z0-9._~-]|\{stream\})+)+")
-_FILE = {"type": "string"}
 _TOKEN = re.compile(r"[!-~]{16,256}")
 
 
@@ -97,7 +96,7 @@ class Webrtc(Streams):
     token: str = Field(default="", repr=False, description="as of `sink: http`")
     tls: Annotated[
         PageTls | None,
-        WithJsonSchema({"type": "object", "properties": {"cert": _FILE, "key": _FILE}, "additionalProperties": False}),
+        mapping(**PAIR),
     ] = Field(default=None, description="as of `sink: http`")
 
     @model_validator(mode="after")
