@@ -10,6 +10,7 @@ import threading
 import traceback
 from contextlib import suppress
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -42,7 +43,6 @@ app = typer.Typer(
     name="edgert",
     help="Camera, ONNX model, output: one YAML file, on a Jetson or any other machine.",
     epilog="Start with: edgert run hello",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its help pages cost a third of a second of imports
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -93,7 +93,10 @@ def _edgert(
         typer.echo(f"edgert {__version__}" + (f" ({made_of})" if made_of else ""))
         raise typer.Exit
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        from edgert.cli.start_page import lines
+
+        for line in lines(Path.cwd()):
+            typer.echo(errors.printable(line))
 
 
 def _show_code(name: str, where: str) -> None:
