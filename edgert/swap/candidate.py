@@ -1,5 +1,6 @@
 """A new model, loaded beside the running one: whether it can take its place, and what it is loaded into."""
 
+import math
 import threading
 from collections.abc import Mapping
 from copy import deepcopy
@@ -18,7 +19,7 @@ from edgert.config.flow import variants_of
 from edgert.config.model_section import EmbedTask
 from edgert.engine import default_profile
 from edgert.errors import BudgetError, ConfigError, ModelError, StageError, nearest
-from edgert.graph import inputs, load
+from edgert.graph import Model, inputs, load
 from edgert.meters import rss_bytes
 from edgert.policy import Reads
 from edgert.runtime import Stage
@@ -53,6 +54,11 @@ class Run(Protocol):
     @property
     def is_unpacked(self) -> bool:
         """Whether its file is that of a bundle."""
+        ...
+
+    @property
+    def swaps(self) -> Mapping[str, Any]:
+        """Model → its newest swap."""
         ...
 
     def state(self) -> Mapping[str, Any]:
@@ -134,7 +140,7 @@ def checked(run: Run, name: str, onnx: Path, terms: Terms) -> PipelineFile:
     _check_task(config.models[name].task, terms)
     onnx = onnx.absolute()
     new = with_file(file, name, onnx)
-    _check_inputs(config.models[name].onnx, onnx)
+    _check_inputs(run.assembly.engines[name], load(onnx))
     labels = [labels_of(one.config.models[name], f"models.{name}.task") for one in (file, new)]
     if labels[0] != labels[1]:
         why = "tracks, crops and results use class numbers, which must mean the same in both"
@@ -150,22 +156,18 @@ def _check_task(task: Any, terms: Terms) -> None:
     raise StageError("a model that writes vectors must be judged before it takes over", why=why, fix=fix)
 
 
-def _check_inputs(old: Path, new: Path) -> None:
-    """Raise ModelError where a new model's inputs cannot be those of the old one."""
-    ours, theirs = inputs(load(old)), inputs(load(new))
-    is_alike = len(ours) == len(theirs) and all(
-        one.dtype == other.dtype
-        and len(one.shape) == len(other.shape)
-        and all(
-            a == b or not (isinstance(a, int) and isinstance(b, int))
-            for a, b in zip(one.shape, other.shape, strict=True)
-        )
-        for one, other in zip(ours, theirs, strict=True)
+def _check_inputs(engine: Any, new: Model) -> None:
+    """Raise ModelError where a new model's inputs cannot be those of the engine that runs."""
+    ours, theirs = [one.shape for one in engine.inputs], [one.shape for one in inputs(new)]
+    is_alike = [len(shape) for shape in ours] == [len(shape) for shape in theirs] and all(
+        size == bound or not isinstance(size, int)
+        for shape, runs in zip(theirs, ours, strict=True)
+        for size, bound in zip(shape, runs, strict=True)
     )
     if not is_alike:
-        takes, wanted = (", ".join(map(str, specs)) for specs in (theirs, ours))
+        takes, wanted = (", ".join(str([*shape]) for shape in shapes) for shapes in (theirs, ours))
         why, fix = f"it takes {takes}; the model that runs takes {wanted}", "change the file and restart"
-        raise ModelError("the new model has other inputs", why=why, where=str(new), fix=fix)
+        raise ModelError("the new model has other inputs", why=why, where=str(new.path), fix=fix)
 
 
 def loaded(run: Run, name: str, file: PipelineFile, cancel: threading.Event) -> Candidate | None:
@@ -202,20 +204,18 @@ def _check_room(run: Run, name: str, file: PipelineFile, cancel: threading.Event
     model, budget = config.models[name], config.budgets.memory
     if model.backend == "null":
         return
-    used_bytes = rss_bytes()
-    rooms = [one for one in (free_bytes(), None if budget is None else budget - used_bytes) if one is not None and one]
-    room_bytes = max(min(rooms, default=0), 0)
-    taken_bytes: int | None = None
-    if is_on_host:
+    rooms = [free_bytes() or math.inf, math.inf if budget is None else max(budget - rss_bytes(), 0)]
+    room_bytes, needs_bytes = min(rooms), 1
+    if is_on_host and room_bytes:
         profiles = model.profiles or default_profile(load(model.onnx), model, batch_of(config, name))
-        taken_bytes = tried(model.onnx, next(iter(profiles.values()), {}), config.ops, room_bytes, cancel)
-    planned = sum(part.size_bytes for part in engine_parts(name, sizes_of(config, name), 1))
-    needs_bytes = max(planned, taken_bytes or 0)
-    if rooms and needs_bytes > room_bytes:
+        limit_bytes = 0 if room_bytes == math.inf else round(room_bytes)
+        needs_bytes = tried(model.onnx, next(iter(profiles.values()), {}), config.ops, limit_bytes, cancel) or 0
+    elif room_bytes:
+        needs_bytes = sum(part.size_bytes for part in engine_parts(name, sizes_of(config, name), 1))
+    if needs_bytes > room_bytes:
         needs = f"the new model needs {format_bytes(needs_bytes)} of memory beside the old one"
-        left = f"{format_bytes(room_bytes)} are left" + (
-            "" if budget is None else f" of the budget of {format_bytes(budget)}"
-        )
+        left = f"{format_bytes(round(room_bytes))} are left"
+        left += "" if budget is None else f" of the budget of {format_bytes(budget)}"
         raise BudgetError(needs, why=left, fix="a smaller model, more memory, or change the file and restart")
 
 

@@ -116,8 +116,9 @@ class ModelSwap:
         self._new_file = checked(run, name, path, terms)
         self._run, self._name, self._terms = run, name, terms
         self._paths = self._new_file.config.models[name].onnx, run.file.config.models[name].onnx
-        digests = tuple(load(one).digest[:_DIGEST] for one in self._paths)
-        self._state = State(name, str(self._paths[0]), (digests[0], digests[1]), terms)
+        is_there = self._paths[1] != self._paths[0] and self._paths[1].exists()  # else it was overwritten
+        before = run.swaps[name].working if name in run.swaps else _digest_of(self._paths[1]) if is_there else "unknown"
+        self._state = State(name, str(self._paths[0]), (_digest_of(self._paths[0]), before), terms)
         self._cancel, self._fault = threading.Event(), threading.Event()
         self._candidate: Candidate | None = None
         self._shadow: Shadow | None = None
@@ -153,6 +154,11 @@ class ModelSwap:
             empty=looks.empty,
             waits=looks.waits if state.phase == "shadow" else "",
         )
+
+    @property
+    def working(self) -> str:
+        """First characters of the digest of the model that works."""
+        return self._state.digests[self._state.phase not in ("switched", "done")]
 
     @property
     def disagreements(self) -> tuple[Disagreement, ...]:
@@ -397,6 +403,10 @@ def _short_turns() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before_s)
+
+
+def _digest_of(path: Path) -> str:
+    return load(path).digest[:_DIGEST]
 
 
 def _ms(seconds: float) -> float | None:

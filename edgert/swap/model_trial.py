@@ -109,6 +109,8 @@ def _main(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"why": ": ".join(filter(None, (error.what, error.why)))}
     except MemoryError:
         return {"why": "it takes more memory than there is for it"}
+    except Exception as error:  # noqa: BLE001 - of an operator of the user's own
+        return {"why": f"{type(error).__name__}: {error}"}
     most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
     return {"memory_bytes": max(most_bytes - before_bytes, 0)}
 

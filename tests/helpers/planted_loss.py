@@ -50,13 +50,13 @@ def pruned(model: Model, strength: float, seed: int) -> Model:
 
 
 def miscolored(model: Model, strength: float, seed: int) -> Model:
-    """A wrong preprocessing: the colors of the input changed places, as far as the strength says, and are darker."""
+    """A wrong preprocessing: the colors of the input change places and get darker."""
     proto, random = onnx.ModelProto(), np.random.default_rng(seed)
     proto.CopyFrom(model.proto)
     graph, name = proto.graph, proto.graph.input[0].name
     for node in graph.node:
         node.input[:] = ["seen" if one == name else one for one in node.input]
-    mix = (1 - strength) * np.eye(3) + strength * np.eye(3)[random.permutation([1, 2, 0])] * random.uniform(0.3, 0.8)
+    mix = (1 - strength) * np.eye(3) + strength * random.uniform(0.05, 0.15) * np.eye(3)[random.permutation(3)]
     graph.initializer.append(numpy_helper.from_array(mix.astype(np.float32)[:, :, None, None], "mix"))
     graph.node.insert(0, helper.make_node("Conv", [name, "mix"], ["seen"]))
     return from_proto(proto, Path(f"{model.path.stem}-{seed}.onnx"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
 import threading
 import urllib.error
 import urllib.request
@@ -20,16 +23,20 @@ from edgert import Pipeline, Result
 from edgert.errors import ConfigError, EdgertError, ModelError, StageError
 from edgert.graph import Model, load, to_bytes
 from edgert.graph.batch_size import with_open_batch
+from edgert.installation import demo_images
 from edgert.swap import candidate, model_trial
 from edgert.swap.shadow import MOST_SHOWN
 from edgert.swap.swap_page import page_of
 from tests.helpers.bad_models import BAD, GOOD, LATER, OPERATORS, written
-from tests.helpers.command import ROOT
+from tests.helpers.command import ROOT, in_process, start
 from tests.helpers.gpu import gpu_or_skip
-from tests.helpers.growth import growth
+from tests.helpers.growth import Holds, growth
 from tests.helpers.models import make
 from tests.helpers.operators import only_here
 from tests.helpers.waiting import wait_until
+from tests.integration.test_control import CHANGED, STILL, Operations, Submitters, state_of
+from tests.integration.test_control import Seen as StreamsSeen
+from tests.integration.test_control import pipeline_of as streams_of
 
 FPS = 30
 MODEL = {
@@ -409,3 +416,94 @@ def test_a_model_on_a_gpu_is_swapped_and_goes_back(
         pipeline.control.swap("parts", worse, shadow=20)
         assert ended(pipeline, 300)["phase"] == "refused" and len(pipeline._assembly.inferences) == slots
     assert whole(seen)
+
+
+class WithSwaps(Operations):
+    """Random operations, one in ten of which swaps the model or goes back."""
+
+    def __init__(self, pipeline: Pipeline, seed: int, copy: Path) -> None:
+        super().__init__(pipeline, seed)
+        self.copy, self.swapped, self.back = copy, 0, 0
+
+    def step(self, number: int) -> None:
+        if self.random.random() > 0.1:
+            super().step(number)
+            return
+        before, swaps = state_of(self.pipeline), self.pipeline._running.swaps
+        try:
+            if self.random.random() < 0.3:
+                self.control.back("parts")
+                self.back += 1
+            else:
+                path = self.random.choice([GOOD, self.copy])
+                self.control.swap("parts", path, shadow=0, keep=self.random.choice([0, 0.2, 5]))
+                self.swapped += 1
+                wait_until(lambda: swaps["parts"].state.phase not in ("loading", "shadow"), 30)
+        except EdgertError:
+            self.refused += 1
+            assert state_of(self.pipeline) == before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_random_operations_with_swaps_lose_no_frame_and_leave_nothing(folder: Path) -> None:
+    seen = StreamsSeen()
+    with edgert.Pipeline(streams_of(*STILL, *CHANGED), callbacks={"both": seen}) as pipeline:
+        pipeline.start()
+        operations = WithSwaps(pipeline, 1, folder / "same.onnx")
+        with Submitters(pipeline, (*STILL, *CHANGED)) as submitters:
+
+            def settled(count: int) -> Holds:
+                for number in range(count):
+                    operations.step(number)
+                for name in CHANGED:
+                    if name not in pipeline.control.show()["sources"]:
+                        pipeline.control.add(name, "api")
+                assert pipeline._running.swaps["parts"].wait(30)
+                return Holds.now()
+
+            before = settled(200)
+            settled(400)
+            wait_until(lambda: Holds.now().more_than(before) <= 0)
+        assert operations.swapped > 10 and operations.back > 2
+        wait_until(lambda: all(len(seen.numbers[name]) == submitters.counts[name] for name in STILL))
+        for name in STILL:
+            assert seen.numbers[name] == list(range(submitters.counts[name])), name
+
+
+BELT = """\
+name: belt
+models: {parts: {onnx: "%s", task: {detect: yolox, labels: "%s"}, input: {std: 255}}}
+stages:
+  belt: {source: "%s", size: 320x240, fps: 30, realtime: true}
+  find: {infer: parts, from: belt}
+  out: {sink: jsonl, from: find, path: out.jsonl}
+"""
+
+
+@pytest.mark.slow
+def test_the_command_swaps_and_goes_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    (folder / "belt.yaml").write_text(BELT % (GOOD, GOOD.with_suffix(".txt"), demo_images()))
+    process = start("run", "belt.yaml", "--quiet", cwd=folder)
+
+    def ctl(*words: str) -> str:
+        ended = in_process("ctl", "--name", "belt", *words, cwd=folder)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    try:
+        wait_until(lambda: (folder / "edgert" / "belt.sock").exists(), 60)
+        swap = "swap", "parts", "same.onnx", "--shadow", "20", "--min-agreement=0.9", "--keep", "10m"
+        assert ctl(*swap) == "parts: loading\n"
+        wait_until(lambda: "parts: switched, agreement 1.000" in ctl("show"), 120)
+        assert ctl("back", "parts") == "parts: went back, because edgert ctl back asked for it\n"
+        refused = in_process("ctl", "--name", "belt", "swap", "parts", "none.onnx", cwd=folder)
+        assert refused.returncode == 1 and str(folder / "none.onnx") in refused.stderr
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    lines = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    named = [line.get("models", {}).get("find", "") for line in lines]
+    assert named[0] == "" and len(named[-1]) == 12 and len({*named}) == 2  # a copy has the digest of the original
