@@ -74,7 +74,7 @@ class Models:
         kept: dict[str, Engine | SegmentedEngine] | None = None,
     ) -> None:
         self.file, self.config, self.directory = file, file.config, file.document.path.parent
-        self._backend_name, self._clock = backend_name, clock
+        self._backend_name, self._clock, self._given = backend_name, clock, engines
         self.engines: dict[str, Engine | SegmentedEngine] = {} if kept is None else kept
         self.inferences: list[GpuInference] = []
         self.devices: dict[str, CudaDevice] = {}  # of the stages that read frames there
@@ -88,8 +88,8 @@ class Models:
         self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
 
     def of_file(self, file: PipelineFile) -> "Models":
-        """Return models of another pipeline file, compiled by the same backend, without any engine yet."""
-        return Models(file, self._backend_name, None, self._clock)
+        """Return models of another pipeline file, without any engine yet."""
+        return Models(file, self._backend_name, None, self._clock, self._given)
 
     def close(self) -> None:
         """Give back what it made, once nothing of it runs."""

@@ -162,7 +162,7 @@ def _check_inputs(engine: Any, new: Model) -> None:
     is_alike = [len(shape) for shape in ours] == [len(shape) for shape in theirs] and all(
         size == bound or not isinstance(size, int)
         for shape, runs in zip(theirs, ours, strict=True)
-        for size, bound in zip(shape, runs, strict=True)
+        for size, bound in zip(shape[1:], runs[1:], strict=True)  # the batch may be opened yet
     )
     if not is_alike:
         takes, wanted = (", ".join(str([*shape]) for shape in shapes) for shapes in (theirs, ours))

@@ -84,11 +84,13 @@ def planted(
         middle = (low + high) / 2
         made = plant(model, middle, seed)
         found = loss_of(made)
-        if found >= loss:
-            high, best = middle, (made, found)
-            if found < 1.15 * loss:
-                break
-        else:
+        if found < loss:
             low = middle
+            continue
+        high = middle
+        if best[1] < loss or found < best[1]:
+            best = made, found
+        if found < 1.15 * loss:
+            break
     assert best[1] >= loss, (plant.__name__, seed)
     return replace(best[0]), best[1]
