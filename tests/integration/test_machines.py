@@ -544,7 +544,7 @@ def test_reconnecting_holds_nothing_back(tmp_path: Path, monkeypatch: pytest.Mon
         wait_until(lambda: tries[0] >= after)
         return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
 
-    first, last = held(10), held(60)
+    first, last = held(4), held(20)
     stop.set()
     reader.join(10)
     one.close()
