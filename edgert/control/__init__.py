@@ -1,1 +1,1 @@
-"""Change a running pipeline: one handler, for Python and for a Unix socket beside the run."""
+"""Change a running pipeline: one handler, for Python, a Unix socket beside the run, and its live page."""

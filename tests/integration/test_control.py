@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ import pytest
 
 import edgert
 from edgert import Pipeline, Result
+from edgert.control.client import send_request
 from edgert.control.live_keys import live_values
+from edgert.control.request import Request
 from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.validation import validate
 from tests.helpers.command import ROOT
@@ -405,3 +409,31 @@ def test_what_the_file_says_by_now_is_not_saved_twice_and_no_overlay_is_left(bel
 def test_a_pipeline_that_comes_with_edgert_is_not_saved_beside_itself() -> None:
     with edgert.Pipeline("hello", callbacks={}) as pipeline, pytest.raises(StageError, match="cannot be saved"):
         pipeline.control.save()
+
+
+@pytest.mark.timing
+def test_200_clients_of_eight_streams_are_each_answered_within_a_second() -> None:
+    text = json.dumps(pipeline_of(*STILL, *CHANGED), default=str)
+
+    def ask(number: int) -> float:
+        request = [
+            Request("set", (f"stages.find.every={1 + number % 3}",)),
+            Request("set", ("models.parts.task.score=0.4",)),
+            Request("pause" if number % 2 else "resume", (CHANGED[number % 4],)),
+            Request("apply", (text,)),
+            Request("show"),
+        ][number % 5]
+        start.wait()
+        began = time.monotonic()
+        assert send_request(path, request)
+        return time.monotonic() - began
+
+    start = threading.Barrier(200)
+    with edgert.Pipeline(pipeline_of(*STILL, *CHANGED), callbacks={"both": bool}) as pipeline:
+        pipeline.start()
+        own = pipeline._running._socket
+        assert own is not None and own.path is not None
+        path = own.path
+        with ThreadPoolExecutor(200) as clients:
+            took_s = list(clients.map(ask, range(200)))
+    assert max(took_s) <= 1.0, sorted(took_s)[-3:]
