@@ -179,7 +179,7 @@ class Control:
             except EdgertError as error:
                 _LOG.info("%s, by %s: refused: %s", named, who, error.what)
                 raise
-        _LOG.info("%s, by %s: done", named, who)
+        _LOG.info("%s, by %s: %s", named, who, "planned" if result.get("applied") is False else "done")
         return result
 
 

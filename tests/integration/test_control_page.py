@@ -64,6 +64,8 @@ def test_the_same_operations_with_the_same_errors(belt: Pipeline, caplog: pytest
     text = TEXT.replace("TOKEN", TOKEN)
     plan = send_to_page(url, Request("apply", (text,)), TOKEN)
     assert send_to_page(url, Request("apply", (text,), {"plan": plan["plan"]}), TOKEN)["applied"]
+    assert "apply, by address 127.0.0.1: planned" in caplog.text
+    assert f"apply --plan={plan['plan']}, by address 127.0.0.1: done" in caplog.text
     assert TOKEN not in caplog.text and TOKEN not in json.dumps(plan)
     assert send_to_page(url, Request("show"), TOKEN)["live"]["stages.draw.draw"] == ["boxes"]
 
