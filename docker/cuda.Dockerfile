@@ -32,11 +32,12 @@ RUN python3 -m venv --system-site-packages /opt/edgert \
 FROM ${RUN_BASE}
 # kmod: NVIDIA's GStreamer plugins run lsmod to learn whether the GPU is a Jetson's, and take it for a graphics card
 # without: nvv4l2decoder then ends with EINVAL. plugins-bad: h264parse, which stands in front of it. tools and x: windows.
+# openssh-client: ssh-keygen verifies signed bundles.
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends \
       gir1.2-gst-plugins-base-1.0 gir1.2-gstreamer-1.0 gstreamer1.0-plugins-bad gstreamer1.0-plugins-good \
-      gstreamer1.0-tools gstreamer1.0-x kmod python3 python3-gi \
+      gstreamer1.0-tools gstreamer1.0-x kmod openssh-client python3 python3-gi \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --create-home --uid 10001 --groups video edgert \
  && install --directory --owner edgert --group edgert /work /cache

@@ -190,6 +190,11 @@ def test_health_costs_a_container_next_to_nothing() -> None:
     assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_an_image_has_what_verifies_signed_bundles(file: Path) -> None:
+    assert re.search(r"\bopenssh-client\b", lines(file, "RUN")[-1])
+
+
 def test_the_jetson_image_has_what_its_gstreamer_plugins_run() -> None:
     """libgstnvvideo4linux2 runs lsmod; without it, it takes a Jetson for a graphics card and its decoder fails."""
     assert re.search(r"\bkmod\b", " ".join(lines(ROOT / "docker" / "cuda.Dockerfile", "RUN")))
