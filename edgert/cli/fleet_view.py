@@ -16,6 +16,7 @@ from edgert import limits
 from edgert.cli import terminal
 from edgert.cli.foreign_figures import is_number, number, part, shares, text
 from edgert.control.client import STRANGE
+from edgert.errors import cause
 from edgert.runtime.health import unready
 from edgert.units import format_ms
 
@@ -84,7 +85,9 @@ def ask(url: str) -> Row:
         with urlopen(requested, timeout=_ANSWER_S) as answer:  # noqa: S310 - as above
             state = json_text.loads(answer.read(limits.STATE_BYTES))
     except (URLError, HTTPException, OSError, ValueError, RecursionError) as error:
-        return {"at": url, "trouble": str(getattr(error, "reason", error)) or type(error).__name__}
+        reason = getattr(error, "reason", error)
+        why = cause(reason) if isinstance(reason, OSError) else str(reason)
+        return {"at": url, "trouble": why or type(error).__name__}
     stats = state.get("stats") if isinstance(state, dict) else None
     return {"at": url, "stats": stats} if isinstance(stats, dict) else {"at": url, "trouble": STRANGE}
 
@@ -137,7 +140,9 @@ def board_table(rows: Sequence[Row], width: int) -> RenderableType:
         shown.append(terminal.Row(cells, _STYLES[badness]))
     words = ("silent", "failing", "strained", "well")
     told = ", ".join(f"{count} {word}" for count, word in zip(counts, words, strict=True) if count)
-    return terminal.table(_BOARDS, shown, width=width, title=f"{len(rows)} boards: {told}; last minute")
+    return terminal.table(
+        _BOARDS, shown, width=width, title=f"{len(rows)} board{'s' if len(rows) > 1 else ''}: {told}; last minute"
+    )
 
 
 def _cameras(stats: Mapping[str, Any]) -> str:
