@@ -26,7 +26,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_pure_python_and_carries_its_data(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")  # nothing to compile
     names = zipfile.ZipFile(wheel).namelist()
-    for path in ("edgert/data/pipelines/hello.yaml", "edgert/data/pipelines/assets/parts.onnx", "dla/__init__.py"):
+    role = "edgert/data/configs/fleet/ansible/roles/edgert/tasks/main.yaml"
+    shipped = ("edgert/data/pipelines/hello.yaml", "edgert/data/pipelines/assets/parts.onnx", "dla/__init__.py", role)
+    for path in shipped:
         assert path in names
     assert any(name.startswith("edgert/data/configs/boards/") for name in names)
     assert "edgert/py.typed" in names
