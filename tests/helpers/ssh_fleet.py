@@ -7,6 +7,7 @@ that starts and ends one process.
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
 import shlex
 import signal
@@ -63,7 +64,7 @@ case "$1" in
         stop
         if test -e etc/dock.env; then . ./etc/dock.env; export CAM; fi
         line=$(sed -n 's/^ExecStart=//p' units/*.d/bundle.conf | tail -n 1)
-        setsid $line >> log 2>&1 < /dev/null &
+        setsid timeout 1800 $line >> log 2>&1 < /dev/null & # none outlives the tests for long
         echo $! > pid ;;
 esac
 exit 0
@@ -126,6 +127,7 @@ class FleetBoard:
             "edgert_etc": str(self.folder / "etc"),
             "edgert_cache": str(self.folder / "cache"),
             "edgert_units": str(self.folder / "units"),
+            "edgert_user": getpass.getuser(),
         }
 
     @property

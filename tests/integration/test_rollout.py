@@ -56,7 +56,8 @@ class Fleet:
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
         self.folder = folder
         self.key = key(folder)
-        self.boards = {name: FleetBoard(name, folder / name, "thor-t5000" if name == "other" else "") for name in names}
+        kinds = {"other": "thor-t5000", "third": "thor-t5000"}
+        self.boards = {name: FleetBoard(name, folder / name, kinds.get(name, "")) for name in names}
         self.before = bundle(folder / "before.edgert", BEFORE)
         self.after = bundle(folder / "dock.edgert", AFTER)
         for one in (self.before, self.after):
@@ -116,6 +117,8 @@ class Fleet:
             }
             for name, board in self.boards.items()
         }
+        if "third" in hosts:
+            hosts["third"]["edgert_board"] = "host"  # it is another kind, and takes this bundle all the same
         common = {
             "ansible_ssh_private_key_file": str(self.key),
             "ansible_python_interpreter": sys.executable,
