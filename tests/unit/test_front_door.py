@@ -31,7 +31,8 @@ def rows(text: str, heading: str) -> Iterator[dict[str, str]]:
 
 
 def test_the_readme_is_read_in_five_minutes() -> None:
-    assert len(README.split()) <= 900  # as wc -w counts
+    words = [word for word in README.split() if re.search(r"\w", word)]  # the rest draws tables
+    assert len(words) <= 700
     assert README.count("![") == 1
     (yaml,) = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)
     assert len(yaml.splitlines()) <= 12
@@ -48,7 +49,7 @@ def test_every_verb_answers_a_question() -> None:
 
 def test_benchmarks_can_be_read_and_repeated() -> None:
     few = list(rows(README, "How fast"))
-    assert len(few) == 6
+    assert len(few) == 3
     assert all(row["better"] in ("lower", "higher") and row["n"] for row in few)
     headings = re.findall(r"^## (.*)$", BENCHMARKS, flags=re.MULTILINE)
     every = [row for heading in headings for row in rows(BENCHMARKS, heading) if "command" in row]
