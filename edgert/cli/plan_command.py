@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -13,13 +14,41 @@ from edgert.cli.progress import on_first_call, planning_bar
 from edgert.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
+    from edgert.config import PipelineFile
     from edgert.placement.plan_record import BoardPlan, ModelRow, Objective, Plan, Row
+    from edgert.planner.many_cameras import CameraPlan
     from edgert.planner.pareto import Point
 
 _MOST_REASONS = 6
 _LEAST_CHART, _MOST_CHART = 40, 110
 _HEATS = ("cyan", "green", "yellow", "magenta", "red")  # by p99, the shortest first
 _RANKS = {"memory": 1, "DLA": 2, "mJ/frame": 3}  # columns that a narrow terminal leaves out
+
+
+Cameras = Annotated[
+    int | None,
+    typer.Option(
+        "--cameras",
+        metavar="N",
+        min=1,
+        max=10_000,
+        help="Say how many of which boards carry so many cameras like the pipeline's.",
+    ),
+]
+Several = Annotated[
+    str | None,
+    typer.Option("--boards", metavar="NAMES", help="For --cameras: boards to choose among, with commas between them."),
+]
+Spare = Annotated[
+    int,
+    typer.Option(
+        "--spare",
+        metavar="N",
+        min=0,
+        max=100,
+        help="For --cameras: so many boards may fail, and the others carry all cameras.",
+    ),
+]
 
 
 def plan(
@@ -38,6 +67,9 @@ def plan(
         bool, typer.Option("--chart", help="Draw frames a second against watts, with error bars, p99 by color.")
     ] = False,
     report: option.Report = None,
+    cameras: Cameras = None,
+    several: Several = None,
+    spare: Spare = 0,
     overrides: option.Set = None,
     json: option.Json = None,
 ) -> None:
@@ -59,12 +91,33 @@ def plan(
         edgert plan pipeline.yaml --board host --profile profile.json
 
         edgert plan pipeline.yaml --board orin-nx-16gb --profile from-the-board.edgert
+
+        edgert plan pipeline.yaml --cameras 64 --boards orin-nx-16gb,agx-orin-64gb --spare 1
     """
     from edgert.config import load_pipeline
-    from edgert.planner import plan_page, plan_text, planning
+    from edgert.planner import plan_page, plan_text
 
-    screen, log = terminal.console(json), terminal.console(stderr=True, tables=False)
-    done: list[BoardPlan] = []
+    file, screen = load_pipeline(pipeline, overrides or ()), terminal.console(json)
+    if cameras is not None:
+        alone = {"--objective": objective != "energy", "--trt": trt, "--profile": profiles, "--chart": chart}
+        option.refuse({**alone, "--launch": launch != "graph"}, "it does not go with --cameras")
+        _plan_cameras(screen, file, several or board or "", cameras, spare, mode, report, json)
+        return
+    option.refuse({"--boards": several, "--spare": spare}, "it goes with --cameras")
+    how = (board, mode, cast("Objective", objective), trt, profiles or (), launch)
+    made = _planned(screen, file, how)
+    show_plan(screen, made, chart=chart)
+    terminal.write_report(screen, lambda: plan_page.render(made), report)
+    terminal.write_json(plan_text.to_json(made), json)
+    if made.smallest is None:
+        raise typer.Exit(1)
+
+
+def _planned(screen: terminal.Console, file: PipelineFile, how: tuple[Any, ...]) -> Plan:
+    """Return the plan of a pipeline; print each of several boards when it is done."""
+    from edgert.planner import plan_text, planning
+
+    log, done = terminal.console(stderr=True, tables=False), list["BoardPlan"]()
 
     def on_board(found: BoardPlan, total: int) -> None:
         done.append(found)
@@ -73,26 +126,36 @@ def plan(
 
     try:
         with on_first_call(planning_bar) as bar:
-            made = planning.plan_boards(
-                load_pipeline(pipeline, overrides or ()),
-                board,
-                mode,
-                cast("Objective", objective),
-                trt,
-                profiles or (),
-                launch,
-                on_progress=bar,
-                on_board=on_board,
-            )
+            return planning.plan_boards(file, *how, on_progress=bar, on_board=on_board)
     except KeyboardInterrupt:
         if done:
             log.print(f"interrupted: {len(done)} boards are planned, the smallest first", style="yellow")
             _show_boards(screen, done)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    show_plan(screen, made, chart=chart)
-    terminal.write_report(screen, lambda: plan_page.render(made), report)
-    terminal.write_json(plan_text.to_json(made), json)
-    if made.smallest is None:
+
+
+def _plan_cameras(
+    screen: terminal.Console,
+    file: PipelineFile,
+    boards: str,
+    cameras: int,
+    spare: int,
+    mode: str,
+    report: Path | None,
+    json: Path | None,
+) -> None:
+    """Print how many of which boards carry so many cameras. Raises Exit: none carries one."""
+    from edgert.planner import many_cameras
+
+    names = [name.strip() for name in boards.split(",") if name.strip()]
+    if not names:
+        raise typer.BadParameter("name the boards to choose among, with commas between them", param_hint="--boards")
+    with on_first_call(planning_bar) as bar:
+        found = many_cameras.plan_cameras(file, names, cameras, spare=spare, mode=mode, on_progress=bar)
+    _show_cameras(screen, found)
+    terminal.write_report(screen, lambda: many_cameras.render(found), report)
+    terminal.write_json(found.to_json(), json)
+    if not found.taken:
         raise typer.Exit(1)
 
 
@@ -110,6 +173,29 @@ def show_plan(console: terminal.Console, plan: Plan, *, chart: bool = False) -> 
         _show_boards(console, plan.boards, plan.smallest, plan_points(plan) if chart else ())
     for note in plan.notes:
         console.print(f"note: {note}", style="dim", markup=False)
+
+
+def _show_cameras(console: terminal.Console, plan: CameraPlan) -> None:
+    """Print how many of which boards, then what each board carries in each mode."""
+    from edgert.planner.many_cameras import HEADS, figures, sentences
+
+    console.print(plan.headline, style=f"bold {terminal.VERDICTS['kept' if plan.taken else 'missed']}", markup=False)
+    columns = (
+        terminal.Column(""),
+        *map(terminal.Column, ("board", "mode")),
+        *(terminal.Column(name, is_number=True) for name in HEADS),
+        terminal.Column("one more camera", wraps=True),
+    )
+    rows = [
+        terminal.Row(
+            ("→" if one.count else "", one.board, one.mode, *figures(one), one.limit), "bold" if one.count else ""
+        )
+        for one in plan.boards
+    ]
+    if rows:
+        console.print(terminal.table(columns, rows, width=console.width))
+    for text in sentences(plan):
+        console.print(f"note: {text}", style="dim", markup=False)
 
 
 def _show_boards(

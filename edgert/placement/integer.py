@@ -84,16 +84,18 @@ class Answer:
 
 
 class Program:
-    """Minimization of a sum over variables from 0 to 1 under rows."""
+    """Minimization of a sum over variables, from 0 to 1 or to their own limit, under rows."""
 
     def __init__(self) -> None:
         self._costs: list[float] = []
+        self._most: list[float] = []
         self._whole: list[bool] = []
         self._rows: list[tuple[Terms, float]] = []
 
-    def variable(self, cost: float = 0.0, *, whole: bool = False) -> int:
+    def variable(self, cost: float = 0.0, *, whole: bool = False, most: float = 1.0) -> int:
         """Add a variable and return its index."""
         self._costs.append(cost)
+        self._most.append(most)
         self._whole.append(whole)
         return len(self._costs) - 1
 
@@ -119,7 +121,7 @@ class Program:
         found = optimize.milp(
             np.array(self._costs),
             integrality=np.array(self._whole, int),
-            bounds=optimize.Bounds(0, 1),
+            bounds=optimize.Bounds(0, np.array(self._most)),
             constraints=optimize.LinearConstraint(matrix, -np.inf, most) if self._rows else (),
             options={"time_limit": max(time_limit_s, 0.01), "mip_rel_gap": gap},
         )
