@@ -11,7 +11,7 @@ from edgert.errors import CalibrationError, ModelError
 from edgert.graph import Graph, Model, clean, load, read, with_shapes, write
 from edgert.graph.operators import about
 from edgert.quantization.calibrated import one_size
-from edgert.quantization.lowering.emulated_tensors import modes, unrounded
+from edgert.quantization.lowering.emulate import modes, unrounded
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import dla_groups, write_cache
 from edgert.quantization.lowering.weights import LIMIT, scale_axis, weight_scales

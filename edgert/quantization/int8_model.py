@@ -22,10 +22,9 @@ from edgert.quantization.evaluator import (
     TaskEvaluator,
     evaluator_of,
 )
-from edgert.quantization.mixed_precision import MixedPrecision, Scan
 from edgert.quantization.quantization_error import drowned, is_clear, outputs_in_order, sqnr
 from edgert.quantization.quantizer import Quantized, Quantizer, Recipe, for_this_machine
-from edgert.quantization.recovery import SCAN_IMAGES, Recovered, RecoveryOptions, recover
+from edgert.quantization.recovery import SCAN_IMAGES, MixedPrecision, Recovered, RecoveryOptions, Scan, recover
 from edgert.quantization.run import ALONE, Run
 from edgert.quantization.scheme.units import USUAL_DLA, Target
 

@@ -9,8 +9,7 @@ from edgert.errors import ModelError, nearest
 from edgert.graph import Graph, Node
 from edgert.graph.operator_types import dtypes
 from edgert.graph.operators import ARITHMETIC, about, is_copy, of_kind
-from edgert.quantization.fp16.magnitudes import Array, Measured, magnitudes
-from edgert.quantization.fp16.rules import EXACT_INTEGERS, Facts, Ports, ports, reason
+from edgert.quantization.fp16.rules import EXACT_INTEGERS, Array, Facts, Measured, Ports, magnitudes, ports, reason
 
 # The end of a detector, where it computes positions: a float16 step can be a pixel there, and unequal scores equal.
 
@@ -127,7 +126,7 @@ def plan(graph: Graph, keep: Collection[str], measured: Measured, pinned: Collec
     Args:
         graph: the float graph.
         keep: names of nodes that stay float32.
-        measured: see :data:`~edgert.quantization.fp16.magnitudes.Measured`.
+        measured: see :data:`~edgert.quantization.fp16.rules.Measured`.
         pinned: tensors that must exist in float32 in any case.
 
     Raises:

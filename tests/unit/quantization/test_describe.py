@@ -21,7 +21,7 @@ from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.describe import accuracy_rows, describe, summary
 from edgert.quantization.describe_layers import EQUALIZATION
 from edgert.quantization.int8_model import QuantizationResult, quantize_section
-from edgert.quantization.mixed_precision import MixedPrecision, Scan, Sensitivity
+from edgert.quantization.recovery import MixedPrecision, Scan, Sensitivity
 from edgert.report.quantization_page import render
 from edgert.report.quantization_record import judge
 from tests.unit.quantization.network import IMAGES, SIZE, network

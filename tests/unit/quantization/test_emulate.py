@@ -15,8 +15,7 @@ from onnx import helper
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, write
 from edgert.graph.draft import Builder
-from edgert.quantization.lowering.emulate import emulate_dla
-from edgert.quantization.lowering.emulated_tensors import add_steps, away
+from edgert.quantization.lowering.emulate import add_steps, away, emulate_dla
 from edgert.quantization.scheme.scheme import scheme
 from tests.unit.graph.graphs import make, node, value
 from tests.unit.quantization.nets import (

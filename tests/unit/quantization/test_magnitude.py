@@ -7,7 +7,7 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.graph import read
-from edgert.quantization.fp16.magnitudes import HEADROOM, largest, magnitudes
+from edgert.quantization.fp16.rules import HEADROOM, largest, magnitudes
 from tests.unit.graph.graphs import make, node, value
 
 

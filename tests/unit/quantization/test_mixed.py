@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgert.errors import CalibrationError
-from edgert.quantization.mixed_precision import MixedPrecision, scan, search
+from edgert.quantization.recovery import MixedPrecision, scan, search
 from tests.helpers.virtual_clock import VirtualClock
 
 Measure = Callable[[frozenset[str]], float]

@@ -13,8 +13,7 @@ from dla.table import LAYERS, Layer
 from edgert.graph import Model
 from edgert.graph.dla_node import dla_nodes
 from edgert.placement.dla_share import survey
-from edgert.quantization.lowering.emulate import emulate_dla
-from edgert.quantization.lowering.emulated_tensors import modes
+from edgert.quantization.lowering.emulate import emulate_dla, modes
 from edgert.quantization.scheme.scheme import scheme
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, run, stored

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgert.errors import ArtifactError, CalibrationError
-from edgert.quantization.mixed_precision import Scan, scan
+from edgert.quantization.recovery import Scan, scan
 from tests.helpers.virtual_clock import VirtualClock
 
 COSTS = {"stem": 0.5, "body": 0.0, "neck": 0.1, "head": 2.0}
