@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     from edgert.stages.source.user_memory import Buffer as Buffer
     from edgert.validation import Validation as Validation
     from edgert.validation import validate as validate
-    from edgert.video_runs import VideoResult as VideoResult
+    from edgert.video_player import VideoResult as VideoResult
     from edgert.video_runs import run_videos as run_videos
     from edgert.wiring.check import check as check
     from edgert.wiring.check_report import CheckReport as CheckReport
@@ -143,7 +143,8 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.stages.gallery": "Gallery",
     "edgert.stages.source.user_memory": "Buffer",
     "edgert.validation": "Validation validate",
-    "edgert.video_runs": "VideoResult run_videos",
+    "edgert.video_player": "VideoResult",
+    "edgert.video_runs": "run_videos",
     "edgert.wiring.check_report": "CheckReport",
     "edgert.wiring.check": "check",
     "edgert.wiring.known": "KnownFamily models",

@@ -1,60 +1,43 @@
-"""A pipeline over many videos: run once for each, with engines that stay, and a result for every video."""
+"""A pipeline over many videos: run once for each, here or by the workers of a cluster, and a result for every video."""
 
 from __future__ import annotations
 
-import re
+import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from edgert.cluster import Cluster, LostWorkersError
 from edgert.config import PipelineFile, PipelineSource, load_pipeline
-from edgert.config.stages import SourceStage
-from edgert.errors import ConfigError, EdgertError, StageError
-from edgert.pipeline import Pipeline, pipeline_in
+from edgert.errors import ConfigError, DeviceError
 from edgert.reporter import OnProgress
-from edgert.videos import Journal, Video, videos_of
+from edgert.video_player import (
+    Player,
+    VideoResult,
+    Workplace,
+    fingerprint,
+    for_workers,
+    play_there,
+    stop_there,
+    with_threads_for,
+)
+from edgert.videos import Journal, Video, files_read, videos_of
 
 if TYPE_CHECKING:
     from edgert.assemble import Callback, Environment
-    from edgert.runtime import Summary
 
 
-@dataclass(frozen=True, slots=True)
-class VideoResult:
-    """The result of one video.
-
-    Attributes:
-        path: of the video.
-        state: ``ok``; ``before``: an earlier run finished it; ``damaged``: it cannot be played to its end.
-            ``incomplete``: a stage that may fail was down at its end.
-        why: it is damaged or incomplete.
-        frames: that the last stages took.
-        skipped: damaged pieces of it.
-    """
-
-    path: Path
-    state: Literal["ok", "before", "damaged", "incomplete"]
-    why: str = ""
-    frames: int = 0
-    seconds: float = 0.0
-    skipped: int = 0
-
-    @property
-    def is_fine(self) -> bool:
-        """Whether all of its results are there."""
-        return self.state in ("ok", "before")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return {**asdict(self), "path": str(self.path), "seconds": round(self.seconds, 3)}
-
+log = logging.getLogger("edgert.videos")
 
 _LOOK_S = 0.2
 """Seconds between two checks for a signal: another thread may have got it, but Python's main thread runs the handler.
 """
+_AHEAD = 2  # tasks for each thread of a cluster: one being played, one waiting
+_END_S = 3.0  # for workers to end their videos
 OnResult = Callable[[VideoResult, int, int], object]
 """A function of a video's result, the number of finished videos, and of all."""
 
@@ -66,6 +49,7 @@ class VideoRuns:
         file: its only source names videos.
         environment: of each pipeline, whose engines are kept from one video to the next.
         jobs: how many videos are played at a time; each has engines of its own.
+        dask: address of a Dask scheduler, whose workers play them instead.
         callbacks: see :class:`edgert.Pipeline`.
         on_progress: see there.
         strict: see there.
@@ -80,17 +64,21 @@ class VideoRuns:
         environment: Environment,
         *,
         jobs: int = 1,
+        dask: str = "",
         callbacks: Mapping[str, Callback] | None = None,
         on_progress: OnProgress | None = None,
         strict: bool = False,
     ) -> None:
-        self.videos, self._environment = videos_of(_for_jobs(file, jobs)), environment
-        self._jobs, self._callbacks, self._on_progress, self._strict = jobs, callbacks, on_progress, strict
+        _check_jobs(file, jobs, dask, callbacks)
+        self.videos = videos_of(for_workers(file) if dask else with_threads_for(file, jobs))
+        self._file, self._environment, self._jobs, self._dask = file, environment, jobs, dask
+        self._callbacks, self._on_progress, self._strict = callbacks, on_progress, strict
         self.journal = Journal(file, self.videos)
         self._results: dict[Path, VideoResult] = {}
         self._error: BaseException | None = None
         self._left, self._turn, self._stopping = list[Video](), threading.Lock(), threading.Event()
-        self._running = set[Pipeline]()
+        self._players, self._end_s, self._is_alone = list[Player](), 0.0, False
+        self._suspects, self._suspected = list[Video](), set[Path]()
 
     @property
     def is_stopped(self) -> bool:
@@ -118,92 +106,132 @@ class VideoRuns:
                 else:
                     self._left.append(video)
             on_begin(len(self._results), len(self.videos))
-            count = max(1, min(self._jobs, len(self._left)))
-            ended = [threading.Event() for _ in range(count)]
-            threads = [
-                threading.Thread(target=self._work, args=(on_result, one), name="edgert:videos") for one in ended
-            ]
-            for thread in threads:
-                thread.start()
-            try:
-                for one in ended:
-                    while not one.wait(_LOOK_S):
-                        pass
-            except BaseException:  # Ctrl-C, after which join() takes a thread for ended in Python 3.11
-                self.stop()
-                for one in ended:
-                    while not one.wait(_LOOK_S):
-                        pass
-                raise
-        if self._error is not None:
-            raise self._error
+            if self._left and self._dask:
+                self._play_there(on_result)
+            elif self._left:
+                self._play_here(on_result)
         return [self._results[video.path] for video in self.videos if video.path in self._results]
 
     def stop(self) -> None:
         """End it: videos that are being played are played again by the next run. Returns at once."""
         self._stopping.set()
         with self._turn:
-            running = tuple(self._running)
-        for pipeline in running:
-            pipeline.stop()
+            players = tuple(self._players)
+        for player in players:
+            player.stop()
+
+    def _play_here(self, on_result: OnResult) -> None:
+        count = max(1, min(self._jobs, len(self._left)))
+        ended = [threading.Event() for _ in range(count)]
+        threads = [threading.Thread(target=self._work, args=(on_result, one), name="edgert:videos") for one in ended]
+        for thread in threads:
+            thread.start()
+        try:
+            for one in ended:
+                while not one.wait(_LOOK_S):
+                    pass
+        except BaseException:  # Ctrl-C, after which join() takes a thread for ended in Python 3.11
+            self.stop()
+            for one in ended:
+                while not one.wait(_LOOK_S):
+                    pass
+            raise
+        if self._error is not None:
+            raise self._error
 
     def _work(self, on_result: OnResult, ended: threading.Event) -> None:
-        environment = replace(self._environment, kept={})
+        player = Player(self._environment, self._callbacks, self._on_progress, self._strict)
+        with self._turn:
+            self._players.append(player)
         try:
             while (video := self._next()) is not None:
-                result = self._played(video, environment)
-                if result is None:
+                self.journal.begin(video)
+                try:
+                    result = player.play(video)
+                except BaseException:
+                    self.journal.undo(video)
+                    raise
+                if not self._came(video, result, on_result):
                     return
-                with self._turn:
-                    self._results[video.path] = result
-                    on_result(result, len(self._results), len(self.videos))
         except BaseException as error:  # noqa: BLE001 - raised by run(), in the thread that called it
             self._error = self._error or error
             self.stop()
         finally:
-            for engine in (environment.kept or {}).values():
-                engine.close()
+            player.close()
             ended.set()
 
     def _next(self) -> Video | None:
         with self._turn:
             return self._left.pop(0) if self._left and not self._stopping.is_set() else None
 
-    def _played(self, video: Video, environment: Environment) -> VideoResult | None:
-        """Play one video; return None where it was stopped."""
-        began_s, damage = time.monotonic(), ""
-        self.journal.begin(video)
-        try:
-            summary = self._summary(video, environment)
-        except EdgertError as error:
-            if not _is_of_source(error, video.file):
-                self.journal.undo(video)
-                raise
-            summary, damage = None, f"{error.what.replace(str(video.path), '').strip()}: {error.why}"
-        except BaseException:
+    def _came(self, video: Video, result: VideoResult | None, on_result: OnResult) -> bool:
+        """Note the result of a video; return whether there is one."""
+        if result is None:
             self.journal.undo(video)
-            raise
-        if self._stopping.is_set():
-            self.journal.undo(video)
-            return None
-        result = _result_of(video, summary, damage, time.monotonic() - began_s)
+            return False
         self.journal.end(video, is_done=result.is_fine)
-        return result
+        with self._turn:
+            self._results[video.path] = result
+            on_result(result, len(self._results), len(self.videos))
+        return True
 
-    def _summary(self, video: Video, environment: Environment) -> Summary:
-        made = pipeline_in(
-            environment, video.file, callbacks=self._callbacks, on_progress=self._on_progress, strict=self._strict
-        )
-        with made as pipeline:
-            with self._turn:
-                self._running.add(pipeline)
+    # By the workers of a cluster.
+
+    def _play_there(self, on_result: OnResult) -> None:
+        run, playing = uuid.uuid4().hex, dict[Any, Video]()
+        with closing(Cluster(self._dask)) as cluster:
+            read = {path: fingerprint(path) for path in files_read(self._file)}
+            work = cluster.submit(Workplace, run, self._strict, read, self.journal.lock_path, cluster.jobs())
             try:
-                if self._stopping.is_set():
-                    pipeline.stop()
-                return pipeline.run()
+                while ((self._left or self._suspects) and not self._stopping.is_set()) or playing:
+                    self._submit(cluster, work, playing)
+                    self._take(cluster, playing, on_result)
+                    if self._stopping.is_set() and not self._is_ending(cluster, run):
+                        break
             finally:
-                with self._turn:
-                    self._running.discard(pipeline)
+                cluster.cancel(list(playing))
+                with suppress(DeviceError):
+                    cluster.everywhere(stop_there, run, True)
+                for video in playing.values():
+                    self.journal.undo(video)
+
+    def _submit(self, cluster: Cluster, work: Any, playing: dict[Any, Video]) -> None:
+        """Submit as many videos as the workers that are there now will soon play."""
+        threads = cluster.threads
+        if not threads and not self._is_alone:
+            log.warning("no worker is left at %s; waiting for one: dask worker %s", self._dask, self._dask)
+        self._is_alone = not threads
+        if not self._left and not playing and self._suspects and threads:
+            self._left.append(self._suspects.pop())
+        while len(playing) < _AHEAD * threads and (video := self._next()) is not None:
+            self.journal.begin(video)
+            playing[cluster.submit(play_there, work, video)] = video
+        if not playing:
+            self._stopping.wait(_LOOK_S)
+
+    def _take(self, cluster: Cluster, playing: dict[Any, Video], on_result: OnResult) -> None:
+        """Note the results of tasks that have ended.
+
+        A video whose workers died is played again after all others, alone: another one may have killed them.
+        """
+        for future in cluster.ended(playing, _LOOK_S):
+            video = playing[future]
+            try:
+                result = cluster.result(future)
+            except LostWorkersError as error:
+                result = VideoResult(video.path, "damaged", f"{error.what}: {error.why}")
+                if video.path not in self._suspected:
+                    result = None
+                    self._suspects.append(video)
+                    self._suspected.add(video.path)
+            self._came(playing.pop(future), result, on_result)
+
+    def _is_ending(self, cluster: Cluster, run: str) -> bool:
+        """Have workers end their videos; return whether they may still take time for it."""
+        if not self._end_s:
+            self._end_s = time.monotonic() + _END_S
+        cluster.everywhere(stop_there, run)
+        return time.monotonic() < self._end_s
 
 
 def run_videos(
@@ -211,6 +239,7 @@ def run_videos(
     *,
     overrides: Iterable[str] = (),
     jobs: int = 1,
+    dask: str = "",
     callbacks: Mapping[str, Callback] | None = None,
     on_result: OnResult = lambda *_: None,
     on_progress: OnProgress | None = None,
@@ -222,6 +251,8 @@ def run_videos(
         file: path of the YAML file, or a pipeline that is loaded.
         overrides: ``key.path=value``, as given to ``--set``.
         jobs: how many videos are played at a time.
+        dask: address of a Dask scheduler, whose workers play them instead; all of them see the pipeline, its models,
+            the videos and the output folder by the same paths as this machine.
         callbacks: stage name → function called with each of that stage's results, whose frames have the video's name as
             ``frame.file``; from as many threads as there are jobs.
         on_result: called when a video is done: with its :class:`VideoResult`, how many are done, how many there are.
@@ -236,44 +267,21 @@ def run_videos(
     """
     from edgert.assemble import HERE, with_default_engines
 
-    found, _ = with_default_engines(load_pipeline(file, overrides))
-    runs = VideoRuns(found, HERE, jobs=jobs, callbacks=callbacks, on_progress=on_progress, strict=strict)
+    found = load_pipeline(Path(file).absolute() if isinstance(file, (str, Path)) else file, overrides)
+    found = found if dask else with_default_engines(found)[0]
+    runs = VideoRuns(found, HERE, jobs=jobs, dask=dask, callbacks=callbacks, on_progress=on_progress, strict=strict)
     return runs.run(on_result)
 
 
-def _for_jobs(file: PipelineFile, jobs: int) -> PipelineFile:
-    """Return the pipeline with an equal share of the processor for each job's models."""
-    from edgert.assemble.models import threads_of
-
+def _check_jobs(file: PipelineFile, jobs: int, dask: str, callbacks: Mapping[str, Callback] | None) -> None:
+    """Raise ConfigError where videos cannot be played in several jobs, or by workers elsewhere."""
     if jobs < 1:
         raise ConfigError(f"cannot run {jobs} jobs", fix="1 or more")
+    if dask and callbacks:
+        why, fix = "their videos are played by other processes", "read the results that the pipeline's sinks write"
+        raise ConfigError("callbacks cannot see the results of Dask workers", why=why, fix=fix)
     served = [name for name, stage in file.config.stages.items() if getattr(stage, "port", 0)]
-    if jobs > 1 and served:
+    if (jobs > 1 or dask) and served:
         why = "each of several jobs would open the port"
         fix = "--jobs 1, or a pipeline without it"
         raise ConfigError(f"stage {served[0]!r} has a port", why=why, where=file.where("stages", served[0]), fix=fix)
-    config, models = file.config, dict(file.config.models)
-    for name, model in models.items() if jobs > 1 else ():
-        if model.threads is None:
-            models[name] = model.model_copy(update={"threads": max(1, threads_of(config, name) // jobs)})
-    return replace(file, config=config.model_copy(update={"models": models}))
-
-
-def _is_of_source(error: EdgertError, file: PipelineFile) -> bool:
-    """Return whether an error is the video's, by its kind and the place that it names."""
-    sources = [name for name, stage in file.config.stages.items() if isinstance(stage, SourceStage)]
-    return isinstance(error, StageError) and any(
-        re.search(rf"\bstages\.{re.escape(name)}(\.source)?$", error.where) for name in sources
-    )
-
-
-def _result_of(video: Video, summary: Summary | None, damage: str, seconds: float) -> VideoResult:
-    if summary is None:
-        return VideoResult(video.path, "damaged", damage, seconds=seconds)
-    sources = [stage.source for stage in summary.stages.values() if stage.source is not None]
-    skipped = sum(source.skipped for source in sources)
-    failing = [
-        f"{name} was down at its end: {stage.failing}" for name, stage in summary.stages.items() if stage.failing
-    ]
-    state: Literal["ok", "incomplete"] = "incomplete" if failing else "ok"
-    return VideoResult(video.path, state, "; ".join(failing), summary.frames_out, seconds, skipped)

@@ -69,7 +69,7 @@ def videos_of(file: PipelineFile) -> list[Video]:
         alone = section.model_copy(update={"source": f"videos:{glob.escape(str(path))}"})
         named = _named(file, name, {source: alone})
         sinks = [stage.path for stage in named.config.stages.values() if isinstance(stage, FileSink)]
-        made.append(Video(path, name, named, tuple(one for one in sinks if not _is_stream(one))))
+        made.append(Video(path, name, named, tuple(one for one in sinks if not is_stream(one))))
     return made
 
 
@@ -127,7 +127,7 @@ def _check_fields(file: PipelineFile, source: str | None) -> None:
 def _check_apart(file: PipelineFile) -> None:
     """Raise ConfigError for a sink that would write the results of several videos into one file."""
     for name, stage in file.config.stages.items():
-        if isinstance(stage, FileSink) and not _is_stream(stage.path) and not has_field(stage.path, "file"):
+        if isinstance(stage, FileSink) and not is_stream(stage.path) and not has_field(stage.path, "file"):
             suffix = stage.path.suffix if stage.sink != "images" else ""
             raise ConfigError(
                 f"{str(stage.path)!r} does not name the video",
@@ -154,7 +154,7 @@ def _check_beside(file: PipelineFile, pattern: Path, paths: Sequence[Path]) -> N
             )
 
 
-def _is_stream(path: Path) -> bool:
+def is_stream(path: Path) -> bool:
     """Return whether a path is a pipe or a device, into which all videos are written one after another."""
     return exists(path) and not (path.is_file() or path.is_dir())
 
@@ -205,16 +205,21 @@ class Journal:
 
     Args:
         file: the pipeline as it was before it was made into one for each video.
+
+    Attributes:
+        path: of the file.
+        lock_path: of a file beside it that is there while a run lasts.
     """
 
     def __init__(self, file: PipelineFile, videos: Sequence[Video]) -> None:
         self._videos, self._turn = videos, threading.Lock()
         sinks = [
-            one.path for one in file.config.stages.values() if isinstance(one, FileSink) and not _is_stream(one.path)
+            one.path for one in file.config.stages.values() if isinstance(one, FileSink) and not is_stream(one.path)
         ]
         beside = file.document.path
         folder = fixed_folder(sinks[0]) if sinks else beside.parent
         self.path = folder / f".{safe(beside.stem)}.videos.json"
+        self.lock_path = self.path.absolute().with_suffix(".lock")
         self._streams = [name for name, stage in file.config.stages.items() if isinstance(stage, SourceStage)]
         self._digest = _digest(file)
         self._entries: dict[str, dict[str, Any]] = {}
@@ -222,7 +227,7 @@ class Journal:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Hold it for one run. Raises StageError where it cannot be written, or another run has it."""
-        held = self.path.with_suffix(".lock")
+        held = self.lock_path
         try:
             held.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(held, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -347,14 +352,19 @@ def _identity(path: Path) -> list[int]:
     return [found.st_size, found.st_mtime_ns]
 
 
+def files_read(file: PipelineFile) -> list[Path]:
+    """Return the models of a pipeline, its operators, and the files of the user's code."""
+    config, folder = file.config, file.document.path.parent
+    read = [model.onnx for model in config.models.values()] + list(config.ops)
+    return read + [path for spec in config.code.values() for path in code_name(spec, "", folder).files]
+
+
 def _digest(file: PipelineFile) -> str:
     """Return what changes with the pipeline, its models and the user's code, but not with the videos."""
-    config, folder = file.config, file.document.path.parent
+    config = file.config
     plain = config.model_dump(mode="json")
     for stage in plain["stages"].values():
         stage.pop("source", None)
-    read = [model.onnx for model in config.models.values()] + list(config.ops)
-    read += [path for spec in config.code.values() for path in code_name(spec, "", folder).files]
-    identities = {str(path): _identity(path) for path in read}
+    identities = {str(path): _identity(path) for path in files_read(file)}
     content = json.dumps([__version__, plain, identities], sort_keys=True, default=str)
     return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()

@@ -23,14 +23,6 @@ Workers = Annotated[
         "--workers", metavar="N", min=1, max=256, help="Number of processes; one process already uses all cores."
     ),
 ]
-Dask = Annotated[
-    str,
-    typer.Option(
-        "--dask",
-        metavar="ADDRESS",
-        help="Address of a Dask scheduler, whose workers measure; needs the extra dask.",
-    ),
-]
 
 
 def calibrate(
@@ -42,7 +34,7 @@ def calibrate(
     method: option.Method = None,
     limit: Annotated[int | None, option.limit("Default: 256.")] = None,
     workers: Workers = 1,
-    dask: Dask = "",
+    dask: Annotated[str, option.dask("They measure.")] = "",
     overrides: option.Set = None,
 ) -> None:
     """Measure the ranges of a model's tensors on typical images, for INT8.
@@ -195,6 +187,7 @@ def evaluate(
     task: option.Task = None,
     input: option.Input = None,
     json: option.Json = None,
+    dask: Annotated[str, option.dask("They judge the images.")] = "",
     overrides: option.Set = None,
 ) -> None:
     """Measure how good a model is on your images, and what another version of it loses.
@@ -220,7 +213,7 @@ def evaluate(
     from edgert.quantization.evaluate import evaluate as evaluate_model
 
     console = terminal.console(json)
-    options = EvaluateOptions(metric, max_drop, limit, precision or (), emulate or (), images, task=task)
+    options = EvaluateOptions(metric, max_drop, limit, precision or (), emulate or (), images, task=task, dask=dask)
     with counting_bar(console) as bar, stop_on_signal(bar.stop.set):
         found = evaluate_model(
             source,

@@ -205,6 +205,7 @@ data = _shared(
 )
 limit = _shared("Use at most this many images.", "N", "--limit", min=1)
 target = _shared("Engine to make the INT8 model for: ort, gpu or dla.", "NAME", "--target")
+dask = _shared("Address of a Dask scheduler, whose workers do the work; needs the extra dask.", "ADDRESS", "--dask")
 precision = _shared("Precision of the model: int8 or fp16.", "NAME", "--precision")
 Data = Annotated[str | None, data("Images without labels work too. Default: the pipeline's accuracy: dataset.")]
 Model = Annotated[str | None, model("Needed where the pipeline has several.")]

@@ -60,6 +60,7 @@ def run(
     log: Log = None,
     jobs: Jobs = 1,
     signers: option.Signers = None,
+    dask: Annotated[str, option.dask("They play a videos: source, a file a task.")] = "",
 ) -> None:
     """Run a pipeline until its sources end, or Ctrl-C.
 
@@ -67,7 +68,8 @@ def run(
     1 also when a stage that may fail (on_error) was down at the end; 0 when it worked again.
 
     A source like videos:FOLDER/*.mp4 is played file by file, and each file's result is shown. After an interruption the
-    same command skips finished videos. Exit code 1 when a video is damaged.
+    same command skips finished videos. Exit code 1 when a video is damaged. With --dask, workers on other machines play
+    them; all see the pipeline, models, videos and outputs by the same paths.
 
     Examples:
 
@@ -100,9 +102,15 @@ def run(
     elif as_board is not None:
         from edgert.cli.run_emulated import run_emulated
 
-        one = {"--jobs": jobs > 1, "--allow-power-control": allow_power_control}
+        one = {"--jobs": jobs > 1, "--dask": dask, "--allow-power-control": allow_power_control}
         option.refuse(one, "it is for runs on this machine; --as emulates another board")
         run_emulated(path, keys, view, as_board, mode, profiles or ())
+    elif dask:
+        from edgert.cli.run_here import run_on_workers
+
+        option.refuse({"--jobs": jobs > 1}, "each Dask worker plays as many videos at a time as its --nthreads")
+        option.refuse({"--allow-power-control": allow_power_control}, "it is for runs on this machine")
+        run_on_workers(path, keys, view, strict=strict, dask=dask)
     else:
         from edgert.cli.run_here import run_here
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from edgert.config import PipelineFile
     from edgert.reporter import OnProgress
 
+_VIDEOS_END = "each video has an end; limit: in the file takes the first frames of each"
+
 
 def run_here(
     path: Path,
@@ -59,8 +61,7 @@ def run_here(
             if not power:
                 warn_of_settings_left(Path("/"))
             if videos:
-                why = "each video has an end; limit: in the file takes the first frames of each"
-                option.refuse({"--duration": view.duration_s}, why)
+                option.refuse({"--duration": view.duration_s}, _VIDEOS_END)
             environment = _environment(stack, file, bundle, power)
             if videos:
                 play_videos(file, environment, view, jobs=jobs, on_progress=bar, strict=strict)
@@ -70,6 +71,32 @@ def run_here(
         if bundle is not None:
             _show_engines(bundle)
         ended.check()
+
+
+def run_on_workers(path: Path, overrides: Sequence[str], view: View, *, strict: bool, dask: str) -> None:
+    """Have the workers of a Dask cluster play the videos of a pipeline, with their own engines.
+
+    Args:
+        path: of a pipeline file, which the workers see by the same path.
+        overrides: ``KEY=VALUE`` of ``--set``.
+        view: how it is shown.
+        strict: refuses to fall back to another engine.
+        dask: address of the scheduler.
+
+    Raises:
+        EdgertError: of the pipeline or the cluster.
+        Exit: with code 1, a video is damaged or lacks results.
+    """
+    from edgert.assemble import HERE
+    from edgert.bundle.bundle import is_bundle
+    from edgert.cli.videos_view import has_videos, play_videos
+    from edgert.config import load_pipeline
+
+    option.refuse({"--dask": is_bundle(path)}, "a bundle has the engines of one board; give the pipeline file")
+    file = load_pipeline(path.absolute(), overrides)
+    option.refuse({"--dask": not has_videos(file)}, "it is for a videos: source")
+    option.refuse({"--duration": view.duration_s}, _VIDEOS_END)
+    play_videos(file, HERE, view, dask=dask, strict=strict)
 
 
 def opened(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgert.assemble import Environment
     from edgert.cli.run_view import View
     from edgert.config import PipelineFile
-    from edgert.video_runs import VideoResult
+    from edgert.video_player import VideoResult
 
 
 def has_videos(file: PipelineFile) -> bool:
@@ -32,9 +32,25 @@ def has_videos(file: PipelineFile) -> bool:
 
 
 def play_videos(
-    file: PipelineFile, environment: Environment, view: View, *, jobs: int, on_progress: OnProgress, strict: bool
+    file: PipelineFile,
+    environment: Environment,
+    view: View,
+    *,
+    jobs: int = 1,
+    dask: str = "",
+    on_progress: OnProgress | None = None,
+    strict: bool = False,
 ) -> None:
     """Play every video, and show the result of each.
+
+    Args:
+        file: its only source names videos.
+        environment: of each pipeline on this machine.
+        view: how they are shown.
+        jobs: how many are played at a time.
+        dask: address of a Dask scheduler, whose workers play them instead.
+        on_progress: see :class:`edgert.Pipeline`.
+        strict: see there.
 
     Raises:
         EdgertError: an error that is no video's.
@@ -46,7 +62,7 @@ def play_videos(
 
     screen, stages = console(stderr=True, tables=False), file.config.stages
     sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
-    runs = VideoRuns(file, environment, jobs=jobs, on_progress=on_progress, strict=strict)
+    runs = VideoRuns(file, environment, jobs=jobs, dask=dask, on_progress=on_progress, strict=strict)
     log.begin(view.how, screen, quiet=view.quiet, sources=sources, stages=stages)
     for handler in logging.getLogger("edgert").handlers:
         handler.addFilter(_once())
@@ -106,7 +122,8 @@ def _once() -> Callable[[logging.LogRecord], bool]:
 def _line(result: VideoResult, done: int, total: int) -> str:
     """Return the line of one finished video."""
     skipped = f", {result.skipped} corrupt pieces skipped" if result.skipped else ""
-    came = f"ok, {result.frames} frames in {result.seconds:.1f} s{skipped}"
+    place = f" on {result.worker}" if result.worker else ""
+    came = f"ok, {result.frames} frames in {result.seconds:.1f} s{place}{skipped}"
     what = came if result.state == "ok" else f"{result.state}: {result.why}"
     return printable(f"{done} of {total}  {result.path.name}  {what}")
 

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
+from edgert.cluster import Cluster
 from edgert.dataset.labels import F64
 from edgert.dataset.layouts import LOOKED_FOR
 from edgert.errors import ConfigError, nearest
@@ -157,6 +159,7 @@ def evaluate_versions(
     *,
     max_drop: float | None = None,
     threads: int | None = None,
+    dask: str = "",
     progress: OnProgress | None = None,
     stop: threading.Event | None = None,
 ) -> EvaluationResult | None:
@@ -168,6 +171,7 @@ def evaluate_versions(
         metric: the evaluation's usual one by default.
         max_drop: the budget, 0 to 1.
         threads: images at a time; as many as there are cores by default.
+        dask: address of a Dask scheduler, whose workers evaluate instead.
         progress: called for every image of every version.
         stop: ends it early; versions that were done by then count.
 
@@ -177,18 +181,27 @@ def evaluate_versions(
     Raises:
         ConfigError: before anything runs: the metric is unknown, or there is one version and no labels.
         BuildError, ModelError: as :func:`~edgert.evaluation.evaluate_model`.
+        DeviceError: the cluster cannot be used: :class:`edgert.cluster.Cluster`.
     """
     name = _metric(setup, metric, len(candidates))
     results: list[Accuracy] = []
-    for version, candidate in candidates.items():
-        on_progress = None if progress is None else partial(progress, version)
-        reference = results[0] if results else None
-        result = evaluate(
-            candidate, setup, name=version, reference=reference, threads=threads, progress=on_progress, stop=stop
-        )
-        if result is None:
-            break
-        results.append(result)
+    with closing(Cluster(dask)) if dask else nullcontext() as cluster:
+        for version, candidate in candidates.items():
+            on_progress = None if progress is None else partial(progress, version)
+            reference = results[0] if results else None
+            result = evaluate(
+                candidate,
+                setup,
+                name=version,
+                reference=reference,
+                threads=threads,
+                cluster=cluster,
+                progress=on_progress,
+                stop=stop,
+            )
+            if result is None:
+                break
+            results.append(result)
     values = results[-1].values if results else {}
     if len(results) < len(candidates) and (not values or name not in (None, *values)):
         return None

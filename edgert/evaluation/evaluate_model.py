@@ -1,11 +1,15 @@
 """Evaluation of one model: its setup, every image once on several threads, and the metrics that follow."""
 
+from __future__ import annotations
+
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ import numpy.typing as npt
 from edgert.backend import Engine
 from edgert.backend.base import Array
 from edgert.board.host import core_count
+from edgert.cluster import Cluster
 from edgert.config import ClassifyTask, DetectTask, KeypointsTask, ModelConfig, TaskConfig
 from edgert.dataset import ImageFeed, LabeledDataset, feed_of
 from edgert.engine import build_engine, one_image
@@ -49,6 +54,8 @@ It is called from several threads at once. A :class:`~edgert.backend.ort.Functio
 class EvaluationSetup:
     """Parts that all candidates of one evaluation share, created by :func:`open_evaluation`.
 
+    Can be pickled: another process opens it there.
+
     Attributes:
         config: the model's section; its backend and profiles compile candidates that are models.
         dataset: images and labels.
@@ -57,6 +64,7 @@ class EvaluationSetup:
         scorer: judges what the decoder read.
         outputs: names of the outputs, in the decoder's order.
         batched: for every output, whether its first dimension is the batch.
+        opened: opens the same setup, in any process.
     """
 
     config: ModelConfig
@@ -66,6 +74,10 @@ class EvaluationSetup:
     scorer: Scorer
     outputs: tuple[str, ...]
     batched: tuple[bool, ...]
+    opened: Callable[[], EvaluationSetup] = field(repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.opened, ()
 
     def __len__(self) -> int:
         return len(self.feed)
@@ -129,7 +141,10 @@ def open_evaluation(
     checked = CheckedRecords(
         decoder, RecordCheck(config.onnx.stem, decoder)
     )  # leaves out what a pipeline would leave out
-    return EvaluationSetup(config, dataset, feed, checked, scorer, outputs, batched)
+    opened = partial(
+        open_evaluation, model, config, dataset, labels=labels, directory=directory, where=where, tracking=tracking
+    )
+    return EvaluationSetup(config, dataset, feed, checked, scorer, outputs, batched, opened)
 
 
 def runner(engine: Engine) -> Callable[[], Run]:
@@ -229,12 +244,13 @@ def evaluate(
     name: str = "fp32",
     reference: Accuracy | None = None,
     threads: int | None = None,
+    cluster: Cluster | None = None,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Accuracy | None:
     """Evaluate one candidate.
 
-    The values depend neither on the number of threads nor on their timing.
+    The values depend neither on the number of threads nor on their timing, nor on who judges an image.
 
     Args:
         candidate: the model itself, or another version of it with the same inputs and outputs.
@@ -243,6 +259,7 @@ def evaluate(
         reference: result, with the same setup, of the model to agree with, where there are no labels or for
             ``cosine``.
         threads: images at a time; as many as there are cores by default.
+        cluster: its workers judge the images instead, each read by its path.
         progress: called for every image.
         stop: ends it early.
 
@@ -257,12 +274,16 @@ def evaluate(
     stop = stop or threading.Event()
     threads = min(threads or core_count(), len(setup))
     started = time.perf_counter()
-    before = set_opencv_threads(1)  # every thread has its own image; threads of OpenCV would only compete with them
-    try:
-        with _runs(candidate, setup) as make:
-            found = _judge_all(setup, make, threads, progress, stop)
-    finally:
-        set_opencv_threads(before)
+    if cluster is not None:
+        threads = cluster.threads
+        found = _judge_there(cluster, candidate, setup, progress, stop)
+    else:
+        before = set_opencv_threads(1)  # every thread has its own image; threads of OpenCV would only compete with them
+        try:
+            with _runs(candidate, setup) as make:
+                found = _judge_all(setup, make, threads, progress, stop)
+        finally:
+            set_opencv_threads(before)
     seconds = time.perf_counter() - started
     if found is None:
         return None
@@ -280,7 +301,6 @@ def _judge_all(
     notes: list[Note] = [None] * len(setup)
     run_s = np.zeros(len(setup))
     left, done, lock, failed = iter(range(len(setup))), count(1), threading.Lock(), threading.Event()
-    feed = setup.feed
 
     def work() -> None:
         try:
@@ -296,14 +316,7 @@ def _judge_all(
             raise
 
     def judge(index: int, run: Run) -> None:
-        tensor, geometry = feed.image(index)
-        started = time.perf_counter()
-        outputs = run({feed.input_name: tensor})
-        run_s[index] = time.perf_counter() - started
-        try:
-            notes[index] = setup.scorer.note(index, setup.decoder(setup.image_outputs(outputs), geometry))
-        except EdgertError as error:
-            raise error.at(feed.name(index))  # noqa: B904 - the same error, with its image
+        notes[index], run_s[index] = _judged_image(setup, index, run)
         with lock:
             number = next(done)
             if progress is not None:
@@ -314,6 +327,77 @@ def _judge_all(
     for one in waiting:
         one.result()
     return (notes, run_s) if next(done) > len(setup) else None
+
+
+def _judged_image(setup: EvaluationSetup, index: int, run: Run) -> tuple[Note, float]:
+    """Return the scorer's note of one image, and the seconds of its run."""
+    tensor, geometry = setup.feed.image(index)
+    started = time.perf_counter()
+    outputs = run({setup.feed.input_name: tensor})
+    run_s = time.perf_counter() - started
+    try:
+        return setup.scorer.note(index, setup.decoder(setup.image_outputs(outputs), geometry)), run_s
+    except EdgertError as error:
+        raise error.at(setup.feed.name(index))  # noqa: B904 - the same error, with its image
+
+
+_SHARD, _AHEAD, _TICK_S = (
+    8,
+    2,
+    0.1,
+)  # images of a task; tasks for each thread of the cluster; between two checks of stop
+
+
+class _Judge:
+    """A candidate and its setup on a worker, whose engine is compiled there once; can be pickled."""
+
+    def __init__(self, candidate: Candidate, setup: EvaluationSetup) -> None:
+        self._candidate, self._setup = candidate, setup
+        self._lock, self._local = threading.Lock(), threading.local()
+        self._held = _runs(candidate, setup)  # until Dask drops the judge
+        self._make: Callable[[], Run] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Judge, (self._candidate, self._setup)
+
+    def judged(self, images: range) -> list[tuple[Note, float]]:
+        """Return the notes of these images and the seconds of their runs."""
+        with self._lock:
+            if self._make is None:
+                set_opencv_threads(1)
+                self._make = self._held.__enter__()
+        if not hasattr(self._local, "run"):
+            self._local.run = self._make()
+        return [_judged_image(self._setup, index, self._local.run) for index in images]
+
+
+def judged_there(judge: _Judge, images: range) -> list[tuple[Note, float]]:
+    """Judge images, as a task of a cluster; see :func:`evaluate`."""
+    return judge.judged(images)
+
+
+def _judge_there(
+    cluster: Cluster, candidate: Candidate, setup: EvaluationSetup, progress: Progress | None, stop: threading.Event
+) -> tuple[list[Note], npt.NDArray[np.float64]] | None:
+    """Have the workers of a cluster judge all images; see :func:`_judge_all`."""
+    notes, run_s, done = [None] * len(setup), np.zeros(len(setup)), 0
+    judge, left = cluster.submit(_Judge, candidate, setup), deque(range(0, len(setup), _SHARD))
+    running: dict[Any, range] = {}
+    try:
+        while (left or running) and not stop.is_set():
+            while left and len(running) < _AHEAD * max(1, cluster.threads):
+                images = range(left[0], min(left.popleft() + _SHARD, len(setup)))
+                running[cluster.submit(judged_there, judge, images)] = images
+            for future in cluster.ended(running, _TICK_S):
+                images = running.pop(future)
+                for index, (note, seconds) in zip(images, cluster.result(future), strict=True):
+                    notes[index], run_s[index] = note, seconds
+                    done += 1
+                    if progress is not None:
+                        progress(done, len(setup))
+    finally:
+        cluster.cancel([judge, *running])
+    return (notes, run_s) if done == len(setup) else None
 
 
 @contextmanager

@@ -139,6 +139,7 @@ class EvaluateOptions:
         images: what INT8 is calibrated on; the pipeline's ``calibrate: images`` by default.
         ranges: a range file instead of that.
         task: of an ONNX file, as written in YAML: ``detect yolox labels=names.txt``.
+        dask: address of a Dask scheduler, whose workers judge the images instead; versions are made here.
     """
 
     metric: str | None = None
@@ -149,6 +150,7 @@ class EvaluateOptions:
     images: str | None = None
     ranges: Path | None = None
     task: str | None = None
+    dask: str = ""
 
 
 def evaluate(
@@ -238,6 +240,7 @@ def _evaluated(
         setup,
         options.metric or (budget.metric if budget else None),
         max_drop=options.max_drop if options.max_drop is not None or budget is None else budget.max_drop,
+        dask=options.dask,
         progress=report.count,
         stop=report.stop,
     )

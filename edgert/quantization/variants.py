@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
@@ -13,7 +14,7 @@ from edgert.config import CalibrateConfig, ModelConfig
 from edgert.dataset import ImageDataset, open_images
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.evaluation import Candidate
-from edgert.graph import Graph, load
+from edgert.graph import Graph, Model, load
 from edgert.quantization.calibrated import Calibrated, calibrate_section, with_ranges
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.conversion import fp16_model
@@ -182,9 +183,22 @@ def _int8(base: _Base, target: Target) -> Version:
     parts = QuantizedVersion(config, made, base.calibrated.feeds(SCAN_IMAGES), base.source, seconds)
     if target == "ort":
         return Version("int8", "INT8", made.quantized.model, False, parts)
-    # Not fused: ONNX Runtime would multiply scales into weights, and integers would not stay integers.
-    emulated = Function(made.quantized.model, fused=False)
+    emulated = _Emulation(made.quantized.model)
     return Version(f"int8 {target} (emulated)", f"INT8, {target.upper()} emulated", emulated, True, parts)
+
+
+class _Emulation(Function):
+    """A model that computes as another machine does; can be pickled.
+
+    It is not fused: ONNX Runtime would multiply scales into weights, and integers would not stay integers.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model, fused=False)
+        self._model = model
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Emulation, (self._model,)
 
 
 def _ranges(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run) -> _Base:

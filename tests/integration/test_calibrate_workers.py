@@ -1,20 +1,22 @@
-"""Workers that die while they calibrate: processes of this machine, and of a Dask cluster."""
+"""Workers that calibrate and judge, and die meanwhile: processes of this machine, and of a Dask cluster."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgert.errors import CalibrationError, DeviceError
+from edgert.errors import CalibrationError
 from edgert.graph import Model
 from edgert.quantization.calibrated import prepare
-from edgert.quantization.calibration import workers
 from edgert.quantization.calibration.range_calibrator import calibrate
-from tests.helpers import models
+from tests.helpers import command, models
+from tests.helpers.dask_cluster import dask_cluster, hides
 from tests.helpers.feeds import Broken, Lethal, Noise
+from tests.helpers.small_pipeline import small_pipeline
 
 
 def small() -> Model:
@@ -67,15 +69,24 @@ def test_a_cluster_redoes_what_a_lost_worker_had(scheduler: str, tmp_path: Path)
     assert table.histograms == calibrate(small(), Noise(40)).histograms
 
 
-def test_a_missing_cluster_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed", reason="needs the extra: pip install -e '.[dask]'")
-    monkeypatch.setattr(workers, "_CONNECT_S", 0.3)
-    with pytest.raises(CalibrationError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
-        calibrate(small(), Noise(8), dask="tcp://127.0.0.1:9")
+def test_a_cluster_judges_images_as_this_machine_does(scheduler: str, tmp_path: Path) -> None:
+    small_pipeline(tmp_path / "p", photos=12)
+    how = ("eval", "small.yaml", "--data", "photos", "--precision", "int8", "--emulate", "dla")
+    for name, options in (("here", ()), ("there", ("--dask", scheduler))):
+        done = command.in_process(*how, *options, "--json", f"{name}.json", cwd=tmp_path / "p")
+        assert done.returncode == 0, done.stderr
+    here, there = (json.loads((tmp_path / "p" / f"{name}.json").read_text()) for name in ("here", "there"))
+    assert len(here["results"]) == 3
+    assert [one["values"] for one in here["results"]] == [one["values"] for one in there["results"]]
+    assert here["comparisons"] == there["comparisons"]
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
-    with pytest.raises(DeviceError) as caught:
-        calibrate(small(), Noise(8), dask="tcp://127.0.0.1:9")
-    assert "[dask]" in caught.value.fix
+def test_an_image_that_a_worker_cannot_read_is_named_with_the_worker(tmp_path: Path) -> None:
+    small_pipeline(tmp_path / "p", photos=12)
+    name = sorted(path.name for path in (tmp_path / "p" / "photos").iterdir())[5]
+    with dask_cluster(tmp_path, 0) as own:
+        own.worker(before=hides(name))
+        how = ("eval", "small.yaml", "--data", "photos", "--metric", "cosine", "--precision", "int8")
+        done = command.in_process(*how, "--dask", own.address, cwd=tmp_path / "p")
+        (worker,) = own.names()
+    assert done.returncode == 1 and name in done.stderr and f"on Dask worker {worker}" in done.stderr

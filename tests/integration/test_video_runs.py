@@ -18,7 +18,8 @@ from edgert.engine import build_engine
 from edgert.errors import StageError
 from edgert.graph import to_bytes
 from edgert.runtime import Result
-from edgert.video_runs import VideoResult, VideoRuns
+from edgert.video_player import VideoResult
+from edgert.video_runs import VideoRuns
 from tests.helpers import models
 from tests.helpers.clips import write_clip
 from tests.helpers.command import edgert as command

@@ -168,6 +168,7 @@ KNOWN = {
         "du",
         "sha256sum",
         "ssh-keygen",
+        "dask",
         "docker",
         "echo",
         "export",

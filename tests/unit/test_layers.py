@@ -14,7 +14,7 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
     (
         "foundation",
         "_version errors frozen units clock kinds policy quantiles limits yaml_nodes installation files "
-        "text_files array_file zip_archive user_code reporter steps",
+        "text_files array_file zip_archive user_code reporter steps cluster",
     ),
     ("descriptions", "custom_op board config bundle meters"),
     ("models and memory", "graph memory budget"),
@@ -22,8 +22,8 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
     ("stages and data", "stages report engine dataset evaluation wiring"),
     (
         "pipelines",
-        "quantization assemble swap control videos result_reader running pipeline single_model validation video_runs "
-        "testing",
+        "quantization assemble swap control videos result_reader running pipeline single_model validation "
+        "video_player video_runs testing",
     ),
     ("tools", "tuner simulator planner compiler emulation exporter importer remote benchmark diagnosis inspect_model"),
     ("face", "cli __main__ __init__"),
@@ -66,8 +66,7 @@ DOORS = {
     "trackeval": ("edgert/evaluation/track_metric.py",),
     "h11": ("edgert/stages/sink/send/exchange.py", "edgert/stages/sink/web/http_exchange.py"),
     "prometheus_client": ("edgert/stages/sink/web/prometheus.py",),
-    "distributed": ("edgert/quantization/calibration/workers.py",),
-    "dask": ("edgert/quantization/calibration/workers.py",),
+    "distributed": ("edgert/cluster.py",),
     "tensorrt": ("edgert/backend/tensorrt/",),
     "pycuda": ("edgert/memory/cuda/",),
     "PyNvVideoCodec": ("edgert/stages/source/nvdec.py",),
@@ -97,7 +96,6 @@ LAZY = {
     "pycocotools",
     "trackeval",
     "distributed",
-    "dask",
     "tensorrt",
     "pycuda",
     "PyNvVideoCodec",

@@ -75,6 +75,7 @@ class Function:
     Unlike an engine it is not prepared or cached, and it allocates its outputs on every call.
 
     Args:
+        model: the model.
         threads: threads of one call.
         fused: allow ONNX Runtime to rewrite the graph, for example Q/DQ pairs into integer kernels. Without it every
             node computes exactly what the ONNX standard defines.
@@ -82,18 +83,6 @@ class Function:
 
     Raises:
         BuildError: ONNX Runtime cannot load the model.
-
-    Unlike an engine it is not prepared or cached, it allocates its outputs anew on every call, and it gives their
-    memory back with them.
-
-    Args:
-        threads: of one call.
-        fused: lets ONNX Runtime rewrite the graph, Q/DQ pairs into integer kernels among the rest. Without it every
-            node computes exactly what the ONNX standard defines.
-        quiet: raises what fails, and prints nothing of it.
-
-    Raises:
-        BuildError: ONNX Runtime cannot take the model.
     """
 
     def __init__(self, model: Model, *, threads: int = 1, fused: bool = True, quiet: bool = False) -> None:

@@ -13,14 +13,14 @@ from contextlib import suppress
 from ctypes import c_bool
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
-from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from edgert import installation
 from edgert.backend.base import Array
-from edgert.errors import CalibrationError, DeviceError
+from edgert.cluster import Cluster as DaskCluster
+from edgert.cluster import LostWorkersError
+from edgert.errors import CalibrationError
 from edgert.graph import TensorSpec
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds, Image, Observer
@@ -307,83 +307,51 @@ def _count(shard: Shard) -> Counted:
     return observer.count(takewhile(lambda _: not closed.value, shard.images(feed)))
 
 
-# The only door to the packages ``dask`` and ``distributed``.
-
-_CONNECT_S = 10
-
-
 class Cluster:
-    """Pool of a Dask cluster's worker threads. Dask redoes the shards of lost workers; see :class:`Pool`.
+    """Pool of a Dask cluster's worker threads; see :class:`Pool` and :class:`edgert.cluster.Cluster`.
 
-    Workers need edgert with this extra, and processors with the same instructions if the ranges are to be the same to
-    the last bit.
+    Workers need processors with the same instructions if the ranges are to be the same to the last bit.
 
     Args:
-        address: of the scheduler, ``"tcp://10.0.0.5:8786"``.
+        observer: counts.
+        feed: the images, read by the workers.
+        address: of the scheduler.
 
     Raises:
-        DeviceError: the extra is not installed.
-        CalibrationError: no scheduler answers there, or it has no workers.
+        DeviceError: see there.
     """
 
     def __init__(self, observer: Observer, feed: Feed | None, address: str) -> None:
-        try:
-            import distributed
-            import distributed.scheduler
-        except ImportError as error:
-            raise DeviceError(
-                "calibration over a Dask cluster needs an extra", why=str(error), fix=installation.command("dask")
-            ) from error
-        self._package: ModuleType = distributed
-        try:
-            self._client = self._package.Client(address, timeout=_CONNECT_S, set_as_default=False)
-        except (OSError, ValueError, self._package.TimeoutError) as error:
-            raise CalibrationError(
-                f"no Dask scheduler answers at {address!r}",
-                why=str(error) or "it takes too long",
-                fix="give the address that `dask scheduler` prints, like tcp://HOST:8786",
-            ) from error
-        threads = sum(self._client.nthreads().values())
-        if not threads:
-            self._client.close()
-            raise CalibrationError(
-                f"the Dask cluster at {address} has no workers", fix=f"start some: dask worker {address}"
-            )
-        self.width = _AHEAD * threads
-        self._address = address
-        # As a result of a task, not as data: when the workers that hold it are lost, Dask makes it again.
-        self._work = self._client.submit(_pair, observer, feed, pure=False)
+        self._cluster = DaskCluster(address)
+        self.width = _AHEAD * self._cluster.threads
+        self._work = self._cluster.submit(_pair, observer, feed)
         self._running: dict[int, Any] = {}
 
     def submit(self, shard: Shard) -> None:
         """See :class:`Pool`."""
-        self._running[shard.start] = self._client.submit(_count_there, self._work, shard, pure=False)
+        self._running[shard.start] = self._cluster.submit(_count_there, self._work, shard)
 
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
-        """See :class:`Pool`. Raises CalibrationError: no worker survives this shard, or the cluster is gone."""
+        """See :class:`Pool`.
+
+        Raises:
+            CalibrationError: no worker survives this shard.
+            DeviceError: the cluster is gone.
+        """
         future = self._running[shard.start]
-        try:
-            with self._client.as_current():
-                self._package.wait([future], timeout=timeout_s)
-        except self._package.TimeoutError:
+        if not self._cluster.ended([future], timeout_s):
             return None
         try:
-            counted: Counted = future.result()
-        except self._package.scheduler.KilledWorker as error:
-            raise _deadly(shard, str(error)) from error
-        except (self._package.CancelledError, OSError) as error:
-            raise CalibrationError(
-                f"the Dask cluster at {self._address} is gone",
-                why=str(error),
-                fix="start it again; with a state file, calibration resumes where it stopped",
-            ) from error
+            counted: Counted = self._cluster.result(future)
+        except LostWorkersError as error:
+            raise _deadly(shard, error.why) from error
         del self._running[shard.start]
         return counted
 
     def close(self) -> None:
         """See :class:`Pool`. The cluster itself stays."""
-        self._client.cancel([self._work, *self._running.values()])
-        self._client.close()
+        self._cluster.cancel([self._work, *self._running.values()])
+        self._cluster.close()
 
 
 def _pair(observer: Observer, feed: Feed | None) -> tuple[Observer, Feed | None]:

@@ -1,0 +1,221 @@
+"""The only door to Dask: functions of edgert that the workers of a cluster run.
+
+Data between the client and the workers is pickled by Dask's own protocol, so a cluster trusts all of its members.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from edgert import installation
+from edgert._version import __version__
+from edgert.errors import DeviceError, EdgertError
+
+_CONNECT_S = 10.0
+_CLOSE_S = 2.0
+
+Future = Any
+"""A value that a worker computes; an argument of :meth:`Cluster.submit` as well."""
+
+
+class LostWorkersError(DeviceError):
+    """Several workers in a row died while they ran one task."""
+
+
+class Cluster:
+    """The workers of a Dask cluster. Tasks of lost workers are run again by others.
+
+    Every worker needs the edgert of this client. A function is found there by its name, so it must be one of a module.
+
+    Args:
+        address: of the scheduler, ``"tcp://10.0.0.5:8786"``.
+
+    Raises:
+        DeviceError: the extra is missing, no scheduler answers, there are no workers, or one has another edgert.
+    """
+
+    def __init__(self, address: str) -> None:
+        try:
+            import distributed
+        except ImportError as error:
+            raise DeviceError("--dask needs an extra", why=str(error), fix=installation.command("dask")) from error
+        self._package: Any = distributed
+        self.address = address
+        self._placed: dict[str, str] = {}  # task → the worker that it is meant for
+        try:
+            _knock(address)
+            self._client: Any = self._package.Client(address, timeout=_CONNECT_S, set_as_default=False)
+        except (OSError, ValueError, TypeError, distributed.TimeoutError) as error:
+            raise DeviceError(
+                f"no Dask scheduler answers at {address!r}",
+                why=str(error) or "it takes too long",
+                fix="give the address that `dask scheduler` prints, like tcp://HOST:8786",
+            ) from error
+        try:
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def threads(self) -> int:
+        """How many tasks all workers run at a time, now."""
+        with self._connected():
+            return sum(self._client.nthreads().values())
+
+    def jobs(self) -> Mapping[str, int]:
+        """Return, for each worker, how many tasks run at a time on its processor cores, those of others included."""
+        threads, found = self._client.nthreads(), self.everywhere(_machine)
+        machines: dict[str, tuple[str, str, frozenset[int]]] = {
+            name: one for name, one in found.items() if not isinstance(one, Exception)
+        }
+        return {
+            name: sum(
+                threads.get(other, 0)
+                for other, (_, its_host, its_cores) in machines.items()
+                if its_host == host and its_cores & cores
+            )
+            for name, (_, host, cores) in machines.items()
+        }
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
+        """Have a worker call a function, and again when the worker is lost.
+
+        What several tasks take is best the result of another task, named by its future: each worker has one copy then,
+        and Dask makes it again when the workers that hold it are lost.
+        """
+        threads, placed = self._client.nthreads(), Counter(self._placed.values())
+        best = min(threads, key=lambda name: placed[name] / threads[name], default=None)
+        # Dask itself prefers the worker that holds the shared argument, and leaves others idle for seconds.
+        future = self._client.submit(
+            _call,
+            __version__,
+            function,
+            *arguments,
+            pure=False,
+            key=f"{function.__name__}-{uuid.uuid4().hex}",  # Dask learns how long tasks of one name take
+            workers=best and [best],
+            allow_other_workers=best is not None,
+        )
+        self._placed[future.key] = best or ""
+        return future
+
+    def ended(self, futures: Collection[Future], timeout_s: float) -> list[Future]:
+        """Return those that have ended, as soon as there is one; none after the timeout."""
+        with suppress(self._package.TimeoutError), self._client.as_current():
+            self._package.wait(list(futures), timeout=timeout_s, return_when="FIRST_COMPLETED")
+        return [one for one in futures if one.done()]
+
+    def result(self, future: Future) -> Any:
+        """Return the result of a task that has ended.
+
+        Raises:
+            LostWorkersError: no worker survives the task.
+            DeviceError: the cluster is gone.
+            Exception: what the function raised; the place of an EdgertError names the worker.
+        """
+        self._placed.pop(future.key, None)
+        with self._connected():
+            error = future.exception()
+            if error is None:
+                return future.result()
+        if isinstance(error, self._package.scheduler.KilledWorker):
+            raise LostWorkersError(
+                "a task killed every Dask worker that ran it", why=str(error).partition(".")[0]
+            ) from error
+        raise error
+
+    def everywhere(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        """Call a function on each worker, beside its tasks; return its results, or exceptions, by worker."""
+        with self._connected():
+            found: dict[str, Any] = self._client.run(function, *arguments, on_error="return")
+        return found
+
+    def cancel(self, futures: Collection[Future]) -> None:
+        """Drop tasks that have not begun, and results; a function that runs is not interrupted."""
+        for one in futures:
+            self._placed.pop(one.key, None)
+        with suppress(OSError, self._package.CancelledError, self._package.TimeoutError):
+            self._client.cancel(list(futures))
+
+    def close(self) -> None:
+        """Leave the cluster, which itself stays."""
+        with suppress(OSError, self._package.TimeoutError):
+            self._client.close(timeout=_CLOSE_S)
+
+    def _check(self) -> None:
+        """Raise DeviceError where there is no worker, or one has another edgert or none."""
+        found = self.everywhere(_machine)
+        if not found:
+            raise DeviceError(
+                f"the Dask cluster at {self.address} has no workers", fix=f"start some: dask worker {self.address}"
+            )
+        wrong = [
+            f"{name} has {'no edgert' if isinstance(one, Exception) else f'edgert {one[0]}'}"
+            for name, one in found.items()
+            if isinstance(one, Exception) or one[0] != __version__
+        ]
+        if wrong:
+            raise _other_version("; ".join(wrong))
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        try:
+            yield
+        except (self._package.CancelledError, self._package.TimeoutError, OSError) as error:
+            raise DeviceError(
+                f"the Dask cluster at {self.address} is gone",
+                why=str(error),
+                fix="start it again; the same command goes on where it stopped",
+            ) from error
+
+
+def _knock(address: str) -> None:
+    """Raise OSError or ValueError where nothing listens; Dask's client would try again until its timeout."""
+    scheme, _, place = address.rpartition("://")
+    if scheme not in ("", "tcp", "tls"):
+        raise ValueError(f"unknown scheme {scheme!r}: tcp or tls")
+    found = urlsplit(f"//{place}")
+    if not found.hostname or not found.port:
+        raise ValueError("it needs a host and a port")
+    socket.create_connection((found.hostname, found.port), _CONNECT_S).close()
+
+
+def this_worker() -> tuple[str, int]:
+    """Return the address of the worker that runs this task, and how many tasks it runs at a time."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    return worker.address, worker.state.nthreads
+
+
+def _call(version: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function on a worker that may have come after the first check."""
+    name, _ = this_worker()
+    try:
+        if version != __version__:
+            raise _other_version(f"{name} has edgert {__version__}", version)
+        return function(*arguments)
+    except EdgertError as error:
+        error.where = f"{error.where} on Dask worker {name}".strip()
+        raise
+
+
+def _other_version(what: str, version: str = __version__) -> DeviceError:
+    return DeviceError(
+        f"a Dask worker has another edgert: {what}",
+        why=f"results of workers must be those of edgert {version}, which asks for them",
+        fix=f"install edgert {version} there, in the Python that runs `dask worker`",
+    )
+
+
+def _machine() -> tuple[str, str, frozenset[int]]:
+    """Return this worker's edgert, host and processor cores."""
+    return __version__, socket.gethostname(), frozenset(os.sched_getaffinity(0))
