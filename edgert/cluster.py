@@ -88,8 +88,8 @@ class Cluster:
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
         """Have a worker call a function, and again when the worker is lost.
 
-        What several tasks take is best the result of another task, named by its future: each worker has one copy then,
-        and Dask makes it again when the workers that hold it are lost.
+        What several tasks take is best the result of another task, named by its future. Each worker has one copy then.
+        Dask makes it again when the workers that hold it are lost.
         """
         threads, placed = self._client.nthreads(), Counter(self._placed.values())
         best = min(threads, key=lambda name: placed[name] / threads[name], default=None)

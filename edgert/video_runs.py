@@ -251,8 +251,8 @@ def run_videos(
         file: path of the YAML file, or a pipeline that is loaded.
         overrides: ``key.path=value``, as given to ``--set``.
         jobs: how many videos are played at a time.
-        dask: address of a Dask scheduler, whose workers play them instead; all of them see the pipeline, its models,
-            the videos and the output folder by the same paths as this machine.
+        dask: address of a Dask scheduler, whose workers play them instead. All of them see the pipeline, its models,
+            the videos and the output folder by the same paths.
         callbacks: stage name → function called with each of that stage's results, whose frames have the video's name as
             ``frame.file``; from as many threads as there are jobs.
         on_result: called when a video is done: with its :class:`VideoResult`, how many are done, how many there are.

@@ -119,8 +119,8 @@ def plan_cameras(
 ) -> CameraPlan:
     """Return the fewest boards that carry so many cameras, and of those the ones that draw least.
 
-    A camera is the pipeline's source. What a board carries is found by planning the pipeline with more and more copies
-    of it, which share the models, until a budget of the file or a camera's rate is no longer kept for sure.
+    A camera is the pipeline's source. To find what a board carries, the pipeline is planned with more and more copies
+    of it, which share the models. It ends where a budget of the file or a camera's rate is no longer kept for sure.
 
     Args:
         file: a pipeline of one source.
