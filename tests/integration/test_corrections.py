@@ -15,7 +15,6 @@ from edgert.config import InputConfig
 from edgert.graph import Graph, Model, load, read, write
 from edgert.quantization.adaround import Effort, roundings
 from edgert.quantization.calibrated import prepare
-from edgert.quantization.calibration.method_choice import choices
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import walk
@@ -23,6 +22,7 @@ from edgert.quantization.equalization import equalize, scalings, smooth_activati
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.weights import along_axis, kernel_of, scale_axis, weight_scales, weighted
 from edgert.quantization.quantization_error import correct_biases, sqnr
+from edgert.quantization.quantizer import choices
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Scheme
 from edgert.stages.preprocess import Preprocessor

@@ -7,11 +7,11 @@ import pytest
 
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, infer, read
-from edgert.quantization.calibration.method_choice import Choice, choices
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import walk
+from edgert.quantization.quantizer import Choice, choices
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Scheme
 from tests.unit.graph.graphs import make, node, weights
