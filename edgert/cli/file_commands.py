@@ -120,6 +120,18 @@ def print_report(console: terminal.Console, report: CheckReport, limit: int | No
     console.print(f"[dim]{images}, {report.runs} runs of the engine[/]")
 
 
+def _new_package(name: str, model: Path | None) -> None:
+    """Write a package of ROS 2, and print what comes next."""
+    from edgert.wiring.ros_package import write_package
+
+    if model is not None:
+        raise typer.BadParameter(f"a package is written first; then: edgert new {model} -o {name}/config/{name}.yaml")
+    console = terminal.console(tables=False)
+    for path in write_package(name, Path()):
+        console.print("[green]→[/]", terminal.marked(str(path), ""))
+    console.print(f"next: colcon build, source install/setup.bash, ros2 launch {name} {name}.launch.py", markup=False)
+
+
 def _table(report: CheckReport, limit: int | None, width: int) -> terminal.Table:
     shown = [row for n, row in enumerate(report.rows) if limit is None or n < limit or row.written]
     tasks = {row.names["task"] for row in shown}
@@ -144,7 +156,7 @@ def _table(report: CheckReport, limit: int | None, width: int) -> terminal.Table
 
 
 def new(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="ONNX model that takes one image.")],
+    model: Annotated[Path | None, typer.Argument(metavar="MODEL.onnx", help="ONNX model that takes one image.")] = None,
     images: Annotated[list[str] | None, option.Photos] = None,
     output: Annotated[Path, option.output("The pipeline file.")] = Path("pipeline.yaml"),
     source: Annotated[
@@ -162,6 +174,9 @@ def new(
             "--own-decoder", help="Write a decoder to be filled in, with a test, also where edgert has one that fits."
         ),
     ] = False,
+    ros2: Annotated[
+        str, typer.Option("--ros2", metavar="NAME", help="Write a package of ROS 2 with a pipeline, for colcon.")
+    ] = "",
 ) -> None:
     """Write a commented starter pipeline for a model.
 
@@ -175,7 +190,14 @@ def new(
         edgert new parts.onnx
 
         edgert new parts.onnx --images photo.jpg --source clip.mp4 --output parts.yaml
+
+        edgert new --ros2 dock_camera
     """
+    if ros2:
+        _new_package(ros2, model)
+        return
+    if model is None:
+        raise typer.BadParameter("give MODEL.onnx, or --ros2 NAME")
     from edgert.wiring.starter import new as write_starter
 
     console = terminal.console(tables=False)

@@ -22,7 +22,7 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
     ("stages and data", "stages report engine dataset evaluation wiring"),
     (
         "pipelines",
-        "quantization assemble swap control videos result_reader running pipeline single_model validation "
+        "quantization assemble swap control videos result_reader running pipeline ros_node single_model validation "
         "video_player video_runs testing",
     ),
     ("tools", "tuner simulator planner compiler emulation exporter importer remote benchmark diagnosis inspect_model"),
@@ -73,6 +73,8 @@ DOORS = {
     "paho": ("edgert/stages/sink/send/mqtt.py",),
     "nats": ("edgert/stages/sink/send/nats.py",),
     "confluent_kafka": ("edgert/stages/sink/send/kafka.py",),
+    "mcap": ("edgert/stages/ros2/bag_source.py",),
+    "zstandard": ("edgert/stages/ros2/bag_source.py",),
     "rclpy": ("edgert/stages/ros2/rclpy_node.py",),
     "zenoh": ("edgert/stages/ros2/zenoh_session.py",),
     "supervision": ("edgert/runtime/supervision_form.py",),
@@ -110,6 +112,8 @@ LAZY = {
     "tensorflow",
     "tf2onnx",
     "ai_edge_litert",
+    "mcap",
+    "zstandard",
     "rclpy",
     "zenoh",
 }

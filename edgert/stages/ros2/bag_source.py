@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import struct
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from edgert import installation
 from edgert.config.fields import beside
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError, cause, nearest
@@ -22,6 +25,7 @@ from edgert.runtime.stage import SourceStats
 from edgert.stages.context import Context
 from edgert.stages.ros2.ros_images import KINDS_OF_ROLE, CameraTopics, Incoming, Role
 from edgert.stages.ros2.ros_source import Topics, options_of, topics_of
+from edgert.stages.source.live import FinalError
 from edgert.stages.source.timeline import DEFAULT_PERIOD_NS, Image, MediaClock, Timeline
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -71,6 +75,10 @@ def bag_at(path: Path, where: str) -> Bag:
             "there is no such file or folder" if not exists(path) else f"no file there ends in {' or '.join(_SUFFIXES)}"
         )
         raise StageError(f"no bag at {path}", why=why, where=where, fix="give the folder that ros2 bag record made")
+    if files[0].suffix == ".mcap":
+        if find_spec("mcap") is None:
+            raise FinalError("a bag of MCAP files needs mcap", where=where, fix=installation.command("ros2"))
+        return McapBag(path, files, where)
     return SqliteBag(path, files, where)
 
 
@@ -117,6 +125,74 @@ class SqliteBag:
     @staticmethod
     def _opened(file: Path) -> sqlite3.Connection:
         return sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)
+
+
+_MOST_RECORD = 1 << 30
+"""Longest record of an MCAP file that is read: a longer one is damage."""
+_DAMAGE = (struct.error, EOFError, ValueError, RuntimeError, LookupError)
+"""What the readers of records and of compressed chunks raise beside their own errors."""
+
+
+class McapBag:
+    """A bag of MCAP files. Raises StageError where one is no such file."""
+
+    def __init__(self, path: Path, files: Sequence[Path], where: str) -> None:
+        self.path, self._files, self._where = path, files, where
+        found: dict[str, str] = {}
+        for file in files:
+            schemas: dict[int, str] = {}
+            try:
+                for record in self._summary(file) or self._records(file):
+                    if type(record).__name__ == "Schema":
+                        schemas[record.id] = record.name
+                    elif type(record).__name__ == "Channel":
+                        found.setdefault(record.topic, schemas.get(record.schema_id, ""))
+            except StageError as error:
+                if not found:
+                    fix = "check it: ros2 bag info"
+                    raise StageError(f"{file} is no bag of ROS 2", why=error.why, where=where, fix=fix) from error
+        self.topics: Mapping[str, str] = found
+
+    def messages(self, topics: Sequence[str]) -> Generator[tuple[str, int, bytes], None, None]:
+        """See :class:`Bag`."""
+        for file in self._files:
+            names: dict[int, str] = {}
+            for record in self._records(file):
+                if type(record).__name__ == "Channel":
+                    names[record.id] = record.topic
+                elif type(record).__name__ == "Message" and names.get(record.channel_id) in topics:
+                    yield names[record.channel_id], record.log_time, record.data
+
+    def _records(self, file: Path) -> Iterator[Any]:
+        """Yield the records of a file. Raises StageError where it is cut off or damaged."""
+        from mcap.exceptions import McapError
+        from mcap.stream_reader import StreamReader
+        from zstandard import ZstdError
+
+        why = "it has no end"
+        try:
+            with file.open("rb") as stream:
+                for record in StreamReader(stream, record_size_limit=_MOST_RECORD).records:
+                    yield record
+                    if type(record).__name__ == "Footer":
+                        return
+        except (McapError, ZstdError, *_DAMAGE) as error:
+            why = cause(error) or type(error).__name__
+        fix = "copy it again, or save what is there: mcap recover"
+        raise StageError(f"{file} is damaged or cut off", why=why, where=self._where, fix=fix)
+
+    @staticmethod
+    def _summary(file: Path) -> list[Any]:
+        """Return the schemas and channels of a whole file; nothing of one that is cut off."""
+        from mcap.exceptions import McapError
+        from mcap.reader import make_reader
+
+        try:
+            with file.open("rb") as stream:
+                summary = make_reader(stream).get_summary()
+        except (McapError, *_DAMAGE):
+            return []
+        return [*summary.schemas.values(), *summary.channels.values()] if summary is not None else []
 
 
 def bag_source(name: str, config: SourceStage, context: Context) -> BagSource:

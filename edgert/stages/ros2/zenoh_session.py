@@ -189,6 +189,7 @@ class ZenohSession:
             ("mode", "client"),
             ("connect/endpoints", [endpoint]),
             ("scouting/multicast/enabled", False),
+            ("timestamping/enabled", True),  # which the cache of latched topics is ordered by
         ):
             config.insert_json5(key, json.dumps(value))
         try:
@@ -292,14 +293,16 @@ class _Subscription:
 class _Publisher:
     def __init__(self, owner: ZenohSession, session: Any, key: str, about: tuple[str, str], quality: Quality) -> None:
         self._token, self._gid = owner.declared("MP", *about, quality)
-        self._sequence = 0
+        self._sequence, self._turn = 0, threading.Lock()
         self._publisher = _declared_publisher(session, key, quality)
 
     def publish(self, pieces: Sequence[bytes | memoryview]) -> None:
         """See :class:`~edgert.stages.ros2.ros_link.Publisher`."""
-        self._sequence += 1
-        attachment = Attachment(self._sequence, time.time_ns(), self._gid).written()
-        self._publisher.put(b"".join(pieces), attachment=attachment)
+        data = b"".join(pieces)
+        with self._turn:  # messages leave in the order of their numbers
+            self._sequence += 1
+            attachment = Attachment(self._sequence, time.time_ns(), self._gid).written()
+            self._publisher.put(data, attachment=attachment)
 
     def close(self) -> None:
         """End it."""
@@ -311,7 +314,8 @@ def _declared_publisher(session: Any, key: str, quality: Quality) -> Any:
     """Return Zenoh's publisher; one with a latched topic answers who comes later from its cache."""
     import zenoh
 
-    options = {"encoding": "application/cdr", "congestion_control": zenoh.CongestionControl.DROP}
+    control = zenoh.CongestionControl.BLOCK if quality.reliable else zenoh.CongestionControl.DROP
+    options = {"encoding": "application/cdr", "congestion_control": control}
     if not quality.latched:
         return session.declare_publisher(key, **options)
     from zenoh.ext import CacheConfig, declare_advanced_publisher

@@ -445,8 +445,17 @@ def kind_of(source: str, directory: Path = Path()) -> str:
 
 
 def is_bag(path: Path) -> bool:
-    """Return whether a path is a bag of ROS 2: a folder with its ``metadata.yaml``, or one of its files."""
-    return path.suffix.lower() in (".db3", ".mcap") or exists(path / "metadata.yaml")
+    """Return whether a path is a bag of ROS 2: a folder with its ``metadata.yaml``, or one of its files.
+
+    Of MCAP files those are bags whose profile is ``ros2``: ``bag:PATH`` reads others, too.
+    """
+    if path.suffix.lower() != ".mcap":
+        return path.suffix.lower() == ".db3" or exists(path / "metadata.yaml")
+    try:
+        with path.open("rb") as file:
+            return file.read(25)[17:] == b"\x04\0\0\0ros2"  # behind the magic, and the kind and length of the header
+    except OSError:
+        return False
 
 
 def is_live(config: SourceStage, directory: Path = Path()) -> bool:

@@ -38,6 +38,9 @@ from edgert.planner.simulation import Scenario, simulate
 from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.remote.link import read_line
 from edgert.runtime.worker import Worker
+from edgert.stages.ros2.cdr import DamagedMessage, decoded, encoded
+from edgert.stages.ros2.definitions import COMPRESSED_IMAGE, DETECTIONS, IMAGE
+from edgert.stages.ros2.zenoh_session import Attachment, read_attachment
 from edgert.stages.sink.tcp_server import listen
 from edgert.stages.sink.web import http_server, live_page
 from edgert.stages.sink.web.event_log import EventLog
@@ -46,6 +49,7 @@ from edgert.stages.sink.web.live_images import LiveImages
 from edgert.stages.sink.web.live_page import Source
 from edgert.zip_archive import member_of, pack
 from tests.faults.fuzz import mutate, seeds, stores
+from tests.helpers.ros_messages import random_message
 
 STEERING = frozenset("\x1b\x9b\0\x07\x08\x7f")
 """None of these is ever printed: a terminal obeys them."""
@@ -67,6 +71,28 @@ class Format:
     made: Callable[[], Data]
     mutated: Callable[[Random, bytes], bytes]
     tried: Callable[[bytes], bool]
+
+
+def _messages() -> Data:
+    """Return ROS 2 messages and attachments: each begins with a digit, its type's place, 3 for attachments."""
+    rng = Random(7)
+    made = [b"".join(encoded(kind, random_message(kind, rng))) for kind in _MESSAGES for _ in range(4)]
+    messages = [b"%d" % (number // 4) + data for number, data in enumerate(made)]
+    return (*messages, b"3" + Attachment(5, 10**18, bytes(16)).written())
+
+
+_MESSAGES = (IMAGE, COMPRESSED_IMAGE, DETECTIONS)
+
+
+def _tried_message(content: bytes) -> bool:
+    number, data = int(content[:1] or b"0") if content[:1].isdigit() else 0, content[1:]
+    if number >= len(_MESSAGES):
+        return read_attachment(data) is not None
+    try:
+        decoded(_MESSAGES[number], data)
+    except DamagedMessage:
+        return False
+    return True
 
 
 def verbs(content: bytes, file: str, commands: Sequence[str]) -> bool:
@@ -359,6 +385,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "onnx": Format(lambda: tuple(seeds.models().values()), _mutated_onnx, _tried_model),
     "bundle": Format(lambda: (seeds.bundle(),), _mutated_bundle, lambda content: verbs(content, "b.edgert", _BUNDLE)),
+    "ros2": Format(_messages, mutate.mutated_bytes, _tried_message),
     "container": Format(
         lambda: (seeds.bundle(),),
         mutate.mutated_bytes,

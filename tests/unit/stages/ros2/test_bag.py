@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,16 @@ BEGAN_NS = 1_700_000_000 * 10**9
 COUNT = 40
 
 
-def write(
-    path: Path, storage: str = "SQLITE3", *, cameras: int = 1, depth: bool = False, began_ns: int = BEGAN_NS
-) -> Path:
+def write(path: Path, storage: str = "SQLITE3", *, cameras: int = 1, depth: bool = False, **keys: Any) -> Path:
     """Write a bag of 20 frames a second with a CameraInfo and a topic of something else."""
-    from rosbags.rosbag2 import StoragePlugin, Writer
+    from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
+    began_ns = keys.get("began_ns", BEGAN_NS)
     store, names = typestore("jazzy"), [f"/cam{number}/image_raw" for number in range(cameras)]
-    with Writer(path, version=9, storage_plugin=StoragePlugin.SQLITE3) as writer:
+    made = Writer(path, version=9, storage_plugin=StoragePlugin[storage])
+    if keys.get("packed"):
+        made.set_compression(CompressionMode.STORAGE, CompressionFormat.ZSTD)
+    with made as writer:
         images = [writer.add_connection(name, IMAGE, typestore=store) for name in names]
         far = writer.add_connection("/cam0/depth", IMAGE, typestore=store) if depth else None
         info = writer.add_connection("/cam0/camera_info", CAMERA_INFO, typestore=store)
@@ -64,6 +67,25 @@ def test_a_bag_gives_every_image_with_its_stamp(tmp_path: Path) -> None:
         assert [one.media_ns for one in frames] == [number * 50_000_000 for number in range(COUNT)]
     assert len(results(str(bag), fps=10)) == COUNT / 2
     assert len(results(str(bag), limit=3)) == 3
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_mcap_bags_are_read_whole_and_as_far_as_they_are(tmp_path: Path, packed: bool) -> None:
+    pytest.importorskip("mcap", reason="mcap is not installed: pip install -e '.[ros-test]'")
+    bag = write(tmp_path / "run", "MCAP", packed=packed)
+    (file,) = bag.glob("*.mcap")
+    for source in (str(bag), f"bag:{file}#/cam0/image_raw"):
+        assert [one.media_ns for one in results(source)] == [number * 50_000_000 for number in range(COUNT)]
+    data, rng = file.read_bytes(), random.Random(3)
+    for _ in range(12):
+        file.write_bytes(data[: rng.randrange(len(data))])
+        source, count = f"bag:{file}#/cam0/image_raw", 0
+        what = {"stages": {"cam": {"source": source}, "out": {"sink": "null", "from": "cam"}}}
+        refused = pytest.raises(StageError, match=r"cut off|no bag|gave no image|no topic")
+        with refused as caught, edgert.Pipeline(what) as made:
+            for _ in made.results("cam", timeout=20):
+                count += 1
+        assert f"{count} images" in str(caught.value) or not count
 
 
 def test_depth_belongs_to_its_image(tmp_path: Path) -> None:

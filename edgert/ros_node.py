@@ -1,0 +1,193 @@
+"""A pipeline as a lifecycle node of ROS 2: ``python -m edgert.ros_node --ros-args -p file:=dock.yaml``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from edgert.errors import EdgertError
+from edgert.pipeline import Pipeline
+from edgert.stages.ros2.rclpy_node import checked_rclpy, use_node
+
+_LOOK_S = 1.0
+_PLAIN = (bool, int, float, str)
+
+
+class PipelineNode:
+    """A lifecycle node that runs a pipeline; give its ``node`` to an executor, alone or among others.
+
+    ===========  ====================================================================
+    configure    loads the pipeline of the parameter ``file``, and its models
+    activate     starts it, or lets its sources go on
+    deactivate   pauses its sources: no frame goes on, models stay loaded
+    cleanup      closes it
+    ===========  ====================================================================
+
+    Its topics are those of this node. Every live key of the pipeline (:attr:`edgert.Pipeline.control`) is a parameter
+    while it is configured, such as ``stages.find.every``; one that cannot be set says why. Where the pipeline ends by
+    an error, the node logs it and is unconfigured again.
+
+    Args:
+        name: of the node.
+        file: of the pipeline; the parameter ``file`` wins.
+        options: of :class:`rclpy.lifecycle.LifecycleNode`, such as ``context``.
+
+    Raises:
+        DeviceError: rclpy is missing, or of another Python.
+    """
+
+    def __init__(self, name: str = "edgert", file: str = "", **options: Any) -> None:
+        checked_rclpy("")
+        lifecycle = import_module("rclpy.lifecycle")
+        returns = lifecycle.TransitionCallbackReturn
+        self._success, self._failure = returns.SUCCESS, returns.FAILURE
+        self.pipeline: Pipeline | None = None
+        self._is_declaring, self._is_active, self._live = False, False, list[str]()
+        self.node = lifecycle.LifecycleNode(name, **options)
+        self.node.declare_parameter("file", file)
+        managed = lifecycle.ManagedEntity()
+        for change in ("configure", "activate", "deactivate", "cleanup", "shutdown", "error"):
+            setattr(managed, f"on_{change}", getattr(self, f"on_{change}"))
+        self.node.add_managed_entity(managed)
+        self.node.add_on_set_parameters_callback(self._set)
+        self.node.create_timer(_LOOK_S, self._look)
+
+    def on_configure(self, _: object) -> Any:
+        """Load the pipeline."""
+        file = self.node.get_parameter("file").value
+        try:
+            self.pipeline = Pipeline(file)
+            use_node(self.pipeline.file.config.name, self.node)
+            self._declare(self.pipeline.control.show()["live"])
+        except EdgertError as error:
+            self._close()
+            return self._failed(error)
+        return self._success
+
+    def on_activate(self, _: object) -> Any:
+        """Start the pipeline, or resume its sources."""
+        assert self.pipeline is not None
+        try:
+            if self.pipeline.running:
+                for source in self._sources():
+                    self.pipeline.control.resume(source)
+            else:
+                self.pipeline.start()
+        except EdgertError as error:
+            return self._failed(error)
+        self._is_active = True
+        return self._success
+
+    def on_deactivate(self, _: object) -> Any:
+        """Pause the sources."""
+        self._is_active = False
+        if self.pipeline is not None and self.pipeline.running:
+            for source in self._sources():
+                self.pipeline.control.pause(source)
+        return self._success
+
+    def on_cleanup(self, _: object) -> Any:
+        """Close the pipeline."""
+        self._close()
+        return self._success
+
+    on_shutdown = on_error = on_cleanup
+
+    def close(self) -> None:
+        """Close the pipeline, and end the node."""
+        self._close()
+        self.node.destroy_node()
+
+    def _close(self) -> None:
+        pipeline, self.pipeline, self._is_active = self.pipeline, None, False
+        if pipeline is None:
+            return
+        for key in self._live:
+            self.node.undeclare_parameter(key)
+        self._live = []
+        try:
+            pipeline.close()
+        except EdgertError as error:
+            self.node.get_logger().error(str(error))
+        use_node(pipeline.file.config.name, None)
+
+    def _failed(self, error: EdgertError) -> Any:
+        self.node.get_logger().error(str(error))
+        return self._failure
+
+    def _sources(self) -> list[str]:
+        assert self.pipeline is not None
+        return list(self.pipeline.control.show()["sources"])
+
+    def _declare(self, live: dict[str, Any]) -> None:
+        """Declare every live key as a parameter."""
+        descriptor = import_module("rcl_interfaces.msg").ParameterDescriptor(dynamic_typing=True)
+        self._is_declaring = True
+        try:
+            for key, value in live.items():
+                self.node.declare_parameter(key, _parameter(value), descriptor)
+                self._live.append(key)
+        finally:
+            self._is_declaring = False
+
+    def _set(self, parameters: list[Any]) -> Any:
+        """Set live keys; return why one cannot be set."""
+        result = import_module("rcl_interfaces.msg").SetParametersResult
+        for one in parameters:
+            if self._is_declaring or one.name not in self._live or self.pipeline is None:
+                continue
+            try:
+                self.pipeline.control.set(one.name, one.value)
+            except EdgertError as error:
+                return result(successful=False, reason=str(error))
+        return result(successful=True)
+
+    def _look(self) -> None:
+        """Unconfigure the node where its pipeline has ended."""
+        if not self._is_active or self.pipeline is None or self.pipeline.running:
+            return
+        try:
+            self.pipeline.wait(0)
+            self.node.get_logger().info("the pipeline has come to its end")
+        except EdgertError as error:
+            self.node.get_logger().error(str(error))
+        self.node.trigger_deactivate()
+        self.node.trigger_cleanup()
+
+
+def _parameter(value: Any) -> Any:
+    """Return a live value as a parameter: itself, or its JSON where ROS 2 has no such type."""
+    if isinstance(value, _PLAIN):
+        return value
+    is_list = isinstance(value, list) and value and len({type(one) for one in value}) == 1
+    return value if is_list and isinstance(value[0], _PLAIN) else json.dumps(value)
+
+
+def main() -> int:
+    """Configure and activate a node, and spin it until it is interrupted.
+
+    With the parameter ``autostart:=false`` it waits to be configured, as by ``ros2 lifecycle set``.
+    """
+    rclpy = checked_rclpy("")
+    rclpy.init(args=sys.argv)
+    made = PipelineNode()
+    made.node.declare_parameter("autostart", True)
+    try:
+        if made.node.get_parameter("autostart").value:
+            made.node.trigger_configure()
+            if made.pipeline is None:
+                return 1
+            made.node.trigger_activate()
+        with suppress(KeyboardInterrupt, import_module("rclpy.executors").ExternalShutdownException):
+            rclpy.spin(made.node)
+        return 0
+    finally:
+        made.close()
+        rclpy.try_shutdown()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
