@@ -197,7 +197,7 @@ def new(
         _new_package(ros2, model)
         return
     if model is None:
-        raise typer.BadParameter("give MODEL.onnx, or --ros2 NAME")
+        raise typer.BadParameter("give MODEL.onnx, or --ros2 NAME. For example: edgert new parts.onnx")
     from edgert.wiring.starter import new as write_starter
 
     console = terminal.console(tables=False)
