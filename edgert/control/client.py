@@ -26,6 +26,8 @@ _LOG = logging.getLogger(__name__)
 _CONNECTING_S, _LOOK_S = 10.0, 1.0
 _ANSWER_S = 130.0
 """A stage may take as long to open; see :data:`edgert.runtime.graph.OPENING_S`."""
+SERVICES = Path("/run/edgert")
+"""Folder with a folder for each service: RuntimeDirectory= of ``configs/systemd/edgert@.service``."""
 STRANGE = "does not answer like a pipeline of edgert"
 
 
@@ -45,16 +47,16 @@ class RunningPipeline:
 
 
 def running_pipelines() -> tuple[RunningPipeline, ...]:
-    """Return all running pipelines of this user, by process; those that end meanwhile are left out.
+    """Return all running pipelines of this user, by process, and for root those of services.
 
-    Waits up to a second for each that does not answer.
+    Those that end meanwhile are left out. Waits up to a second for each that does not answer.
     """
     found = []
     for path in _sockets():
         try:
             with _connected(path, _LOOK_S) as own:
                 pid, user = peer_of(own)
-                if user == os.geteuid():
+                if os.geteuid() in (user, 0):
                     found.append(RunningPipeline(str(path), pid, _shown(own)))
         except OSError as error:
             _LOG.debug("%s: %s", path, error)
@@ -159,10 +161,17 @@ def _shown(own: socket.socket) -> Mapping[str, Any] | str:
 
 
 def _sockets() -> Iterator[Path]:
-    """Yield the sockets of this user, those of killed runs too. Raises DeviceError for a folder of another user's."""
+    """Yield the sockets of this user, and for root those of all services; those of killed runs too.
+
+    Raises:
+        DeviceError: a folder is another user's.
+    """
     for folder in socket_folders():
         if folder.exists():
             check_folder(folder)
+            yield from sorted(folder.glob("*.sock"))
+    for folder in sorted(SERVICES.glob("*/edgert")):
+        if os.geteuid() in (folder.lstat().st_uid, 0):
             yield from sorted(folder.glob("*.sock"))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from edgert.control import client
 from tests.helpers.command import ROOT
 
 UNIT = ROOT / "configs" / "systemd" / "edgert@.service"
@@ -48,6 +49,13 @@ def test_every_alert_has_a_test_and_a_line_in_the_docs() -> None:
 def test_alerts_ask_for_metrics_that_there_are() -> None:
     known = set(re.findall(r"`(edgert_\w+)`", (ROOT / "docs" / "live.md").read_text()))
     assert set(re.findall(r"\bedgert_\w+", RULES.read_text())) <= known | {f"{name}_bucket" for name in known}
+
+
+def test_a_service_has_its_socket_where_ctl_and_top_look() -> None:
+    text = UNIT.read_text()
+    assert "ProtectSystem=strict" in text  # so nothing can be made in /tmp
+    assert f"RuntimeDirectory={client.SERVICES.name}/%i\n" in text and client.SERVICES.parent == Path("/run")
+    assert f"Environment=XDG_RUNTIME_DIR=%t/{client.SERVICES.name}/%i\n" in text
 
 
 def test_systemd_finds_nothing_wrong_with_the_unit_and_little_exposed(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     own = control_socket.socket_folders
     monkeypatch.setattr(client, "socket_folders", lambda: own()[:1])  # other tests' runs are in the other one
+    monkeypatch.setattr(client, "SERVICES", tmp_path / "services")
     return tmp_path / "edgert"
 
 
@@ -65,6 +66,17 @@ def said(path: Path, text: bytes, *, timeout_s: float = 10.0) -> Any:
         own.sendall(text)
         with own.makefile("rb") as answer:
             return json.loads(answer.read())
+
+
+def test_the_run_of_a_service_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service has a folder of its own, as it can write nothing in /tmp."""
+    own = tmp_path / "services" / "dock"
+    own.mkdir(parents=True)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(own))
+    with listening("dock", echo) as path:
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        monkeypatch.setattr(client, "socket_folders", tuple)
+        assert find_socket("dock") == path == own / "edgert" / "dock.sock"
 
 
 def test_a_request_is_answered_and_the_socket_is_for_its_user_alone(path: Path, folder: Path) -> None:
