@@ -3,8 +3,9 @@
 python tools/docs_site.py [FOLDER]        # or: make docs
 python -m http.server --directory build/site --bind 127.0.0.1
 
-The menu is docs/index.md. Links to files outside docs/ lead to the repository. A dead link ends the build. The pages
-as plain text are in llms.txt (the list) and llms-full.txt (all of them).
+The menu is docs/index.md. A notebook becomes a page of its text and code. Links to files outside docs/ lead to the
+repository. A dead link ends the build. The pages as plain text are in llms.txt (the list) and llms-full.txt (all of
+them).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 SOURCE = "https://github.com/edgert/edgert/blob/main"
 LINK = re.compile(r"(\]\()(\.\./[^)\s]+)(\))")
+NOTEBOOK = re.compile(r"(\]\([\w-]+)\.ipynb\)")
 ENTRY = re.compile(r"^- \[(?P<title>[^]]+)\]\((?P<page>[^)]+)\): (?P<about>.+)$")
 READABLE = """
 [data-md-color-scheme=default] { --md-accent-fg-color: #3040b0; --md-typeset-a-color: #3040b0; }
@@ -50,19 +52,31 @@ def sections() -> Iterator[tuple[str, list[dict[str, str]]]]:
 
 
 def page_text(path: Path) -> str:
-    """Return a page whose links to files outside docs/ lead to the repository."""
+    """Return a page as Markdown whose links to files outside docs/ lead to the repository."""
 
     def outside(match: re.Match[str]) -> str:
         return f"{match[1]}{SOURCE}/{match[2].removeprefix('../')}{match[3]}"
 
-    return LINK.sub(outside, path.read_text(encoding="utf-8"))
+    text = notebook_text(path) if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
+    return NOTEBOOK.sub(r"\1.md)", LINK.sub(outside, text))
+
+
+def notebook_text(path: Path) -> str:
+    """Return a notebook as Markdown: its text, its code as blocks of Python, and a link to the file."""
+    texts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        texts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+    texts.insert(1, f"This page is a notebook: [{path.name}](../docs/{path.name}).")
+    return "\n\n".join(texts) + "\n"
 
 
 def settings() -> str:
     """Return the settings of the site, as TOML; strings of JSON are strings of TOML."""
     groups = []
     for heading, entries in sections():
-        pages = ", ".join(f"{{ {json.dumps(entry['title'])} = {json.dumps(entry['page'])} }}" for entry in entries)
+        named = [(json.dumps(one["title"]), json.dumps(one["page"].replace(".ipynb", ".md"))) for one in entries]
+        pages = ", ".join(f"{{ {title} = {page} }}" for title, page in named)
         groups.append(f"{{ {json.dumps(heading)} = [{pages}] }}")
     return f"""
 [project]
@@ -110,9 +124,9 @@ def build(target: Path) -> None:
     """Build the site into a folder, which is replaced."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        shutil.copytree(DOCS, work / "pages")
-        for page in (work / "pages").glob("*.md"):
-            page.write_text(page_text(DOCS / page.name), encoding="utf-8")
+        shutil.copytree(DOCS, work / "pages", ignore=shutil.ignore_patterns("*.ipynb"))
+        for page in (*DOCS.glob("*.md"), *DOCS.glob("*.ipynb")):
+            (work / "pages" / page.name).with_suffix(".md").write_text(page_text(page), encoding="utf-8")
         (work / "pages/readable.css").write_text(READABLE, encoding="utf-8")
         (work / "zensical.toml").write_text(settings(), encoding="utf-8")
         subprocess.run([sys.executable, "-m", "zensical", "build", "--strict"], cwd=work, check=True)

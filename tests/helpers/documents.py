@@ -1,4 +1,4 @@
-"""What README.md, docs/*.md and DESIGN.md files ask people to type and write, with its place."""
+"""What README.md, pages and notebooks of docs/, and DESIGN.md files ask people to type and write, with its place."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.helpers.command import ROOT
+from tools.docs_site import notebook_text
 
 PAGES = (
     *(page for page in sorted(ROOT.glob("*.md")) if page.name != "CHANGELOG.md"),
@@ -60,9 +61,10 @@ def commands() -> list[Piece]:
 
 
 def fenced() -> Iterator[tuple[str, Piece]]:
-    """Yield the language of every fenced block, and the block."""
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
+    """Yield the language of every fenced block, and the block; a cell of a notebook is a block of Python."""
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    texts |= {book: notebook_text(book) for book in sorted((ROOT / "docs").glob("*.ipynb"))}
+    for page, text in texts.items():
         for match in FENCE.finditer(text):
             yield match[1], Piece(f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, match.start(2)) + 1}", match[2])
 

@@ -54,6 +54,13 @@ def test_links_out_of_the_docs_lead_to_the_repository() -> None:
     assert "(https://github.com/edgert/edgert/blob/main/CONTRIBUTING.md)" in text and "](../" not in text
 
 
+def test_a_notebook_is_a_page_with_its_text_its_code_and_a_link_to_the_file() -> None:
+    text = page_text(ROOT / "docs/count-in-zones.ipynb")
+    assert text.startswith("# Count in zones") and "```python\nimport cv2\n" in text and "(zones.md)" in text
+    assert "(https://github.com/edgert/edgert/blob/main/docs/count-in-zones.ipynb)" in text
+    assert "](count-in-zones.md)" in page_text(ROOT / "docs/index.md")
+
+
 def test_a_page_is_small_with_all_that_it_loads(site: Path) -> None:
     """As a web server sends it: compressed."""
     for name in PAGES:

@@ -263,7 +263,8 @@ def test_every_page_is_in_the_index_once() -> None:
     docs = ROOT / "docs"
     index = (docs / "index.md").read_text(encoding="utf-8")
     listed = re.findall(r"^- \[[^]]+\]\(([^)]+)\): .+\.$", index, flags=re.MULTILINE)
-    assert sorted(listed) == sorted(path.name for path in docs.glob("*.md") if path.name != "index.md")
+    pages = {path.name for path in (*docs.glob("*.md"), *docs.glob("*.ipynb"))}
+    assert sorted(listed) == sorted(pages - {"index.md"})
 
 
 def test_nothing_tells_to_get_edgert_from_a_package_index() -> None:
