@@ -31,8 +31,34 @@ class RealClock:
 REAL = RealClock()
 
 
+class NotedClock(RealClock):
+    """The machine's monotonic clock, with a time of day that is read once a second and can be recorded.
+
+    Attributes:
+        offset_ns: from the monotonic clock to the epoch.
+    """
+
+    def __init__(self) -> None:
+        self.offset_ns = time.time_ns() - time.monotonic_ns()
+
+    def look(self) -> None:
+        """Follow the machine's time of day where it was set, by more than its own jitter."""
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        if abs(offset_ns - self.offset_ns) > _SET_NS:
+            self.offset_ns = offset_ns
+
+
+_SET_NS = 1_000_000
+
+
 def time_of_day_ns(timestamp_ns: int, clock: Clock = REAL) -> int:
-    """Convert a clock's time to nanoseconds of the epoch, by the present setting of this machine's clock."""
+    """Convert a clock's time to nanoseconds of the epoch, by the present setting of this machine's clock.
+
+    Of a clock that has an ``offset_ns``, such as a recorded one, that counts.
+    """
+    offset_ns: int | None = getattr(clock, "offset_ns", None)
+    if offset_ns is not None:
+        return timestamp_ns + offset_ns
     return time.time_ns() - (clock.now_ns() - timestamp_ns)
 
 

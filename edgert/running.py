@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from edgert.assemble.recording_head import recorded_about, written_pipeline
 from edgert.clock import Clock
 from edgert.config import PipelineConfig, PipelineFile
 from edgert.errors import BudgetError, DeviceError, EdgertError, StageError, nearest, printable_record
@@ -102,8 +103,9 @@ class Running:
             self.file, self._footprint = fitted(file, has_engines=environment.engines is not None)
         bar = counting(on_progress)
         self.assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
-        self.assembly.hooks.stats = self._detailed
-        self.assembly.hooks.control = lambda line, who: self.control.answer_line(line, who)
+        hooks = self.assembly.hooks
+        hooks.stats, hooks.about = self._detailed, partial(recorded_about, self.file, self.assembly)
+        hooks.control = lambda line, who: self.control.answer_line(line, who)
         self._log_precision()
         self.sources = self._api_sources()
         self._environment = environment
@@ -367,6 +369,8 @@ class Running:
         """Note that the pipeline runs as this file has it now; ``written`` are its records before they fit here."""
         self.file, self.written = file, written
         self.sources = self._api_sources()
+        if (journal := self.assembly.journal) is not None:
+            journal.add("file", "", "", -1, self.clock.now_ns(), written_pipeline(file))
 
     def _api_sources(self) -> dict[str, ApiSource]:
         return {task.name: task.stage for task in self.assembly.tasks if isinstance(task.stage, ApiSource)}

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
 from edgert.assemble.crops import crop_chains, crop_siblings, run_beside, run_together
 from edgert.assemble.engines import Bar, Engines, board_of
@@ -15,7 +16,7 @@ from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models, OtherTask
 from edgert.assemble.pixels import mark_pixel_use, put_on_gpu
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
-from edgert.clock import REAL, Clock
+from edgert.clock import REAL, Clock, NotedClock
 from edgert.config import PipelineFile
 from edgert.config import stages as section
 from edgert.config.flow import inputs_of, order, reads_of, score_before, sources_of, thresholds, upstream
@@ -25,7 +26,8 @@ from edgert.memory.cuda import CudaDevice
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Drop, OnError
 from edgert.runtime import Graph, Result, Source, Stage, Task
-from edgert.runtime.branches import Branch, branch_tasks
+from edgert.runtime.branches import Branch, Dispatch, Reorder, branch_tasks
+from edgert.runtime.decisions import Journal
 from edgert.runtime.graph import connect
 from edgert.runtime.task import STOPS, FailurePolicy
 from edgert.stages.context import Context, made
@@ -33,7 +35,7 @@ from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.decode.record_check import RecordCheck
 from edgert.stages.draw import Draw, Marked
 from edgert.stages.gpu.infer_gpu import GpuInference
-from edgert.stages.infer import Choice
+from edgert.stages.infer import Choice, InferSegment, LastSegment
 from edgert.stages.preprocess import set_opencv_threads
 from edgert.stages.python import python_stage
 from edgert.stages.source.kinds import source_for, starts_over
@@ -68,6 +70,7 @@ class Environment:
         kept: engines of earlier pipelines of the same file, by model, which this one takes, adds to, and leaves open;
             None: a pipeline has its own.
         paced: called with all tasks of a pipeline, connected, before any thread starts: to have them work by the clock.
+        run: identifies the run, as a replay gives that of its recording; empty: a new one.
     """
 
     clock: Clock = REAL
@@ -78,6 +81,7 @@ class Environment:
     predicted: Sequence[PowerStep] = ()
     kept: dict[str, Engine | SegmentedEngine] | None = None
     paced: Callable[[Sequence[Task]], object] = len
+    run: str = ""
 
 
 HERE = Environment()
@@ -92,12 +96,14 @@ class Hooks:
         stats: the state of the run as plain data, for live pages.
         control: answers a request to change the pipeline; see :class:`~edgert.stages.context.Context`.
         swap_page: the report of the newest swap of a model as HTML; empty where there was none.
+        about: what a recording says of the run; see :func:`edgert.assemble.recording_head.recorded_about`.
         on_left: called once nobody looks at any sink any more.
     """
 
     stats: Callable[[], Mapping[str, object]] = field(default=dict)
     control: Callable[[bytes, str], bytes] = field(default=lambda line, who: b"")
     swap_page: Callable[[], str] = field(default=str)
+    about: Callable[[], Mapping[str, Any]] = field(default=dict)
     on_left: Callable[[], None] = field(default=lambda: None)
 
 
@@ -125,6 +131,8 @@ class Assembly:
         make: makes the source or stage of that name anew, as another pipeline file has it; not opened yet.
         load: loads a model as another pipeline file has it, with the branches of each stage that runs it.
         keeps_engines: whether they stay open when it is closed.
+        journal: of what the run decides, where a sink records it.
+        run: identifies the run.
     """
 
     graph: Graph
@@ -146,6 +154,8 @@ class Assembly:
     make: Callable[[PipelineFile, str], Source | Stage] | None = None
     load: Callable[[PipelineFile, str], Loaded] | None = None
     keeps_engines: bool = False
+    journal: Journal | None = None
+    run: str = ""
     closed: bool = False
 
     @property
@@ -156,6 +166,20 @@ class Assembly:
     def task(self, name: str) -> Task:
         """Return the task of that name."""
         return self.graph.task(name)
+
+    def readers(self, file: PipelineFile, model: str) -> list[tuple[Task, OtherTask]]:
+        """Return each task that reads a model's outputs, and what gives its decoder another task."""
+        stages, decoders = file.config.stages, self.decoders.get(model, [])
+        tasks = [
+            task
+            for task in self.graph.tasks
+            if getattr(stages.get(task.name.partition(":")[0]), "infer", None) == model
+            and not isinstance(task.stage, Dispatch | Reorder)
+            and (not isinstance(task.stage, InferSegment) or isinstance(task.stage, LastSegment))
+        ]
+        if len(tasks) != len(decoders):  # stages that run together have one task
+            tasks = tasks[:1] * len(decoders)
+        return list(zip(tasks, decoders, strict=True))
 
     def add_source(self, file: PipelineFile, name: str, source: Source | Stage | None = None) -> None:
         """Add a source of a pipeline and start it; the stages of which it is an input listen to it.
@@ -176,6 +200,8 @@ class Assembly:
         policy = failure_policy_of(stages[name], file.config.watchdog, endless=True)
         task = Task(name, source, policy=replace(policy, on_error=stages[name].on_error or "drop"))
         task.execution.reads = reads_of(stages, self.devices)[name]
+        if self.journal is not None:
+            task.note_in(self.journal)
         connected = list[Task]()
         try:
             for one, stage in stages.items():
@@ -215,7 +241,8 @@ class Assembly:
         """Give inference slots and engines back, once no thread runs, and OpenCV its threads. Twice is once."""
         if self.closed:
             return
-        self.closed, self.hooks.stats, self.hooks.on_left, self.hooks.swap_page = True, dict, lambda: None, str
+        self.closed, self.hooks.stats, self.hooks.about, self.hooks.on_left = True, dict, dict, lambda: None
+        self.hooks.swap_page = str
         self.hooks.control = Hooks().control
         self.decoders.clear()
         self.make = self.load = None
@@ -328,6 +355,12 @@ class _Assembler:
         models: Models,
     ) -> None:
         self.file, self.callbacks, self.clock = file, callbacks, environment.clock
+        self.journal: Journal | None = None
+        self.run = environment.run or uuid4().hex
+        if any(getattr(stage, "sink", "") == "mcap" for stage in file.config.stages.values()):
+            self.clock = NotedClock() if self.clock is REAL else self.clock
+            clock, choice = self.clock, models.choice
+            self.journal = Journal(lambda: (choice.level, getattr(clock, "offset_ns", 0)))
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
         self.models, self.label = models, environment.label
@@ -398,7 +431,12 @@ class _Assembler:
             devices=models.devices,
             make=self.remade,
             load=self.loaded,
+            journal=self.journal,
+            run=self.run,
         )
+        if self.journal is not None:
+            for task in everything:
+                task.note_in(self.journal)
         if frames:  # else all tasks get them as their source made them
             assembly.graph.mark_pixel_use = mark_pixel_use
             mark_pixel_use(everything)
@@ -490,6 +528,9 @@ class _Assembler:
         def control(line: bytes, who: str) -> bytes:
             return hooks.control(line, who)
 
+        def described() -> Mapping[str, Any]:
+            return hooks.about()
+
         def leave() -> None:
             sinks.discard(name)
             if not sinks:
@@ -500,4 +541,5 @@ class _Assembler:
         score = score_before(self.config.stages, self.config.models, name)
         shared = self.directory, self.clock, self.counter, stats, function, rate_hz, score, leave, again
         reach = {one: self.sources[one] for one in sources_of(self.config.stages)[name]}
-        return Context(*shared, self.config.name, reach, sections, swap_page, control)
+        recorded = self.run, self.journal, described
+        return Context(*shared, self.config.name, reach, sections, swap_page, control, *recorded)

@@ -69,12 +69,13 @@ def keys_of(overlay: Mapping[str, Any], data: Mapping[str, Any]) -> list[tuple[s
 
 def text_of(data: Mapping[str, Any], written: Mapping[tuple[str | int, ...], str]) -> str:
     """Return keys of a document as YAML, with ``${NAME}`` where they were ``written`` so."""
+    return yaml_nodes.dumped(as_written(data, written))
 
-    def as_written(value: Any, loc: tuple[str | int, ...]) -> Any:
-        if isinstance(value, dict):
-            return {key: as_written(one, (*loc, key)) for key, one in value.items()}
-        if isinstance(value, list):
-            return [as_written(one, (*loc, number)) for number, one in enumerate(value)]
-        return written.get(loc, value)
 
-    return yaml_nodes.dumped(as_written(data, ()))
+def as_written(data: Any, written: Mapping[tuple[str | int, ...], str], loc: tuple[str | int, ...] = ()) -> Any:
+    """Return a copy of a document's keys, with ``${NAME}`` where they were ``written`` so."""
+    if isinstance(data, Mapping):
+        return {key: as_written(one, written, (*loc, key)) for key, one in data.items()}
+    if isinstance(data, list):
+        return [as_written(one, written, (*loc, number)) for number, one in enumerate(data)]
+    return written.get(loc, data)

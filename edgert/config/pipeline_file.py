@@ -335,6 +335,18 @@ def in_place_of(file: PipelineFile, text: str) -> PipelineFile:
     return PipelineFile(_checked_config(document, file.config.name), document, file.passed_over)
 
 
+def recorded_pipeline(data: Mapping[str, Any], path: Path, overrides: Iterable[str] = ()) -> PipelineFile:
+    """Return a pipeline from the data that another run had, checked like a file at ``path``.
+
+    Raises:
+        ConfigError: with the key of the first mistake.
+    """
+    document = replace(of_mapping(data, overrides), path=path)
+    config = _checked_config(document, _name_of(path))
+    load_operators(config.ops, document.where(("ops",)))
+    return PipelineFile(config, document)
+
+
 def _checked_config(document: Document, name: str) -> PipelineConfig:
     """Return the records of a document. Raises ConfigError for its mistakes."""
     try:

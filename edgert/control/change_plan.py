@@ -172,7 +172,7 @@ def _recorded(config: PipelineConfig) -> dict[str, str]:
     return {
         source: f"{name!r} {why}"
         for name, reached in sources_of(config.stages).items()
-        if getattr(config.stages[name], "sink", "") == "record"
+        if getattr(config.stages[name], "sink", "") in ("record", "mcap")
         for source in reached
     }
 

@@ -121,7 +121,7 @@ def _steps(run: Controlled, before: PipelineFile, after: PipelineFile, changes: 
         new = cast("Stage", assembly.make(after, name))
         steps.append((partial(_replace, run, after, name, new), partial(_replace, run, before, name, None)))
     for name in {one.place[1]: None for one in changes if one.place[2:] == ("task",)}:
-        made = [another(after.config.models[name].task) for another in assembly.decoders[name]]
+        made = _readings(run, after, name)
         steps.append((partial(_all, made), partial(_read_as, run, before, name)))
     for one in changes:
         if one.effect == "live" and one.place[0] == "stages" and one.field in ("every", "fps"):
@@ -156,7 +156,13 @@ def _replace(run: Controlled, file: PipelineFile, name: str, stage: Stage | None
 
 def _read_as(run: Controlled, file: PipelineFile, name: str) -> None:
     """Have a model be read as a file has it."""
-    _all([another(file.config.models[name].task) for another in run.assembly.decoders[name]])
+    _all(_readings(run, file, name))
+
+
+def _readings(run: Controlled, file: PipelineFile, name: str) -> list[Callable[[], object]]:
+    """Return what has a model be read as a file has it, each in the thread that reads it."""
+    change, task = run.assembly.graph.at_safe_point, file.config.models[name].task
+    return [partial(change, one, another(task)) for one, another in run.assembly.readers(file, name)]
 
 
 def _all(made: Sequence[Callable[[], object]]) -> None:

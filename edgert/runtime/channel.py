@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from edgert.policy import BoundedQueue, Drop
+from edgert.runtime.decisions import TaskJournal
 from edgert.runtime.frame import has_pixels
 from edgert.runtime.metrics import Losses
 from edgert.runtime.records import Result, without_pixels
@@ -136,7 +137,10 @@ class Channel(BoundedQueue[Result]):
     def lose(self, result: Result) -> None:
         """Count a result as lost and give its hold back."""
         self.dropped += 1
-        key = result.frame.stream, "end" if self._abandoned else "queue"
+        cause = "end" if self._abandoned else "queue"
+        if self._inlet.journal is not None:
+            self._inlet.journal.drop(result, cause)
+        key = result.frame.stream, cause
         self.losses[key] = self.losses.get(key, 0) + 1
         result.frame.lease.release()
 
@@ -166,6 +170,7 @@ class Inlet:
         ready: edges that have a result, or were closed, and changes, in the order in which they came.
         is_kept_open: whether the consumer waits for another edge while it has none.
         rooms: where producers wait that have room by now.
+        journal: records what is lost on the way in; None: nobody records.
         is_slow_to_give_room: whether these are only woken once the consumer has begun its work. A producer that wakes
             before takes Python's lock, and a GPU gets the next batch later.
     """
@@ -175,6 +180,7 @@ class Inlet:
         self.ready = deque[Channel | Change]()
         self.is_kept_open = self.is_slow_to_give_room = False
         self.rooms = list[queue.SimpleQueue[Any]]()
+        self.journal: TaskJournal | None = None
         self.new_queue: Callable[[], queue.SimpleQueue[Any]] = queue.SimpleQueue
         self._open = set[int]()  # edges that have not ended
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()

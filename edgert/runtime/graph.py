@@ -217,11 +217,18 @@ class Graph:
             else:
                 self._apply(task, lambda: station.replace(stage), OPENING_S)
 
-    def at_safe_point(self, task: Task, change: Callable[[], None]) -> None:
+    def at_safe_point(self, task: Task, change: Callable[[], object]) -> None:
         """Have a task's thread make a change of its stage, between two results. Raises as :meth:`replace`."""
         with self._turn:
             self._check_there(task)
-            self._apply(task, change)
+            station = self._station(task)
+
+            def noted() -> None:
+                change()
+                if station is not None:
+                    station.note_replaced()
+
+            self._apply(task, noted)
 
     # How changes come to a task's own thread.
 

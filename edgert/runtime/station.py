@@ -35,6 +35,7 @@ class Station:
         self.is_async = isinstance(task.stage, AsyncStage)
         self.join: Join[Result] | None = None
         self._is_end = not task.wiring.outlets  # those who listen for a while come later
+        self._journal = task.execution.journal
         self._progress_ns = 0  # when a run was begun with none under way, or one was collected
 
     def open(self) -> None:
@@ -93,11 +94,17 @@ class Station:
         old, was_open = self.task.stage, self._recovery.is_open
         self.task.stage, self.is_async = stage, isinstance(stage, AsyncStage)
         self._recovery.replaced()
+        self.note_replaced()
         if was_open:
             try:
                 old.close()
             except Exception as error:  # noqa: BLE001 - the new one works all the same
                 _LOG.warning("stage %r: closing the one before failed: %s", self.task.name, error)
+
+    def note_replaced(self) -> None:
+        """Note in the journal that the stage works in another way from the next result on."""
+        if self._journal is not None:
+            self._journal.replace(self._clock.now_ns())
 
     def outlives(self, error: BaseException) -> bool:
         """Return whether the pipeline goes on after a failure of the stage, which is counted and logged."""
@@ -126,6 +133,8 @@ class Station:
         meter.results_in += len(frames)
         meter.busy_ns += worked_ns
         results = [Result(frame) for frame in frames]
+        if self._journal is not None:
+            self._journal.give(frames, made_ns)
         self._count(results, made_ns)
         self.hand_over(results)
         meter.results_out += len(frames)
@@ -145,6 +154,8 @@ class Station:
         """Return what came on an edge, with what belongs to it from others; None until all of that is there."""
         if self.join is None:
             return result
+        if self._journal is not None and (producer := self._wiring.producers[edge]) is not None:
+            self._journal.part(producer.name, result)
         joined, given_up = self.join.add(edge, result.frame.stream, result.frame.index, result)
         self._give_up(given_up)
         return joined
@@ -186,6 +197,8 @@ class Station:
             meter.busy_ns += done - started
             if out:
                 self._progress_ns = done
+                if self._journal is not None:
+                    self._journal.collect(len(out), done)
                 self._hand_on(out, done)
         except Exception as error:
             if not self._survives(error, ()):
@@ -252,6 +265,8 @@ class Station:
         meter, status = self._meter, self._status
         started, lease, has_pixels = now(), result.frame.lease, True
         status.since_ns = started or 1
+        if self._journal is not None:
+            self._journal.work("step", task.stage, (result,), started)
         try:
             if task.execution.download is not None:
                 result = task.execution.download(result)
@@ -298,6 +313,8 @@ class Station:
                 onward = [without_pixels(one) for one in results]
             if not stage.in_flight:
                 self._progress_ns = started or 1
+            if self._journal is not None:
+                self._journal.work("submit", task.stage, results, started)
             stage.submit(results, onward)
             meter.results_in += len(results)
             stage = self._recovery.stage
@@ -316,6 +333,8 @@ class Station:
                 one.frame.lease.release()
         if out:
             self._progress_ns = done
+            if self._journal is not None:
+                self._journal.collect(len(out), done)
             self._hand_on(out, done)
         if stage.in_flight >= stage.limit:
             self.collect(wait=True)
@@ -377,7 +396,10 @@ class Station:
     def _lose(self, results: Iterable[Result]) -> None:
         """Count what the stage failed on, each once, or what came while it was down."""
         meter = self._meter
-        for one in {id(one.outputs): one for one in results}.values():  # without its pixels it is another object
+        unique = {id(one.outputs): one for one in results}.values()  # without its pixels it is another object
+        if self._journal is not None:
+            self._journal.fail(unique, self._clock.now_ns())
+        for one in unique:
             key = (one.frame.stream, "error")
             meter.lost, meter.losses[key] = meter.lost + 1, meter.losses.get(key, 0) + 1
 
@@ -385,6 +407,8 @@ class Station:
         meter = self._meter
         meter.unmatched += len(results)
         for result in results:
+            if self._journal is not None:
+                self._journal.drop(result, "join")
             key = result.frame.stream, "join"
             meter.losses[key] = meter.losses.get(key, 0) + 1
             result.frame.lease.release()

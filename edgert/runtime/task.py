@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from edgert.clock import Clock
 from edgert.policy import OnError, Reads, most_under_way
 from edgert.runtime.channel import Channel, Inlet
+from edgert.runtime.decisions import Journal, TaskJournal
 from edgert.runtime.metrics import Meter
 from edgert.runtime.records import Result
 from edgert.runtime.stage import Source, Stage
@@ -61,12 +62,14 @@ class Execution:
         download: makes of a result what the stage gets, such as one on the host, and takes over its hold; None: the
             stage gets it as it is.
         limiter: limits the frames of a source that a governor may throttle; None: all of them go on.
+        journal: records what is decided here, for a replay; None: nobody records.
     """
 
     carrier: Task | None = None
     reads: Reads = "anywhere"
     download: Callable[[Result], Result] | None = None
     limiter: SourceRateLimiter | None = None
+    journal: TaskJournal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,10 @@ class Task:
         if self.execution.limiter is None:
             self.execution.limiter = SourceRateLimiter(bool(getattr(self.stage, "live", False)), clock)
         return self.execution.limiter
+
+    def note_in(self, journal: Journal) -> None:
+        """Have what is decided in this task noted in a journal, from its start on."""
+        self.execution.journal = self.wiring.inlet.journal = TaskJournal(journal, self.name)
 
     def under_way(self) -> int:
         """Return the most results of one stream that can be between its source and this task, by the slowest path."""

@@ -10,6 +10,7 @@ from time import thread_time_ns
 from edgert.clock import Clock
 from edgert.runtime.frame import Frame
 from edgert.runtime.inline_loop import InlineLoop
+from edgert.runtime.records import Result
 from edgert.runtime.stage import ServedSource, Source, Stage
 from edgert.runtime.station import Fail, Station, Work
 from edgert.runtime.task import Task
@@ -122,7 +123,7 @@ class ThreadLoop(threading.Thread):
             if inlet.ready:
                 inlet.apply()
             if (limiter := task.execution.limiter) is not None and not limiter.passes(self.stop_event):
-                frame.lease.release()
+                _throttled(task, frame)
                 del frame
                 continue
             made = now()
@@ -178,8 +179,15 @@ class FrameTaking:
     def _passes(self, limiter: SourceRateLimiter, frame: Frame) -> bool:
         if limiter.passes(self._stop_event):
             return True
-        frame.lease.release()
+        _throttled(self._station.task, frame)
         return False
+
+
+def _throttled(task: Task, frame: Frame) -> None:
+    """Release a frame that a limiter held back."""
+    if task.execution.journal is not None:
+        task.execution.journal.drop(Result(frame), "throttle")
+    frame.lease.release()
 
 
 def works_for(stop: threading.Event) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from edgert.clock import REAL, Clock
 from edgert.memory import Counter
+from edgert.runtime.decisions import Journal
 from edgert.runtime.records import Result
 from edgert.runtime.stage import ServedSource, Source
 
@@ -30,6 +31,9 @@ class Context:
         before: the sections of the stages that its frames come through, by name.
         control: answers a request to change the pipeline, both lines of JSON; the other argument says who asks.
         swap_page: the report of the newest swap of a model, as HTML; empty where there was none.
+        run: identifies the run; empty outside one.
+        journal: of what the run decides, where a sink records it; None elsewhere.
+        about: returns what a recording says of the run: its file, models, versions and tasks, as plain data.
         starts_over: whether a run takes the same frames as the last, so that its output replaces the last one's. Not so
             for cameras, and wherever frames may come for ever.
     """
@@ -48,6 +52,9 @@ class Context:
     before: Mapping[str, Any] = field(default_factory=dict)
     swap_page: Callable[[], str] = str
     control: Callable[[bytes, str], bytes] = lambda line, who: b""
+    run: str = ""
+    journal: Journal | None = None
+    about: Callable[[], Mapping[str, Any]] = dict
 
     @property
     def is_waited_for(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from itertools import count as numbers
 from typing import Any, Literal
 
 import numpy as np
@@ -124,10 +126,13 @@ class EventsStage(SimpleStage):
     """Stage that derives events from results. A result without events has no record of this stage.
 
     How long something lasts is counted by positions in the stream, when it was by the clock.
+
+    Args:
+        run: identifies the run, so that the ids of events are those of no other; a replay gives that of its recording.
     """
 
-    def __init__(self, name: str, rules: Sequence[Rule], clock: Clock) -> None:
-        self.name, self._rules, self._clock = name, rules, clock
+    def __init__(self, name: str, rules: Sequence[Rule], clock: Clock, run: str = "") -> None:
+        self.name, self._rules, self._clock, self._run = name, rules, clock, run or uuid.uuid4().hex
         self._streams: dict[str, _Stream] = {}
 
     def process(self, result: Result) -> Result:
@@ -136,7 +141,8 @@ class EventsStage(SimpleStage):
             return result
         frame = result.frame
         if frame.stream not in self._streams:
-            self._streams[frame.stream] = _Stream(self.name, frame.stream, self._rules)
+            ids = _ids(f"{self._run} {self.name} {frame.stream} {frame.timestamp_ns}")
+            self._streams[frame.stream] = _Stream(self.name, frame.stream, self._rules, ids)
         events = tuple(self._streams[frame.stream].look(result, time_of_day_ns(frame.timestamp_ns, self._clock)))
         return result.with_output(self.name, Events(events)) if events else result
 
@@ -156,18 +162,24 @@ class _FrameView:
     matches: npt.NDArray[np.bool_]
 
 
+def _ids(seed: str) -> Iterator[str]:
+    """Yield ids of events that no other seed gives, each 32 hexadecimal digits."""
+    for number in numbers():
+        yield blake2b(f"{seed} {number}".encode(), digest_size=16).hexdigest()
+
+
 class _Stream:
     """One camera: the rules, and what they wait for."""
 
-    def __init__(self, stage: str, stream: str, rules: Sequence[Rule]) -> None:
-        self._stage, self._stream = stage, stream
+    def __init__(self, stage: str, stream: str, rules: Sequence[Rule], ids: Iterator[str]) -> None:
+        self._stage, self._stream, self._ids = stage, stream, ids
         crossing = [rule for rule in rules if rule.lines]
         single = [rule for rule in rules if not rule.lines and not rule.is_of_stream]
         shared = [rule for rule in rules if not rule.lines and rule.is_of_stream]
         self._rules, self._crossing = (*crossing, *single, *shared), crossing
         self._limits = {rule.name: _Limit(rule) for rule in rules}
         self._by_object, self._by_stream = (
-            _LastingEvents(stream, some, [self._limits[rule.name] for rule in some]) for some in (single, shared)
+            _LastingEvents(stream, some, [self._limits[rule.name] for rule in some], ids) for some in (single, shared)
         )
         self._single = slice(len(crossing), len(crossing) + len(single))
         self._shared = slice(self._single.stop, len(rules))
@@ -246,7 +258,7 @@ class _Stream:
             if matching[row] and self._limits[rule.name].allows(result.frame.media_ns, time_ns):
                 score, (x1, y1, x2, y2) = float(found.scores[row]), found.boxes[row].tolist()
                 yield Event(
-                    uuid.uuid4().hex, rule.name, "begin", self._stream, time_ns, 0.0, change.place, change.what,
+                    next(self._ids), rule.name, "begin", self._stream, time_ns, 0.0, change.place, change.what,
                     change.track, change.label, score, (x1, y1, x2, y2), 1, result.frame.index, score,
                 )  # fmt: skip
 
@@ -285,8 +297,8 @@ class _LastingEvents:
     the best so far.
     """
 
-    def __init__(self, stream: str, rules: Sequence[Rule], limits: Sequence[_Limit]) -> None:
-        self._stream, self.rules, self._limits = stream, rules, limits
+    def __init__(self, stream: str, rules: Sequence[Rule], limits: Sequence[_Limit], ids: Iterator[str]) -> None:
+        self._stream, self.rules, self._limits, self._ids = stream, rules, limits, ids
         count = len(rules)
         never = np.full(count, NEVER)
         self._known = ByTrack(
@@ -339,7 +351,7 @@ class _LastingEvents:
     def _begun(self, look: _FrameView, known: ByTrack, rule: int, row: int, at: int) -> Event:
         self._count += 1
         held_ns = look.now_ns - int(known["since"][rule, row])
-        empty = Event(uuid.uuid4().hex, self.rules[rule].name, "begin", self._stream, look.time_ns - held_ns)
+        empty = Event(next(self._ids), self.rules[rule].name, "begin", self._stream, look.time_ns - held_ns)
         event = self._at(look, empty, rule, at)
         self._live[self._count] = event
         known["number"][rule, row], known["done"][rule, row] = self._count, True

@@ -272,7 +272,7 @@ class EventsSection(section.PackageStage):
             )
             for key, one in self.rules.items()
         ]  # fmt: skip
-        return EventsStage(name, rules, context.clock)
+        return EventsStage(name, rules, context.clock, context.run)
 
 
 def _check_classes(

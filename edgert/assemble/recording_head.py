@@ -1,0 +1,95 @@
+"""What a recording says of its run, so that a replay can make the same pipeline, or name what differs."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgert.assemble.models import replicas_of, threads_of
+from edgert.config import InferStage, PipelineFile, SourceStage
+from edgert.config.file_overlay import as_written
+from edgert.runtime.stage import Source
+from edgert.stages.source.live import redact
+from edgert.steps import code_version
+
+if TYPE_CHECKING:
+    from edgert.assemble.graph import Assembly
+
+_PACKAGES = ("numpy", "onnxruntime", "opencv-python-headless", "av")
+_EXACT = ("ort", "python", "null")
+_CHUNK_BYTES = 1 << 20
+
+
+def recorded_about(file: PipelineFile, assembly: Assembly) -> dict[str, Any]:
+    """Return the head of a recording, as plain data.
+
+    Args:
+        file: the pipeline as it began.
+        assembly: its live objects.
+    """
+    config, tasks = file.config, assembly.graph.tasks
+    used = {stage.infer for stage in config.stages.values() if isinstance(stage, InferStage)}
+    lives = {task.name: task.stage.live for task in tasks if isinstance(task.stage, Source)}
+    models = {}
+    for name in sorted(used & set(config.models)):
+        info = dict(assembly.engines[name].info) if name in assembly.engines else {}
+        models[name] = {
+            "file": str(config.models[name].onnx),
+            "sha256": digest_of_file(config.models[name].onnx),
+            "threads": threads_of(config, name),
+            "replicas": replicas_of(config, name, any(lives.values())),
+            "engine": {key: value for key, value in info.items() if isinstance(value, str)},
+            "is_exact": is_exact(info),
+        }
+    return {
+        "run": assembly.run,
+        "edgert": code_version(),
+        "packages": versions(),
+        "machine": platform.machine(),
+        "path": str(file.document.path.absolute()),
+        "pipeline": written_pipeline(file),
+        "models": models,
+        "sources": lives,
+        "tasks": [task.name for task in tasks],
+    }
+
+
+def written_pipeline(file: PipelineFile) -> dict[str, Any]:
+    """Return a pipeline's data as written, without the secrets of addresses and variables."""
+    data: dict[str, Any] = as_written(file.document.data, file.document.written)
+    for name, stage in file.config.stages.items():
+        if isinstance(stage, SourceStage) and name in data.get("stages", {}):
+            data["stages"][name]["source"] = redact(str(data["stages"][name]["source"]))
+    return data
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that results depend on, of those that are installed."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def digest_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file in hex; empty where it cannot be read."""
+    found = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                found.update(chunk)
+    except OSError:
+        return ""
+    return found.hexdigest()
+
+
+def is_exact(info: Mapping[str, object]) -> bool:
+    """Return whether an engine gives the same bits for the same input: ONNX Runtime on the processor does."""
+    return "device" not in info and info.get("backend") in _EXACT

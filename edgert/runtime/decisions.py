@@ -1,0 +1,130 @@
+"""Record of what the threads of a pipeline decided, so that a replay can decide the same.
+
+Threads make a run differ from the next one in few things. These are the frames that a stage got, their order, and which
+of them ran together. They are also the part of a joined frame that came first, the settings, and when a stage was
+replaced. Each is one entry here, numbered in the order in which it happened. An entry of a consumer always has a higher
+number than that of the producer whose result it works on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from edgert.runtime.frame import Frame
+    from edgert.runtime.records import Result
+
+Kind = Literal["give", "part", "step", "submit", "collect", "fail", "drop", "settings", "replace", "file"]
+"""What happened: a source gave a frame; a part of a frame came to a join; a stage worked on a result; an asynchronous
+stage took one, or gave out ``more`` results; a step failed; a result was lost; settings are new; a stage or decoder was
+replaced; the pipeline runs as another file from now on."""
+
+_MOST = 200_000
+"""Entries that may wait for who writes them: about a minute of sixteen cameras."""
+
+
+class Entry(NamedTuple):
+    """One decision.
+
+    Attributes:
+        number: its place in the order of all.
+        kind: see :data:`Kind`.
+        task: whose it is.
+        stream, frame: whose; "" and -1 where it is about none.
+        at_ns: when, by the pipeline's clock.
+        more: what else belongs to it: see :class:`TaskJournal`.
+    """
+
+    number: int
+    kind: Kind
+    task: str
+    stream: str
+    frame: int
+    at_ns: int
+    more: Any
+
+
+class Journal:
+    """Entries of all tasks of a pipeline, until one thread takes them. Any thread adds some, without a lock.
+
+    Args:
+        settings: returns what a stage may read of the pipeline while it works, such as the level of degraded models.
+
+    Attributes:
+        lost: entries that found no room; a recording of them replays only up to there.
+        pixels: stream → takes each frame of a source whose images are recorded as pixels, in the source's thread.
+    """
+
+    def __init__(self, settings: Callable[[], tuple[int, ...]] = tuple) -> None:
+        self.settings, self.lost = settings, 0
+        self.pixels: dict[str, Callable[[Frame], object]] = {}
+        self._entries, self._numbers = deque[Entry](), count()
+
+    def add(self, kind: Kind, task: str, stream: str, frame: int, at_ns: int, more: Any = None) -> None:
+        """Add an entry with the next number."""
+        if len(self._entries) >= _MOST:
+            self.lost += 1
+            return
+        self._entries.append(Entry(next(self._numbers), kind, task, stream, frame, at_ns, more))
+
+    def take(self) -> list[Entry]:
+        """Remove and return what came so far; a later call may return an entry with a lower number."""
+        return [self._entries.popleft() for _ in range(len(self._entries))]
+
+
+class TaskJournal:
+    """Journal of one task. Called by the thread that calls the stage, except for :meth:`drop`.
+
+    Args:
+        journal: of the pipeline.
+        task: its name.
+    """
+
+    def __init__(self, journal: Journal, task: str) -> None:
+        self._journal, self._task = journal, task
+        self._settings: tuple[int, ...] = ()
+
+    def give(self, frames: Iterable[Frame], at_ns: int) -> None:
+        """Note frames of a source; ``more`` is what a frame is beside its pixels."""
+        journal = self._journal
+        for frame in frames:
+            more = frame.timestamp_ns, frame.media_ns, frame.sender_ns, frame.width, frame.height
+            journal.add("give", self._task, frame.stream, frame.index, at_ns, more)
+            if (take := journal.pixels.get(frame.stream)) is not None:
+                take(frame)
+
+    def part(self, producer: str, result: Result) -> None:
+        """Note a part of a frame that came to a join; ``more`` is the task that it came from."""
+        frame = result.frame
+        self._journal.add("part", self._task, frame.stream, frame.index, frame.timestamp_ns, producer)
+
+    def work(self, kind: Literal["step", "submit"], stage: object, results: Sequence[Result], at_ns: int) -> None:
+        """Note what a stage is about to work on, and before that the settings, where they are new."""
+        journal, task = self._journal, self._task
+        settings = (getattr(stage, "every", 0), *journal.settings())
+        if settings != self._settings:
+            self._settings = settings
+            journal.add("settings", task, "", -1, at_ns, settings)
+        for result in results:
+            journal.add(kind, task, result.frame.stream, result.frame.index, at_ns)
+
+    def collect(self, count: int, at_ns: int) -> None:
+        """Note how many results an asynchronous stage gave out together; ``more`` is their number."""
+        self._journal.add("collect", self._task, "", -1, at_ns, count)
+
+    def fail(self, results: Iterable[Result], at_ns: int) -> None:
+        """Note results that a stage failed on, or that came while it was down."""
+        for result in results:
+            self._journal.add("fail", self._task, result.frame.stream, result.frame.index, at_ns)
+
+    def drop(self, result: Result, cause: str) -> None:
+        """Note a result that was lost on its way to the task; ``more`` is the cause. Called from any thread."""
+        frame = result.frame
+        self._journal.add("drop", self._task, frame.stream, frame.index, frame.timestamp_ns, cause)
+
+    def replace(self, at_ns: int) -> None:
+        """Note that the stage, or what it decodes with, is another from now on."""
+        self._journal.add("replace", self._task, "", -1, at_ns)
