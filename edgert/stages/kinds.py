@@ -427,6 +427,7 @@ SINKS: dict[str, str | type[SinkStage]] = {
     "images": Images,
     "record": "edgert.stages.sink.record.section:Record",
     "collect": "edgert.stages.sink.collect.section:Collect",
+    "mcap": "edgert.stages.sink.mcap.mcap_section:Mcap",
     "http": Http,
     "display": Display,
     "rtsp": f"{_STREAM}:Rtsp",

@@ -71,6 +71,25 @@ class File(Kind):
         return VideoFile(name, path, config, context.counter, context.clock)
 
 
+class Recording(Kind):
+    """A recording of a run: see [replay](replay.md)."""
+
+    title = "a recording"
+    unused: ClassVar[dict[str, str]] = {
+        **{key: why for key, why in _MADE.items() if key != "options"},
+        "start": _IS_THERE,
+        "loop": "its frames have the times of one run",
+        "decode": "its packets are decoded on the processor, so that each replay gives the same bits",
+    }
+
+    @staticmethod
+    def make(name: str, config: SourceStage, context: Context) -> Source:
+        from edgert.stages.source.recorded_frames import RecordedSource
+
+        path = absolute(config.source.removeprefix("recording:").removeprefix("file://"), context.directory)
+        return RecordedSource(name, path, config, context.counter, context.clock)
+
+
 class Videos(Kind):
     """Video files: a folder or a glob. A pipeline plays one; :mod:`edgert.video_runs` makes one for each."""
 
@@ -326,6 +345,7 @@ def _rest(config: SourceStage) -> str:
 
 KINDS = {
     "file": File,
+    "recording": Recording,
     "images": Images,
     "videos": Videos,
     "network": Network,
@@ -348,6 +368,7 @@ _PREFIXES = (
     "v4l2://",
     "usb:",
     "csi://",
+    "recording:",
     "videos:",
     "images:",
     "gst:",
@@ -414,12 +435,12 @@ def source_for(
 def kind_of(source: str, directory: Path = Path()) -> str:
     """Return the name of a source's kind; empty for unknown schemes.
 
-    It is ``file``, ``videos``, ``network``, ``camera``, ``csi``, ``images``, ``gst``, ``python``, ``synthetic``,
-    ``bag``, ``ros2``, ``ros2+zenoh``, ``api``, ``nats``, or the scheme of another package's source.
+    It is ``file``, ``recording``, ``videos``, ``network``, ``camera``, ``csi``, ``images``, ``gst``, ``python``,
+    ``synthetic``, ``bag``, ``ros2``, ``ros2+zenoh``, ``api``, ``nats``, or the scheme of another package's source.
     """
     if source == "api":
         return "api"
-    for prefix in ("python", "synthetic", "videos", "images", "gst", "bag", "ros2+zenoh", "ros2"):
+    for prefix in ("python", "synthetic", "recording", "videos", "images", "gst", "bag", "ros2+zenoh", "ros2"):
         if source.startswith(f"{prefix}:"):
             return prefix
     if source.startswith(("v4l2:", "usb:", "/dev/")):
@@ -433,7 +454,7 @@ def kind_of(source: str, directory: Path = Path()) -> str:
 
         path = absolute(source.removeprefix("file://"), directory)
         if is_bag(path):
-            return "bag"
+            return "recording" if is_own_recording(path) else "bag"
         if is_pattern(path) or (exists(path) and path.is_dir()):
             return "videos" if names_videos(path) else "images"
         return "images" if path.suffix.lower() in SUFFIXES else "file"
@@ -458,6 +479,19 @@ def is_bag(path: Path) -> bool:
         return False
 
 
+def is_own_recording(path: Path) -> bool:
+    """Return whether a file is one that ``sink: mcap`` wrote, by its first bytes."""
+    try:
+        with path.open("rb") as file:
+            return _OWN.match(file.read(64)) is not None
+    except OSError:
+        return False
+
+
+_OWN = re.compile(rb"\x89MCAP0\r\n\x01.{8}\0{4}.{4}edgert ", re.DOTALL)
+"""An MCAP file whose header names edgert as what wrote it."""
+
+
 def is_live(config: SourceStage, directory: Path = Path()) -> bool:
     """Return whether the source will be live, as cameras are: its newest frame counts. Opens nothing."""
     kind = kind_of(config.source, directory)
@@ -469,7 +503,7 @@ def starts_over(config: SourceStage, directory: Path = Path()) -> bool:
     kind = kind_of(config.source, directory)
     if kind in ("python", "synthetic"):
         return config.limit is not None and not config.realtime
-    is_recorded = kind in ("file", "videos", "images", "bag") or (
+    is_recorded = kind in ("file", "recording", "videos", "images", "bag") or (
         kind == "network" and rtsp.is_recording(config.source)
     )
     return is_recorded and not (config.loop and config.limit is None)

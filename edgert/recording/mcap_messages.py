@@ -1,0 +1,237 @@
+"""The messages of a recording: topics, their schemas, and payloads that Foxglove and ROS 2 read as they are.
+
+Camera data is CDR by ROS 2 message definitions (little endian, OMG DDSI-RTPS 10.2). All else is JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Iterator, Mapping
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edgert.recording.mcap_file import Topic
+from edgert.runtime import Detections, Result
+from edgert.runtime.json_form import encoded, plain
+
+RUN, DECISIONS, RESULTS, EVENTS, METRICS = (
+    f"/edgert/{name}" for name in ("run", "decisions", "results", "events", "metrics")
+)
+"""Names of edgert's own topics."""
+_SCHEMAS = Path(__file__).parent / "schemas"
+_LINE_LOOP = 2
+_GREEN, _WHITE, _SHADE = (
+    {"r": r, "g": g, "b": b, "a": a} for r, g, b, a in ((0, 1, 0, 1), (1, 1, 1, 1), (0, 0, 0, 0.6))
+)
+_ENCODINGS = {"bgr": "bgr8", "rgb": "rgb8", "gray": "mono8", "yuyv": "yuv422_yuy2", "nv12": "nv12", "i420": "i420"}
+_CODECS = {"hevc": "h265"}
+
+
+@cache
+def _schema(name: str) -> bytes:
+    return (_SCHEMAS / name).read_bytes()
+
+
+def own_topic(name: str) -> Topic:
+    """Return one of edgert's own topics."""
+    return Topic(name, f"edgert.{name.rpartition('/')[2].title()}", encoded({"type": "object"}))
+
+
+def video_topic(stream: str) -> Topic:
+    """Return the topic of a camera's packets."""
+    return Topic(f"/{stream}/video", "foxglove_msgs/msg/CompressedVideo", _schema("CompressedVideo.msg"), is_cdr=True)
+
+
+def image_topic(stream: str) -> Topic:
+    """Return the topic of a camera's images as pixels."""
+    return Topic(f"/{stream}/image", "sensor_msgs/msg/Image", _schema("Image.msg"), is_cdr=True)
+
+
+def annotation_topic(stream: str) -> Topic:
+    """Return the topic of what Foxglove draws over a camera's images."""
+    return Topic(f"/{stream}/annotations", "foxglove.ImageAnnotations", _schema("ImageAnnotations.json"))
+
+
+def _stamp(time_ns: int) -> tuple[int, int]:
+    return divmod(max(time_ns, 0), 10**9)
+
+
+def _string(text: str, at: int) -> bytes:
+    """Return a CDR string that begins at offset ``at``, with the bytes that align it."""
+    data = text.encode() + b"\0"
+    return bytes(-at % 4) + struct.pack("<I", len(data)) + data
+
+
+def video_message(stream: str, time_ns: int, data: bytes | memoryview, codec: str) -> tuple[bytes | memoryview, ...]:
+    """Return a ``foxglove_msgs/CompressedVideo`` in parts.
+
+    Args:
+        stream: the frame of reference.
+        time_ns: of the epoch.
+        data: one access unit.
+        codec: FFmpeg's name.
+    """
+    body = struct.pack("<iI", *_stamp(time_ns)) + _string(stream, 8)
+    body += bytes(-len(body) % 4) + struct.pack("<I", len(data))
+    return b"\0\1\0\0" + body, data, _string(_CODECS.get(codec, codec), len(body) + len(data))
+
+
+def image_head(stream: str, time_ns: int, size: tuple[int, int], format: str, nbytes: int) -> bytes:
+    """Return a ``sensor_msgs/Image`` up to its pixels, which follow plane by plane without padding.
+
+    Args:
+        stream: the frame of reference.
+        time_ns: of the epoch.
+        size: (width, height), pixels.
+        format: of the pixels, as of a frame.
+        nbytes: of all pixels.
+    """
+    (width, height), encoding = size, _ENCODINGS[format]
+    step = nbytes // height if format in ("bgr", "rgb", "yuyv") else width
+    body = struct.pack("<iI", *_stamp(time_ns)) + _string(stream, 8)
+    body += bytes(-len(body) % 4) + struct.pack("<II", height, width)
+    body += _string(encoding, len(body)) + b"\0"
+    return b"\0\1\0\0" + body + bytes(-len(body) % 4) + struct.pack("<II", step, nbytes)
+
+
+class Unit(NamedTuple):
+    """Camera data of one message.
+
+    Attributes:
+        format: codec as FFmpeg names it, or the pixels' format.
+        size: (width, height) of an image; zeros of a packet.
+        data: of the packet, or all pixels.
+    """
+
+    format: str
+    size: tuple[int, int]
+    data: memoryview
+
+
+class _Cdr:
+    """Reader of CDR. Every method raises ValueError or struct.error beyond the end."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data, self._at = data[4:], 0
+
+    def numbers(self, form: str) -> tuple[int, ...]:
+        size = struct.calcsize(form)
+        self._at += -self._at % min(size, 4)
+        found = struct.unpack_from(form, self._data, self._at)
+        self._at += size
+        return found
+
+    def bytes(self) -> memoryview:
+        (length,) = self.numbers("<I")
+        if length > len(self._data) - self._at:
+            raise ValueError("a sequence goes beyond its message")
+        begin, self._at = self._at, self._at + length
+        return self._data[begin : self._at]
+
+    def string(self) -> str:
+        return str(self.bytes(), "utf-8").rstrip("\0")
+
+
+def read_video(data: memoryview) -> Unit:
+    """Return the packet of a message of :func:`video_message`. Raises ValueError or struct.error for damage."""
+    cdr = _Cdr(data)
+    cdr.numbers("<iI")
+    cdr.string()
+    packet = cdr.bytes()
+    codec = cdr.string()
+    return Unit({new: old for old, new in _CODECS.items()}.get(codec, codec), (0, 0), packet)
+
+
+def read_image(data: memoryview) -> Unit:
+    """Return the pixels of a message that :func:`image_head` begins. Raises ValueError or struct.error for damage."""
+    cdr = _Cdr(data)
+    cdr.numbers("<iI")
+    cdr.string()
+    height, width = cdr.numbers("<II")
+    encoding = cdr.string()
+    cdr.numbers("<B")
+    cdr.numbers("<I")
+    formats = {new: old for old, new in _ENCODINGS.items()}
+    if encoding not in formats:
+        raise ValueError(f"unknown encoding {encoding!r}")
+    return Unit(formats[encoding], (width, height), cdr.bytes())
+
+
+def drawn(result: Result, time_ns: int) -> bytes | None:
+    """Return boxes and labels of a result as ``foxglove.ImageAnnotations``; None without any."""
+    found = result.latest(Detections)
+    if found is None or not len(found):
+        return None
+    sec, nsec = _stamp(time_ns)
+    stamp = {"sec": sec, "nsec": nsec}
+    points, texts = [], []
+    for text, (x1, y1, x2, y2) in _labeled(found):
+        corners = [{"x": x, "y": y} for x, y in ((x1, y1), (x2, y1), (x2, y2), (x1, y2))]
+        line = {"outline_color": _GREEN, "outline_colors": [], "fill_color": {**_GREEN, "a": 0}, "thickness": 2}
+        points.append({"timestamp": stamp, "type": _LINE_LOOP, "points": corners, **line})
+        colors = {"font_size": 14, "text_color": _WHITE, "background_color": _SHADE}
+        texts.append({"timestamp": stamp, "position": {"x": x1, "y": y1}, "text": text, **colors})
+    return encoded({"circles": [], "points": points, "texts": texts})
+
+
+def _labeled(found: Detections) -> Iterator[tuple[str, list[float]]]:
+    ids: list[Any] = [None] * len(found) if found.ids is None else found.ids.tolist()
+    rows = zip(found.classes.tolist(), found.scores.tolist(), found.boxes.tolist(), ids, strict=True)
+    for number, score, box, track in rows:
+        label = found.labels[number] if 0 <= number < len(found.labels) else str(number)
+        yield f"{label}{'' if track is None else f' {track}'} {score:.2f}", box
+
+
+# Digests: equal where every bit of a record is.
+
+_DIGEST_BYTES = 8
+_DEPTH = 32
+
+
+def digest(record: object) -> str:
+    """Return 16 hexadecimal digits that any change of a record changes.
+
+    Raises:
+        StageError: a user's own object has no plain form.
+    """
+    found = blake2b(digest_size=_DIGEST_BYTES)
+    for part in _parts(record, 0):
+        found.update(part)
+    return found.hexdigest()
+
+
+def _parts(value: Any, depth: int) -> Iterator[bytes]:
+    """Yield the bytes of a value, each part with its kind and length, so that no two values share them."""
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        yield f"a{value.dtype.str}{value.shape}".encode()
+        yield np.ascontiguousarray(value).tobytes()
+    elif isinstance(value, float):
+        yield b"f" + struct.pack("<d", value)
+    elif value is None or isinstance(value, (bool, int, str)):
+        text = repr(value).encode("utf-8", "backslashreplace")
+        yield f"p{len(text)}:".encode() + text
+    elif depth > _DEPTH:
+        yield encoded(plain(value))  # which says that it is nested too deeply
+    elif isinstance(value, np.generic):
+        yield from _parts(np.asarray(value), depth)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        yield f"d{type(value).__qualname__}{len(fields)}".encode()
+        for field in fields:
+            yield from _parts(getattr(value, field.name), depth + 1)
+    elif isinstance(value, Mapping):
+        yield f"m{len(value)}".encode()
+        for key in sorted(value, key=repr):
+            yield from _parts(key, depth + 1)
+            yield from _parts(value[key], depth + 1)
+    elif isinstance(value, (list, tuple)):
+        yield f"l{len(value)}".encode()
+        for one in value:
+            yield from _parts(one, depth + 1)
+    else:
+        yield encoded(plain(value))

@@ -1,0 +1,249 @@
+"""Recordings as a replay reads them: the head, decisions in their order, camera data and results."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgert.errors import ArtifactError
+from edgert.recording import mcap_messages as messages
+from edgert.recording.mcap_file import Damage, Message, read_messages
+from edgert.runtime.decisions import Entry
+
+log = logging.getLogger("edgert.recording")
+
+FORMAT = 1
+"""Version of what edgert's own messages hold."""
+_HELD = 2
+"""Messages of decisions after which a missing number is given up: a thread adds its entry at once."""
+_KINDS = frozenset({"give", "part", "step", "submit", "collect", "fail", "drop", "settings", "replace", "file"})
+_FRAME_FIELDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What a decoder must know that begins with a piece of camera data."""
+
+    stream: str
+    number: int
+    about: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One packet or image of a stream, not decoded."""
+
+    stream: str
+    number: int
+    is_packet: bool
+    data: memoryview
+
+
+Event = Entry | Piece | Restart | dict[str, Any]
+"""What a replay reads, in order: a decision, camera data, or a recorded result."""
+
+
+@dataclass
+class Recording:
+    """A recorded run: one file, or consecutive parts of one run.
+
+    Attributes:
+        paths: of the files.
+        head: of the first file: see :func:`edgert.assemble.recording_head.recorded_about`.
+        damages: of each file, what could not be read.
+        files: numbers of the entries at which the pipeline changed, and its data from then on.
+        failed: (task, stream, frame) of results that a stage failed on.
+        frames: stream → how many frames it gave.
+        span_ns: times of the first and last frame, by the recorded clock.
+        lost: decisions and results that the recorder had no room for.
+    """
+
+    paths: Sequence[Path]
+    head: Mapping[str, Any]
+    damages: list[Damage]
+    files: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    failed: set[tuple[str, str, int]] = field(default_factory=set)
+    frames: dict[str, int] = field(default_factory=dict)
+    span_ns: tuple[int, int] = (0, 0)
+    lost: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it begins with the run, so that stages begin without a past."""
+        return bool(self.head["part"] == 0)
+
+    def events(self) -> Iterator[Event]:
+        """Yield everything in order; camera data comes before the decisions about its frames.
+
+        Raises:
+            ArtifactError: a file cannot be read.
+        """
+        waiting, expected, held = list[Entry](), 0 if self.is_complete else -1, 0
+        last = dict.fromkeys(self.head["streams"], -1)
+        for message in self._messages():
+            stream, _, kind = message.topic[1:].rpartition("/")
+            if kind in ("video", "image"):
+                if message.sequence > last.get(stream, -1):  # the next file repeats a group of packets
+                    last[stream] = message.sequence
+                    yield Piece(stream, message.sequence, kind == "video", message.data)
+            elif message.topic == messages.RESULTS:
+                yield _parsed(message)
+            elif message.topic == messages.DECISIONS:
+                data = _parsed(message)
+                for about in _list(data, "restarts"):
+                    if isinstance(about, dict) and isinstance(about.get("number"), int):
+                        yield Restart(str(about.get("stream")), about["number"], about)
+                held = held + 1 if waiting else 0
+                for entry in _entries(data):
+                    heapq.heappush(waiting, entry)
+                while waiting and (waiting[0].number <= expected or held > _HELD):
+                    entry = heapq.heappop(waiting)
+                    expected = max(expected, entry.number + 1)
+                    yield entry
+                    held = 0
+        while waiting:
+            yield heapq.heappop(waiting)
+
+    def _messages(self) -> Iterator[Message]:
+        for path in self.paths:
+            yield from read_messages(path, Damage())
+
+
+def open_recording(paths: Sequence[Path]) -> Recording:
+    """Return a recording after one look through it.
+
+    Args:
+        paths: one file, or the parts of one run in any order.
+
+    Raises:
+        ArtifactError: no recording of edgert, files of different runs, or one without a frame.
+    """
+    heads, damages = [], list[Damage]()
+    for path in paths:
+        head = next((_parsed(one) for one in read_messages(path, Damage(), frozenset({messages.RUN}))), None)
+        heads.append(_checked(head, path))
+    order = sorted(range(len(heads)), key=lambda number: heads[number]["part"])
+    heads, paths = [heads[number] for number in order], [paths[number] for number in order]
+    if len({head["run"] for head in heads}) > 1:
+        why = f"{paths[0]} and {paths[-1]} are of two runs"
+        raise ArtifactError("these files are no parts of one recording", why=why, fix="replay each alone")
+    for before, after, path in zip(heads, heads[1:], paths[1:], strict=False):
+        if after["part"] != before["part"] + 1:
+            missing = f"part {before['part'] + 1} is missing before {path}"
+            raise ArtifactError("a part of the recording is not there", why=missing, fix="name all of its files")
+    found = Recording(paths, heads[0], damages)
+    for path in paths:
+        damages.append(Damage())
+        for message in read_messages(path, damages[-1], frozenset({messages.DECISIONS})):
+            _look(found, _parsed(message))
+    if not found.frames:
+        why = "the run ended before a source gave one" if not any(map(str, damages)) else str(damages[0])
+        raise ArtifactError(f"{paths[0]} holds no frame to replay", why=why, fix="record a run that gives results")
+    return found
+
+
+def _look(found: Recording, data: dict[str, Any]) -> None:
+    """Note what a replay must know beforehand."""
+    lost = data.get("lost")
+    found.lost = max(found.lost, lost if isinstance(lost, int) else 0)
+    for entry in _entries(data):
+        if entry.kind == "give":
+            found.frames[entry.stream] = found.frames.get(entry.stream, 0) + 1
+            begin_ns, end_ns = found.span_ns
+            at_ns = entry.more[0]
+            found.span_ns = min(begin_ns or at_ns, at_ns), max(end_ns, at_ns)
+        elif entry.kind == "fail":
+            found.failed.add((entry.task, entry.stream, entry.frame))
+        elif entry.kind == "file" and _is_pipeline(entry.more):
+            found.files.append((entry.number, entry.more))
+
+
+def _checked(head: dict[str, Any] | None, path: Path) -> dict[str, Any]:
+    """Return the head of a file. Raises ArtifactError where it is none of edgert's."""
+    if head is None:
+        raise ArtifactError(
+            f"{path} is no recording of edgert",
+            why=f"it has no message on {messages.RUN}",
+            fix="replay a file of sink: mcap; a bag of ROS 2 is a source, not a run",
+        )
+    if head.get("format") != FORMAT:
+        why, fix = f"its format is {head.get('format')}, and this edgert reads {FORMAT}", "use the edgert that wrote it"
+        raise ArtifactError(f"{path} cannot be replayed", why=f"{why}; edgert {head.get('edgert')} wrote it", fix=fix)
+    for key, is_right in _HEAD.items():
+        if key not in head or not is_right(head[key]):
+            raise ArtifactError(
+                f"{path} cannot be replayed", why=f"its head has no {key} that can be read", fix="record again"
+            )
+    return head
+
+
+def _is_pipeline(value: object) -> bool:
+    """Return whether data has the shape of a pipeline: stages, and perhaps models, each a mapping."""
+    return isinstance(value, dict) and _maps(value.get("stages"), dict) and _maps(value.get("models") or {}, dict)
+
+
+def _maps(value: object, kind: type) -> bool:
+    """Return whether a value is a mapping of texts to values of one type."""
+    return isinstance(value, dict) and all(type(one) is kind for one in value.values())
+
+
+_HEAD: Mapping[str, Callable[[object], bool]] = {
+    **dict.fromkeys(("run", "sink", "path"), lambda value: type(value) is str),
+    **dict.fromkeys(("part", "offset_ns"), lambda value: type(value) is int),
+    **dict.fromkeys(("streams", "packages"), lambda value: _maps(value, str)),
+    "pipeline": _is_pipeline,
+    "models": lambda value: _maps(value, dict),
+    "sources": lambda value: _maps(value, bool),
+    "tasks": lambda value: isinstance(value, list) and all(type(one) is str for one in value),
+}
+
+
+def _parsed(message: Message) -> dict[str, Any]:
+    """Return the data of a JSON message. Raises ArtifactError where it is none."""
+    try:
+        data = json.loads(bytes(message.data))
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        what = f"a message on {message.topic} is damaged"
+        raise ArtifactError(what, why="it is no JSON object", fix="record again, or copy the file again")
+    return data
+
+
+def _list(data: Mapping[str, Any], key: str) -> list[Any]:
+    found = data.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _entries(data: Mapping[str, Any]) -> Iterator[Entry]:
+    """Yield the decisions of a message. Raises ArtifactError for what is none."""
+    for row in _list(data, "entries"):
+        if _is_entry(row):
+            yield Entry(*row)
+        else:
+            raise ArtifactError("a decision of the recording is damaged", why=f"{str(row)[:80]} is none",
+                                fix="record again, or copy the file again")  # fmt: skip
+
+
+def _is_entry(row: object) -> bool:
+    if not isinstance(row, list) or len(row) != len(Entry._fields):
+        return False
+    number, kind, task, stream, frame, at_ns, more = row
+    names = isinstance(task, str) and isinstance(stream, str) and kind in _KINDS if isinstance(kind, str) else False
+    numbers = all(type(one) is int for one in (number, frame, at_ns))
+    if not names or not numbers:
+        return False
+    if kind == "give":
+        return isinstance(more, list) and len(more) == _FRAME_FIELDS and _are_numbers(more)
+    if kind == "settings":
+        return isinstance(more, list) and _are_numbers(more)
+    return not (kind == "collect" and type(more) is not int)
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    return all(type(one) is int or one is None for one in values) and (not values or values[0] is not None)

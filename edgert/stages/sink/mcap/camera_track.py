@@ -1,0 +1,184 @@
+"""What one source sends, on its way into a recording: packets as they came, or pixels where there are none."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from edgert.recording.mcap_messages import image_head, image_topic, video_message, video_topic
+from edgert.runtime import Frame
+from edgert.stages.source.packets import Format, Inbox, Sample, Tap
+
+if TYPE_CHECKING:
+    from av.bitstream import BitStreamFilterContext
+
+_REMEMBERED = 4096
+_BACK_NS = 1_000_000_000
+"""Packets are in the order of decoding, which differs from that of display by less than this."""
+_REORDERED = 64
+"""More frames than a decoder holds back to bring them into the order of display."""
+_NEAR_NS = 500_000
+"""Largest difference in position between a frame and its packet: equal times in a stream are moved apart."""
+_LENGTHS_FIRST = b"\x01"
+"""First byte of the head of H.264 and H.265 whose units begin with their lengths (ISO/IEC 14496-15)."""
+
+
+class Piece(NamedTuple):
+    """One message of camera data.
+
+    Attributes:
+        number: of the packet or image in its stream, from 0.
+        read_ns: when it came, by the monotonic clock.
+        parts: the payload.
+        restart: what a decoder must know that begins here; None where the one before goes on.
+    """
+
+    number: int
+    read_ns: int
+    parts: tuple[bytes | memoryview, ...]
+    restart: dict[str, Any] | None
+
+
+class PacketTrack:
+    """Packets of a source, with start codes, as one access unit each."""
+
+    def __init__(self, stream: str, tap: Tap, memory_bytes: int, wake: threading.Event) -> None:
+        self.topic, self._stream, self._tap = video_topic(stream), stream, tap
+        self._memory_bytes = memory_bytes
+        self._inbox: Inbox = tap.listen(memory_bytes, wake)
+        self._format: Format | None = None
+        self._filter: BitStreamFilterContext | None = None
+        self._head = b""
+        self._count = 0
+        self._places = deque[tuple[int, int, int]](maxlen=_REMEMBERED)  # position, when read, number
+        self._used = deque[int](maxlen=_REORDERED)
+        self._group, self._group_bytes = list[Piece](), 0
+
+    @property
+    def lost(self) -> int:
+        return self._inbox.lost
+
+    def take(self, offset_ns: int) -> Iterator[Piece]:
+        for sample in self._inbox.take():
+            restart = self._restart(sample) if sample.format is not self._format else None
+            data = self._access_unit(sample)
+            parts = video_message(self._stream, sample.read_ns + offset_ns, data, sample.format.codec)
+            piece = Piece(self._count, sample.read_ns, parts, restart)
+            self._places.append((sample.at_ns, sample.read_ns, self._count))
+            self._count += 1
+            self._remember(piece, sample)
+            yield piece
+
+    def begin(self) -> Iterator[Piece]:
+        yield from self._group
+
+    def number_of(self, index: int, timestamp_ns: int, media_ns: int) -> int:
+        at_ns = self._tap.place(timestamp_ns, media_ns)
+        best = _NEAR_NS, -1
+        for one_ns, _, number in reversed(self._places):
+            if one_ns < at_ns - _BACK_NS:
+                break
+            if number not in self._used:
+                best = min(best, (abs(one_ns - at_ns), number))
+        number = best[1]
+        if number < 0:  # FFmpeg knows no time of a connection's first packet: the frame came right after it was read
+            number = max((number for _, read_ns, number in self._places if read_ns <= timestamp_ns), default=-1)
+        self._used.append(number)
+        return number
+
+    def close(self) -> None:
+        self._tap.leave(self._inbox)
+
+    def _remember(self, piece: Piece, sample: Sample) -> None:
+        """Keep the packets since the last keyframe, for the next file."""
+        if sample.is_key:
+            self._group, self._group_bytes = [piece._replace(restart=self._described())], 0
+        elif self._group and self._group_bytes < self._memory_bytes:
+            self._group.append(piece)
+        self._group_bytes += sample.nbytes
+
+    def _restart(self, sample: Sample) -> dict[str, Any]:
+        from av.bitstream import BitStreamFilterContext
+
+        self._format = format = sample.format
+        head = bytes(format.stream.codec_context.extradata or b"")
+        converts = format.codec in ("h264", "hevc") and head.startswith(_LENGTHS_FIRST)
+        self._filter = BitStreamFilterContext(f"{format.codec}_mp4toannexb", format.stream) if converts else None
+        self._head = b"" if converts else head
+        return self._described()
+
+    def _described(self) -> dict[str, Any]:
+        assert self._format is not None
+        context = self._format.stream.codec_context
+        found: dict[str, Any] = {"stream": self._stream, "codec": self._format.codec}
+        if self._head and self._format.codec not in ("h264", "hevc"):
+            found |= {"head": base64.b64encode(self._head).decode()}
+        return {**found, "tags": [int(context.colorspace), int(context.color_range)]}
+
+    def _access_unit(self, sample: Sample) -> bytes | memoryview:
+        """Return a packet that needs no head: H.264 and H.265 have their parameter sets in each keyframe."""
+        if self._filter is not None:
+            from av.packet import Packet
+
+            own = Packet(bytes(sample.data))  # the filter empties what it gets, and a decoder has the same packet
+            own.pts, own.dts, own.is_keyframe = sample.pts, sample.dts, sample.is_key
+            return b"".join(bytes(one) for one in self._filter.filter(own))
+        data = memoryview(sample.data)
+        is_bare = sample.is_key and self._head and sample.format.codec in ("h264", "hevc") and not sample.format.sets
+        return self._head + bytes(data) if is_bare else data
+
+
+class PixelTrack:
+    """Images of a source without packets, copied in its thread: the camera needs its buffers back."""
+
+    def __init__(self, stream: str, memory_bytes: int, waits: bool, wake: threading.Event) -> None:
+        self.topic, self._stream, self.lost = image_topic(stream), stream, 0
+        self._memory_bytes, self._waits, self._wake = memory_bytes, waits, wake
+        self._change, self._pieces, self._nbytes = threading.Condition(), deque[tuple[Piece, int]](), 0
+        self._is_closed = False
+
+    def put(self, frame: Frame) -> None:
+        """Copy a frame's pixels, or lose them where there is no room. Called in the source's thread."""
+        nbytes = sum(plane.nbytes for plane in frame.planes)
+        with self._change:
+            if self._nbytes > self._memory_bytes // 2:
+                self._wake.set()
+            if self._waits:
+                self._change.wait_for(lambda: self._nbytes <= self._memory_bytes or self._is_closed)
+            if self._is_closed or self._nbytes > self._memory_bytes:
+                self.lost += not self._is_closed
+                return
+            self._nbytes += nbytes
+        host = frame.to_host()
+        pixels = tuple(plane.tobytes() for plane in host.planes)
+        restart = {"stream": self._stream, "file": frame.file, "color": [frame.color.matrix, frame.color.full_range]}
+        head = image_head(self._stream, frame.timestamp_ns, (frame.width, frame.height), frame.format, nbytes)
+        piece = Piece(frame.index, frame.timestamp_ns, (head, *pixels), restart)
+        with self._change:
+            self._pieces.append((piece, nbytes))
+
+    def take(self, offset_ns: int) -> Iterator[Piece]:
+        with self._change:
+            pieces, self._pieces = self._pieces, deque()
+            self._nbytes -= sum(nbytes for _, nbytes in pieces)
+            self._change.notify_all()
+        for piece, _ in pieces:
+            yield piece
+
+    def begin(self) -> Iterator[Piece]:
+        yield from ()
+
+    def number_of(self, index: int, timestamp_ns: int, media_ns: int) -> int:
+        return index
+
+    def close(self) -> None:
+        with self._change:
+            self._is_closed = True
+            self._change.notify_all()
+
+
+CameraTrack = PacketTrack | PixelTrack
+"""One stream on its way into a file. For the thread that writes."""

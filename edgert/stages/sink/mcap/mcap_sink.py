@@ -1,0 +1,231 @@
+"""Sink that records a run in a thread of its own, so that no stage waits for the disk."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from edgert._version import __version__
+from edgert.clock import Clock, time_of_day_ns
+from edgert.errors import EdgertError
+from edgert.recording import mcap_messages as messages
+from edgert.recording.mcap_file import McapWriter
+from edgert.recording.mcap_messages import digest
+from edgert.runtime import json_form
+from edgert.runtime.decisions import Entry, Journal
+from edgert.runtime.records import Result
+from edgert.stages.sink.mcap.camera_track import CameraTrack, Piece
+from edgert.stages.sink.output_file import OutputFile, cannot_write
+from edgert.stages.sink.output_files import Files
+from edgert.stages.zones.rules import Events
+
+log = logging.getLogger("edgert.sink")
+
+_PERIOD_S = 0.25
+"""Seconds between two chunks: with the disk's own delay of half a second, a power cut costs less than one."""
+_CHUNK_BYTES = 4 << 20
+_METRICS_S = 1.0
+_MOST_RESULTS = 4096
+FORMAT = 1
+"""Version of what edgert's own messages hold."""
+
+
+class McapSink:
+    """Sink that records what came in, every result that it gets, and every decision of the run.
+
+    Args:
+        name: of the stage.
+        files: of the recording.
+        waits: whether nothing may be lost, as no source is live.
+        tracks: by stream, what makes packets or pixels of it; called when the sink is made and each time it is opened.
+        journal: of the run; this sink alone takes its entries.
+        about: returns the head of the recording.
+        stats: the state of the run as plain data.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        files: Files,
+        tracks: Callable[[threading.Event], Mapping[str, CameraTrack]],
+        journal: Journal,
+        clock: Clock,
+        about: Callable[[], Mapping[str, Any]],
+        stats: Callable[[], Mapping[str, object]],
+        waits: bool,
+    ) -> None:
+        self._name, self._where, self._files, self._waits, self._clock = name, f"stages.{name}", files, waits, clock
+        self._journal, self._about, self._stats = journal, about, stats
+        self._results: queue.Queue[Result] = queue.Queue(_MOST_RESULTS)
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._listen = tracks
+        self._tracks = tracks(self._wake)  # already: a source may begin before this stage
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._file: OutputFile | None = None
+        self._writer = McapWriter("")
+        self._head: dict[str, Any] = {}
+        self._part, self._lost, self._metrics_ns = 0, 0, 0
+        self._said: dict[str, int] = {}
+
+    def open(self) -> None:
+        """Check the output and start recording. Raises StageError for a file that cannot be written."""
+        self._failure = None
+        self._stop.clear()
+        self._tracks = self._tracks or self._listen(self._wake)
+        self._files.check()
+        kinds = {stream: "video" if track.topic.name.endswith("video") else "image"
+                 for stream, track in self._tracks.items()}  # fmt: skip
+        self._head = {"format": FORMAT, "sink": self._name, "streams": kinds, **self._about()}
+        self._begin_file()
+        self._thread = threading.Thread(target=self._run, name=f"edgert-{self._name}", daemon=True)
+        self._thread.start()
+
+    def process(self, result: Result) -> None:
+        """Take a result to be recorded. Raises EdgertError: the recording could not be written."""
+        self._check()
+        try:
+            self._results.put(result, block=self._waits, timeout=5 if self._waits else None)
+        except queue.Full:
+            self._lost += 1
+
+    def close(self) -> None:
+        """Write what has come, and finish the file."""
+        self._stop.set()
+        self._wake.set()
+        for track in self._tracks.values() if self._thread is None else ():
+            track.close()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._tracks = {}
+        self._check()
+
+    def _check(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _run(self) -> None:
+        try:
+            is_last = False
+            while not is_last:
+                self._wake.wait(_PERIOD_S)
+                self._wake.clear()
+                is_last = self._stop.is_set()
+                self._step()
+        except BaseException as error:  # noqa: BLE001 - raised by process() or close(), in the stage's own thread
+            self._failure = error
+        finally:
+            for track in self._tracks.values():
+                track.close()
+            try:
+                self._end_file()
+                self._files.close()
+            except EdgertError as error:
+                self._failure = self._failure or error
+
+    def _step(self) -> None:
+        """Record what came since the last time, as one chunk or more."""
+        if (look := getattr(self._clock, "look", None)) is not None:
+            look()
+        results = [self._results.get_nowait() for _ in range(self._results.qsize())]
+        entries = self._journal.take()  # before packets, so that those of all frames among them have come
+        if self._file is not None and self._files.is_due(self._file, self._writer.waiting_bytes):
+            self._end_file()
+            self._begin_file()
+        restarts = self._add_cameras()
+        for result in results:
+            self._add_result(result)
+        self._add_decisions(entries, restarts)
+        now_ns = self._clock.now_ns()
+        if now_ns - self._metrics_ns >= _METRICS_S * 1e9:
+            self._metrics_ns = now_ns
+            self._add(messages.METRICS, now_ns, self._stats())
+        self._flush()
+        self._files.tend()
+
+    def _add_cameras(self) -> list[dict[str, Any]]:
+        restarts, offset_ns = [], time_of_day_ns(0, self._clock)
+        for stream, track in self._tracks.items():
+            for piece in track.take(offset_ns):
+                restarts += self._add_piece(track, piece, offset_ns)
+                if self._writer.waiting_bytes > _CHUNK_BYTES:
+                    self._flush()
+            if track.lost > self._said.get(stream, 0):
+                count, self._said[stream] = track.lost - self._said.get(stream, 0), track.lost
+                log.warning("%s: %d packets or images of %s are missing: the disk was too slow",
+                            self._where, count, stream)  # fmt: skip
+        return restarts
+
+    def _add_piece(self, track: CameraTrack, piece: Piece, offset_ns: int) -> list[dict[str, Any]]:
+        """Record a piece of camera data; return what a decoder must know that begins there, if one does."""
+        at_ns = piece.read_ns + offset_ns
+        self._writer.add(track.topic, at_ns, at_ns, *piece.parts, sequence=piece.number)
+        return [] if piece.restart is None else [{**piece.restart, "number": piece.number}]
+
+    def _add_result(self, result: Result) -> None:
+        frame = result.frame
+        data = json_form.plain_result(result, self._clock)
+        data["digests"] = {stage: digest(record) for stage, record in result.outputs.items()}
+        self._add(messages.RESULTS, frame.timestamp_ns, data)
+        if (boxes := messages.drawn(result, data["time_ns"])) is not None:
+            self._writer.add(messages.annotation_topic(frame.stream), data["time_ns"], data["time_ns"], boxes)
+        if (found := result.latest(Events)) is not None:
+            for event in found.events:
+                self._add(messages.EVENTS, frame.timestamp_ns, event.to_json())
+
+    def _add_decisions(self, entries: list[Entry], restarts: list[dict[str, Any]]) -> None:
+        if not entries and not restarts:
+            return
+        made: list[tuple[Any, ...]] = []
+        for entry in entries:
+            if entry.kind == "give":
+                track, (timestamp_ns, media_ns, *_) = self._tracks.get(entry.stream), entry.more
+                number = -1 if track is None else track.number_of(entry.frame, timestamp_ns, media_ns)
+                entry = entry._replace(more=(*entry.more, number))
+            made.append(tuple(entry))
+        lost = self._journal.lost + self._lost
+        self._add(messages.DECISIONS, self._clock.now_ns(), {"entries": made, "restarts": restarts, "lost": lost})
+
+    def _add(self, name: str, at_ns: int, value: Mapping[str, Any]) -> None:
+        log_ns = time_of_day_ns(self._clock.now_ns(), self._clock)
+        publish_ns = time_of_day_ns(at_ns, self._clock)
+        self._writer.add(messages.own_topic(name), log_ns, publish_ns, json_form.encoded(value))
+
+    def _begin_file(self) -> None:
+        self._file = self._files.begin("")
+        self._writer = McapWriter(f"edgert {__version__}")
+        self._write(self._writer.begin())
+        now_ns = self._clock.now_ns()
+        head = {**self._head, "part": self._part, "began_ns": now_ns, "offset_ns": time_of_day_ns(0, self._clock)}
+        self._part += 1
+        self._add(messages.RUN, now_ns, head)
+        restarts, offset_ns = [], time_of_day_ns(0, self._clock)
+        for track in self._tracks.values():
+            for piece in track.begin():
+                restarts += self._add_piece(track, piece, offset_ns)
+        self._add_decisions([], restarts)
+        self._flush()
+
+    def _end_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                self._write(self._writer.end(), file)
+            finally:
+                self._files.finish(file)
+
+    def _flush(self) -> None:
+        self._write(self._writer.close_chunk())
+
+    def _write(self, data: bytes, file: OutputFile | None = None) -> None:
+        file = file or self._file
+        assert file is not None
+        try:
+            file.write(data, self._files.make_room)
+        except OSError as error:
+            raise cannot_write(file.path, error, self._where, kept="every chunk so far is whole") from error
