@@ -11,11 +11,11 @@ Ask for each by its name, ``help(edgert.Model)``; the page with examples is docs
               Text, DepthMap, OutputImage, AnomalyMap, Crops, Gallery
     file      load_pipeline, PipelineFile, PipelineConfig, ModelConfig, InputConfig
     verbs     new, check, validate, inspect, inspect_bundle, plan, simulate, calibrate, quantize, evaluate, build,
-              export, enroll, models, boards, find_board, doctor, from_torch, op
+              export, replay, enroll, models, boards, find_board, doctor, from_torch, op
     options   Scenario, CalibrateOptions, QuantizeOptions, EvaluateOptions, ExportOptions, Progress
     returned  Starter, CheckReport, Validation, Inspection, DlaInspection, BundleInspection, Plan, BoardPlan,
               Simulation, RangeTable, QuantizedModel, QuantizationResult, Evaluation, Built, Exported, Enrolled,
-              KnownFamily, Board, Finding
+              KnownFamily, Board, Finding, Replay, Difference
     errors    EdgertError, ConfigError, ModelError, CalibrationError, PlacementError, BuildError, ArtifactError,
               BudgetError, DeviceError, StageError
 
@@ -83,6 +83,9 @@ if TYPE_CHECKING:
     from edgert.quantization.to_files import QuantizeOptions as QuantizeOptions
     from edgert.quantization.to_files import calibrate as calibrate
     from edgert.quantization.to_files import quantize as quantize
+    from edgert.replayer.expectation import Difference as Difference
+    from edgert.replayer.replayed import Replay as Replay
+    from edgert.replayer.replayed import replay as replay
     from edgert.reporter import Progress as Progress
     from edgert.result_reader import Results as Results
     from edgert.result_reader import ResultTimeout as ResultTimeout
@@ -131,6 +134,8 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.pipeline": "Pipeline",
     "edgert.planner": "BoardPlan Plan plan",
     "edgert.planner.simulation": "Scenario Simulation simulate",
+    "edgert.replayer.expectation": "Difference",
+    "edgert.replayer.replayed": "Replay replay",
     "edgert.reporter": "Progress",
     "edgert.quantization.calibration.ranges": "RangeTable",
     "edgert.quantization.evaluate": "EvaluateOptions Evaluation evaluate",

@@ -31,6 +31,7 @@ from edgert.cli.models_command import models
 from edgert.cli.option import Verb
 from edgert.cli.plan_command import plan
 from edgert.cli.progress import Interrupted
+from edgert.cli.replay_command import replay
 from edgert.cli.run_command import run
 from edgert.cli.simulate_command import simulate
 
@@ -49,6 +50,7 @@ app = typer.Typer(
 )
 for verb in (
     run,
+    replay,
     plan,
     simulate,
     build,

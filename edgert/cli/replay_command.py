@@ -1,0 +1,118 @@
+"""``edgert replay``: run a recording again, and compare."""
+
+from __future__ import annotations
+
+import json as json_text
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgert.cli import option, terminal
+
+if TYPE_CHECKING:
+    from edgert.replayer.expectation import Difference
+    from edgert.replayer.replayed import Replay
+
+_FOLDER = Path("replay-difference")
+_SHOWN = 600
+
+
+def replay(
+    recordings: Annotated[
+        list[Path],
+        typer.Argument(metavar="RECORDING...", help="File of sink: mcap, or all files of one run.", show_default=False),
+    ],
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Compare from here: 10:02:14, or 90s after the start.")
+    ] = None,
+    length: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Compare for so long: 30s.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="[NAME=]FILE", help="ONNX model in place of the recorded one. Repeatable."),
+    ] = None,
+    expect: Annotated[
+        bool, typer.Option("--expect", help="Exit code 1 where a result is not the recorded one, bit for bit.")
+    ] = False,
+    within: Annotated[
+        float | None,
+        typer.Option("--within", metavar="PART", min=0, help="Numbers may differ by this part: 0.01 for a GPU."),
+    ] = None,
+    minimise: Annotated[
+        bool, typer.Option("--minimise", help="Find the shortest window that still shows the first difference.")
+    ] = False,
+    json: option.Json = None,
+) -> None:
+    """Run a recorded run again: the same frames, drops, batches, settings and times, in one thread.
+
+    Stages begin as at the beginning of the recording, also with --from: frames before the window are run, and not
+    compared. Sinks get nothing. The first difference is written to the folder replay-difference: its frame as an image
+    and both records.
+
+    Examples:
+
+        edgert replay run.mcap --expect
+
+        edgert replay run.mcap --from 10:02:14 --for 30s --model parts=new.onnx
+
+        edgert replay run.mcap --expect --minimise
+    """
+    from edgert.recording.recording import open_recording
+    from edgert.replayer.replayed import Options, shortest_window, window_of
+    from edgert.replayer.replayed import replay as replayed
+
+    recording = open_recording(recordings)
+    window_ns = window_of(recording, begin, length)
+    models = dict(_model(text) for text in model or ())
+    options = Options(models, window_ns, within=within, must_be_exact=expect)
+    made = replayed(recording, options)
+    screen, data = terminal.console(json), made.to_json()
+    for note in made.notes:
+        screen.print(terminal.marked(f"note: {note}", "dim"), soft_wrap=True)
+    screen.print(terminal.marked(_summary(made), "green" if made.first is None else "red"), soft_wrap=True)
+    if made.first is not None:
+        _show(screen, made.first)
+        if minimise:
+            data["shortest"] = _minimised(screen, shortest_window(recording, options, made.first))
+    terminal.write_json(data, json)
+    if expect and (made.first is not None or not made.same):
+        raise typer.Exit(1)
+
+
+def _model(text: str) -> tuple[str, Path]:
+    name, equals, file = text.partition("=")
+    return (name, Path(file)) if equals else ("", Path(text))
+
+
+def _summary(made: Replay) -> str:
+    count = made.same + made.different
+    same = f"all {count} results are the recorded ones" if not made.different else f"{made.different} of {count} differ"
+    missing = f"; {made.missing} results could not be made" if made.missing else ""
+    return f"{made.frames} frames replayed: {same if count else 'no result to compare'}{missing}"
+
+
+def _show(screen: Any, first: Difference) -> None:
+    """Print the first difference, and write its frame and both records."""
+    from edgert.files import replace_bytes, replace_text
+
+    _FOLDER.mkdir(exist_ok=True)
+    for name, record in (("recorded", first.recorded), ("replayed", first.replayed)):
+        replace_text(_FOLDER / f"{name}.json", json_text.dumps(record, indent=1) + "\n")
+    lines = [f"first: frame {first.frame} of {first.stream}, {first.time}, stage {first.stage}", f"  {first.where}"]
+    for name, record in (("recorded", first.recorded), ("replayed", first.replayed)):
+        lines.append(f"  {name}: {json_text.dumps(record)[:_SHOWN]}")
+    written = f"{_FOLDER}/recorded.json and replayed.json"
+    if (png := first.png()) is not None:
+        replace_bytes(_FOLDER / "frame.png", png)
+        written = f"{_FOLDER}/frame.png, recorded.json and replayed.json"
+    for line in (*lines, f"written: {written}"):
+        screen.print(terminal.marked(line, ""), soft_wrap=True)
+
+
+def _minimised(screen: Any, shortest: Any) -> dict[str, Any] | None:
+    if shortest is None:
+        screen.print("no window shows this difference when stages begin without a past", soft_wrap=True)
+        return None
+    what = f"{shortest.frames} frames, {shortest.seconds:.3f} s, from {shortest.time}"
+    screen.print(terminal.marked(f"shortest window that shows it: {what}", ""), soft_wrap=True)
+    return {"frames": shortest.frames, "seconds": shortest.seconds, "time": shortest.time}

@@ -1,0 +1,195 @@
+"""Comparison of replayed results with recorded ones: bit for bit by digests, or within a tolerance by their numbers."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+
+from edgert.clock import Clock
+from edgert.recording.mcap_messages import digest
+from edgert.runtime import json_form
+from edgert.runtime.frame import U8, has_pixels
+from edgert.runtime.records import Result
+from edgert.stages.context import SimpleStage
+
+_UNNAMED = "(the whole result)"
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """First result of a replay that is not the recorded one.
+
+    Attributes:
+        stream, frame: of which frame.
+        time: of its capture, as recorded.
+        timestamp_ns: the same, by the recorded clock.
+        stage: whose record differs; the first in the order of the stages.
+        where: the first value that differs, with both values.
+        recorded, replayed: both records as plain data; None where there is none.
+        digest: of the replayed record; empty without one.
+        image: (height, width, 3) uint8 BGR; None where the frame has no pixels.
+    """
+
+    stream: str
+    frame: int
+    time: str
+    timestamp_ns: int
+    stage: str
+    where: str
+    recorded: Any
+    replayed: Any
+    digest: str = ""
+    image: U8 | None = None
+
+    def png(self) -> bytes | None:
+        """Return its frame as a PNG; None where it has none."""
+        return None if self.image is None else cv2.imencode(".png", self.image)[1].tobytes()
+
+
+class Expectation(SimpleStage):
+    """Stage in the place of the recorder: it compares each result that comes with the recorded one.
+
+    Args:
+        clock: of the replay.
+        window_ns: from which frame on results are compared, and before which, by the recorded clock.
+        within: largest difference of two numbers, relative to the recorded one, and absolute below one; None: every bit
+            counts.
+
+    Attributes:
+        same, different: results compared, within the window.
+        unrecorded: results that the recording does not have, as one that was cut off.
+        first: difference found; None before there is one.
+    """
+
+    def __init__(self, clock: Clock, window_ns: tuple[float, float] = (-math.inf, math.inf),
+                 within: float | None = None) -> None:  # fmt: skip
+        self._clock, self._window_ns, self._within = clock, window_ns, within
+        self._expected: dict[Key, deque[dict[str, Any]]] = {}
+        self._results: dict[Key, deque[tuple[dict[str, Any], dict[str, str], U8 | None]]] = {}
+        self.same = self.different = self.unrecorded = 0
+        self.first: Difference | None = None
+
+    def expect(self, recorded: dict[str, Any]) -> None:
+        """Take a recorded result."""
+        stream, frame, timestamp_ns = recorded.get("stream"), recorded.get("frame"), recorded.get("timestamp_ns")
+        if not (isinstance(stream, str) and isinstance(frame, int) and isinstance(timestamp_ns, int)):
+            return
+        if not self._window_ns[0] <= timestamp_ns < self._window_ns[1]:
+            return
+        key = stream, frame
+        self._expected.setdefault(key, deque()).append(recorded)
+        self._match(key)
+
+    def process(self, result: Result) -> None:
+        """Take a replayed result."""
+        frame = result.frame
+        if not self._window_ns[0] <= frame.timestamp_ns < self._window_ns[1]:
+            return
+        data = json_form.plain_result(result, self._clock)
+        digests = {stage: digest(record) for stage, record in result.outputs.items()}
+        key = frame.stream, frame.index
+        recorded = self._expected.get(key)
+        is_news = self.first is None and (not recorded or recorded[0].get("digests") != digests)
+        image = frame.to_bgr() if is_news and has_pixels(frame) else None
+        self._results.setdefault(key, deque()).append((data, digests, image))
+        self._match(key)
+
+    def finish(self, missing: set[Key], errors: Mapping[tuple[str, str, int], str]) -> int:
+        """Count what has no counterpart; return how many recorded results could not be made, as frames are missing.
+
+        Args:
+            missing: frames that were not recorded.
+            errors: of stages that failed in the replay alone.
+        """
+        left = [(key, recorded) for key, waiting in self._expected.items() for recorded in waiting]
+        self.unrecorded = sum(map(len, self._results.values()))
+        for (stream, frame), recorded in left:
+            if (stream, frame) in missing:
+                continue
+            self.different += 1
+            if self.first is None:
+                failed = next((f"{task}: {why}" for (task, *key), why in errors.items() if key == [stream, frame]), "")
+                where = failed or "the replay has no result of this frame"
+                outputs = recorded.get("outputs")
+                self.first = _difference(recorded, failed.partition(":")[0] or _UNNAMED, where, outputs, None)
+        return sum(key in missing for key, _ in left)
+
+    def _match(self, key: Key) -> None:
+        expected, results = self._expected.get(key), self._results.get(key)
+        if not expected or not results:
+            return
+        recorded, (data, digests, image) = expected.popleft(), results.popleft()
+        if not expected:
+            del self._expected[key]
+        if not results:
+            del self._results[key]
+        found = next(self._differences(recorded, data, digests), None)
+        if found is None:
+            self.same += 1
+            return
+        self.different += 1
+        if self.first is None:
+            stage, where = found
+            recorded_one, replayed_one = ((one.get("outputs") or {}).get(stage) for one in (recorded, data))
+            self.first = _difference(recorded, stage, where, recorded_one, replayed_one, digests.get(stage, ""), image)
+
+    def _differences(
+        self, recorded: Mapping[str, Any], data: Mapping[str, Any], digests: Mapping[str, str]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield each stage whose record differs, and where."""
+        before, now = recorded.get("digests"), data["outputs"]
+        before = before if isinstance(before, dict) else {}
+        outputs = recorded.get("outputs")
+        outputs = outputs if isinstance(outputs, dict) else {}
+        for stage in dict.fromkeys([*now, *outputs]):
+            if before.get(stage) == digests.get(stage):
+                continue
+            if stage not in outputs or stage not in now:
+                yield stage, "only the replay has a record" if stage in now else "only the recording has a record"
+                continue
+            where = _unequal(outputs[stage], now[stage], self._within, "")
+            if where or self._within is None:
+                yield stage, where or "the records differ in digits that are not written"
+
+
+def _difference(
+    recorded: Mapping[str, Any],
+    stage: str,
+    where: str,
+    one: Any,
+    other: Any,
+    digest_: str = "",
+    image: U8 | None = None,
+) -> Difference:
+    stream, frame = recorded["stream"], recorded["frame"]
+    time, timestamp_ns = str(recorded.get("time", "")), recorded["timestamp_ns"]
+    return Difference(stream, frame, time, timestamp_ns, stage, where, one, other, digest_, image)
+
+
+def _unequal(one: Any, other: Any, within: float | None, path: str) -> str:
+    """Return the first place where two values differ, with both; empty where they are equal."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in dict.fromkeys([*one, *other]):
+            at = f"{path}.{key}" if path else str(key)
+            if key not in one or key not in other:
+                return f"{at}: only in the {'replay' if key in other else 'recording'}"
+            if found := _unequal(one[key], other[key], within, at):
+                return found
+        return ""
+    if isinstance(one, list) and isinstance(other, list):
+        if len(one) != len(other):
+            return f"{path}: {len(one)} recorded, {len(other)} replayed"
+        pairs = enumerate(zip(one, other, strict=True))
+        return next((found for at, pair in pairs if (found := _unequal(*pair, within, f"{path}[{at}]"))), "")
+    if within is not None and isinstance(one, float) and isinstance(other, float | int):
+        if abs(one - other) <= within * max(1.0, abs(one)):
+            return ""
+    elif one == other:
+        return ""
+    return f"{path}: {one} recorded, {other} replayed"

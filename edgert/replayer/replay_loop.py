@@ -1,0 +1,319 @@
+"""The loop of a replay: one thread that has each stage do what the recording says, in the recorded order.
+
+No queue drops, no clock is read and nothing is waited for. A result waits for the entry of the task that worked on it.
+One that no task worked on is released when the recording says that it was lost, or when too many wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from edgert.errors import EdgertError, StageError
+from edgert.runtime import AsyncStage, Result, Source, Task, records
+from edgert.runtime.decisions import Entry
+from edgert.runtime.frame import Frame
+from edgert.runtime.recovery import described
+
+log = logging.getLogger("edgert.replay")
+
+_MOST_WAITING = 512
+"""Results of one stream that may wait between two stages: more than any queue and join of a run holds."""
+Key = tuple[str, int]
+
+
+class ReplayClock:
+    """The recorded clock: it shows when the decision that is made again was made.
+
+    Attributes:
+        at_ns: what it shows.
+        offset_ns: from there to the epoch, as the machine's time of day was then.
+    """
+
+    def __init__(self, offset_ns: int) -> None:
+        self.at_ns, self.offset_ns = 0, offset_ns
+
+    def now_ns(self) -> int:
+        """Return the recorded time."""
+        return self.at_ns
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Return at once: time passes with the recording."""
+        return event.is_set()
+
+
+class _Edge:
+    """Results on their way from one task to another, by stream."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Result]] = {}
+
+    def put(self, result: Result) -> None:
+        """Add a result with a hold on its frame."""
+        waiting = self._waiting.setdefault(result.frame.stream, deque())
+        waiting.append(result)
+        if len(waiting) > _MOST_WAITING:
+            waiting.popleft().frame.lease.release()
+
+    def take(self, key: Key) -> Result | None:
+        """Remove and return the oldest result of a frame, with its hold."""
+        waiting = self._waiting.get(key[0], ())
+        for result in waiting:
+            if result.frame.index == key[1]:
+                waiting.remove(result)  # type: ignore[union-attr]  # it is not empty
+                return result
+        return None
+
+    def clear(self) -> None:
+        for waiting in self._waiting.values():
+            while waiting:
+                waiting.popleft().frame.lease.release()
+
+
+class _Node:
+    """A task of the replay.
+
+    Attributes:
+        edges: what it listens to, by the producer's name.
+        listeners: for each task that listens to this one, its edge.
+        parts: joined so far, where several edges bring parts of a frame.
+        settings: what the recorded stage read before its last step.
+        is_down: whether the recorded stage failed, and began anew before its next step.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.listeners = task, list[_Edge]()
+        self.edges: dict[str, _Edge] = {}
+        self.parts: dict[Key, Result] = {}
+        self.settings: tuple[int, ...] = ()
+        self.is_down = False
+
+    @property
+    def stage(self) -> Any:
+        return self.task.stage
+
+    def take(self, key: Key) -> Result | None:
+        if (joined := self.parts.pop(key, None)) is not None:
+            return joined
+        return next((one for edge in self.edges.values() if (one := edge.take(key)) is not None), None)
+
+    def clear(self) -> None:
+        for edge in self.edges.values():
+            edge.clear()
+        for result in self.parts.values():
+            result.frame.lease.release()
+        self.parts.clear()
+
+
+class ReplayLoop:
+    """Executor of recorded decisions. For one thread.
+
+    Args:
+        tasks: connected, every one after those it listens to.
+        clock: that the stages have.
+        frame: returns the frame of an entry ``give``, with a hold; None where it was not recorded.
+        replace: called with a task and the number of the entry where its stage, or a decoder, was replaced.
+        level: called with the level of degraded models before each step.
+        failed: (task, stream, frame) of results that a stage failed on in the recording.
+
+    Attributes:
+        missing: (stream, frame) of frames that were not recorded, or whose packets are damaged.
+        errors: of stages that fail here and did not in the recording, by task, stream and frame.
+        batches: groups of results that came out in another number than recorded.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        clock: ReplayClock,
+        frame: Callable[[Entry], Frame | None],
+        replace: Callable[[Task, int], object],
+        level: Callable[[int], object],
+        failed: set[tuple[str, str, int]],
+    ) -> None:
+        self._clock, self._frame, self._replace, self._level, self._failed = clock, frame, replace, level, failed
+        self._nodes = {task.name: _Node(task) for task in tasks}
+        self._tasks = tasks
+        for task in tasks:
+            for producer, _ in task.wiring.edges():
+                edge = self._nodes[task.name].edges[producer.name] = _Edge()
+                self._nodes[producer.name].listeners.append(edge)
+        self._failing = set[str]()
+        self.missing, self.batches = set[Key](), 0
+        self.errors: dict[tuple[str, str, int], str] = {}
+        self._acts: dict[str, Callable[[_Node, Entry], None]] = {
+            "give": self._give,
+            "part": self._part,
+            "step": self._step,
+            "submit": self._submit,
+            "collect": self._collect,
+            "drop": self._drop,
+            "settings": self._set,
+            "replace": self._replaced,
+        }
+
+    def open(self) -> None:
+        """Open every stage, the last first. Raises EdgertError."""
+        for task in reversed(self._tasks):
+            if not isinstance(task.stage, Source):
+                try:
+                    task.stage.open()
+                except EdgertError as error:
+                    raise error.at(f"stage {task.name!r}")  # noqa: B904 - the same error, with its place
+
+    def act(self, entry: Entry) -> None:
+        """Do what an entry says. Raises StageError where the stage cannot be made that it needs."""
+        node, act = self._nodes.get(entry.task), self._acts.get(entry.kind)
+        if node is not None and act is not None:  # else it is of a sink, which is not replayed
+            self._clock.at_ns = entry.at_ns
+            act(node, entry)
+
+    def close(self) -> None:
+        """Close every stage and release all frames."""
+        for node in self._nodes.values():
+            node.clear()
+        for task in self._tasks:
+            try:
+                task.stage.close()
+            except Exception as error:  # noqa: BLE001 - a user's code; what was compared stays as it is
+                log.warning("stage %r: closing it failed: %s", task.name, error)
+        for node in self._nodes.values():
+            node.clear()
+
+    def _give(self, node: _Node, entry: Entry) -> None:
+        frame = self._frame(entry)
+        if frame is None:
+            self.missing.add((entry.stream, entry.frame))
+        else:
+            self._deliver(node, Result(frame))
+            frame.lease.release()
+
+    def _part(self, node: _Node, entry: Entry) -> None:
+        key, edge = (entry.stream, entry.frame), node.edges.get(str(entry.more))
+        part = None if edge is None else edge.take(key)
+        if part is None:
+            return
+        first = node.parts.get(key)
+        if first is None:
+            node.parts[key] = part
+            return
+        joined = node.parts[key] = records.merged(first, part)
+        (part if joined.frame is first.frame else first).frame.lease.release()
+
+    def _drop(self, node: _Node, entry: Entry) -> None:
+        if entry.more != "throttle" and (lost := node.take((entry.stream, entry.frame))) is not None:
+            lost.frame.lease.release()
+
+    def _set(self, node: _Node, entry: Entry) -> None:
+        node.settings = tuple(entry.more)
+
+    def _apply_settings(self, node: _Node) -> None:
+        if len(node.settings) == 3:
+            every, level, self._clock.offset_ns = node.settings
+            self._level(level)
+            if every and getattr(node.stage, "every", every) != every:
+                node.stage.every = every
+
+    def _step(self, node: _Node, entry: Entry) -> None:
+        if (result := self._ready(node, entry)) is None:
+            return
+        try:
+            out = node.stage.process(result)
+            for one in () if out is None else (out,) if isinstance(out, Result) else out:
+                self._deliver(node, one)
+        except Exception as error:  # noqa: BLE001 - as in a run, a user's code may raise anything
+            self._note(node, entry, error)
+        finally:
+            result.frame.lease.release()
+
+    def _submit(self, node: _Node, entry: Entry) -> None:
+        if (result := self._ready(node, entry)) is None:
+            return
+        try:
+            node.stage.submit((result,), (result,))
+        except Exception as error:  # noqa: BLE001 - as above
+            self._note(node, entry, error)
+        finally:
+            result.frame.lease.release()
+
+    def _ready(self, node: _Node, entry: Entry) -> Result | None:
+        """Return what a stage is to work on, with its hold; None without one, or where the recorded stage failed."""
+        result = node.take((entry.stream, entry.frame))
+        if (entry.task, entry.stream, entry.frame) in self._failed:
+            node.is_down = True
+            if result is not None:
+                result.frame.lease.release()
+            return None
+        if result is None:
+            return None
+        if node.is_down:
+            node.is_down = False
+            self._restart(node)
+        self._apply_settings(node)
+        download = node.task.execution.download
+        return result if download is None else download(result)
+
+    def _collect(self, node: _Node, entry: Entry) -> None:
+        """Give out as many results as were given out together: they are of the same run then."""
+        stage: AsyncStage = node.stage
+        self._apply_settings(node)
+        out = list[Result]()
+        try:
+            while len(out) < entry.more and stage.due_ns() is not None:
+                more = stage.collect(False) if not out else []
+                out += more or stage.collect(True)
+        except Exception as error:  # noqa: BLE001 - as above
+            for lost in stage.give_up():
+                lost.frame.lease.release()
+            self._note(node, entry, error)
+        self.batches += len(out) != entry.more and not self.missing
+        for result in out:
+            self._deliver(node, result)
+            result.frame.lease.release()
+
+    def _replaced(self, node: _Node, entry: Entry) -> None:
+        self._replace(node.task, entry.number)
+
+    def _restart(self, node: _Node) -> None:
+        """Begin a stage anew, as the run did after a failure."""
+        if node.task.policy.on_error == "restart":
+            node.stage.close()
+            if node.task.policy.remake is not None:
+                node.task.stage = node.task.policy.remake()
+            node.stage.open()
+
+    def _note(self, node: _Node, entry: Entry, error: Exception) -> None:
+        self.errors.setdefault((entry.task, entry.stream, entry.frame), described(error))
+        if node.task.name not in self._failing:
+            self._failing.add(node.task.name)
+            log.warning("stage %r fails at frame %d of %s, as it did not in the recording: %s",
+                        node.task.name, entry.frame, entry.stream, described(error))  # fmt: skip
+
+    def _deliver(self, node: _Node, result: Result) -> None:
+        """Give a result to all that listen, each with a hold of its own; the caller's goes on."""
+        if node.task.wiring.branch is not None:
+            node.task.wiring.branch(result)  # the order that is restored behind the branches is noted there
+        for edge in node.listeners:
+            result.frame.lease.retain()
+            edge.put(result)
+
+
+def check_tasks(recorded: Sequence[str], tasks: Sequence[Task], removed: Sequence[str]) -> None:
+    """Raise StageError where this machine runs a stage in another number of parts than the recording's.
+
+    Args:
+        recorded: names of the tasks of the run.
+        tasks: of the replay.
+        removed: names of those that a replay leaves out.
+    """
+    here = {task.name for task in tasks}
+    other = sorted((here ^ set(recorded)) - set(removed))
+    if other:
+        raise StageError(
+            "this pipeline is made of other parts than the recorded one",
+            why=f"{', '.join(other)} {'is' if len(other) == 1 else 'are'} only on one side",
+            fix="replay with the same engines and versions; edgert replay names what differs",
+        )
