@@ -19,13 +19,17 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
     ("descriptions", "custom_op board config bundle meters"),
     ("models and memory", "graph memory budget"),
     ("engines", "backend runtime placement"),
-    ("stages and data", "stages report engine dataset evaluation wiring"),
+    ("stages and data", "recording stages report engine dataset evaluation wiring"),
     (
         "pipelines",
         "quantization assemble swap control videos result_reader running pipeline ros_node single_model validation "
         "video_player video_runs testing",
     ),
-    ("tools", "tuner simulator planner compiler emulation exporter importer remote benchmark diagnosis inspect_model"),
+    (
+        "tools",
+        "replayer tuner simulator planner compiler emulation exporter importer remote benchmark diagnosis "
+        "inspect_model",
+    ),
     ("face", "cli __main__ __init__"),
 )
 LEVEL = {part: level for level, part in enumerate(part for _, row in LAYERS for part in row.split())}
@@ -50,6 +54,7 @@ DOORS = {
         "edgert/quantization/calibration/value_histogram.py",
         "edgert/dataset/",
         "edgert/evaluation/",
+        "edgert/replayer/",
         "edgert/runtime/",
         "edgert/stages/",
         "edgert/wiring/",

@@ -37,6 +37,7 @@ SINK_KEYS: dict[str, dict[str, Any]] = {
     "webhook": {"server": "http://127.0.0.1:9/", "spool": "spool.db"},
     "record": {"path": "a.mp4", "annotated": True},
     "collect": {"path": "set", "every": "1s"},
+    "mcap": {"path": "a.mcap"},
     "rtsp": {"port": 0},
     "webrtc": {"port": 0},
 }

@@ -10,7 +10,7 @@ from threading import Lock
 
 from tests.faults.fuzz.sitting import Result, fuzz, keep
 
-GOALS: Mapping[str, int] = {"yaml": 100_000, "ros2": 100_000, "onnx": 20_000}
+GOALS: Mapping[str, int] = {"yaml": 100_000, "ros2": 100_000, "mcap": 100_000, "onnx": 20_000}
 GOAL = 10_000
 """Cases of each format that is not in :data:`GOALS`."""
 _SLICE_S = 180.0

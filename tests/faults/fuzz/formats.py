@@ -48,7 +48,7 @@ from edgert.stages.sink.web.http_server import Access
 from edgert.stages.sink.web.live_images import LiveImages
 from edgert.stages.sink.web.live_page import Source
 from edgert.zip_archive import member_of, pack
-from tests.faults.fuzz import mutate, seeds, stores
+from tests.faults.fuzz import mutate, recordings, seeds, stores
 from tests.helpers.ros_messages import random_message
 
 STEERING = frozenset("\x1b\x9b\0\x07\x08\x7f")
@@ -431,6 +431,7 @@ FORMATS: Mapping[str, Format] = {
     "answer": Format(lambda: stores.ANSWERS, mutate.mutated_bytes, stores.tried_answer),
     "http": Format(lambda: _REQUESTS, mutate.mutated_bytes, _tried_request),
     "state": Format(lambda: (seeds.state(),), _JSON, _tried_state),
+    "mcap": Format(recordings.recordings, recordings.mutated_recording, recordings.tried_recording),
 }
 
 

@@ -1,0 +1,342 @@
+"""Recorded runs replayed: the same bits, in this process and in another, and whatever differs is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert import Pipeline
+from edgert.config import load_pipeline
+from edgert.errors import ArtifactError, ConfigError, EdgertError, StageError
+from edgert.recording import mcap_messages as messages
+from edgert.recording.recording import open_recording
+from edgert.replayer.replayed import Options, replay, shortest_window, window_of
+from edgert.runtime.records import Detections
+from edgert.stages.decode.record_check import CheckedRecords
+from tests.helpers.command import edgert
+from tests.helpers.recordings import (
+    MODEL,
+    STAGES,
+    conveyor_units,
+    messages_of,
+    record_belts,
+    record_tiny,
+    rewritten,
+)
+from tests.helpers.rtsp_server import RtspServer
+from tests.helpers.waiting import wait_until
+
+EXACT = Options(must_be_exact=True)
+FRAMES = 20 + 13
+"""Frames of :func:`record_belts`."""
+
+
+@pytest.fixture(scope="module")
+def belts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of two files with a tracker, a cascade, zones and events."""
+    return record_belts(tmp_path_factory.mktemp("belts"))
+
+
+def test_a_run_is_replayed_bit_for_bit_twice(belts: Path) -> None:
+    for _ in range(2):
+        made = replay(belts, EXACT)
+        assert (made.different, made.missing, made.notes, made.first) == (0, 0, (), None)
+        assert made.same == FRAMES
+        assert made.frames == made.same
+
+
+def test_another_process_gives_the_same(belts: Path, tmp_path: Path) -> None:
+    done = edgert("replay", str(belts), "--expect", "--json", "-", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["different"] == 0
+    assert f"all {FRAMES} results are the recorded ones" in done.stderr
+
+
+def test_a_window_and_the_shortest_one_on_the_command_line(belts: Path, tmp_path: Path) -> None:
+    other = str(_other_model(tmp_path))
+    window = "--from", "0.05s", "--for", "100s", "--within", "1e-9"
+    done = edgert("replay", str(belts), *window, "--expect", "--minimise", "--model", other, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "shortest window that shows it: 1 frames, 0.000 s, from 20" in done.stdout
+
+
+def test_batches_branches_joins_and_pixels_are_replayed(tmp_path: Path) -> None:
+    stages = {
+        "look": {"infer": "parts", "from": "find", "every": 3},
+        "both": {"draw": ["boxes"], "from": ["track", "look"]},
+        "rec": {"from": ["alarm", "both"], "pixels": True},
+    }
+    made = replay(record_belts(tmp_path, **stages))
+    assert (made.different, made.missing, made.same) == (0, 0, FRAMES)
+
+
+def results_of(path: Path) -> list[dict[str, Any]]:
+    """Return the recorded results."""
+    return [json.loads(bytes(one.data)) for one in messages_of(path, messages.RESULTS)]
+
+
+def test_a_bug_in_a_decoder_is_found_at_its_frame(belts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bug moves the boxes of frames with most objects by the least that a float can."""
+    counts = {(one["stream"], one["frame"]): len(one["outputs"]["find"]["objects"]) for one in results_of(belts)}
+    own, most = CheckedRecords.__call__, max(counts.values())
+
+    def bugged(checked: CheckedRecords, *arguments: Any) -> Any:
+        record: Detections = own(checked, *arguments)
+        return replace(record, boxes=np.nextafter(record.boxes, np.float32(1e9))) if len(record) == most else record
+
+    monkeypatch.setattr(CheckedRecords, "__call__", bugged)
+    made = replay(belts)
+    first = made.first
+    assert first is not None
+    assert (first.stream, first.frame) == next(key for key, count in counts.items() if count == most)
+    assert (first.stage, first.where) == ("find", "the records differ in digits that are not written")
+    assert first.image is not None
+    assert first.image.shape == (240, 320, 3)
+    assert (first.png() or b"").startswith(b"\x89PNG")
+    assert first.recorded == first.replayed
+
+
+def test_the_verb_shows_the_difference_and_exits_1(belts: Path, tmp_path: Path) -> None:
+    """The model itself is another one, of other weights."""
+    done = edgert("replay", str(belts), "--expect", "--model", f"parts={_other_model(tmp_path)}", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "results are" not in done.stdout
+    assert "stage find" in done.stdout
+    folder = tmp_path / "replay-difference"
+    assert sorted(one.name for one in folder.iterdir()) == ["frame.png", "recorded.json", "replayed.json"]
+    assert json.loads((folder / "recorded.json").read_text())["type"] == "detections"
+
+
+def test_the_shortest_window_that_differs(belts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = open_recording([belts])
+    own = CheckedRecords.__call__
+
+    def bugged(checked: CheckedRecords, *arguments: Any) -> Any:
+        record: Detections = own(checked, *arguments)
+        return record if len(record) != largest else replace(record, scores=record.scores * np.float32(0.99))
+
+    largest = max(len(one["outputs"]["find"]["objects"]) for one in results_of(belts))
+    monkeypatch.setattr(CheckedRecords, "__call__", bugged)
+    first = replay(recording).first
+    assert first is not None
+    shortest = shortest_window(recording, Options(), first)
+    assert shortest is not None
+    assert shortest.frames == 1
+    assert shortest.seconds == 0
+
+
+def test_a_window_is_compared_after_all_before_it_was_run(belts: Path) -> None:
+    recording = open_recording([belts])
+    window = window_of(recording, "0.1s", "100s")
+    made = replay(recording, Options(window_ns=window))
+    assert 0 < made.same < FRAMES
+    assert made.frames == FRAMES
+    assert made.different == 0
+    begin = time.localtime((recording.span_ns[0] + recording.head["offset_ns"]) / 1e9)
+    assert window_of(recording, time.strftime("%H:%M:%S", begin), None)[0] <= recording.span_ns[0]
+    for text, why in (
+        ("23:61", "no time of the day"),
+        ("soon", "write 10:02:14"),
+        ("9000s", "outside of the recording"),
+    ):
+        with pytest.raises(ConfigError) as raised:
+            window_of(recording, text, None)
+        assert why in str(raised.value)
+
+
+def test_another_model_or_version_is_named(belts: Path, tmp_path: Path) -> None:
+    def older(payload: bytes) -> bytes:
+        head = json.loads(payload)
+        head["edgert"], head["packages"]["onnxruntime"] = "0.0.1", "1.0"
+        return json.dumps(head).encode()
+
+    made = replay(rewritten(belts, tmp_path / "old.mcap", {messages.RUN: older}))
+    assert any(note.startswith("recorded with edgert 0.0.1, replayed with ") for note in made.notes)
+    assert any(note.startswith("recorded with onnxruntime 1.0, replayed with ") for note in made.notes)
+
+    def other(payload: bytes) -> bytes:
+        head = json.loads(payload)
+        head["models"]["parts"]["sha256"] = "0" * 64
+        return json.dumps(head).encode()
+
+    changed = rewritten(belts, tmp_path / "other.mcap", {messages.RUN: other})
+    with pytest.raises(ArtifactError, match="another model 'parts'") as raised:
+        replay(changed)
+    assert "its SHA-256 was 000000000000… and is " in raised.value.why
+    assert "--model parts=" in raised.value.fix
+    with pytest.raises(ConfigError, match="no model 'find'"):
+        replay(belts, Options({"find": Path(MODEL["onnx"])}))
+
+
+def test_a_format_of_another_version_is_refused(belts: Path, tmp_path: Path) -> None:
+    newer = rewritten(
+        belts, tmp_path / "a.mcap", {messages.RUN: lambda data: data.replace(b'"format":1', b'"format":2')}
+    )
+    with pytest.raises(ArtifactError, match="its format is 2"):
+        replay(newer)
+
+
+def test_an_engine_that_cannot_be_exact_is_refused_by_expect_alone(belts: Path, tmp_path: Path) -> None:
+    def inexact(payload: bytes) -> bytes:
+        return payload.replace(b'"is_exact":true', b'"is_exact":false')
+
+    changed = rewritten(belts, tmp_path / "gpu.mcap", {messages.RUN: inexact})
+    with pytest.raises(StageError, match="cannot compare bits of model 'parts'") as raised:
+        replay(changed, EXACT)
+    assert "--within 0.01" in raised.value.fix
+    assert replay(changed, replace(EXACT, within=0.01)).different == 0
+
+
+def test_a_recording_without_frames_is_named(tmp_path: Path) -> None:
+    empty = rewritten(record_tiny(tmp_path), tmp_path / "empty.mcap", {messages.DECISIONS: lambda data: None})
+    with pytest.raises(ArtifactError, match="holds no frame to replay"):
+        replay(empty)
+
+
+def test_a_recording_without_images_says_what_is_missing(tmp_path: Path) -> None:
+    bare = rewritten(record_tiny(tmp_path), tmp_path / "bare.mcap", {"/packets/video": lambda data: None})
+    made = replay(bare)
+    assert made.missing > 0
+    assert made.different == 0
+    assert f"{made.missing} frames are not in the recording" in made.notes
+
+
+def test_parts_of_a_run_are_replayed_together_and_one_says_what_it_lacks(tmp_path: Path) -> None:
+    record_belts(tmp_path, frames=60, rec={"rotate": {"size": "64KiB"}})
+    parts = sorted(tmp_path.glob("run*.mcap"))
+    assert len(parts) > 2
+    made = replay(open_recording(parts))
+    assert (made.different, made.missing, made.notes) == (0, 0, ())
+    order = open_recording(parts).paths
+    made = replay(order[1])
+    assert any("of a run: stages begin without the past" in note for note in made.notes)
+    with pytest.raises(ArtifactError, match="a part of the recording is not there"):
+        open_recording([order[2], order[0]])
+    with pytest.raises(ArtifactError, match="no parts of one recording"):
+        open_recording([parts[0], record_tiny(tmp_path)])
+
+
+def test_a_recording_is_a_source_of_any_pipeline(belts: Path, tmp_path: Path) -> None:
+    seen = list[tuple[int, int, int]]()
+    recorded = results_of(belts)
+    stages: dict[str, Any] = {
+        "again": {"source": str(belts), "options": {"stream": "a"}},
+        "find": {"infer": "parts", "from": "again"},
+        "seen": {"sink": "callback", "from": "find"},
+    }
+
+    def note(result: Any) -> None:
+        seen.append((result.frame.index, result.timestamp_ns, len(result.detections)))
+
+    with Pipeline({"models": {"parts": MODEL}, "stages": stages}, callbacks={"seen": note}) as pipeline:
+        pipeline.run()
+    own = [(one["frame"], one["timestamp_ns"], len(one["outputs"]["find"]["objects"]))
+           for one in recorded if one["stream"] == "a"]  # fmt: skip
+    assert sorted(seen) == sorted(own)
+    stages["again"]["options"] = {}
+    with pytest.raises(StageError, match="has several streams"):
+        Pipeline({"models": {"parts": MODEL}, "stages": stages})
+
+
+def test_two_recorders_of_one_run_are_refused(tmp_path: Path) -> None:
+    data = {"cam": {"source": "api"}, "one": {"sink": "mcap", "path": "a.mcap", "from": "cam"},
+            "two": {"sink": "mcap", "path": "b.mcap", "from": "cam"}}  # fmt: skip
+    with pytest.raises(ConfigError, match="both record the run"):
+        load_pipeline({"stages": data})
+
+
+def _other_model(folder: Path) -> Path:
+    """Return the demo's model with one weight that differs."""
+    import onnx
+    from onnx import numpy_helper
+
+    proto = onnx.load(MODEL["onnx"])
+    weights = max(proto.graph.initializer, key=lambda one: len(one.raw_data))
+    weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights) * np.float32(1.01), weights.name))
+    onnx.save(proto, folder / "other.onnx")
+    return folder / "other.onnx"
+
+
+# Cameras, which lose frames and are changed while they run.
+
+
+@pytest.fixture(scope="module")
+def cameras() -> Iterator[dict[str, RtspServer]]:
+    """Three cameras of different rates."""
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(RtspServer(conveyor_units(seed, 45), fps=fps))
+            for seed, (name, fps) in enumerate({"slow": 11, "usual": 25, "fast": 60}.items())
+        }
+
+
+def record_cameras(path: Path, cameras: dict[str, RtspServer], frames: int) -> int:
+    """Record a run that is changed in the middle; return how many frames were dropped."""
+    stages: dict[str, Any] = {
+        **{name: {"source": server.url} for name, server in cameras.items()},
+        "find": {"infer": "parts", "from": list(cameras)},
+        **STAGES,
+        "rec": {"sink": "mcap", "path": str(path), "from": ["alarm", "look"]},
+    }
+    with Pipeline({"models": {"parts": MODEL}, "stages": stages}) as pipeline:
+        pipeline.start()
+
+        def done() -> int:
+            return pipeline.summary().stages["rec"].results_in
+
+        wait_until(lambda: done() > frames / 4, 30)
+        pipeline.control.set("models.parts.task.score", 0.5)
+        wait_until(lambda: done() > frames / 2, 30)
+        pipeline.control.set("stages.find.every", 2)
+        pipeline.control.set("stages.alarm.rules.many.count", 2)
+        wait_until(lambda: done() > frames, 30)
+        pipeline.stop()
+        pipeline.wait()
+        return sum(stage.dropped for stage in pipeline.summary().stages.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_twenty_runs_of_three_cameras_under_load_are_replayed_bit_for_bit(
+    cameras: dict[str, RtspServer], tmp_path: Path
+) -> None:
+    dropped = 0
+    for number in range(20):
+        path = tmp_path / f"{number}.mcap"
+        dropped += record_cameras(path, cameras, 160)
+        made = replay(path, EXACT)
+        assert (made.different, made.missing, made.first, made.notes) == (0, 0, None, ()), number
+        assert made.same >= 160
+    assert dropped > 20
+    done = edgert("replay", str(path), "--expect", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_cut_recording_of_cameras_is_replayed_up_to_its_last_chunk(
+    cameras: dict[str, RtspServer], tmp_path: Path
+) -> None:
+    whole, cut = tmp_path / "run.mcap", tmp_path / "cut.mcap"
+    record_cameras(whole, cameras, 160)
+    shutil.copy(whole, cut)
+    with cut.open("r+b") as file:
+        file.truncate(whole.stat().st_size * 2 // 3)
+    made = replay(cut)
+    assert made.same > 20
+    assert made.different == 0
+    assert any("at most 1 s of the run" in note for note in made.notes)
+
+
+def test_errors_are_edgerts_own(tmp_path: Path) -> None:
+    (tmp_path / "a.mcap").write_bytes(b"no recording")
+    with pytest.raises(EdgertError, match="is no MCAP file"):
+        replay(tmp_path / "a.mcap")
