@@ -100,6 +100,11 @@ class Expectation(SimpleStage):
         self._results.setdefault(key, deque()).append((data, digests, image))
         self._match(key)
 
+    def forget(self) -> None:
+        """Expect nothing more."""
+        self._expected.clear()
+        self._results.clear()
+
     def finish(self, missing: set[Key], errors: Mapping[tuple[str, str, int], str]) -> int:
         """Count what has no counterpart; return how many recorded results could not be made, as frames are missing.
 

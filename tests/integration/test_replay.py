@@ -247,6 +247,27 @@ def test_a_recording_is_a_source_of_any_pipeline(belts: Path, tmp_path: Path) ->
         Pipeline({"models": {"parts": MODEL}, "stages": stages})
 
 
+def test_a_swapped_model_ends_the_comparison(belts: Path, tmp_path: Path) -> None:
+    """A swap is noted as a replacement in the model's task, before the file that it makes."""
+    other = json.loads(bytes(messages_of(belts, messages.RUN)[0].data))["pipeline"]
+    other["models"]["parts"]["onnx"] = str(_other_model(tmp_path))
+
+    def swapped(payload: bytes) -> bytes:
+        data = json.loads(payload)
+        for row in data["entries"]:
+            if row[1:4] == ["step", "find", "a"] and row[4] == 9:
+                number, at_ns = row[0], row[5]
+                data["entries"].append([number, "replace", "find", "", -1, at_ns, None])
+                data["entries"].append([number + 1, "file", "", "", -1, at_ns, other])
+                break
+        return json.dumps(data).encode()
+
+    changed = rewritten(belts, tmp_path / "swapped.mcap", {messages.DECISIONS: swapped})
+    made = replay(changed)
+    assert made.different == 0
+    assert 0 < made.same < FRAMES
+
+
 def test_two_recorders_of_one_run_are_refused(tmp_path: Path) -> None:
     data = {"cam": {"source": "api"}, "one": {"sink": "mcap", "path": "a.mcap", "from": "cam"},
             "two": {"sink": "mcap", "path": "b.mcap", "from": "cam"}}  # fmt: skip
