@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -49,7 +48,6 @@ def recorded_about(file: PipelineFile, assembly: Assembly) -> dict[str, Any]:
         "run": assembly.run,
         "edgert": code_version(),
         "packages": versions(),
-        "machine": platform.machine(),
         "path": str(file.document.path.absolute()),
         "pipeline": written_pipeline(file),
         "models": models,

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +122,7 @@ class _Run:
         assembly.task(head["sink"]).stage = self._expectation
         counter = Counter()
         self._streams = {stream: RecordedStream(stream, counter) for stream in recording.frames}
-        choose = partial(setattr, assembly.choice, "level")
-        self._loop = ReplayLoop(assembly.tasks, clock, self._frame, self._replace, choose, recording.failed)
+        self._loop = ReplayLoop(assembly.tasks, clock, self._frame, self._replace, self._choose, recording.failed)
         self._files = dict[str, PipelineFile]()  # by task, those that a change of it made
         self._frames, self._swapped = 0, ""
 
@@ -165,6 +163,9 @@ class _Run:
             return None
         self._frames += 1
         return frame_of(entry, image)
+
+    def _choose(self, level: int) -> None:
+        self._assembly.choice.level = level
 
     def _replace(self, task: Task, number: int) -> None:
         """Make a task's stage, or decoders, as the pipeline had them from an entry on."""

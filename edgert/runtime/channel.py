@@ -139,7 +139,7 @@ class Channel(BoundedQueue[Result]):
         self.dropped += 1
         cause = "end" if self._abandoned else "queue"
         if self._inlet.journal is not None:
-            self._inlet.journal.drop(result, cause)
+            self._inlet.journal.drop(result.frame, cause)
         key = result.frame.stream, cause
         self.losses[key] = self.losses.get(key, 0) + 1
         result.frame.lease.release()

@@ -120,9 +120,8 @@ class TaskJournal:
         for result in results:
             self._journal.add("fail", self._task, result.frame.stream, result.frame.index, at_ns)
 
-    def drop(self, result: Result, cause: str) -> None:
-        """Note a result that was lost on its way to the task; ``more`` is the cause. Called from any thread."""
-        frame = result.frame
+    def drop(self, frame: Frame, cause: str) -> None:
+        """Note that a result of a frame was lost on its way to the task; ``more`` is the cause. From any thread."""
         self._journal.add("drop", self._task, frame.stream, frame.index, frame.timestamp_ns, cause)
 
     def replace(self, at_ns: int) -> None:

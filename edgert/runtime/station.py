@@ -408,7 +408,7 @@ class Station:
         meter.unmatched += len(results)
         for result in results:
             if self._journal is not None:
-                self._journal.drop(result, "join")
+                self._journal.drop(result.frame, "join")
             key = result.frame.stream, "join"
             meter.losses[key] = meter.losses.get(key, 0) + 1
             result.frame.lease.release()

@@ -10,7 +10,6 @@ from time import thread_time_ns
 from edgert.clock import Clock
 from edgert.runtime.frame import Frame
 from edgert.runtime.inline_loop import InlineLoop
-from edgert.runtime.records import Result
 from edgert.runtime.stage import ServedSource, Source, Stage
 from edgert.runtime.station import Fail, Station, Work
 from edgert.runtime.task import Task
@@ -186,7 +185,7 @@ class FrameTaking:
 def _throttled(task: Task, frame: Frame) -> None:
     """Release a frame that a limiter held back."""
     if task.execution.journal is not None:
-        task.execution.journal.drop(Result(frame), "throttle")
+        task.execution.journal.drop(frame, "throttle")
     frame.lease.release()
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import struct
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +23,6 @@ from edgert.runtime.frame import Color, Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.planes import plane_shapes, to_image
 from edgert.stages.source.timeline import Image, Pacer, Thinner
-
-if TYPE_CHECKING:
-    from av.video.codeccontext import VideoCodecContext
 
 _AHEAD_BYTES = 64 << 20
 """Packets of a stream that wait while it gives no frame, as one that was paused; older ones are decoded for nothing."""
@@ -48,7 +43,7 @@ class RecordedStream:
         self._stream, self._counter = stream, counter
         self._pieces, self._nbytes = deque[Piece](), 0
         self._restarts: dict[int, Mapping[str, Any]] = {}
-        self._decoder: VideoCodecContext | None = None
+        self._decoder: Any = None
         self._about: Mapping[str, Any] = {}
         self._images = deque[tuple[int, Image]]()
 
@@ -110,29 +105,27 @@ class RecordedStream:
             self.damaged += 1
 
     def _decode_packet(self, piece: Piece) -> None:
-        from av.error import FFmpegError
-        from av.packet import Packet
+        import av
 
         unit = read_video(piece.data)
-        packet = Packet(bytes(unit.data))
+        packet = av.Packet(bytes(unit.data))
         packet.pts = packet.dts = piece.number
-        try:
-            if self._decoder is None:
-                self._decoder = _decoder(unit.format, self._about)
-            decoded = self._decoder.decode(packet)
-        except FFmpegError:
-            self.damaged += 1
-            return
-        self._take(decoded)
+        if self._decoder is None:
+            self._decoder = _decoder(unit.format, self._about)
+        self._give(packet)
 
     def _flush(self) -> None:
-        from av.error import FFmpegError
-
         if self._decoder is not None:
-            try:
-                self._take(self._decoder.decode(None))
-            except FFmpegError:
-                self.damaged += 1
+            self._give(None)
+
+    def _give(self, packet: Any) -> None:
+        """Decode a packet; None: what the decoder still holds."""
+        import av
+
+        try:
+            self._take(self._decoder.decode(packet))
+        except av.FFmpegError:
+            self.damaged += 1
 
     def _take(self, decoded: list[Any]) -> None:
         for frame in decoded:
@@ -159,7 +152,7 @@ class RecordedStream:
         return Image(unit.format, tuple(planes), lend(data, self._counter), 0, color=color, file=file)  # type: ignore[arg-type]
 
 
-def _decoder(codec: str, about: Mapping[str, Any]) -> VideoCodecContext:
+def _decoder(codec: str, about: Mapping[str, Any]) -> Any:
     """Return a decoder. Raises ValueError where FFmpeg has none, or for a damaged head."""
     import av
 
@@ -170,15 +163,14 @@ def _decoder(codec: str, about: Mapping[str, Any]) -> VideoCodecContext:
     head = about.get("head")
     if isinstance(head, str):
         try:
-            made.extradata = base64.b64decode(head, validate=True)
+            made.extradata = binascii.a2b_base64(head)
         except binascii.Error as error:
             raise ValueError("its head is damaged") from error
     tags = about.get("tags")
     if isinstance(tags, list) and len(tags) == 2 and all(type(one) is int and 0 <= one < 256 for one in tags):
         made.colorspace, made.color_range = tags
     made.thread_count = 1
-    decoder: VideoCodecContext = made
-    return decoder
+    return made
 
 
 def frame_of(entry: Entry, image: Image) -> Frame:
@@ -225,10 +217,6 @@ class RecordedSource:
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Yield frames until the recording ends, the limit is reached, or ``stop`` is set."""
-        with closing(self._frames(stop)) as frames:
-            yield from frames
-
-    def _frames(self, stop: threading.Event) -> Generator[Frame, None, None]:
         data = self._data = RecordedStream(self._stream, self._counter)
         thinner, count = Thinner(self._config.fps), 0
         for event in self._recording.events():

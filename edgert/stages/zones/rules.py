@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from itertools import count as numbers
 from typing import Any, Literal
 
 import numpy as np
@@ -164,8 +163,10 @@ class _FrameView:
 
 def _ids(seed: str) -> Iterator[str]:
     """Yield ids of events that no other seed gives, each 32 hexadecimal digits."""
-    for number in numbers():
+    number = 0
+    while True:
         yield blake2b(f"{seed} {number}".encode(), digest_size=16).hexdigest()
+        number += 1
 
 
 class _Stream:

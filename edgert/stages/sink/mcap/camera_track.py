@@ -6,14 +6,11 @@ import base64
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from edgert.recording.mcap_messages import image_head, image_topic, video_message, video_topic
 from edgert.runtime import Frame
 from edgert.stages.source.packets import Format, Inbox, Sample, Tap
-
-if TYPE_CHECKING:
-    from av.bitstream import BitStreamFilterContext
 
 _REMEMBERED = 4096
 _BACK_NS = 1_000_000_000
@@ -50,7 +47,7 @@ class PacketTrack:
         self._memory_bytes = memory_bytes
         self._inbox: Inbox = tap.listen(memory_bytes, wake)
         self._format: Format | None = None
-        self._filter: BitStreamFilterContext | None = None
+        self._filter: Any = None
         self._head = b""
         self._count = 0
         self._places = deque[tuple[int, int, int]](maxlen=_REMEMBERED)  # position, when read, number

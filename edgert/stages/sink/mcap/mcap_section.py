@@ -18,7 +18,6 @@ from edgert.stages import kinds
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
     from edgert.stages.context import Context
-    from edgert.stages.sink.mcap.camera_track import CameraTrack
 
 _ROTATE = kinds.Rotate.model_validate({"every": "10m"})
 
@@ -68,8 +67,8 @@ class Mcap(kinds.FileSink):
         waits = not any(source.live for source in context.sources.values())
         sources = dict(context.sources)
 
-        def tracks(wake: threading.Event) -> dict[str, CameraTrack]:
-            made: dict[str, CameraTrack] = {}
+        def tracks(wake: threading.Event) -> dict[str, PacketTrack | PixelTrack]:
+            made: dict[str, PacketTrack | PixelTrack] = {}
             for stream, source in sources.items():
                 tap = None if self.pixels else getattr(source, "tap", None)
                 if tap is not None:
