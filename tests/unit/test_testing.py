@@ -40,6 +40,7 @@ SINK_KEYS: dict[str, dict[str, Any]] = {
     "mcap": {"path": "a.mcap"},
     "rtsp": {"port": 0},
     "webrtc": {"port": 0},
+    "ros2": {},
 }
 CELLS = 64 + 16 + 4  # of strides 8, 16, 32 in 64x64
 SHAPES: dict[str, dict[str, list[tuple[int, ...]]]] = {
@@ -96,7 +97,7 @@ class TestSinks(SinkSuite):
     def _chosen(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(self), "name", name, raising=False)
         monkeypatch.setattr(type(self), "keys", SINK_KEYS[name])
-        for kind, module in (("rtsp", "gi"), ("webrtc", "aiortc")):
+        for kind, module in (("rtsp", "gi"), ("webrtc", "aiortc"), ("ros2", "rclpy")):
             if name == kind:
                 pytest.importorskip(module, reason=f"{module} is not installed")
         monkeypatch.setattr(viewers, "working", lambda *_, **__: ("cat", {}))  # no test opens a window
