@@ -181,6 +181,12 @@ class TestMotion(StageSuite):
         return stage
 
 
+class TestDistance(StageSuite):
+    def make(self, folder: Path) -> Stage:
+        stage: Stage = made(PackageStage.model_validate({"stage": "distance", "from": "find"}), "far", Context())
+        return stage
+
+
 class TestTrack(StageSuite):
     def make(self, folder: Path) -> Stage:
         return Track("track", TrackStage.model_validate({"track": "bytetrack", "from": "find"}), Context())
@@ -191,7 +197,7 @@ def test_every_kind_is_asked() -> None:
     assert set(SINK_KEYS) == set(SINKS.own)
     assert {task: set(shapes) for task, shapes in SHAPES.items()} == {task: set(r.own) for task, r in DECODERS.items()}
     assert {TestByteTrack.name, TestBotSort.name} == set(TRACKERS.own)
-    assert set(STAGES.own) == {"zones", "events", "privacy", "motion"}  # TestZones, ...
+    assert set(STAGES.own) == {"zones", "events", "privacy", "motion", "distance"}  # TestZones, ...
     asked = {TestOrt.name, TestNull.name, TestOpenVino.name}
     assert set(BACKENDS.own) - asked == {"auto", "onnxruntime-cuda", "tensorrt"}
 
