@@ -83,6 +83,8 @@ def test_a_block_runs_as_it_is(
         torch = pytest.importorskip("torch")
         if not torch.cuda.is_available():
             pytest.skip("needs a GPU")
+    if "import rclpy" in piece.text:
+        pytest.skip("spins for ever; tests/integration/test_ros2_node.py has the node")
     exec(compile(piece.text, piece.place, "exec"), {"__name__": "__main__"})
     if "print(" in piece.text:
         assert capsys.readouterr().out
