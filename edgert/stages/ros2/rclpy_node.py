@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.errors import cause
-from edgert.stages.ros2.ros_link import Link, Publisher, Quality, Subscription, Take
+from edgert.stages.ros2.ros_link import Link, Publisher, Quality, Subscription, Take, keep_freed_memory
 from edgert.stages.source.live import FinalError
 
 log = logging.getLogger("edgert.ros2")
@@ -45,6 +45,7 @@ class RclpyNode:
             self._begin(name, simulated)
 
     def _begin(self, name: str, simulated: bool) -> None:
+        keep_freed_memory()
         rclpy = checked_rclpy("")
         self._context = _part("context").Context()
         rclpy.init(args=[], context=self._context)

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from edgert import installation
 from edgert.errors import ConfigError, DeviceError
 from edgert.stages.ros2 import definitions
-from edgert.stages.ros2.ros_link import Link, Publisher, Quality, Subscription, Take
+from edgert.stages.ros2.ros_link import Link, Publisher, Quality, Subscription, Take, keep_freed_memory
 from edgert.stages.source.live import FinalError
 
 log = logging.getLogger("edgert.ros2")
@@ -183,6 +183,7 @@ class ZenohSession:
     def __init__(self, node: str, endpoint: str, domain: int, where: str) -> None:
         import zenoh
 
+        keep_freed_memory()
         self.users, self._node, self._domain, self._where = 0, node, domain, where
         config = zenoh.Config()
         for key, value in (
