@@ -453,8 +453,10 @@ def kind_of(source: str, directory: Path = Path()) -> str:
         from edgert.stages.source.stills import SUFFIXES
 
         path = absolute(source.removeprefix("file://"), directory)
+        if is_own_recording(path):
+            return "recording"
         if is_bag(path):
-            return "recording" if is_own_recording(path) else "bag"
+            return "bag"
         if is_pattern(path) or (exists(path) and path.is_dir()):
             return "videos" if names_videos(path) else "images"
         return "images" if path.suffix.lower() in SUFFIXES else "file"
