@@ -69,12 +69,24 @@ def into() -> Iterator[Figure]:
     for _ in range(ROUNDS):
         rest = per_frame_ms(same)
         with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=Path(__file__).parents[2]) as publisher:
-            rows.append((rest, per_frame_ms(received), per_frame_ms(topic)))
+            rows.append((rest, alone_ms(), per_frame_ms(received), per_frame_ms(topic)))
             assert publisher.stdin is not None
             publisher.stdin.close()
-    rest, less, full = (statistics.median(column) for column in zip(*rows, strict=True))
-    detail = {"from memory": rest, "received": less, "received and published": full}
+    rest, alone, less, full = (statistics.median(column) for column in zip(*rows, strict=True))
+    detail = {"from memory": rest, "received": less, "received and published": full, "rclpy alone": alone}
     yield Figure("1080p in, boxes out: CPU more than from memory", full - rest, "ms", MORE_MS, n=ROUNDS, detail=detail)
+    yield Figure("more than rclpy alone takes to receive it", full - rest - alone, "ms", MORE_MS, n=ROUNDS)
+
+
+def alone_ms() -> float:
+    """Return the processor time of a message for a program that only takes it from rclpy, serialized as edgert does."""
+    node, times = shared_node("alone", False, "bench"), list[float]()
+    subscription = node.subscribe(TOPIC, IMAGE, Quality(False), lambda data, lost: times.append(cpu_s()))
+    while len(times) <= WARM + COUNT:
+        time.sleep(0.1)
+    subscription.close()
+    node.close()
+    return (times[WARM + COUNT] - times[WARM]) / COUNT * 1e3
 
 
 def out() -> Iterator[Figure]:
