@@ -193,7 +193,7 @@ def _maps(value: object, kind: type) -> bool:
 
 
 _HEAD: Mapping[str, Callable[[object], bool]] = {
-    **dict.fromkeys(("run", "sink", "path"), lambda value: type(value) is str),
+    **dict.fromkeys(("run", "sink", "path"), lambda value: type(value) is str and value.isprintable()),
     **dict.fromkeys(("part", "offset_ns"), lambda value: type(value) is int),
     **dict.fromkeys(("streams", "packages"), lambda value: _maps(value, str)),
     "pipeline": _is_pipeline,
@@ -239,11 +239,8 @@ def _is_entry(row: object) -> bool:
     if not names or not numbers:
         return False
     if kind == "give":
-        return isinstance(more, list) and len(more) == _FRAME_FIELDS and _are_numbers(more)
+        known = [*more[:2], *more[3:]] if isinstance(more, list) and len(more) == _FRAME_FIELDS else [None]
+        return all(type(one) is int for one in known) and (more[2] is None or type(more[2]) is int)
     if kind == "settings":
-        return isinstance(more, list) and _are_numbers(more)
+        return isinstance(more, list) and all(type(one) is int for one in more)
     return not (kind == "collect" and type(more) is not int)
-
-
-def _are_numbers(values: list[Any]) -> bool:
-    return all(type(one) is int or one is None for one in values) and (not values or values[0] is not None)
