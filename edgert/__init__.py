@@ -30,93 +30,88 @@ from typing import TYPE_CHECKING, Any
 from edgert._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from edgert.board.record import Board as Board
-    from edgert.board.record import boards as boards
-    from edgert.board.record import find_board as find_board
-    from edgert.compiler.build_pipeline import Built as Built
-    from edgert.compiler.build_pipeline import build as build
-    from edgert.config import InputConfig as InputConfig
-    from edgert.config import ModelConfig as ModelConfig
-    from edgert.config import PipelineConfig as PipelineConfig
-    from edgert.config import PipelineFile as PipelineFile
-    from edgert.config import load_pipeline as load_pipeline
+    from edgert.board.record import Board as Board, boards as boards, find_board as find_board
+    from edgert.compiler.build_pipeline import Built as Built, build as build
+    from edgert.config import (
+        InputConfig as InputConfig,
+        ModelConfig as ModelConfig,
+        PipelineConfig as PipelineConfig,
+        PipelineFile as PipelineFile,
+        load_pipeline as load_pipeline,
+    )
     from edgert.custom_op import op as op
-    from edgert.diagnosis import Finding as Finding
-    from edgert.diagnosis import doctor as doctor
-    from edgert.engine import LoadedEngine as LoadedEngine
-    from edgert.engine import load_engine as load_engine
-    from edgert.errors import ArtifactError as ArtifactError
-    from edgert.errors import BudgetError as BudgetError
-    from edgert.errors import BuildError as BuildError
-    from edgert.errors import CalibrationError as CalibrationError
-    from edgert.errors import ConfigError as ConfigError
-    from edgert.errors import DeviceError as DeviceError
-    from edgert.errors import EdgertError as EdgertError
-    from edgert.errors import ModelError as ModelError
-    from edgert.errors import PlacementError as PlacementError
-    from edgert.errors import StageError as StageError
-    from edgert.evaluation.enroll import Enrolled as Enrolled
-    from edgert.evaluation.enroll import enroll as enroll
-    from edgert.exporter.export import Exported as Exported
-    from edgert.exporter.export import ExportOptions as ExportOptions
-    from edgert.exporter.export import export as export
+    from edgert.diagnosis import Finding as Finding, doctor as doctor
+    from edgert.engine import LoadedEngine as LoadedEngine, load_engine as load_engine
+    from edgert.errors import (
+        ArtifactError as ArtifactError,
+        BudgetError as BudgetError,
+        BuildError as BuildError,
+        CalibrationError as CalibrationError,
+        ConfigError as ConfigError,
+        DeviceError as DeviceError,
+        EdgertError as EdgertError,
+        ModelError as ModelError,
+        PlacementError as PlacementError,
+        StageError as StageError,
+    )
+    from edgert.evaluation.enroll import Enrolled as Enrolled, enroll as enroll
+    from edgert.exporter.export import Exported as Exported, ExportOptions as ExportOptions, export as export
     from edgert.importer.conversion import from_torch as from_torch
-    from edgert.inspect_model import BundleInspection as BundleInspection
-    from edgert.inspect_model import DlaInspection as DlaInspection
-    from edgert.inspect_model import Inspection as Inspection
-    from edgert.inspect_model import inspect as inspect
-    from edgert.inspect_model import inspect_bundle as inspect_bundle
+    from edgert.inspect_model import (
+        BundleInspection as BundleInspection,
+        DlaInspection as DlaInspection,
+        Inspection as Inspection,
+        inspect as inspect,
+        inspect_bundle as inspect_bundle,
+    )
     from edgert.pipeline import Pipeline as Pipeline
-    from edgert.planner import BoardPlan as BoardPlan
-    from edgert.planner import Plan as Plan
-    from edgert.planner import plan as plan
-    from edgert.planner.simulation import Scenario as Scenario
-    from edgert.planner.simulation import Simulation as Simulation
-    from edgert.planner.simulation import simulate as simulate
+    from edgert.planner import BoardPlan as BoardPlan, Plan as Plan, plan as plan
+    from edgert.planner.simulation import Scenario as Scenario, Simulation as Simulation, simulate as simulate
     from edgert.quantization.calibration.ranges import RangeTable as RangeTable
-    from edgert.quantization.evaluate import EvaluateOptions as EvaluateOptions
-    from edgert.quantization.evaluate import Evaluation as Evaluation
-    from edgert.quantization.evaluate import evaluate as evaluate
+    from edgert.quantization.evaluate import (
+        EvaluateOptions as EvaluateOptions,
+        Evaluation as Evaluation,
+        evaluate as evaluate,
+    )
     from edgert.quantization.int8_model import QuantizationResult as QuantizationResult
-    from edgert.quantization.to_files import CalibrateOptions as CalibrateOptions
-    from edgert.quantization.to_files import QuantizedModel as QuantizedModel
-    from edgert.quantization.to_files import QuantizeOptions as QuantizeOptions
-    from edgert.quantization.to_files import calibrate as calibrate
-    from edgert.quantization.to_files import quantize as quantize
+    from edgert.quantization.to_files import (
+        CalibrateOptions as CalibrateOptions,
+        QuantizedModel as QuantizedModel,
+        QuantizeOptions as QuantizeOptions,
+        calibrate as calibrate,
+        quantize as quantize,
+    )
     from edgert.replayer.expectation import Difference as Difference
-    from edgert.replayer.replayed import Replay as Replay
-    from edgert.replayer.replayed import replay as replay
+    from edgert.replayer.replayed import Replay as Replay, replay as replay
     from edgert.reporter import Progress as Progress
-    from edgert.result_reader import Results as Results
-    from edgert.result_reader import ResultTimeout as ResultTimeout
-    from edgert.runtime import AnomalyMap as AnomalyMap
-    from edgert.runtime import Attributes as Attributes
-    from edgert.runtime import Classification as Classification
-    from edgert.runtime import Crops as Crops
-    from edgert.runtime import DepthMap as DepthMap
-    from edgert.runtime import Detection as Detection
-    from edgert.runtime import Detections as Detections
-    from edgert.runtime import Embedding as Embedding
-    from edgert.runtime import Frame as Frame
-    from edgert.runtime import Keypoints as Keypoints
-    from edgert.runtime import OutputImage as OutputImage
-    from edgert.runtime import Result as Result
-    from edgert.runtime import Segmentation as Segmentation
-    from edgert.runtime import Summary as Summary
-    from edgert.runtime import Text as Text
+    from edgert.result_reader import Results as Results, ResultTimeout as ResultTimeout
+    from edgert.runtime import (
+        AnomalyMap as AnomalyMap,
+        Attributes as Attributes,
+        Classification as Classification,
+        Crops as Crops,
+        DepthMap as DepthMap,
+        Detection as Detection,
+        Detections as Detections,
+        Embedding as Embedding,
+        Frame as Frame,
+        Keypoints as Keypoints,
+        OutputImage as OutputImage,
+        Result as Result,
+        Segmentation as Segmentation,
+        Summary as Summary,
+        Text as Text,
+    )
     from edgert.single_model import Model as Model
     from edgert.stages.gallery import Gallery as Gallery
     from edgert.stages.source.user_memory import Buffer as Buffer
-    from edgert.validation import Validation as Validation
-    from edgert.validation import validate as validate
+    from edgert.validation import Validation as Validation, validate as validate
     from edgert.video_player import VideoResult as VideoResult
     from edgert.video_runs import run_videos as run_videos
     from edgert.wiring.check import check as check
     from edgert.wiring.check_report import CheckReport as CheckReport
-    from edgert.wiring.known import KnownFamily as KnownFamily
-    from edgert.wiring.known import models as models
-    from edgert.wiring.starter import Starter as Starter
-    from edgert.wiring.starter import new as new
+    from edgert.wiring.known import KnownFamily as KnownFamily, models as models
+    from edgert.wiring.starter import Starter as Starter, new as new
 
 _NAMES = {  # module → what is public of it; a test holds the imports above against it
     "edgert.board.record": "Board boards find_board",

@@ -21,8 +21,18 @@ from edgert.compiler.finish import EngineReport, compiled_engines
 from edgert.compiler.unpack import tuned_model
 from edgert.errors import ConfigError, ModelError
 from edgert.files import replace_bytes
-from edgert.graph import Change, Model, ModelSummary, clean, inputs, load, read, to_bytes, with_shapes
-from edgert.graph import inspect as summarize
+from edgert.graph import (
+    Change,
+    Model,
+    ModelSummary,
+    clean,
+    inputs,
+    inspect as summarize,
+    load,
+    read,
+    to_bytes,
+    with_shapes,
+)
 from edgert.graph.count import peak_bytes
 from edgert.graph.dla_rewrites import Cut, Proof, cut_head, fit_model, prove, ready, without
 from edgert.graph.metadata import class_names

@@ -139,7 +139,7 @@ def import_share(tree: Tree) -> Measure:
         if isinstance(node, ast.Import | ast.ImportFrom)
     )
     total = sum(text.count("\n") for text in tree.texts.values())
-    return Measure("lines that import, percent", round(100 * imports / total, 2), 6.05, (f"{imports} lines",))
+    return Measure("lines that import, percent", round(100 * imports / total, 2), 6, (f"{imports} lines",))
 
 
 def reading_list(tree: Tree) -> Measure:

@@ -20,14 +20,12 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import dla.table
-from dla.limit import LIMITS
-from dla.limit import PAGES as SOURCE_PAGES
+from dla.limit import LIMITS, PAGES as SOURCE_PAGES
 from edgert import errors
 from edgert.board.record import boards
 from edgert.cli import app, explain_command, models_command
 from edgert.cli.boards_command import LEGEND, LIST, list_row, mode_headings, mode_row, remarks
-from edgert.config import engine_choice, model_section, pipeline_file
-from edgert.config import stages as stage
+from edgert.config import engine_choice, model_section, pipeline_file, stages as stage
 from edgert.config.fields import Kinded, section_of
 from edgert.graph.dla_rewrites import REWRITES
 from edgert.installation import labels_names

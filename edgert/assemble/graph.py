@@ -17,8 +17,7 @@ from edgert.assemble.pixels import mark_pixel_use, put_on_gpu
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.clock import REAL, Clock, NotedClock
-from edgert.config import PipelineFile
-from edgert.config import stages as section
+from edgert.config import PipelineFile, stages as section
 from edgert.config.flow import inputs_of, order, reads_of, score_before, sources_of, thresholds, upstream
 from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.memory import Counter

@@ -38,8 +38,7 @@ from edgert.graph import clean, load, read, with_shapes
 from edgert.graph.count import peak_bytes
 from edgert.graph.model import tensor_bytes
 from edgert.meters import rss_bytes
-from edgert.stages.source.kinds import is_live as source_is_live
-from edgert.stages.source.kinds import kind_of
+from edgert.stages.source.kinds import is_live as source_is_live, kind_of
 from edgert.stages.source.python_images import DEFAULT_SIZE
 from edgert.units import format_bytes
 

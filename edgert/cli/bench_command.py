@@ -131,8 +131,7 @@ def _shown(console: terminal.Console, figure: Figure) -> Figure:
 
 def _profiled(console: terminal.Console, target: Path, quick: bool, output: Path) -> list[Figure]:
     """Measure, write and print a profile."""
-    from edgert.benchmark.core_profile import figures_of
-    from edgert.benchmark.core_profile import profile as measure
+    from edgert.benchmark.core_profile import figures_of, profile as measure
     from edgert.graph import load
 
     if target.suffix != ".onnx":

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option
-from edgert.cli.terminal import NONE, UNKNOWN, Column, Row, console, table, write_json
-from edgert.cli.terminal import facts as bold_facts
+from edgert.cli.terminal import NONE, UNKNOWN, Column, Row, console, facts as bold_facts, table, write_json
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -71,8 +70,7 @@ def boards(
 
         edgert boards ./my-board.yaml
     """
-    from edgert.board.record import board_file, data_sheet, find_board
-    from edgert.board.record import boards as all_boards
+    from edgert.board.record import board_file, boards as all_boards, data_sheet, find_board
 
     screen, found = console(json), None
     if name is None:

@@ -242,8 +242,7 @@ def export(
         return
     if len(sources) > 1:
         raise typer.BadParameter(f"--format {format} takes one source", param_hint="SOURCE")
-    from edgert.exporter.export import ExportOptions
-    from edgert.exporter.export import export as run
+    from edgert.exporter.export import ExportOptions, export as run
 
     options: dict[str, Any] = {"form": form, "target": target, "device": device, "max_batch": max_batch}
     with build_progress() as on_progress, stop_on_signal(on_progress.stop.set):

@@ -48,8 +48,7 @@ def calibrate(
 
         edgert calibrate pipeline.yaml --model parts
     """
-    from edgert.quantization.to_files import CalibrateOptions
-    from edgert.quantization.to_files import calibrate as measure
+    from edgert.quantization.to_files import CalibrateOptions, calibrate as measure
 
     console = terminal.console(stderr=True, tables=False)
     options = CalibrateOptions(method, limit, workers, dask)
@@ -120,8 +119,7 @@ def quantize(
 
         edgert quantize model.qdq.onnx --target cache -o model.cache
     """
-    from edgert.quantization.to_files import QuantizeOptions
-    from edgert.quantization.to_files import quantize as quantize_model
+    from edgert.quantization.to_files import QuantizeOptions, quantize as quantize_model
 
     console = terminal.console(stderr=True, tables=False)
     options = QuantizeOptions(
@@ -209,8 +207,7 @@ def evaluate(
 
         edgert eval pipeline.yaml --precision int8 --emulate dla --report out/int8.html
     """
-    from edgert.quantization.evaluate import EvaluateOptions
-    from edgert.quantization.evaluate import evaluate as evaluate_model
+    from edgert.quantization.evaluate import EvaluateOptions, evaluate as evaluate_model
 
     console = terminal.console(json)
     options = EvaluateOptions(metric, max_drop, limit, precision or (), emulate or (), images, task=task, dask=dask)

@@ -81,8 +81,7 @@ def doctor(json: option.Json = None) -> None:
 
     from rich.table import Table
 
-    from edgert.diagnosis import doctor as find
-    from edgert.diagnosis import facts
+    from edgert.diagnosis import doctor as find, facts
 
     with waiting("looking at this machine"):
         findings = find()

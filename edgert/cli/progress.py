@@ -101,8 +101,7 @@ def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Reporter
         console: where the bar is shown, if it is a terminal.
         rate_of: what is counted, to show its rate per second; empty shows none.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TextColumn, TimeRemainingColumn
 
     rate = TextColumn("{task.fields[rate]}", style="dim")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
@@ -131,8 +130,14 @@ def planning_bar() -> Iterator[OnProgress]:
     Where standard error is no terminal, the first board is named in a line.
     """
     from rich.markup import escape
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
+    from rich.progress import (
+        BarColumn,
+        Progress as Bars,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = screen(stderr=True, tables=False)
     text = TextColumn("planning {task.description}")
@@ -208,8 +213,7 @@ def build_progress() -> Iterator[Reporter]:
     It prints a line for each step that ended, and shows a bar for one that counts.
     """
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn
-    from rich.progress import Progress as Bars
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, SpinnerColumn, TaskID, TextColumn
 
     console, lock, tasks = screen(stderr=True, tables=False), threading.Lock(), dict[tuple[str, str], TaskID]()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())

@@ -58,8 +58,7 @@ def replay(
         edgert replay run.mcap --expect --minimise
     """
     from edgert.recording.recording import open_recording
-    from edgert.replayer.replayed import Options, shortest_window, window_of
-    from edgert.replayer.replayed import replay as replayed
+    from edgert.replayer.replayed import Options, replay as replayed, shortest_window, window_of
 
     recording = open_recording(recordings)
     window_ns = window_of(recording, begin, length)

@@ -52,8 +52,7 @@ def simulate(
 
         edgert simulate pipeline.yaml --board host --profile profile.json
     """
-    from edgert.planner.simulation import Scenario
-    from edgert.planner.simulation import simulate as simulate_pipeline
+    from edgert.planner.simulation import Scenario, simulate as simulate_pipeline
     from edgert.planner.simulation_page import render
 
     with on_first_call(planning_bar) as bar:

@@ -14,8 +14,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import Request as HttpRequest
-from urllib.request import urlopen
+from urllib.request import Request as HttpRequest, urlopen
 
 from edgert import limits
 from edgert.control.control_socket import check_folder, is_answered, peer_of, socket_folders

@@ -26,8 +26,7 @@ import numpy as np
 
 from edgert.config import ClassifyTask, EmbedTask, KeypointsTask, SegmentTask, TaskConfig
 from edgert.config.model_section import DepthTask, ImageTask
-from edgert.dataset import coco_file
-from edgert.dataset import labels as label_files
+from edgert.dataset import coco_file, labels as label_files
 from edgert.dataset.images import FileDataset, ImageDataset, fair_order, open_images
 from edgert.dataset.layouts import LOOKED_FOR, Annotated, boxes_in
 from edgert.errors import ConfigError, EdgertError, nearest

@@ -19,8 +19,7 @@ from edgert.planner.plan_page import PlanPage
 from edgert.planner.plan_text import row_text, verdict_text
 from edgert.planner.planning import ALL, plan_boards
 from edgert.report.numbers import counted, significant
-from edgert.report.page import Cell, Column, Head, Part, Table
-from edgert.report.page import render as rendered
+from edgert.report.page import Cell, Column, Head, Part, Table, render as rendered
 from edgert.reporter import OnProgress, counting
 from edgert.stages.source.delivered import as_delivered
 

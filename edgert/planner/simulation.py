@@ -27,8 +27,7 @@ from edgert.planner.plan_text import ESTIMATED, figures, row_text
 from edgert.planner.planning import ALL, plan, plan_boards, shared_of
 from edgert.planner.selection import as_seen
 from edgert.reporter import OnProgress
-from edgert.simulator import Design, Governing, Platform, Simulated
-from edgert.simulator import simulate as play
+from edgert.simulator import Design, Governing, Platform, Simulated, simulate as play
 from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, as_requested, platform_of, played
 from edgert.simulator.board_stages import OBJECTS, board_stages
 from edgert.simulator.design import check_demands, demands, levels_of, source_rates

@@ -15,9 +15,7 @@ import numpy.typing as npt
 
 from edgert.clock import time_of_day_ns
 from edgert.frozen import made_quickly
-from edgert.runtime.frame import U8, Frame, has_pixels
-from edgert.runtime.frame import for_show as frame_for_show
-from edgert.runtime.frame import without_pixels as without_planes
+from edgert.runtime.frame import U8, Frame, for_show as frame_for_show, has_pixels, without_pixels as without_planes
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -5,12 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgert.assemble.memory import frame_size
-from edgert.board.record import Board
-from edgert.board.record import board as board_named
+from edgert.board.record import Board, board as board_named
 from edgert.board.sections import Mode
 from edgert.bundle.shared_profile import SharedProfile, shipped
-from edgert.config import PipelineFile, StageConfig
-from edgert.config import stages as section
+from edgert.config import PipelineFile, StageConfig, stages as section
 from edgert.config.flow import upstream
 from edgert.placement.cost.cpu_stages import NVDEC, NVENC, cpu_costs
 from edgert.placement.segment_engines import Step

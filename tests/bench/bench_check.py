@@ -31,9 +31,7 @@ from unittest import mock
 import numpy as np
 
 from edgert.config import load_pipeline
-from edgert.wiring import check as checking
-from edgert.wiring import photos as photographs
-from edgert.wiring import search as searching
+from edgert.wiring import check as checking, photos as photographs, search as searching
 from edgert.wiring.check_report import CheckReport, described, yaml_value
 from edgert.wiring.evidence import sameness
 from edgert.wiring.settings import GROUPS, SCALES, Setting, colors_and_scales, placements

@@ -21,8 +21,7 @@ import report
 
 from edgert.benchmark.measure import Figure
 from edgert.board.record import board
-from edgert.placement.cost.coefficients import ENOUGH_ROWS, GpuCost, Relation, coefficients
-from edgert.placement.cost.coefficients import sisters as load_sisters
+from edgert.placement.cost.coefficients import ENOUGH_ROWS, GpuCost, Relation, coefficients, sisters as load_sisters
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

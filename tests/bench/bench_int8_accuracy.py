@@ -35,8 +35,18 @@ import numpy as np
 import report
 from peer_model import MODELOPT, makers, peer_model
 from views import WAYS, Views
-from zoo import COCO_CALIB, COCO_VAL, IMAGENET, NEEDED, chosen, is_classifier, model_config, photos, some
-from zoo import model_path as path_of
+from zoo import (
+    COCO_CALIB,
+    COCO_VAL,
+    IMAGENET,
+    NEEDED,
+    chosen,
+    is_classifier,
+    model_config,
+    model_path as path_of,
+    photos,
+    some,
+)
 
 from edgert.benchmark.measure import Figure
 from edgert.config import ModelConfig

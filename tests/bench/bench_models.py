@@ -28,8 +28,7 @@ import numpy as np
 import report
 import yaml
 from check_models import OTHERS, RECIPES
-from zoo import COCO_CALIB, COCO_VAL, NEEDED, chosen, model_path, some
-from zoo import IMAGENET as IMAGENET_IMAGES
+from zoo import COCO_CALIB, COCO_VAL, IMAGENET as IMAGENET_IMAGES, NEEDED, chosen, model_path, some
 
 from dla import USUAL_RELEASE, Target
 from edgert.benchmark.measure import Figure

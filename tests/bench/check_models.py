@@ -19,8 +19,7 @@ import numpy as np
 from edgert import Detections, Pipeline
 from edgert.stages.crop import upright
 from pipelines.conveyor import Conveyor
-from tests.helpers.evaluation_data import FOLDER as DATA
-from tests.helpers.evaluation_data import frame
+from tests.helpers.evaluation_data import FOLDER as DATA, frame
 from tools.cut_embedder import write_parts
 
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,7 @@ from edgert.assemble import Environment, gpu_models
 from edgert.backend import Engine
 from edgert.backend.base import EngineOptions, Tensor
 from edgert.backend.ort import OrtBackend
-from edgert.config import ModelConfig
-from edgert.config import stages as section
+from edgert.config import ModelConfig, stages as section
 from edgert.graph import load
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Loans

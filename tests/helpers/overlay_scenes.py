@@ -11,8 +11,7 @@ import numpy as np
 
 from edgert.runtime.frame import Frame
 from edgert.runtime.records import Classification, Crops, Detections, Keypoints, Result, Segmentation
-from pipelines.conveyor import LABELS as PARTS
-from pipelines.conveyor import Conveyor
+from pipelines.conveyor import LABELS as PARTS, Conveyor
 from tests.helpers.frames import frame_of
 
 ELEMENTS = ("boxes", "labels", "masks", "keypoints", "trails", "stats")

@@ -26,8 +26,7 @@ from edgert.quantization.quantizer import choices
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Scheme
 from edgert.stages.preprocess import Preprocessor
-from tests.helpers.evaluation_data import data, frame
-from tests.helpers.evaluation_data import read as read_image
+from tests.helpers.evaluation_data import data, frame, read as read_image
 from tests.helpers.models import with_constants
 
 Images = list[dict[str, Any]]

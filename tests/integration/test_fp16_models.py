@@ -16,8 +16,7 @@ from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, load, read, to_bytes, write
 from edgert.quantization.calibrated import prepare
 from edgert.quantization.fp16.to_fp16 import Fp16Graph, to_fp16
-from tests.helpers.evaluation_data import data
-from tests.helpers.evaluation_data import read as read_image
+from tests.helpers.evaluation_data import data, read as read_image
 from tests.helpers.fp16_emulation import rounded
 
 Array = npt.NDArray[Any]

@@ -21,8 +21,7 @@ from edgert.errors import StageError
 from edgert.graph import to_bytes
 from edgert.installation import demo_images
 from tests.helpers import models
-from tests.helpers.command import ROOT, start
-from tests.helpers.command import edgert as edgert_command
+from tests.helpers.command import ROOT, edgert as edgert_command, start
 from tests.helpers.gpu import gpu_or_skip
 from tests.helpers.gpu_pipeline import HEIGHT, WIDTH, CalledRig
 from tests.helpers.waiting import wait_until

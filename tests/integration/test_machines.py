@@ -24,8 +24,7 @@ from edgert.graph import to_bytes
 from edgert.memory import Counter
 from edgert.runtime.records import Result
 from edgert.stages.context import Context, made
-from edgert.stages.sink.send import nats as client
-from edgert.stages.sink.send import sender
+from edgert.stages.sink.send import nats as client, sender
 from edgert.stages.sink.send.sink import SendSink
 from edgert.stages.source import live
 from edgert.stages.source.kinds import source_for

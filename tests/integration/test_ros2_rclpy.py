@@ -79,8 +79,7 @@ def test_compressed_images_are_decoded(ros: Partner) -> None:
 def test_results_are_heard_field_by_field(ros: Partner) -> None:
     from diagnostic_msgs.msg import DiagnosticArray
     from sensor_msgs.msg import CompressedImage, Image
-    from vision_msgs.msg import Classification as ClassificationMessage
-    from vision_msgs.msg import Detection2DArray, VisionInfo
+    from vision_msgs.msg import Classification as ClassificationMessage, Detection2DArray, VisionInfo
 
     publisher = ros.publisher(TOPIC, Image, BEST_EFFORT)
     ros.listen("/dock/cam/detections", Detection2DArray, RELIABLE)

@@ -16,8 +16,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
-from edgert.stages.source import gst
-from edgert.stages.source import gst as gst_map
+from edgert.stages.source import gst, gst as gst_map
 from edgert.stages.source.kinds import source_for
 
 pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi gir1.2-gstreamer-1.0")

@@ -34,9 +34,15 @@ from tests.helpers.growth import Holds, growth
 from tests.helpers.models import make
 from tests.helpers.operators import only_here
 from tests.helpers.waiting import wait_until
-from tests.integration.test_control import CHANGED, STILL, Operations, Submitters, state_of
-from tests.integration.test_control import Seen as StreamsSeen
-from tests.integration.test_control import pipeline_of as streams_of
+from tests.integration.test_control import (
+    CHANGED,
+    STILL,
+    Operations,
+    Seen as StreamsSeen,
+    Submitters,
+    pipeline_of as streams_of,
+    state_of,
+)
 
 FPS = 30
 MODEL = {

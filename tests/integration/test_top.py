@@ -19,8 +19,7 @@ from edgert.assemble import Environment
 from edgert.control.client import RunningPipeline, running_pipelines
 from edgert.errors import DeviceError
 from edgert.pipeline import pipeline_in
-from tests.helpers.command import edgert as run
-from tests.helpers.command import start
+from tests.helpers.command import edgert as run, start
 from tests.helpers.waiting import wait_until
 
 TEXT = """\

@@ -22,8 +22,7 @@ from edgert.video_player import VideoResult
 from edgert.video_runs import VideoRuns
 from tests.helpers import models
 from tests.helpers.clips import write_clip
-from tests.helpers.command import edgert as command
-from tests.helpers.command import environment
+from tests.helpers.command import edgert as command, environment
 from tests.helpers.waiting import wait_until
 
 TEXT = """

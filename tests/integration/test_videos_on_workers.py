@@ -26,8 +26,7 @@ from edgert.video_player import Unfinished
 from edgert.videos import videos_of
 from tests.helpers import models
 from tests.helpers.clips import write_clip
-from tests.helpers.command import edgert as command
-from tests.helpers.command import environment, in_process
+from tests.helpers.command import edgert as command, environment, in_process
 from tests.helpers.dask_cluster import DaskCluster, dask_cluster, hides
 from tests.helpers.waiting import wait_until
 

@@ -13,8 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
-from edgert.cli.file_commands import check as cli_check
-from edgert.cli.file_commands import new, print_report
+from edgert.cli.file_commands import check as cli_check, new, print_report
 from edgert.config import load_pipeline
 from edgert.errors import ConfigError, ModelError
 from edgert.wiring.check import check

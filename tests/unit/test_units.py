@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from edgert.units import format_bytes, parse_bytes, parse_cores, parse_seconds, parse_size, parse_watts, whole_number
 

@@ -16,9 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from edgert.backend.tensorrt import build_process as process
-from edgert.backend.tensorrt import library as api
-from edgert.backend.tensorrt import network as networks
+from edgert.backend.tensorrt import build_process as process, library as api, network as networks
 from edgert.backend.tensorrt.build_request import BuildRequest
 from edgert.backend.tensorrt.dialects import dialect_of
 from edgert.backend.tensorrt.log import LogRecord, foreign_ends, logger_to, requested_bytes, tail

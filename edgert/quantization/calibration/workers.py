@@ -18,8 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from edgert.backend.base import Array
-from edgert.cluster import Cluster as DaskCluster
-from edgert.cluster import LostWorkersError
+from edgert.cluster import Cluster as DaskCluster, LostWorkersError
 from edgert.errors import CalibrationError
 from edgert.graph import TensorSpec
 from edgert.quantization.calibration.value_histogram import Histogram

@@ -13,8 +13,7 @@ write INT8 at once.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from dla import Target as Dla
-from dla import Verdict, int8_verdicts
+from dla import Target as Dla, Verdict, int8_verdicts
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Node
 from edgert.graph.dla_node import dla_nodes

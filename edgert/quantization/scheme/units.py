@@ -7,8 +7,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dla import Form
-from dla import Target as Dla
+from dla import Form, Target as Dla
 from edgert.graph import Graph, Node
 from edgert.graph.fusion import SHORTCUT, Fusion, kernel
 from edgert.graph.operators import WEIGHTED, about, is_copy

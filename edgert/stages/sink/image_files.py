@@ -3,8 +3,7 @@
 import os
 import threading
 import time
-from collections import Counter as Tally
-from collections import deque
+from collections import Counter as Tally, deque
 from contextlib import suppress
 from pathlib import Path
 

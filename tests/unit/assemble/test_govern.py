@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from edgert.assemble.governing import Controls, Cost, carry_out, rules_of
 from edgert.assemble.run_settings import PowerStep, run_settings

@@ -12,8 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from edgert.assemble import assemble, gpu_models
-from edgert.assemble import models as model
+from edgert.assemble import assemble, gpu_models, models as model
 from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
 from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.log import shared_logger

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.assemble import process_memory
-from edgert.assemble import process_memory as library
+from edgert.assemble import process_memory, process_memory as library
 from edgert.assemble.process_memory import (
     CUDA,
     CUDA_ENGINE,

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.assemble import MOST_REPLICAS, replicas_of, threads_of
-from edgert.assemble import models as model
+from edgert.assemble import MOST_REPLICAS, models as model, replicas_of, threads_of
 from edgert.config import PipelineConfig, load_pipeline
 from tests.helpers.small_pipeline import small_pipeline
 

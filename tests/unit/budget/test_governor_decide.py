@@ -3,8 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from edgert.budget.expected_power import estimate_w
 from edgert.budget.governor import Governor

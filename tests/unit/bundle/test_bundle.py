@@ -12,8 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from edgert.bundle import bundle as bundle_folder
 from edgert.bundle.bundle import is_bundle, open_bundle, save_bundle

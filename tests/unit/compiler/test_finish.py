@@ -16,8 +16,7 @@ from edgert.errors import ArtifactError, BuildError, DeviceError, PlacementError
 from edgert.files import FileStore
 from edgert.graph import from_bytes, inputs, to_bytes
 from edgert.reporter import Progress
-from tests.helpers import models
-from tests.helpers import trt_bundle as trt_bundle_module
+from tests.helpers import models, trt_bundle as trt_bundle_module
 from tests.helpers.trt_bench import HERE, ORIN, Bench
 from tests.helpers.trt_bundle import SPLIT, bench, engine, trt_bundle
 

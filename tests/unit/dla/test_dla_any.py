@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dla import LAYERS, Target, Tensor, check_graph, regions
 from tests.helpers.dla_nodes import INT8, ORIN, TYPED, XAVIER, Op

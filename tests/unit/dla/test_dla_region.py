@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dla import ORIN, Region, Target, Verdict, regions, summarize
 from dla.limit import GLOBAL_BYTES, LOCAL_BYTES

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from edgert.exporter.triton import Word, pairs, text_of
 from tests.helpers.triton import parsed

@@ -5,8 +5,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from edgert.graph import Model, to_bytes
-from edgert.graph import fold_constants as fold_module
+from edgert.graph import Model, fold_constants as fold_module, to_bytes
 from edgert.graph.fold_constants import FOLD_CONSTANTS
 from edgert.graph.onnx_convert import to_graph
 from tests.unit.graph.graphs import applied, assert_same, make, node, ops, value, weights

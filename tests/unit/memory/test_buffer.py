@@ -5,8 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from edgert.errors import StageError
 from edgert.memory import ALIGN_BYTES, Counter, Lease, Pool, aligned_empty, lend

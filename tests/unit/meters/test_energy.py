@@ -3,8 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from edgert.meters import measured, modeled, unavailable
 from edgert.meters.energy import SENSOR_AVERAGE_S, Energy

@@ -6,8 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from edgert.placement.plan_record import EngineRow, ModelRow
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit

@@ -13,8 +13,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from edgert.errors import CalibrationError
 from edgert.quantization.calibration.value_histogram import BINS, MIN_EXPONENT, Histogram

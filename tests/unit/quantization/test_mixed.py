@@ -8,8 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from edgert.errors import CalibrationError
 from edgert.quantization.recovery import MixedPrecision, scan, search

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dla import Target, fuses, int8_form
-from dla.node import Node as DlaNode
-from dla.node import Verdict, no, number
+from dla.node import Node as DlaNode, Verdict, no, number
 from dla.rule import Rule
 from dla.table import LAYERS, Layer
 from edgert.graph import Model

@@ -5,8 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from edgert.errors import ArtifactError, CalibrationError
 from edgert.quantization.recovery import Scan, scan

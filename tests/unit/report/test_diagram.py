@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from edgert.report.diagram import arrange, folded
 

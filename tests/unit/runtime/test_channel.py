@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import Counter as Tally
-from collections import deque
+from collections import Counter as Tally, deque
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from edgert.policy import Drop
 from edgert.runtime import Inlet, Result

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from edgert.runtime import SourceRateLimiter
 from edgert.runtime.throttle import CpuTokenBucket

@@ -7,8 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from edgert.memory import Counts
 from edgert.runtime import Task, summarize

@@ -10,8 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from edgert.placement.schedule import Then, Timeline
 from edgert.placement.segment_engines import Step

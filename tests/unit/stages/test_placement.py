@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from edgert.config import InputConfig
 from edgert.errors import StageError

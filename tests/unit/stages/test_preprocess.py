@@ -7,8 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from edgert.config import InputConfig
 from edgert.errors import ModelError, StageError

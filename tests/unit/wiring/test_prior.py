@@ -17,8 +17,7 @@ from edgert.config.model_section import value_of
 from edgert.errors import ConfigError, ModelError
 from edgert.graph import load
 from edgert.stages.decode.kinds import labels_of
-from edgert.wiring.exporter_metadata import DeclaredSettings as Declared
-from edgert.wiring.exporter_metadata import declared_settings
+from edgert.wiring.exporter_metadata import DeclaredSettings as Declared, declared_settings
 from edgert.wiring.families import FAMILIES, IMAGENET_MEAN, IMAGENET_STD
 from edgert.wiring.inferred import infer
 from edgert.wiring.prior import FAMILY, FILE, USUAL, declared_options, declared_task, named_family, prior_of

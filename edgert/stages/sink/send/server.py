@@ -6,8 +6,7 @@ import re
 import socket
 import ssl
 import threading
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotInTime
+from concurrent.futures import Future, TimeoutError as NotInTime
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -13,8 +13,7 @@ import pytest
 
 import edgert
 from edgert.backend.base import Span
-from edgert.backend.tensorrt import builder as steps
-from edgert.backend.tensorrt import plugin as plugins
+from edgert.backend.tensorrt import builder as steps, plugin as plugins
 from edgert.backend.tensorrt.build_process import read_request, write_request
 from edgert.backend.tensorrt.build_request import BuildRequest, request_of
 from edgert.backend.tensorrt.builder import compile_engine

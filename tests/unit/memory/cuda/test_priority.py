@@ -9,8 +9,7 @@ import pytest
 
 from edgert.errors import DeviceError
 from edgert.memory import Counter
-from edgert.memory.cuda import CudaDevice
-from edgert.memory.cuda import stream as stream_module
+from edgert.memory.cuda import CudaDevice, stream as stream_module
 from edgert.memory.cuda.stream import raise_priority
 from tests.helpers.cuda_double import CudaDouble
 

@@ -8,8 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from edgert.errors import ConfigError, ModelError
 from edgert.stages.crop import Geometry

@@ -5,8 +5,7 @@ from typing import Any, get_args
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from edgert.config import InputConfig
 from edgert.runtime import Color, PixelFormat

@@ -6,8 +6,7 @@ import itertools
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from edgert.stages.source.timeline import JUMP_NS, MediaClock, Pacer, Thinner
 from tests.helpers.virtual_clock import VirtualClock
