@@ -93,7 +93,7 @@ def test_everything_runs_as_typed_with_an_environment_made_from_nothing(clone: P
 
 def test_every_target_of_make_exists() -> None:
     named = re.findall(r"\bmake (\w+)", "\n".join([*blocks("sh"), *re.findall(r"`(make \w+)", README)]))
-    assert {"demo", "test", "wheel"} <= set(named)
+    assert {"demo", "test"} <= set(named)
     for target in named:
         assert f"\n{target}:" in (ROOT / "Makefile").read_text()
 

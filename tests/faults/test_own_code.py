@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from edgert import cli, custom_op, user_code
+from edgert import Pipeline, cli, custom_op, user_code
 from tests.faults.fuzz import seeds
 
 CODE = """
@@ -95,7 +95,7 @@ VERBS = (
     ("gallery", "p.yaml"),
     ("gallery", "p.yaml", "--add", "anna", "--images", "photos/0.png"),
 )
-NO_FILE = {"boards", "ctl", "doctor", "models", "schema", "top"}
+NO_FILE = {"boards", "ctl", "doctor", "explain", "models", "schema", "top"}
 """Verbs that take no file of anybody's."""
 
 
@@ -103,7 +103,7 @@ def test_every_verb_is_asked() -> None:
     named = {
         info.name or getattr(info.callback, "__name__", "") for info in cli.app.registered_commands if not info.hidden
     }
-    assert named == {verb for verb, *_ in VERBS} | NO_FILE
+    assert named == {verb for verb, *_ in VERBS} | NO_FILE | {"replay"}  # below
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
@@ -113,6 +113,21 @@ def test_no_code_runs_none(verb: tuple[str, ...], file: Path, monkeypatch: pytes
     with pytest.raises(SystemExit):
         cli.main()
     assert not (file.parent / "ran").exists()
+
+
+def test_a_recording_runs_no_code_either(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = "sink: mcap, from: work, path: run.mcap"
+    text = 'stages: {cam: {source: "images:photos/*.png"}, work: {python: "brought:work", from: cam}, out: {%s}}'
+    file.write_text(text % recorded)
+    Pipeline(file).run()
+    ran = file.parent / "ran"
+    for words, is_run in (["--no-code"], False), ([], True):
+        ran.unlink(missing_ok=True)
+        monkeypatch.delitem(sys.modules, "brought", raising=False)
+        monkeypatch.setattr(sys, "argv", ["edgert", "replay", "run.mcap", *words])
+        with pytest.raises(SystemExit):
+            cli.main()
+        assert ran.exists() == is_run
 
 
 @pytest.mark.parametrize("place", [1, 2])

@@ -180,5 +180,7 @@ def test_every_kind_is_asked() -> None:
         for name in ("file", "images", "python", "synthetic", "network", "camera", "csi", "gst", "api")
     }
     asked.add(SOURCES.get("nats"))  # test_machines.py asks it: others bring its frames
+    asked.add(SOURCES.get("ros2"))  # so do test_ros2_rclpy.py, test_bag.py and test_replay.py of these
+    asked |= {SOURCES.get("bag"), SOURCES.get("recording")}
     asked.add(SOURCES.get("videos"))  # makes no frames: edgert.video_runs plays each of its files as a file
     assert {SOURCES.get(name) for name in SOURCES.own} == asked

@@ -164,15 +164,15 @@ class NatsSource:
         receipt = Receipt(partial(self._done, arrived, group))
         with self._turn:
             self._in_work += 1
+        taken = 0
         try:
             for image, pixels in images:
                 if stop.is_set():
                     break
+                taken += 1  # before the frame is passed on: a limit may end this generator there
                 yield self._frame(arrived, image, pixels, receipt)
-            else:
-                images = []
         finally:
-            if images:  # some were not taken: another board does them
+            if taken < len(images):  # another board does the others
                 receipt.refuse()
             receipt.release()
 
