@@ -474,20 +474,23 @@ def is_bag(path: Path) -> bool:
     """
     if path.suffix.lower() != ".mcap":
         return path.suffix.lower() == ".db3" or exists(path / "metadata.yaml")
-    try:
-        with path.open("rb") as file:
-            return file.read(25)[17:] == b"\x04\0\0\0ros2"  # behind the magic, and the kind and length of the header
-    except OSError:
-        return False
+    return _head(path, 25)[17:] == b"\x04\0\0\0ros2"  # behind the magic, and the kind and length of the header
 
 
 def is_own_recording(path: Path) -> bool:
     """Return whether a file is one that ``sink: mcap`` wrote, by its first bytes."""
+    return _OWN.match(_head(path, 64)) is not None
+
+
+def _head(path: Path, count: int) -> bytes:
+    """Return the first bytes of a file; none of a pipe or device, which may keep who opens it waiting."""
     try:
+        if not path.is_file():
+            return b""
         with path.open("rb") as file:
-            return _OWN.match(file.read(64)) is not None
+            return file.read(count)
     except OSError:
-        return False
+        return b""
 
 
 _OWN = re.compile(rb"\x89MCAP0\r\n\x01.{8}\0{4}.{4}edgert ", re.DOTALL)
