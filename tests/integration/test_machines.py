@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -132,8 +132,20 @@ def acknowledged(port: int, camera: str = "north") -> tuple[int, int]:
     return asyncio.run(work())
 
 
+STARTED = list[Pipeline]()
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """Pipelines that a test started are closed after it: other tests count threads."""
+    yield
+    while STARTED:
+        STARTED.pop().close()
+
+
 def running(path: Path) -> Pipeline:
     one = Pipeline(path)
+    STARTED.append(one)
     one.start()
     return one
 

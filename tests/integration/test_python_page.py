@@ -12,6 +12,7 @@ import pytest
 import edgert
 from edgert.installation import demo_images
 from tests.helpers.documents import Piece, blocks
+from tests.helpers.recordings import record_tiny
 from tests.helpers.ros_bags import write_depth_bag
 from tests.integration.test_pipeline_api import ASSETS
 
@@ -65,6 +66,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("one", "two"):
         (made / "clips" / f"{name}.mp4").write_bytes((made / "belt.mp4").read_bytes())
     write_depth_bag(made / "depth.db3", [cv2.imread(str(path)) for path in sorted((made / "photos").glob("*.jpg"))])
+    (made / "recorded").mkdir()
+    record_tiny(made / "recorded").rename(made / "run.mcap")
     (made / "photo.jpg").write_bytes((made / "photos" / "0.jpg").read_bytes())
     (made / "people.json").write_text(json.dumps({"Bob": [[1.0] + [0.0] * 95]}))
     return made

@@ -32,7 +32,7 @@ class Mcap(kinds.FileSink):
     takes_images: ClassVar[bool] = False
     shows_images: ClassVar[bool] = False
     path: OutputPath = Field(description="`.mcap`; may hold `{date}`, `{time}`")
-    rotate: Annotated[kinds.Rotate | None, kinds.mapping(size=kinds.SIZE, every=kinds.TIME)] = Field(
+    rotate: Annotated[kinds.Rotate | None, kinds.mapping(**kinds.ROTATE)] = Field(
         default=None,
         description="`{size: 500MB, every: 10m}`: when the next file begins; default: every 10 minutes",
     )
