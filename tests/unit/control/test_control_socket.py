@@ -154,6 +154,7 @@ def test_a_client_that_leaves_or_reads_nothing_holds_up_no_one(path: Path) -> No
     assert send_request(path, SHOW)["verb"] == "show"
 
 
+@pytest.mark.timing
 def test_200_clients_are_answered_one_after_the_other_each_within_a_second() -> None:
     at_once, most, turn = 0, 0, threading.Lock()
 
@@ -238,6 +239,7 @@ def test_a_read_is_answered_while_a_change_is_under_way(path: Path) -> None:
         assert [change.result()["words"] for change in changes] == [["a"], ["b"]]
 
 
+@pytest.mark.timing
 def test_clients_that_do_not_read_a_large_answer_hold_up_no_one_and_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(request: Request, who: str) -> dict[str, Any]:
         return {"ok": True, "result": "x" * (1 << 20) if request.verb == "pause" else request.verb}
