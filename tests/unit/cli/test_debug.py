@@ -29,6 +29,7 @@ MISTAKES = {
     "new": ("gone.onnx",),
     "plan": ("gone.yaml", "--board", "host"),
     "quantize": ("gone.yaml",),
+    "replay": ("gone.mcap",),
     "run": ("gone.yaml",),
     "simulate": ("gone.yaml", "--board", "host"),
     "validate": ("gone.yaml",),
