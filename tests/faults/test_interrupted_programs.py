@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,12 @@ def interrupted(folder: Path, way: str, engines: str = "") -> subprocess.Complet
     (folder / "program.py").write_text(f"{STACKS}import edgert\n{program}\n")
     lines = folder / "lines.jsonl"
     process = subprocess.Popen(
-        [sys.executable, "program.py"], cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
+        [sys.executable, "program.py"],
+        cwd=folder,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a job in the background inherits "ignored"
     )
     try:
         wait_until(lambda: process.poll() is not None or (lines.exists() and lines.read_bytes().count(b"\n") > 10), 120)
