@@ -8,9 +8,17 @@ from typing import Any
 from edgert.control.controlled import Controlled
 from edgert.errors import StageError, nearest
 
+SHADOW, MIN_AGREEMENT, KEEP_S = 500, 0.97, 600.0
+"""Usual frames of a shadow, agreement that it must reach, and seconds for which the old model is kept."""
+
 
 def swap(
-    run: Controlled, model: str, path: str, shadow: int = 500, min_agreement: float = 0.97, keep: float = 600.0
+    run: Controlled,
+    model: str,
+    path: str,
+    shadow: int = SHADOW,
+    min_agreement: float = MIN_AGREEMENT,
+    keep: float = KEEP_S,
 ) -> dict[str, Any]:
     """Begin to swap a model; see :meth:`Control.swap`."""
     from edgert.swap.model_swap import ModelSwap  # most runs swap nothing

@@ -15,6 +15,7 @@ from edgert.config.stages import STAGE_VERBS
 from edgert.control import changing, model_changes, source_changes
 from edgert.control.controlled import Controlled
 from edgert.control.live_keys import live_values
+from edgert.control.model_changes import KEEP_S, MIN_AGREEMENT, SHADOW
 from edgert.control.request import VERBS, Request, line_of, refusal, request_of, text_at
 from edgert.control.saving import save
 from edgert.control.source_changes import state_of
@@ -104,7 +105,13 @@ class Control:
         return self._done(Request("apply", (text,), {"plan": plan} if plan else {}), _HERE)
 
     def swap(
-        self, model: str, path: str | Path, *, shadow: int = 500, min_agreement: float = 0.97, keep: float = 600.0
+        self,
+        model: str,
+        path: str | Path,
+        *,
+        shadow: int = SHADOW,
+        min_agreement: float = MIN_AGREEMENT,
+        keep: float = KEEP_S,
     ) -> dict[str, Any]:
         """Begin to swap a model for another file; return the state of that, which :meth:`show` has from then on.
 

@@ -1,4 +1,4 @@
-"""A thread that runs jobs one after the other, for threads that must not wait."""
+"""Threads that do the work of threads that must not wait: jobs one after the other, or one step again and again."""
 
 import queue
 import threading
@@ -38,3 +38,64 @@ class Worker(threading.Thread):
     def stop(self) -> None:
         """End the thread after the job that it runs now."""
         self._jobs.put(None)
+
+
+class StepThread:
+    """A thread that calls one function each period, or when it is woken; and another one, once, at the end.
+
+    Args:
+        period_s: longest time between two calls.
+
+    Attributes:
+        wake: set it to have the next call at once.
+    """
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s, self.wake, self._is_last = period_s, threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def start(self, name: str, step: Callable[[bool], object], end: Callable[[], object]) -> None:
+        """Start the thread.
+
+        Args:
+            name: of the thread.
+            step: called with whether this is the last time. What it raises ends the thread, after ``end``.
+            end: called in any case.
+        """
+        self._failure = None
+        self._is_last.clear()
+        self._thread = threading.Thread(target=self._run, args=(step, end), name=name, daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what the thread raised, once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def stop(self) -> bool:
+        """Have a last step and the end be called, and wait for them; return whether the thread was ever started."""
+        thread, self._thread = self._thread, None
+        self._is_last.set()
+        self.wake.set()
+        if thread is None:
+            return False
+        thread.join()
+        return True
+
+    def _run(self, step: Callable[[bool], object], end: Callable[[], object]) -> None:
+        try:
+            is_last = False
+            while not is_last:
+                self.wake.wait(self._period_s)
+                self.wake.clear()
+                is_last = self._is_last.is_set()
+                step(is_last)
+        except BaseException as error:  # noqa: BLE001 - check() raises it
+            self._failure = error
+        finally:
+            try:
+                end()
+            except BaseException as error:  # noqa: BLE001 - as above; the first failure is the cause
+                self._failure = self._failure or error

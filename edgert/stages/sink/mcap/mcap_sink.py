@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edgert._version import __version__
-from edgert.clock import Clock, time_of_day_ns
-from edgert.errors import EdgertError
+from edgert.clock import Clock, NotedClock, time_of_day_ns
 from edgert.recording import mcap_messages as messages
 from edgert.recording.mcap_file import McapWriter
 from edgert.recording.mcap_messages import digest
 from edgert.runtime import json_form
 from edgert.runtime.decisions import Entry, Journal
 from edgert.runtime.records import Result
+from edgert.runtime.worker import StepThread
 from edgert.stages.sink.mcap.camera_track import CameraTrack, Piece
 from edgert.stages.sink.output_file import OutputFile, cannot_write
 from edgert.stages.sink.output_files import Files
@@ -60,11 +60,9 @@ class McapSink:
         self._name, self._where, self._files, self._waits, self._clock = name, f"stages.{name}", files, waits, clock
         self._journal, self._about, self._stats = journal, about, stats
         self._results: queue.Queue[Result] = queue.Queue(_MOST_RESULTS)
-        self._wake, self._stop = threading.Event(), threading.Event()
+        self._writing = StepThread(_PERIOD_S)
         self._listen = tracks
-        self._tracks = tracks(self._wake)  # already: a source may begin before this stage
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        self._tracks = tracks(self._writing.wake)  # already: a source may begin before this stage
         self._file: OutputFile | None = None
         self._writer = McapWriter("")
         self._head: dict[str, Any] = {}
@@ -73,20 +71,17 @@ class McapSink:
 
     def open(self) -> None:
         """Check the output and start recording. Raises StageError for a file that cannot be written."""
-        self._failure = None
-        self._stop.clear()
-        self._tracks = self._tracks or self._listen(self._wake)
+        self._tracks = self._tracks or self._listen(self._writing.wake)
         self._files.check()
         kinds = {stream: "video" if track.topic.name.endswith("video") else "image"
                  for stream, track in self._tracks.items()}  # fmt: skip
         self._head = {"format": FORMAT, "sink": self._name, "streams": kinds, **self._about()}
         self._begin_file()
-        self._thread = threading.Thread(target=self._run, name=f"edgert-{self._name}", daemon=True)
-        self._thread.start()
+        self._writing.start(f"edgert-{self._name}", self._step, self._end)
 
     def process(self, result: Result) -> None:
         """Take a result to be recorded. Raises EdgertError: the recording could not be written."""
-        self._check()
+        self._writing.check()
         try:
             self._results.put(result, block=self._waits, timeout=5 if self._waits else None)
         except queue.Full:
@@ -94,44 +89,24 @@ class McapSink:
 
     def close(self) -> None:
         """Write what has come, and finish the file."""
-        self._stop.set()
-        self._wake.set()
-        for track in self._tracks.values() if self._thread is None else ():
-            track.close()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        self._tracks = {}
-        self._check()
-
-    def _check(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    def _run(self) -> None:
-        try:
-            is_last = False
-            while not is_last:
-                self._wake.wait(_PERIOD_S)
-                self._wake.clear()
-                is_last = self._stop.is_set()
-                self._step()
-        except BaseException as error:  # noqa: BLE001 - raised by process() or close(), in the stage's own thread
-            self._failure = error
-        finally:
+        if not self._writing.stop():
             for track in self._tracks.values():
                 track.close()
-            try:
-                self._end_file()
-                self._files.close()
-            except EdgertError as error:
-                self._failure = self._failure or error
+        self._tracks = {}
+        self._writing.check()
 
-    def _step(self) -> None:
+    def _end(self) -> None:
+        for track in self._tracks.values():
+            track.close()
+        try:
+            self._end_file()
+        finally:
+            self._files.close()
+
+    def _step(self, _is_last: bool) -> None:
         """Record what came since the last time, as one chunk or more."""
-        if (look := getattr(self._clock, "look", None)) is not None:
-            look()
+        if isinstance(self._clock, NotedClock):
+            self._clock.look()
         results = [self._results.get_nowait() for _ in range(self._results.qsize())]
         entries = self._journal.take()  # before packets, so that those of all frames among them have come
         if self._file is not None and self._files.is_due(self._file, self._writer.waiting_bytes):

@@ -1,14 +1,13 @@
 """Recording in a separate thread, so that slow models and dropped frames leave no gap."""
 
 import queue
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgert.clock import Clock
-from edgert.errors import StageError
 from edgert.runtime.records import Result
+from edgert.runtime.worker import StepThread
 from edgert.stages.sink.output_files import Files, Rules
 from edgert.stages.sink.record.annotated import AnnotatedVideo
 from edgert.stages.sink.record.clips import ClipRules
@@ -54,9 +53,7 @@ class RecordSink:
     ) -> None:
         self._name, self._where, self._settings, self._clock = name, f"stages.{name}", settings, clock
         self._taps, self._twin, self._waits = taps, twin, waits
-        self._wake, self._stop = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        self._writing = StepThread(_PERIOD_S)
         self._events: queue.SimpleQueue[tuple[Event, str, int, int]] = queue.SimpleQueue()
         self._passed: dict[str, tuple[int, int]] = {}
         path = settings.path
@@ -70,8 +67,6 @@ class RecordSink:
 
         Raises DeviceError when nothing can encode the twin, StageError for a folder that cannot be written.
         """
-        self._failure = None
-        self._stop.clear()
         self._inboxes = self._inboxes or self._listening()
         for files in (self._files, self._twins) if self._twin else (self._files,):
             files.check()
@@ -81,15 +76,14 @@ class RecordSink:
         self._index.open()
         self._tracks = {name: self._track(name, inbox) for name, inbox in self._inboxes.items()}
         self._annotated: dict[str, Track] = {}
-        self._thread = threading.Thread(target=self._run, name=f"edgert-{self._name}", daemon=True)
-        self._thread.start()
+        self._writing.start(f"edgert-{self._name}", self._step, self._end)
 
     def process(self, result: Result) -> None:
         """Take the events of a frame, and its image for the twin.
 
         Raises EdgertError: an earlier recording could not be written, or the encoder failed.
         """
-        self._check()
+        self._writing.check()
         frame = result.frame
         if self._twin is not None:
             for sample in self._twin.encode(result):
@@ -109,24 +103,14 @@ class RecordSink:
                     self._annotated_inbox(stream).put(sample)
             finally:
                 self._twin.close()
-        self._stop.set()
-        self._wake.set()
-        for name, inbox in self._inboxes.items():
-            if self._thread is None:
+        if not self._writing.stop():
+            for name, inbox in self._inboxes.items():
                 self._taps[name].leave(inbox)
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
         self._inboxes = {}
-        self._check()
-
-    def _check(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        self._writing.check()
 
     def _listening(self) -> dict[str, Inbox]:
-        return {name: tap.listen(self._settings.memory_bytes, self._wake) for name, tap in self._taps.items()}
+        return {name: tap.listen(self._settings.memory_bytes, self._writing.wake) for name, tap in self._taps.items()}
 
     def _track(self, stream: str, inbox: Inbox, is_annotated: bool = False) -> Track:
         return Track(
@@ -144,22 +128,9 @@ class RecordSink:
 
     def _annotated_inbox(self, stream: str) -> Inbox:
         if stream not in self._annotated:
-            inbox = Inbox(self._settings.memory_bytes, self._waits, self._wake)
+            inbox = Inbox(self._settings.memory_bytes, self._waits, self._writing.wake)
             self._annotated = {**self._annotated, stream: self._track(stream, inbox, True)}
         return self._annotated[stream].inbox
-
-    def _run(self) -> None:
-        try:
-            is_last = False
-            while not is_last:
-                self._wake.wait(_PERIOD_S)
-                self._wake.clear()
-                is_last = self._stop.is_set()
-                self._step(is_last)
-        except BaseException as error:  # noqa: BLE001 - raised by process() or close(), in the stage's own thread
-            self._failure = error
-        finally:
-            self._end()
 
     def _step(self, is_last: bool) -> None:
         passed = dict(self._passed)  # before events, so that all of theirs are among them
@@ -178,10 +149,7 @@ class RecordSink:
         for track in self._annotated.values():
             track.inbox.close()
         steps: list[Step] = [track.finish for track, _ in self._everything()]
-        try:
-            all_of([*steps, self._index.close, self._files.close])
-        except StageError as error:
-            self._failure = self._failure or error
+        all_of([*steps, self._index.close, self._files.close])
 
     def _everything(self) -> list[tuple[Track, Tap | None]]:
         own: list[tuple[Track, Tap | None]] = [(track, self._taps[name]) for name, track in self._tracks.items()]

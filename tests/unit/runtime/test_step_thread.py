@@ -1,0 +1,49 @@
+"""A thread that calls a step until it is stopped, and its failures in the thread that asks for them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from edgert.runtime.worker import StepThread
+
+
+def test_a_stop_has_one_last_step_and_then_the_end() -> None:
+    calls: list[object] = []
+    thread = StepThread(60.0)
+    thread.start("t", calls.append, lambda: calls.append("end"))
+    assert thread.stop() and calls == [True, "end"]
+    thread.start("t", calls.append, lambda: calls.append("end"))  # as a sink that is opened again
+    assert thread.stop() and calls == [True, "end"] * 2 and not thread.stop()
+    thread.check()
+
+
+def test_it_steps_when_it_is_woken() -> None:
+    thread, stepped = StepThread(60.0), threading.Event()
+    thread.start("t", lambda is_last: stepped.set(), lambda: None)
+    thread.wake.set()
+    assert stepped.wait(10)
+    thread.stop()
+
+
+@pytest.mark.parametrize("place", ["step", "end", "both"])
+def test_a_failure_is_raised_once_by_the_thread_that_asks(place: str) -> None:
+    ended = list[str]()
+
+    def step(is_last: bool) -> None:
+        if place != "end":
+            raise OSError("step")
+
+    def end() -> None:
+        ended.append("end")
+        if place != "step":
+            raise OSError("end")
+
+    thread = StepThread(0.001)
+    thread.start("t", step, end)
+    thread.stop()
+    with pytest.raises(OSError, match="end" if place == "end" else "step"):
+        thread.check()
+    thread.check()
+    assert ended == ["end"]
