@@ -38,6 +38,7 @@ PACKET_BYTES = 1 << 20
 SENT_CAMERAS = 64
 SENT_PIXELS = 1 << 24
 SENT_CROPS = 64
+ROS_PIXELS = 1 << 25
 
 
 def _power(count: int) -> str:
@@ -137,5 +138,6 @@ TABLE = (
     ("cameras of `source: nats`", f"{SENT_CAMERAS}", "a message of each is held"),
     ("image in a message to `source: nats`", f"{_power(SENT_PIXELS)} pixels", "a small JPEG unpacks to anything"),
     ("images in one of these messages", f"{SENT_CROPS}", "each is decoded, and becomes a frame"),
+    ("JPEG or PNG in a message of ROS 2", f"{_power(ROS_PIXELS)} pixels", "a few bytes of it unpack to anything"),
 )
 """Rows: subject, limit, reason."""

@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from edgert import limits
 from edgert.clock import Clock
 from edgert.errors import DeviceError
 from edgert.memory import Counter, lend
@@ -21,6 +22,7 @@ from edgert.runtime.frame import U8, DepthImage, Frame, PixelFormat, bgr_from
 from edgert.stages.ros2.cdr import DamagedMessage, decoded, encoded
 from edgert.stages.ros2.definitions import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
 from edgert.stages.source.live import MismatchError
+from edgert.stages.source.sent_images import jpeg_size
 from edgert.stages.source.timeline import Image
 
 log = logging.getLogger("edgert.ros2")
@@ -225,8 +227,11 @@ class CameraTopics:
 
     def _compressed(self, message: dict[str, Any]) -> tuple[PixelFormat, U8, object]:
         data, image = np.frombuffer(message["data"], np.uint8), None
-        with suppress(cv2.error):  # larger than OpenCV's limit on pixels, or a header that lies about it
-            image = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
+        if (size := _size_of(data.data)) is not None:
+            if size[0] * size[1] > limits.ROS_PIXELS:
+                raise DamagedMessage(f"its image has {size[0]}x{size[1]} pixels, and the limit is {limits.ROS_PIXELS}")
+            with suppress(cv2.error):  # a header that lies
+                image = cv2.imdecode(data, cv2.IMREAD_COLOR)
         if image is not None:
             return "bgr", cast("U8", image), image
         if re.search("jpe?g|png", message["format"]) and "compressedDepth" not in message["format"]:
@@ -246,6 +251,15 @@ class CameraTopics:
         else:
             native = cast("npt.NDArray[np.float32]", values.astype(values.dtype.newbyteorder("="), copy=False))
             self._depths.append((stamp_ns(message), DepthImage(native)))
+
+
+def _size_of(data: memoryview) -> tuple[int, int] | None:
+    """Return width and height of a JPEG or PNG file, by its header; None of anything else."""
+    if bytes(data[:8]) == b"\x89PNG\r\n\x1a\n" and bytes(data[12:16]) == b"IHDR":
+        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    with suppress(ValueError):
+        return jpeg_size(data)
+    return None
 
 
 def _plane(message: dict[str, Any], depth: int) -> U8:

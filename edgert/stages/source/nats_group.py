@@ -276,9 +276,9 @@ class Group:
             return
         if not message.reply or self.arrived.qsize() > 2 * limits.SENT_CAMERAS:
             return
-        camera.pin, camera.working = headers.get("Nats-Pin-Id", camera.pin), message.reply
         trace = trace_in(headers.get("traceparent", ""))
-        if not trace:
+        if not trace:  # raises for what JetStream did not send: then nothing of it is kept
             place = f"{self._stream}/{message.metadata.sequence.stream}"
             trace = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+        camera.pin, camera.working = headers.get("Nats-Pin-Id", camera.pin), message.reply
         self.arrived.put(Arrived(camera, message.data, trace, message.reply))

@@ -94,7 +94,7 @@ def decoded(jpeg: bytes) -> U8:
     return np.asarray(image, np.uint8)
 
 
-def jpeg_size(data: bytes) -> tuple[int, int]:
+def jpeg_size(data: bytes | memoryview) -> tuple[int, int]:
     """Return width and height of a JPEG file, from its frame header (ITU-T T.81, B.2.2). Raises ValueError."""
     at = 2
     while data[:2] == b"\xff\xd8" and at + 9 <= len(data) and data[at] == 0xFF:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -196,6 +197,26 @@ def test_cropped_pixels_are_copied_once() -> None:
     fields = decoded(IMAGE, b"".join(image_message(frame, {}, counter)))
     assert bytes(fields["data"]) == wide[:, :8].tobytes() and fields["step"] == 24
     assert counter.read().copies == 1
+
+
+@pytest.mark.parametrize("ending", [".png", ".jpg"])
+def test_a_small_file_of_a_huge_image_is_not_unpacked(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytearray(cv2.imencode(ending, np.zeros((8, 8, 3), np.uint8))[1].tobytes())
+    if ending == ".png":
+        data[16:24] = struct.pack(">II", 30_000, 30_000)
+    else:
+        at = data.index(b"\xff\xc0") + 5
+        data[at : at + 4] = struct.pack(">HH", 30_000, 30_000)
+    monkeypatch.setattr(cv2, "imdecode", None)  # is never called
+    into = camera()
+    assert taken(into, b"".join(encoded(COMPRESSED_IMAGE, {"format": "jpeg", "data": data})), COMPRESSED_IMAGE) == []
+    assert into.skipped == 1
+
+
+def test_what_is_called_jpeg_and_is_another_format_is_not_decoded() -> None:
+    data, into = cv2.imencode(".bmp", np.zeros((8, 8, 3), np.uint8))[1].tobytes(), camera()
+    assert taken(into, b"".join(encoded(COMPRESSED_IMAGE, {"format": "jpeg", "data": data})), COMPRESSED_IMAGE) == []
+    assert into.skipped == 1
 
 
 def test_drawn_images_go_out_as_jpeg() -> None:
