@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,7 +79,9 @@ def ctl(
     if json is not None:
         terminal.write_json(result, json)
     screen = terminal.console(json)
-    lines = _shown(result) if verb == "show" else _planned(result, words or ()) if verb == "apply" else None
+    of = [f"--{key}={shlex.quote(value)}" for key, value in (("name", name), ("url", url)) if value is not None]
+    repeated = " ".join(["edgert ctl apply", *map(shlex.quote, (words or [""])[:1]), *of])
+    lines = _shown(result) if verb == "show" else _planned(result, repeated) if verb == "apply" else None
     for line in _changed(verb, result) if lines is None else lines:
         screen.print(terminal.marked(line, ""), soft_wrap=True)
     if verb == "apply" and not result["possible"]:
@@ -104,8 +107,8 @@ def _rates(row: Mapping[str, Any]) -> str:
     return f"{fps}, {row['dropped']} dropped" if row.get("dropped") else fps
 
 
-def _planned(result: Mapping[str, Any], words: Sequence[str]) -> Iterator[str]:
-    """Yield what a new file changes, and how to have it made."""
+def _planned(result: Mapping[str, Any], command: str) -> Iterator[str]:
+    """Yield what a new file changes, and how to have it made: ``command`` with the plan."""
     for one in result["changes"]:
         values = f": {one['was']} -> {one['now']}" if "was" in one else f": {one['why']}" if "why" in one else ""
         yield f"{one['effect']}  {one['key']}{values}"
@@ -116,7 +119,7 @@ def _planned(result: Mapping[str, Any], words: Sequence[str]) -> Iterator[str]:
     elif not result["possible"]:
         yield "nothing of it can be applied to a run: change the file and restart"
     else:
-        yield f"nothing has changed yet; to apply it: edgert ctl apply {words[0]} --plan {result['plan']}"
+        yield f"nothing has changed yet; to apply it: {command} --plan {result['plan']}"
 
 
 def _changed(verb: str, result: Mapping[str, Any]) -> Iterator[str]:

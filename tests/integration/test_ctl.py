@@ -63,6 +63,8 @@ def test_a_run_is_shown_changed_and_saved(folder: Path) -> None:
     )
     assert (folder / "belt.yaml").read_text() == TEXT and "yard" in (folder / "belt.live.yaml").read_text()
     plan = ctl("apply", "belt.yaml").splitlines()
+    by_name = ctl("apply", "belt.yaml", "--name", "belt").splitlines()[-1]
+    assert "edgert ctl apply belt.yaml --name=belt --plan " in by_name  # as it is typed where several run
     assert "adds  stages.belt" in plan and "removes  stages.yard" in plan
     assert "restarts the stage  stages.draw.draw: ['stats'] -> ['boxes']" in plan
     words = plan[-1].partition("edgert ctl ")[2].split()
