@@ -77,7 +77,7 @@ class Running:
         sources: the ``source: api`` stages.
         calling: what calls its stages; None unless it is called instead of started.
         started: whether its threads were started.
-        changing: held by whoever changes the pipeline.
+        changing: held while the pipeline is changed.
         swaps: model → its newest swap.
         written: the records of its document, not made to fit this machine; None: not known.
     """
@@ -183,7 +183,7 @@ class Running:
                 from edgert.assemble.calling import Calling
 
                 self.calling = Calling(self.file, self.assembly, self.runner)
-                self.assembly.hooks.on_left = lambda: None  # whoever calls still looks at the results
+                self.assembly.hooks.on_left = lambda: None  # the caller still looks at the results
                 self.runner.started_ns = self._environment.clock.now_ns()
                 self._show()
             return self.calling
@@ -247,7 +247,7 @@ class Running:
     def _close_later(self) -> None:
         try:
             self.close()
-        except EdgertError as error:  # whoever waits for the pipeline gets it as well
+        except EdgertError as error:  # wait() raises it as well
             _LOG.debug("%s", error)
 
     def _close(self) -> None:
@@ -384,7 +384,7 @@ class Running:
     def refuse_called(self, done: str) -> None:
         """Raise StageError where the pipeline is called."""
         if self.calling is not None:
-            why, fix = "its stages run in the thread of whoever calls it", "make another Pipeline of the file"
+            why, fix = "its stages run in the thread that calls it", "make another Pipeline of the file"
             raise StageError(f"a pipeline that is called cannot be {done}", why=why, fix=fix)
 
     def _refuse_closed(self) -> None:
@@ -416,7 +416,7 @@ class Running:
 
     def _leave(self) -> None:
         """End what runs beside the stages, once they have ended."""
-        with self.turn:  # whoever starts it has begun all of that by then
+        with self.turn:  # a start has begun all of that by then
             if self.runner.running:
                 return
         if self._governing is not None:

@@ -139,9 +139,9 @@ def board_table(rows: Sequence[Row], width: int) -> RenderableType:
         cells = (address, text(stats.get("name")), fps, dropped, p99, _cameras(stats) if stats else "", state)
         shown.append(terminal.Row(cells, _STYLES[badness]))
     words = ("silent", "failing", "strained", "well")
-    told = ", ".join(f"{count} {word}" for count, word in zip(counts, words, strict=True) if count)
+    counted = ", ".join(f"{count} {word}" for count, word in zip(counts, words, strict=True) if count)
     return terminal.table(
-        _BOARDS, shown, width=width, title=f"{len(rows)} board{'s' if len(rows) > 1 else ''}: {told}; last minute"
+        _BOARDS, shown, width=width, title=f"{len(rows)} board{'s' if len(rows) > 1 else ''}: {counted}; last minute"
     )
 
 

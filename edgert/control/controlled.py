@@ -56,7 +56,7 @@ class Controlled(Protocol):
 
     @property
     def changing(self) -> threading.Lock:
-        """Held by whoever changes it."""
+        """Lock that is held while it is changed."""
         ...
 
     @property

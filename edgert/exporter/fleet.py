@@ -65,7 +65,7 @@ class Page:
 
     @property
     def ready(self) -> str:
-        """The address that tells whether the pipeline is ready."""
+        """The address that answers whether the pipeline is ready."""
         return f"http{'s' if self.has_tls else ''}://{self.local_host}:{self.port}/readyz"
 
 
@@ -94,7 +94,7 @@ class Release:
 
     @property
     def ready(self) -> str:
-        """The address that tells whether it is ready; empty without a page."""
+        """The address that answers whether it is ready; empty without a page."""
         return self.page.ready if self.page is not None else ""
 
     @property

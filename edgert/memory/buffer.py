@@ -177,7 +177,7 @@ class EndedLease(Lease):
 class Receipt:
     """Count of the leases on what another machine sent, which waits until all work on it is done.
 
-    It begins with one hold, of whoever makes the frames.
+    It begins with one hold, of the code that makes the frames.
 
     Args:
         done: called once, in the thread of the last release, with whether the work was refused: a stage that failed the
@@ -212,7 +212,7 @@ class CoveredLease(Lease):
     """A lease whose end a :class:`Receipt` waits for.
 
     Attributes:
-        pixels: the lease on the bytes alone, for whoever keeps a frame to show it.
+        pixels: the lease on the bytes alone, for code that keeps a frame to show it.
     """
 
     __slots__ = ("pixels",)

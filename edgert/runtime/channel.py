@@ -312,7 +312,7 @@ class Change:
 
     def __init__(self, apply: Callable[[], None]) -> None:
         self._apply, self._done = apply, threading.Event()
-        self._token = deque([None])  # whoever pops it decides whether it is applied
+        self._token = deque([None])  # the thread that pops it decides whether it is applied
         self._error: BaseException | None = None
 
     def take(self) -> None:

@@ -227,7 +227,7 @@ def with_planes(frame: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
 
 
 def for_show(frame: Frame) -> Frame:
-    """Return the frame for whoever keeps the newest one to show it: the machine that sent it does not wait for that."""
+    """Return the frame for code that keeps the newest one to show; the machine that sent it does not wait for that."""
     if frame.delivery is None or not isinstance(frame.lease, CoveredLease):
         return frame
     return replace(frame, lease=frame.lease.pixels, delivery=None)

@@ -345,7 +345,7 @@ def without_outputs(result: Result, stages: Collection[str]) -> Result:
 
 
 def for_show(result: Result) -> Result:
-    """Return the result for whoever keeps the newest one; see :func:`edgert.runtime.frame.for_show`."""
+    """Return the result for code that keeps the newest one; see :func:`edgert.runtime.frame.for_show`."""
     return result if result.frame.delivery is None else replace(result, frame=frame_for_show(result.frame))
 
 

@@ -104,7 +104,7 @@ class Recovery:
         self._due_ns = None if wait_s is None else now_ns + round(wait_s * 1e9)
         status.failing, self.stage = reason, self
         self._close_quietly()
-        if not was_down:  # whoever looks at all of them, the watchdog, reports what stays down
+        if not was_down:  # the watchdog, which looks at all of them, reports what stays down
             then = "it is dropped for good" if wait_s is None else f"it is opened again in {wait_s:.1f} s"
             self._warn(f"{reason}; {then}, and the others go on")
         return True

@@ -48,7 +48,7 @@ class Run(Protocol):
 
     @property
     def changing(self) -> threading.Lock:
-        """Held by whoever changes the pipeline."""
+        """Lock that is held while the pipeline is changed."""
         ...
 
     @property

@@ -36,7 +36,7 @@ for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
             assert png.startswith(b"\\x89PNG"), png[:8]
             print("PNG of", len(png), "bytes")
 """
-"""Runs cells as Jupyter does, and says how large the picture is that the last line of a cell shows."""
+"""Runs cells as Jupyter does, and says how large the image is that the last line of a cell shows."""
 
 
 def cells(path: Path, kind: str) -> list[dict[str, Any]]:

@@ -106,8 +106,12 @@ def test_results_are_heard_field_by_field(ros: Partner) -> None:
     assert [(one.class_id, one.score) for one in best.results] == [("night", 0.875), ("day", 0.125)]
     names = ros.heard["/dock/cam/vision_info"][-1]
     assert names.method == "dock" and json.loads(names.database_location) in (["cat", "dog"], ["day", "night"])
-    picture = ros.heard["/dock/cam/image/compressed"][-1]
-    assert picture.format == "jpeg" and cv2.imdecode(np.frombuffer(picture.data, np.uint8), 1).shape == (48, 64, 3)
+    sent = ros.heard["/dock/cam/image/compressed"][-1]
+    assert sent.format == "jpeg" and cv2.imdecode(np.frombuffer(sent.data, np.uint8), 1).shape == (
+        48,
+        64,
+        3,
+    )
     state = next(one for one in ros.heard["/diagnostics"] if one.status[0].level == b"\0")
     assert [one.name for one in state.status] == ["edgert: dock", "edgert: dock: cam"]
     assert state.status[1].message == "running" and {one.key for one in state.status[0].values} >= {"fps", "dropped"}

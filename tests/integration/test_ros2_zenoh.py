@@ -75,10 +75,10 @@ def test_a_thousand_messages_go_each_way_between_two_processes(peer: Any) -> Non
         fields: dict[str, Any] = {"header.frame_id": "x", "header.stamp.sec": 1, "header.stamp.nanosec": 2}
         fields |= {"format": "jpeg", "data": b"abcd"}
         name = "sensor_msgs/msg/CompressedImage"
-        picture = bytes(store.serialize_cdr(as_object(name, fields, store), name))
+        compressed = bytes(store.serialize_cdr(as_object(name, fields, store), name))
         for number in range(COUNT):
             images.put(image(store, number), attachment=attachment(number + 1, named=number % 2 == 1))
-            jpeg.put(picture, attachment=attachment(number + 1))
+            jpeg.put(compressed, attachment=attachment(number + 1))
         wait_until(lambda: len(heard) == 2 * COUNT, 60)
         tokens = [str(one.ok.key_expr) for one in peer.liveliness().get("@ros2_lv/5/**", timeout=2.0)]
         echo.stdin.close()

@@ -194,7 +194,7 @@ def _run_endable(session: OrtSession) -> Sequence[base.Array]:
     def run() -> None:
         try:
             found.append(session.run())
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
             found.append(error)
         finally:
             has_ended.set()

@@ -137,7 +137,7 @@ class TrtEngine:
         if spare is not None:
             spare.place(self._touched(on_host))
         made = spare or self._opened(name, on_host, queue_index)
-        if on_host == "all":  # whoever runs it from the host has nobody who opens them meanwhile
+        if on_host == "all":  # a caller on the host has no thread that opens them meanwhile
             try:
                 with self.device.recording, made.exclusive:
                     for rows in made.sizes:

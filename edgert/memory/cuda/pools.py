@@ -187,11 +187,11 @@ class Loans:
             self._returned(key)
 
     def _returned(self, key: int) -> None:
-        self._leased.discard(key)  # before: whoever takes it back may lend it again at once
+        self._leased.discard(key)  # before: it may be leased again as soon as it is back
         self._give_back(key)
 
 
-# Buffers that the host fills and the GPU reads: filled in place, and brought over once, whoever reads them first.
+# Buffers that the host fills and the GPU reads: filled in place, and brought over once, by the first that reads them.
 
 
 class _Piece:

@@ -129,7 +129,7 @@ class InferenceSlot:
                 except (DeviceError, BuildError) as error:
                     reason = f"{error.what} ({error.why})"
                     log.info("a CUDA graph could not be recorded: %s", reason)
-                    # CUDA reports a recording that failed a second time, to whoever asks next in this thread.
+                    # CUDA reports a recording that failed a second time, to the next call in this thread.
                     try:
                         self.session.enqueue(rows)
                     except BuildError as again:

@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const Job job) {
     for (int f = 0; f < FLOORS; ++f) {
         const Numbers& asked = level.asked[f];
         const float floor = level.floors[f];
-        // Threads side by side read numbers side by side. Whoever writes writes the same.
+        // Threads side by side read numbers side by side. All that write write the same.
         if (asked.apart < asked.step) {
 #pragma unroll 4
             for (int i = threadIdx.x; i < ROWS * asked.width; i += THREADS) {

@@ -89,7 +89,7 @@ class ImagesSink:
             for left in self._parts.iterdir():  # by a process that was killed
                 left.unlink()
         except OSError as error:
-            self.close()  # whoever tries again would find it locked
+            self.close()  # another try would find it locked
             raise cannot_write(self.pattern, error, self._where) from error
 
     def process(self, result: Result) -> None:

@@ -62,7 +62,7 @@ class ApiSource:
         self._timeline = Timeline(name, config, clock, MediaClock(False), fps=config.fps, paced=False)
         self.thin = self._timeline.thin
         self._taker: FrameTaker | None = None
-        self._stop = threading.Event()  # of whoever serves
+        self._stop = threading.Event()  # of the thread that serves
         self._turn = threading.Lock()  # of one who gives a frame on
         self._device: CudaDevice | None = None
         self._tensors: Tensors | None = None
@@ -212,7 +212,7 @@ class ApiSource:
             with self._turn:  # what was submitted just before finish()
                 self._give_waiting(taker)
         finally:
-            with self._turn:  # whoever gives a frame on has done so
+            with self._turn:  # a thread that passes a frame on has done so
                 self.close()
                 self._taker = None  # which holds this
 

@@ -63,7 +63,7 @@ def delivered(stage: SourceStage, directory: Path) -> Delivered | None:
                 return _of_video(videos_at(videos_pattern(stage, directory), ""))
             return _of_image(matched(absolute(stage.source.removeprefix("images:"), directory)))
         return _of_camera(stage) if kind == "camera" else None
-    except (EdgertError, OSError):  # whoever runs the pipeline says so
+    except (EdgertError, OSError):  # the run reports it
         return None
 
 

@@ -105,7 +105,7 @@ class Videos(Kind):
         for path in videos_at(videos_pattern(config, context.directory), f"stages.{name}"):
             try:
                 return VideoFile(name, path, config, context.counter, context.clock, path.name)
-            except StageError as error:  # whoever only checks a pipeline takes the next one
+            except StageError as error:  # a mere check of a pipeline takes the next one
                 failure = failure or error
         assert failure is not None
         raise failure

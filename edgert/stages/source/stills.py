@@ -41,7 +41,7 @@ def more_images(path: Path) -> str:
                 return "made a .gif or .mp4, it is played as a video"
             if head[:4] in (b"II*\0", b"MM\0*") and _pages(file, ">" if head[:1] == b"M" else "<") > 1:
                 return "save each of its pages as a file"
-    except (OSError, struct.error, IndexError):  # whoever decodes it says what is wrong
+    except (OSError, struct.error, IndexError):  # decoding it says what is wrong
         pass
     return ""
 

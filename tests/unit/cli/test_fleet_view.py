@@ -95,18 +95,18 @@ def test_forty_boards_are_forty_lines_and_the_worst_come_first(pages: str, monke
     assert time.monotonic() - started_s < 10, "one board after the other"
     rows = written[0]["boards"]
     assert not have_answered and len(rows) == 40
-    told = {row["at"].removeprefix(pages): judged(row) for row in rows}
-    assert [badness for badness, _ in told.values()] == sorted(badness for badness, _ in told.values())
-    assert {name: why for name, (_, why) in told.items() if name[1:2] != "b"} == {
-        "/silent": told["/silent"][1],
+    shown_of = {row["at"].removeprefix(pages): judged(row) for row in rows}
+    assert [badness for badness, _ in shown_of.values()] == sorted(badness for badness, _ in shown_of.values())
+    assert {name: why for name, (_, why) in shown_of.items() if name[1:2] != "b"} == {
+        "/silent": shown_of["/silent"][1],
         "/refuses": "Unauthorized",
-        "/noise": told["/noise"][1],
+        "/noise": shown_of["/noise"][1],
         "/list": "does not answer like a pipeline of edgert",
         "/odd": "does not answer like a pipeline of edgert",
         "/camera": "north: down for 7 s: no route to host",
         "http://127.0.0.1:1": "Connection refused",
     }
-    assert told["/silent"][1] in ("does not answer", "timed out", "Remote end closed connection without response")
+    assert shown_of["/silent"][1] in ("does not answer", "timed out", "Remote end closed connection without response")
     console = Console(file=io.StringIO(), width=120)
     with console.capture() as taken:
         console.print(board_table(rows, 120))

@@ -196,11 +196,11 @@ def test_a_daemonset_for_each_kind_of_board(exported: Export) -> None:
 
 def test_its_probes_are_those_of_the_docs(exported: Export, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "service.md").read_text()
-    told = dict(re.findall(r"^(\w+Probe): (\{.*\})$", page, re.MULTILINE))
+    probes = dict(re.findall(r"^(\w+Probe): (\{.*\})$", page, re.MULTILINE))
     at_8080 = bundle(tmp_path, page="page: {sink: http, from: cam, host: 10.0.0.7}", file="open.edgert")
     _, files = exported("kubernetes", at_8080)
     (container,) = manifests(files)["host"]["spec"]["template"]["spec"]["containers"]
-    for name, probe in told.items():
+    for name, probe in probes.items():
         assert container[name]["httpGet"].pop("host") == "10.0.0.7"
         assert container[name] == yaml.safe_load(probe)
 

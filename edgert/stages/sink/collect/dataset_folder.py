@@ -43,7 +43,7 @@ class Limits:
 class DatasetFolder:
     """A dataset that images are added to, by one thread.
 
-    Whoever wants to label them moves the folder away, at any time: the next image begins a new one.
+    The folder may be moved away for labeling at any time: the next image begins a new one.
 
     Args:
         path: of the folder.

@@ -65,7 +65,7 @@ class SendSink(SimpleStage):
         if error is not None:
             self._written.put(None)
             raise error
-        result.frame.lease.retain()  # whoever sent the frame waits until its result is written
+        result.frame.lease.retain()  # the machine that sent the frame waits until its result is written
         self._handed.put(result)
 
     def close(self) -> None:

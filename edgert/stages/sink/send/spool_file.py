@@ -85,7 +85,7 @@ def opened(path: Path | None, name: str = "", times: int = 0) -> Opened:
         database.execute(f"PRAGMA page_size={PAGE_BYTES}")
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=FULL")  # a number that was used is so after a power cut, too
-        database.execute("PRAGMA wal_autocheckpoint=0")  # whoever puts never waits for the disk; secure() does it
+        database.execute("PRAGMA wal_autocheckpoint=0")  # put() never waits for the disk; secure() does it
         _look_through(database)
         return database, *_identity(database, name, times)
     except BaseException:

@@ -1,13 +1,13 @@
 "use strict";
 // A stream by WebRTC, asked for by WHEP, in a video: until it ends, or the signal ends it. Throws where it is refused.
-async function receive(name, video, told, signal) {
+async function receive(name, video, onState, signal) {
   const connection = new RTCPeerConnection();
   const { receiver } = connection.addTransceiver("video", { direction: "recvonly" });
   if ("jitterBufferTarget" in receiver) receiver.jitterBufferTarget = 0;
   connection.ontrack = ({ track }) => { video.srcObject = new MediaStream([track]); };
   const over = new Promise((resolve) => {
     connection.onconnectionstatechange = () => {
-      told(connection.connectionState);
+      onState(connection.connectionState);
       if (["failed", "closed", "disconnected"].includes(connection.connectionState)) resolve();
     };
     signal?.addEventListener("abort", resolve);
