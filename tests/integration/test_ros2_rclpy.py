@@ -107,11 +107,7 @@ def test_results_are_heard_field_by_field(ros: Partner) -> None:
     names = ros.heard["/dock/cam/vision_info"][-1]
     assert names.method == "dock" and json.loads(names.database_location) in (["cat", "dog"], ["day", "night"])
     sent = ros.heard["/dock/cam/image/compressed"][-1]
-    assert sent.format == "jpeg" and cv2.imdecode(np.frombuffer(sent.data, np.uint8), 1).shape == (
-        48,
-        64,
-        3,
-    )
+    assert sent.format == "jpeg" and cv2.imdecode(np.frombuffer(sent.data, np.uint8), 1).shape == (48, 64, 3)
     state = next(one for one in ros.heard["/diagnostics"] if one.status[0].level == b"\0")
     assert [one.name for one in state.status] == ["edgert: dock", "edgert: dock: cam"]
     assert state.status[1].message == "running" and {one.key for one in state.status[0].values} >= {"fps", "dropped"}
