@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
+from socket import SO_SNDBUF, SOL_SOCKET
 from typing import Any
 
 import pytest
@@ -48,6 +49,8 @@ def posted(url: str, body: bytes, method: str = "POST", **headers: str) -> tuple
     given = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     given |= {name.replace("_", "-"): value for name, value in headers.items()}
     connection = HTTPConnection(url.removeprefix("http://"), timeout=20)
+    connection.connect()
+    connection.sock.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 14)  # a server that closes too early meets it still writing
     connection.request(method, "/control", body, {name: value for name, value in given.items() if value})
     answer = connection.getresponse()
     return answer.status, answer.read()
@@ -84,6 +87,7 @@ def test_the_same_operations_with_the_same_errors(belt: Pipeline, caplog: pytest
         (b"[1]", {}, 400, b"this line is no request"),
         (b"", {}, 400, b"this line is no request"),
         (b" " * (limits.CONTROL_LINE_BYTES + 1), {}, 413, b"at most"),
+        (b" " * (3 * limits.CONTROL_LINE_BYTES), {}, 413, b"at most"),
     ],
 )
 def test_what_is_no_request_of_a_client_with_the_token_is_refused(

@@ -13,7 +13,8 @@ _READ_BYTES = 1 << 14  # at once: as much as a TLS record holds
 _SENT_BYTES = 1 << 16
 _HANDSHAKE_RECORD = 22
 _GOODBYE_S = 1.0
-_GOODBYE_READS = 4
+_GOODBYE_BYTES = 4 << 20
+"""Bytes of a refused request that are discarded. Browsers and curl send all of it before they read the answer."""
 
 
 class Connection:
@@ -149,9 +150,15 @@ class Connection:
                     self._tls.unwrap()
                 await self._flush()
             self._socket.shutdown(socket.SHUT_WR)
-            for _ in range(_GOODBYE_READS):
-                if not await self._received():
-                    break
+        with self.deadline(limits.PAGE_HEAD_S):
+            left = _GOODBYE_BYTES
+            while left > 0 and (size := await self._discarded()):
+                left -= size
+                await asyncio.sleep(0)  # other clients get their turn beside a quick sender
+
+    async def _discarded(self) -> int:
+        with self.deadline(_GOODBYE_S):
+            return len(await self._received())
 
     def detach(self) -> int:
         """Return the descriptor, which the caller must close. Only for connections without TLS."""
