@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,24 @@ def _nothing_is_left() -> Iterator[None]:
     Interrupted.by_signal = Interrupted.was_raised = False  # commands that tests run in this process
     log.handlers[:], log.propagate = before[0], before[1]
     log.setLevel(before[2])
+
+
+_kept = dict[str, object]()
+"""Modules that outlive a test, by name."""
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_users_are_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module of one test's folder would be what the next test of this process imports under that name."""
+    yield
+    folder = f"{tmp_path_factory.getbasetemp()}/"
+    for name, module in [*sys.modules.items()]:
+        if _kept.get(name) is module:
+            continue
+        if str(getattr(module, "__file__", None)).startswith(folder):
+            del sys.modules[name]
+        else:
+            _kept[name] = module
 
 
 @pytest.fixture

@@ -72,7 +72,6 @@ def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(user_code, "before", user_code.before)
     monkeypatch.setattr(cli, "_shown", set())
     monkeypatch.setattr(custom_op, "_KNOWN", dict(custom_op._KNOWN))
-    monkeypatch.delitem(sys.modules, "brought", raising=False)
     return tmp_path / "p.yaml"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import weakref
 from pathlib import Path
@@ -387,7 +386,6 @@ HOST = "  count: {python: 'seen:seen', from: find}\n  host: {infer: host, from: 
 @pytest.mark.parametrize("way", ["call", "list", "submit"])
 def test_tensors_go_through_as_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stages: str, way: str) -> None:
     rig = CalledRig(tmp_path, monkeypatch, stages)
-    monkeypatch.delitem(sys.modules, "seen", raising=False)
     (tmp_path / "seen.py").write_text(
         "def seen(result):\n    return result.with_output('count', int(result.frame.planes[0].max()))\n"
     )

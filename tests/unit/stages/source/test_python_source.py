@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +68,6 @@ def frames(line: str, folder: Path = Path(), **options: object) -> list[Frame]:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "edgert_test_grab.py").write_text(GRAB)
     return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    yield
-    sys.modules.pop("edgert_test_grab", None)
 
 
 class TestTheUsersCode:
