@@ -7,7 +7,7 @@ from edgert.config import stages as section
 from edgert.config.flow import inputs_of
 from edgert.runtime import Task
 from edgert.runtime.graph import connect
-from edgert.stages.gpu.gpu_crops import InferCropsTogether, Looked
+from edgert.stages.gpu.gpu_crops import AlreadyInferred, InferCropsOfModels
 
 
 def crop_chains(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
@@ -47,12 +47,12 @@ def crop_siblings(stages: Mapping[str, section.StageConfig]) -> list[list[str]]:
 def run_together(parts: Sequence[Sequence[Task]]) -> None:
     """Has the first of a chain's stages run the models of all, where each is one task, and they are on one GPU."""
     tasks = list(chain.from_iterable(parts))
-    works = [task.stage for task in tasks if isinstance(task.stage, InferCropsTogether)]
+    works = [task.stage for task in tasks if isinstance(task.stage, InferCropsOfModels)]
     if len(works) != len(parts) or len(tasks) != len(parts) or any(work.device != works[0].device for work in works):
         return
     tasks[0].stage = works[0].joined(works[1:])
     for task in tasks[1:]:
-        task.stage, task.execution.reads = Looked(task.name), "nothing"
+        task.stage, task.execution.reads = AlreadyInferred(task.name), "nothing"
 
 
 def run_beside(parts: Sequence[list[Task]], streams: frozenset[str], capacity: int) -> None:
@@ -67,17 +67,17 @@ def run_beside(parts: Sequence[list[Task]], streams: frozenset[str], capacity: i
     """
     on_gpus: dict[object, list[list[Task]]] = {}
     for tasks in parts:
-        if isinstance(work := tasks[0].stage, InferCropsTogether):
+        if isinstance(work := tasks[0].stage, InferCropsOfModels):
             on_gpus.setdefault(work.device, []).append(tasks)
     for own in on_gpus.values():
-        works = [work for tasks in own if isinstance(work := tasks[0].stage, InferCropsTogether)]
+        works = [work for tasks in own if isinstance(work := tasks[0].stage, InferCropsOfModels)]
         if len(works) < 2:
             continue
-        names = [frozenset(look.name for look in work.looks) for work in works]
+        names = [frozenset(look.name for look in work.models) for work in works]
         head = Task(f"{own[0][0].name}:0", works[0].joined(works[1:]))
         for tasks, mine in zip(own, names, strict=True):
             tasks[0].stage, tasks[0].execution.reads = (
-                Looked(tasks[0].name, frozenset().union(*names) - mine),
+                AlreadyInferred(tasks[0].name, frozenset().union(*names) - mine),
                 "nothing",
             )
             connect(head, tasks[0], streams, capacity, "never")

@@ -33,7 +33,7 @@ from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import AGNOSTIC, checked_decoder, decoder_for, fitting_decoder, labels_of
 from edgert.stages.decode.record_check import CheckedRecords, RecordCheck
-from edgert.stages.gpu.gpu_crops import CropModel, InferCropsTogether
+from edgert.stages.gpu.gpu_crops import CropModel, InferCropsOfModels
 from edgert.stages.gpu.infer_gpu import GpuInference, Submitting
 from edgert.stages.gpu.infer_stage import GpuInfer
 from edgert.stages.preprocess import Preprocessor, check_levels
@@ -179,7 +179,7 @@ class Models:
         if stage.crop is not None and len(inferences) == 1 and stage.batch is None and not self._reads_text(stage):
             self.check_classes(name, stage.crop)
             looks = [CropModel(name, inferences[0], stage.crop)]
-            return Branch((InferCropsTogether(looks, stage.every),), reads="anywhere")
+            return Branch((InferCropsOfModels(looks, stage.every),), reads="anywhere")
         if stage.parts is not None:
             waiting = [Submitting(inference) for inference in inferences]
             return Branch((self._infer(name, stage, self._choosing(waiting)),), reads="anywhere")

@@ -364,7 +364,7 @@ def test_models_that_look_at_crops_behind_each_other_are_run_together(
         works = {node.name: type(node.stage).__name__ for node in pipeline._assembly.tasks}
         pipeline.run()
         stages = pipeline.summary().stages
-    assert (works["one"], works["two"]) == ("InferCropsTogether", "Looked")
+    assert (works["one"], works["two"]) == ("InferCropsOfModels", "AlreadyInferred")
     assert lines() == list(range(12)) and stages["two"].results_out == 12 and stages["two"].thread == "one"
     found = [json.loads(line)["outputs"] for line in Path("out.jsonl").read_text().splitlines()]
     assert all(list(one) == ["find", "one", "two"] and one["one"] == one["two"] for one in found)
@@ -393,8 +393,8 @@ def test_models_that_look_at_crops_beside_each_other_are_run_together_and_keep_t
         works = {node.name: type(node.stage).__name__ for node in pipeline._assembly.tasks}
         pipeline.run()
         stages = pipeline.summary().stages
-    assert works["one:0"] == "InferCropsTogether"
-    assert [works[name] for name in ("one", "two", "three")] == ["Looked"] * 3
+    assert works["one:0"] == "InferCropsOfModels"
+    assert [works[name] for name in ("one", "two", "three")] == ["AlreadyInferred"] * 3
     assert [stages[name].thread for name in ("one:0", "one", "two", "three")] == ["", *["one:0"] * 3]
     assert all(list(one) == ["find", "two"] for one in outputs("two.jsonl"))
     assert all(list(one) == ["find", "one", "three"] for one in outputs("three.jsonl"))
@@ -410,7 +410,7 @@ def test_siblings_that_drop_frames_otherwise_run_by_themselves(tmp_path: Path, m
     with rig.pipeline() as pipeline:
         works = {node.name: type(node.stage).__name__ for node in pipeline._assembly.tasks}
         pipeline.run()
-    assert works["one"] == works["two"] == "InferCropsTogether" and "one:0" not in works
+    assert works["one"] == works["two"] == "InferCropsOfModels" and "one:0" not in works
 
 
 def test_a_call_has_the_records_of_all_siblings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

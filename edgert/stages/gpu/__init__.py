@@ -1,1 +1,1 @@
-"""Stages that read and write images and tensors where they lie, on an NVIDIA GPU."""
+"""Stages that read and write images and tensors in the memory of an NVIDIA GPU."""

@@ -1,7 +1,7 @@
-"""Shapes as the overlay kernel reads them: items in painting order, and the bytes that they point to.
+"""Display lists for the overlay kernel: items in painting order, and the bytes that they point to.
 
-What a shape covers is rasterized by the code that paints it on the host (:mod:`edgert.stages.paint`), white on black in
-one channel: that is its coverage. Words, dots and the corners of boxes come again, so their bytes stay on the GPU.
+The coverage of a shape is a tile of one channel, white on black. The code that paints on the host rasterizes it
+(:mod:`edgert.stages.paint`). Tiles of text, dots and box corners are reused, so they stay on the GPU.
 """
 
 import struct
@@ -22,23 +22,23 @@ ITEM = struct.Struct("=4i2IQ2i2I")
 TEXT, BOX, MASK, STROKE = range(4)
 LINE = struct.Struct("=Q3I9i")
 EDGE_BYTES, MOST_EDGES = 48, 30
-"""Of each segment of a stroke, as ``strokes.cuh`` writes them."""
+"""Bytes of an edge, and the most edges of a segment of a stroke, as ``strokes.cuh`` writes them."""
 _ALIGN_BYTES = 16
 
 
 class Region:
-    """A piece of memory that both sides see, filled from its start on.
+    """A region of memory that host and GPU share, filled from its start.
 
     Args:
-        host: its bytes, 1-D.
-        address: where the GPU sees the first.
+        host: its bytes on the host, 1-D.
+        address: of the first byte on the GPU.
     """
 
     def __init__(self, host: U8, address: int) -> None:
         self.host, self.address, self.used, self.sent = host, address, 0, 0
 
     def take(self, nbytes: int) -> tuple[U8, int] | None:
-        """Return the next bytes and their address; None where there are not as many."""
+        """Return the next ``nbytes`` and their address, or None where there is too little room."""
         start = -(-self.used // _ALIGN_BYTES) * _ALIGN_BYTES
         if start + nbytes > self.host.size:
             return None
@@ -47,12 +47,12 @@ class Region:
 
 
 class Packed(NamedTuple):
-    """A list as it was written.
+    """A display list in memory that the kernel reads.
 
     Attributes:
-        items, lines, points, lookups: addresses.
-        item_count, line_count: how many there are.
-        segments: of all lines, each of which takes ``MOST_EDGES`` edges.
+        items, lines, points, lookups: addresses on the GPU.
+        item_count, line_count: the numbers of items and lines.
+        segments: the number of segments of all lines; each takes up to ``MOST_EDGES`` edges.
     """
 
     items: int
@@ -65,17 +65,17 @@ class Packed(NamedTuple):
 
 
 class TooLongError(Exception):
-    """A list does not fit its region, which has to be larger."""
+    """A display list needs a larger region."""
 
 
 class Tiles:
-    """Bytes that were drawn before, in two regions that take turns.
+    """Cache of rasterized tiles in two regions that are filled in turn.
 
-    While one is filled, what lies in both is used. When it is full, the other is emptied, once nothing that was
-    launched reads it any more.
+    Tiles of both regions may be used. When one region is full, the other is emptied and filled, after every kernel
+    that reads it has ended.
 
     Args:
-        wait: returns when nothing that was launched reads the regions.
+        wait: blocks until no launched kernel reads the regions.
     """
 
     def __init__(self, regions: tuple[Region, Region], wait: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class Tiles:
         return self._regions[self._now]
 
     def turn(self) -> None:
-        """To be called before a list: empties the other region when three quarters of this one are used."""
+        """Switch to the other region, emptied, when three quarters of this one are used. Call it before each list."""
         if 4 * self.region.used <= 3 * self.region.host.size:
             return
         self._wait()
@@ -98,11 +98,11 @@ class Tiles:
         self.region.used = self.region.sent = 0
 
     def find(self, key: Hashable) -> int | None:
-        """Return the address of a tile."""
+        """Return the address of a tile on the GPU, or None where it is not cached."""
         return self._found[self._now].get(key) or self._found[self._now ^ 1].get(key)
 
     def add(self, key: Hashable, nbytes: int) -> tuple[U8, int] | None:
-        """Bytes for a tile that is found by that key from now on; None where there is no room."""
+        """Return host bytes and address for a new tile of this key, or None where there is no room."""
         taken = self.region.take(nbytes)
         if taken is not None:
             self._found[self._now][key] = taken[1]
@@ -110,7 +110,7 @@ class Tiles:
 
 
 class DisplayList:
-    """Items for one image of (width, height) ``size``; tiles that do not come again lie in ``region``.
+    """Builder of the display list of one image of (width, height) ``size``. Tiles used only once go into ``region``.
 
     Raises:
         TooLongError: the region is too small.
@@ -122,7 +122,7 @@ class DisplayList:
         self._count = self._segments = self._points_bytes = 0
 
     def add(self, shapes: Iterable[Shape]) -> None:
-        """Append what paints the shapes, in order."""
+        """Append items that paint the shapes, in order."""
         for shape in shapes:
             if isinstance(shape, Label):
                 self._label(shape)
@@ -137,7 +137,7 @@ class DisplayList:
                 self._mask(shape)
 
     def finish(self) -> "Packed":
-        """Write items and lines."""
+        """Write items and lines into the region, and return where they are. Raises TooLongError."""
         written = list[int]()
         for parts in (self._items, self._lines, self._points):
             packed = b"".join(parts)
@@ -148,7 +148,7 @@ class DisplayList:
         return Packed(items, self._count, lines, len(self._lines), points, self._segments, self._lookups())
 
     def _item(self, left: int, top: int, width: int, height: int, *rest: int) -> None:
-        """Write an item for a rectangle that may hang over the image's edges; nothing where all of it is outside."""
+        """Append an item for a rectangle, clipped to the image; nothing where it is completely outside."""
         x, y = max(left, 0), max(top, 0)
         right, bottom = min(left + width, self._size[0]), min(top + height, self._size[1])
         if x < right and y < bottom:
@@ -185,7 +185,7 @@ class DisplayList:
         self._item(left, top, width, height, BOX, color, address, left, top, width, height)
 
     def _stroke(self, points: I32, pieces: Sequence[tuple[int, int, int]], shade: Bgr) -> None:
-        """Items whose place is kept, and what the GPU makes them of."""
+        """Reserve items for a stroke, and append the line from which the GPU computes them."""
         segments = sum([1 if thickness < 0 else last - first for first, last, thickness in pieces])
         unused, first = (0, 0, 0) * (3 - len(pieces)), self._segments * MOST_EDGES
         start = self._points_bytes
@@ -219,7 +219,7 @@ class DisplayList:
         self._item(left, top, right - left, bottom - top, MASK, 0, address, width, height, low, high)
 
     def _drawn(self, key: Hashable, width: int, height: int, draw: Callable[[U8], None]) -> int:
-        """Return the address of a tile that is found from now on."""
+        """Draw a tile, cache it where there is room, and return its address."""
         host, address = self._tiles.add(key, width * height) or self._taken(width * height)
         host.fill(0)
         draw(host.reshape(height, width))
@@ -240,10 +240,10 @@ class DisplayList:
 
 @lru_cache(maxsize=1)
 def lookups() -> U8:
-    """Return (96,) uint8: how much of a smooth line shows at 64 distances of 1/32 pixel, a Gaussian; then at 32 slopes.
+    """Return (96,) uint8: coverage of an anti-aliased line at 64 distances of 1/32 pixel, then factors for 32 slopes.
 
-    The last 32 say how much more of a line passes through a pixel at a slope. The numbers are those of OpenCV's LineAA
-    (modules/imgproc/src/drawing.cpp).
+    Coverage is a Gaussian. A factor is the length of a line inside a pixel at that slope. The numbers are those of
+    OpenCV's LineAA (modules/imgproc/src/drawing.cpp).
     """
     distance, slope = (np.arange(64) - 15.5) / 32, (np.arange(32) + 0.5) / 32
     shares = 255 * np.exp(-(distance**2) / (2 * 0.2812)), 256 * np.sqrt((1 + slope**2) / 2)
@@ -255,9 +255,9 @@ def _color(color: Bgr) -> int:
 
 
 def _taps(source: int, wanted: int, across: bool) -> npt.NDArray[np.uint16]:
-    """Return (wanted, 4) for every pixel of an axis: two source pixels, the weight of the second in 1/2048, and 0.
+    """Return (wanted, 4) uint16 for the pixels of an axis: two source pixels, the second's weight in 1/2048, and 0.
 
-    They are those of OpenCV's linear scaling (modules/imgproc/src/resize.cpp).
+    The numbers are those of OpenCV's linear scaling (modules/imgproc/src/resize.cpp).
     """
     number = (2 * np.arange(wanted, dtype=np.int64) + 1) * source - wanted
     whole, rest = np.divmod(number, 2 * wanted)

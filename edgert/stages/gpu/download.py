@@ -1,4 +1,4 @@
-"""Download of frames and drawn images from a GPU for stages that read them on the host."""
+"""Download of frames and drawn images from a GPU, for stages that read them on the host."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ class Downloader:
     """
 
     def __init__(self) -> None:
-        self._ways: dict[CudaDevice, _Way] = {}
+        self._paths: dict[CudaDevice, _CopyPath] = {}
 
     def take(self, result: Result) -> Result:
         """Return the result with its frame and its drawn image on the host; take over the hold on the frame.
@@ -42,13 +42,13 @@ class Downloader:
         return replace(result, image=self.image(image)) if isinstance(image, DeviceView) else result
 
     def image(self, view: DeviceView) -> U8:
-        """Return a copy of a drawn image, valid as long as somebody refers to it. Raises DeviceError."""
-        (on_host,), lease = self._through(view).down([view], view.nbytes)
+        """Return a copy of a drawn image, valid while a reference to it exists. Raises DeviceError."""
+        (on_host,), lease = self._path_of(view).download([view], view.nbytes)
         lease.release()
         return on_host
 
     def _copied(self, frame: Frame) -> Frame:
-        """Return a copy on the host, of which one hold is the caller's: the one that another has made, or a new one."""
+        """Return a copy on the host with one hold for the caller: an existing one of another stage, or a new one."""
         shared = frame.lease
         if not isinstance(shared, StreamLease):
             return self._new(frame)
@@ -65,23 +65,23 @@ class Downloader:
     def _new(self, frame: Frame) -> Frame:
         views = cast("tuple[DeviceView, ...]", frame.planes)
         whole = cast("tuple[DeviceView, ...]", (full_frame(frame)).planes)  # since crops come in all sizes
-        planes, lease = self._through(views[0]).down(views, sum(map(_span, whole)))
+        planes, lease = self._path_of(views[0]).download(views, sum(map(_span, whole)))
         return with_planes(frame, tuple(planes), lease)
 
-    def _through(self, view: DeviceView) -> "_Way":
+    def _path_of(self, view: DeviceView) -> "_CopyPath":
         if view.stream is None:
             raise DeviceError("this memory cannot be copied to the host", why="the stream that wrote it is unknown")
         device = cast("CudaDevice", view.stream.device)
-        if device not in self._ways:
-            self._ways[device] = _Way(device)
-        return self._ways[device]
+        if device not in self._paths:
+            self._paths[device] = _CopyPath(device)
+        return self._paths[device]
 
 
 _SIZES = 4
-"""Sizes that memory is kept for: frames of some sources, and drawn images."""
+"""Number of sizes for which memory is kept: frames of some sources, and drawn images."""
 
 
-class _Way:
+class _CopyPath:
     """Copy path from one GPU to the host."""
 
     def __init__(self, device: CudaDevice) -> None:
@@ -89,8 +89,8 @@ class _Way:
         self._written, self._done = device.event(), Event(device, patient=True)
         self._supplies: dict[int, list[GrowingPool]] = {}
 
-    def down(self, views: Sequence[DeviceView], nbytes: int) -> tuple[list[U8], Lease]:
-        """Arrays of the same shapes, rows as far apart as there, in memory for ``nbytes``; and its lease."""
+    def download(self, views: Sequence[DeviceView], nbytes: int) -> tuple[list[U8], Lease]:
+        """Copy views to host memory of ``nbytes``; return arrays of the same shapes and strides, and their lease."""
         buffer, lease = self._acquire(nbytes)
         arrays, start = list[U8](), 0
         with self.device:
@@ -106,7 +106,10 @@ class _Way:
         return arrays, lease
 
     def _acquire(self, nbytes: int) -> tuple[U8, Lease]:
-        """Pinned memory, which cannot be swapped, as far as a stage that keeps no frames needs it; then any."""
+        """Return a buffer: pinned, up to what a stage that keeps no frames needs, then pageable.
+
+        Pinned memory is limited because it cannot be swapped.
+        """
         if nbytes not in self._supplies:
             if len(self._supplies) == _SIZES:
                 self._supplies.clear()
@@ -125,5 +128,5 @@ def _region(frame: Frame) -> tuple[int, ...]:
 
 
 def _span(view: DeviceView) -> int:
-    """Bytes from its first to its last, gaps between rows included."""
+    """Return the bytes between the first and the last of a view, gaps between rows included."""
     return sum((size - 1) * step for size, step in zip(view.shape, view.strides, strict=True)) + view.dtype.itemsize

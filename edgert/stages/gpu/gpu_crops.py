@@ -1,6 +1,7 @@
-"""Crops of a frame for several models on the GPU.
+"""Inference of several models on crops of one frame, on the GPU.
 
-Where they go is computed for all at once. One launch writes them to the tensors of all models of one input format.
+The places of all crops are computed at once. One launch writes them into the input tensors of all models whose inputs
+have the same format.
 """
 
 from collections.abc import Sequence
@@ -29,20 +30,20 @@ JOB = np.dtype(
     [("planes", "<u8", 3), ("pitches", "<i4", 3), ("size", "<i4", 2), ("chroma", "<i4", 2), ("rectangle", "<i4", 4),
      ("row", "<i4"), ("matrix", "<f4", 12)]
 )  # fmt: skip
-"""What preprocess.cu reads about an image."""
+"""Struct that ``preprocess.cu`` reads for each image."""
 _ARGUMENT_BYTES, _LARGE_BYTES, _LARGE_DRIVER = 4096, 32764, 12010
-"""Of a kernel, on every CUDA; and from 12.1 on, on GPUs since Volta ("CUDA 12.1 Supports Large Kernel Parameters",
-NVIDIA's technical blog, 2023)."""
+"""Bytes of a kernel's arguments: on every CUDA; and from 12.1 on, on GPUs since Volta. Source: "CUDA 12.1 Supports
+Large Kernel Parameters", NVIDIA's technical blog, 2023."""
 Whole = npt.NDArray[np.int64]
 _SUBSAMPLED = ("i420", "nv12", "yuyv")
 
 
 class Layout(NamedTuple):
-    """Images of one frame on their way into a tensor.
+    """Layout of crops of one frame in an input tensor.
 
     Attributes:
         jobs: (M,) of :data:`JOB`, in rows from 0 on.
-        geometries: the way back of each.
+        geometries: for each, the transform from the input to source pixels.
         paired, narrow: see :class:`~edgert.stages.gpu.gpu_preprocess.Plan`.
     """
 
@@ -53,7 +54,14 @@ class Layout(NamedTuple):
 
 
 def _cut(boxes: Whole, width: Any, height: Any, form: str) -> Whole:
-    """(M, 4) as :meth:`edgert.runtime.Frame.crop` cuts a frame, or one of each size, of (width, height)."""
+    """Return (M, 4) boxes clipped and aligned as :meth:`edgert.runtime.Frame.crop` does.
+
+    Args:
+        boxes: (M, 4) x1, y1, x2, y2.
+        width: of the frame, or (M,) of the frame of each box.
+        height: as ``width``.
+        form: pixel format of the frame.
+    """
     x1, y1 = np.maximum(boxes[:, 0], 0), np.maximum(boxes[:, 1], 0)
     x2, y2 = np.minimum(boxes[:, 2], width), np.minimum(boxes[:, 3], height)
     if form in _SUBSAMPLED:
@@ -61,8 +69,8 @@ def _cut(boxes: Whole, width: Any, height: Any, form: str) -> Whole:
     return np.stack([x1, y1, x2, y2], axis=1)
 
 
-def laid_out(frame: Frame, boxes: I32, network: tuple[int, int], config: InputConfig) -> Layout:
-    """Return where crops of a frame that the GPU reads go: :func:`~edgert.stages.preprocess.place`, of all at once.
+def crop_layout(frame: Frame, boxes: I32, network: tuple[int, int], config: InputConfig) -> Layout:
+    """Return the layout of crops in the input, vectorized: as :func:`~edgert.stages.preprocess.place` does for one.
 
     Args:
         frame: on the GPU.
@@ -106,7 +114,7 @@ def laid_out(frame: Frame, boxes: I32, network: tuple[int, int], config: InputCo
 
 
 def _chroma(parts: Whole, form: str) -> Whole:
-    """(M, 2) width and height of the chroma samples; those of the image where there is no chroma."""
+    """Return (M, 2) width and height of the chroma planes, or of the image where there is no chroma."""
     if form in ("i420", "nv12"):
         return (parts[:, 2:] + 1) // 2 - parts[:, :2] // 2
     return (parts[:, 2:] - parts[:, :2]) // ((2, 1) if form == "yuyv" else (1, 1))
@@ -121,11 +129,11 @@ def _geometries(frame: Frame, parts: Whole, rectangles: Whole, network: tuple[in
 
 
 def arguments(parts: Sequence[tuple[bytes, npt.NDArray[Any]]], capacity: int) -> list[tuple[bytes, int]]:
-    """Return the kernel's structs, and how many images each has, as few as can be.
+    """Return the arguments of as few launches as possible: a struct, and the number of its images.
 
     Args:
-        parts: for each tensor its struct, and the images that go there.
-        capacity: images of a launch.
+        parts: for each tensor its header struct, and the jobs of its images.
+        capacity: the most images of a launch.
     """
     header = b"".join(target for target, _ in parts)
     jobs = np.concatenate([each for _, each in parts])
@@ -136,7 +144,7 @@ def arguments(parts: Sequence[tuple[bytes, npt.NDArray[Any]]], capacity: int) ->
 
 
 def capacity_of(device: CudaDevice, targets: int, rows: int) -> int:
-    """Return the most images that one launch writes to so many tensors, of ``rows`` in all."""
+    """Return the most images that one launch writes into ``targets`` tensors with ``rows`` rows in total."""
     is_large = (
         device.driver.get_driver_version() >= _LARGE_DRIVER and int(device.architecture.removeprefix("sm_")) >= 70
     )
@@ -144,11 +152,11 @@ def capacity_of(device: CudaDevice, targets: int, rows: int) -> int:
     return min(room // JOB.itemsize, rows)
 
 
-class CropLaunches:
+class CropWriter:
     """Kernel launches that write crops of a frame into tensors of one format.
 
     Args:
-        into: for every model, the preprocessor of one of its slots.
+        into: for each model, the preprocessor of one of its slots.
     """
 
     def __init__(self, into: Sequence[GpuPreprocessor], kernels: Kernels) -> None:
@@ -159,7 +167,7 @@ class CropLaunches:
         self._made: dict[tuple[str, bool, bool], Kernel] = {}
 
     def compile(self) -> None:
-        """Compiles the kernel of the usual frames, before they come. Raises BuildError."""
+        """Compile the kernel for NV12 frames before the first one arrives. Raises BuildError."""
         least = min(self.capacity, (_ARGUMENT_BYTES - self._count * HEADER_BYTES) // JOB.itemsize)
         if self.capacity > least:
             with suppress(BuildError):  # of a compiler that is older than the driver
@@ -169,11 +177,11 @@ class CropLaunches:
         self._kernel("nv12", True, False)
 
     def launches(self, form: str, parts: Sequence[tuple[GpuPreprocessor, Layout]]) -> list[Launch]:
-        """One, unless there are more images than fit into its argument.
+        """Return one launch, or several where the images do not fit into the arguments of one.
 
         Args:
-            form: of the frame.
-            parts: for every model, in the order of ``into``, that of the slot to write, and what goes there.
+            form: pixel format of the frame.
+            parts: for each model, in the order of ``into``: the preprocessor of the slot to fill, and its crops.
         """
         paired, narrow = all(each.paired for _, each in parts), any(each.narrow for _, each in parts)
         kernel = self._kernel(form, paired, narrow)
@@ -203,41 +211,43 @@ class CropModel(NamedTuple):
     crop: CropConfig
 
 
-class InferCropsTogether(SimpleStage):
-    """A stage that runs several models on crops of the newest detections, and adds a record of each.
+class InferCropsOfModels(SimpleStage):
+    """A stage that runs several models on crops of the newest detections, and adds a record for each model.
 
-    One launch writes the crops of a frame for all models, if their inputs have one format and no model has more crops
-    than rows; otherwise as few as possible. All are launched before the first is waited for.
+    One launch writes the crops of a frame for all models whose inputs have one format, if no model has more crops than
+    rows. All models are launched before the first result is waited for.
 
     Args:
-        looks: the models, on one GPU.
-        every: frames between two runs; the others pass without records.
+        models: the models, all on one GPU.
+        every: number of frames from one run to the next; frames between pass without records.
 
     Attributes:
-        device: that GPU.
+        device: the GPU.
     """
 
-    def __init__(self, looks: Sequence[CropModel], every: int = 1) -> None:
-        kernels = looks[0].inference.preprocessor.kernels
-        self.name, self.looks, self._every, self.device = looks[0].name, looks, every, kernels.device
-        self._crops = [look.crop for at, look in enumerate(looks) if look.crop not in [one.crop for one in looks[:at]]]
+    def __init__(self, models: Sequence[CropModel], every: int = 1) -> None:
+        kernels = models[0].inference.preprocessor.kernels
+        self.name, self.models, self._every, self.device = models[0].name, models, every, kernels.device
+        self._crops = [
+            model.crop for at, model in enumerate(models) if model.crop not in [one.crop for one in models[:at]]
+        ]
         self._stream, self._written = self.device.stream(), self.device.event()
-        alike = dict[Any, list[CropModel]]()
-        for look in looks:
-            alike.setdefault(_format(look.inference.preprocessor), []).append(look)
-        self._alike = [
-            (own, CropLaunches([look.inference.preprocessor for look in own], kernels)) for own in alike.values()
+        by_format = dict[Any, list[CropModel]]()
+        for model in models:
+            by_format.setdefault(_format(model.inference.preprocessor), []).append(model)
+        self._by_format = [
+            (own, CropWriter([model.inference.preprocessor for model in own], kernels)) for own in by_format.values()
         ]
 
-    def joined(self, others: "Sequence[InferCropsTogether]") -> "InferCropsTogether":
-        """Return a stage for the models of this and of others on the same GPU."""
-        looks = chain(self.looks, *(other.looks for other in others))
-        return InferCropsTogether(list(looks), self._every)
+    def joined(self, others: "Sequence[InferCropsOfModels]") -> "InferCropsOfModels":
+        """Return one stage for the models of this stage and of others on the same GPU."""
+        models = chain(self.models, *(other.models for other in others))
+        return InferCropsOfModels(list(models), self._every)
 
     def open(self) -> None:
-        for look in self.looks:
-            look.inference.warm_up()
-        for _, launches in self._alike:
+        for model in self.models:
+            model.inference.warm_up()
+        for _, launches in self._by_format:
             launches.compile()
 
     def process(self, result: Result) -> Result:
@@ -246,67 +256,67 @@ class InferCropsTogether(SimpleStage):
             return result
         parent, detections = newest_detections(result)
         found = [crop_boxes(detections, result.frame, crop) for crop in self._crops]
-        cut = {look.name: found[self._crops.index(look.crop)] for look in self.looks}
+        cut = {model.name: found[self._crops.index(model.crop)] for model in self.models}
         boxes = {name: own for name, (_, own) in cut.items()}
-        runs: dict[str, list[Batch]] = {look.name: [] for look in self.looks}
+        runs: dict[str, list[Batch]] = {model.name: [] for model in self.models}
         if any(map(len, boxes.values())):
             self._submit(result.frame, boxes, runs)
-        for look in self.looks:
-            records = chain.from_iterable(run.records() for run in runs[look.name])
-            result = result.with_output(look.name, Crops(parent, cut[look.name][0], tuple(records)))
+        for model in self.models:
+            records = chain.from_iterable(run.records() for run in runs[model.name])
+            result = result.with_output(model.name, Crops(parent, cut[model.name][0], tuple(records)))
         return result
 
     def _submit(self, whole: Frame, boxes: dict[str, I32], runs: dict[str, list[Batch]]) -> None:
-        """Put everything on the streams, as many crops of a model at a time as its batch holds."""
+        """Enqueue all crops, in rounds of at most one batch for each model."""
         with self.device:
-            frame, writer = self.looks[0].inference.brought(whole)
+            frame, writer = self.models[0].inference.readable(whole)
         try:
             with self.device:
                 if writer is not None:
                     self._stream.wait(self._written.record(writer))
                 while any(map(len, boxes.values())):
-                    for own, launches in self._alike:
-                        self._round(frame, own, launches, boxes, runs)
+                    for own, launches in self._by_format:
+                        self._enqueue_round(frame, own, launches, boxes, runs)
                 hold([frame], self._stream, self._written.record(self._stream))
         except BaseException:
-            self.device.drain()  # no event stands behind what may be under way
+            self.device.drain()  # no event marks the end of work that may be under way
             raise
         finally:
             frame.lease.release()
 
-    def _round(
+    def _enqueue_round(
         self,
         frame: Frame,
-        looks: Sequence[CropModel],
-        launches: CropLaunches,
+        models: Sequence[CropModel],
+        launches: CropWriter,
         boxes: dict[str, I32],
         runs: dict[str, list[Batch]],
     ) -> None:
-        """One batch of each model that has crops left."""
+        """Enqueue one batch of each model that has crops left."""
         parts, slots = [], []
-        for look in looks:
-            inference, rest = look.inference, boxes[look.name]
+        for model in models:
+            inference, rest = model.inference, boxes[model.name]
             if len(rest):
-                slots.append((look, inference.free_slot()))
+                slots.append((model, inference.next_slot()))
             into = slots[-1][1].preprocessor if len(rest) else inference.preprocessor
-            parts.append((into, laid_out(frame, rest[: inference.rows], into.network, into.config)))
-            boxes[look.name] = rest[inference.rows :]
+            parts.append((into, crop_layout(frame, rest[: inference.rows], into.network, into.config)))
+            boxes[model.name] = rest[inference.rows :]
         if not slots:
             return
         for launch in launches.launches(frame.format, parts):
             launch.enqueue(self._stream)
         self._written.record(self._stream)
         geometries = [layout.geometries for _, layout in parts if layout.geometries]
-        for (look, slot), own in zip(slots, geometries, strict=True):
-            slot.enqueue_written(own, self._written, look.inference.how(look.inference.is_patient))
-            runs[look.name].append(look.inference.taken(own))
+        for (model, slot), own in zip(slots, geometries, strict=True):
+            slot.enqueue_filled(own, self._written, model.inference.wait_mode(model.inference.is_patient))
+            runs[model.name].append(model.inference.submitted(own))
 
 
-class Looked(SimpleStage):
-    """A stage whose model has been run with that of a stage before, see :class:`InferCropsTogether`.
+class AlreadyInferred(SimpleStage):
+    """A stage whose model has already been run by an earlier stage; see :class:`InferCropsOfModels`.
 
     Args:
-        others: stages whose models were run with it, too, and whose records are not to go on here.
+        others: stages whose models were run by the same stage; their records are removed here.
     """
 
     effort: ClassVar[str] = "none"
@@ -320,6 +330,6 @@ class Looked(SimpleStage):
 
 
 def _format(into: GpuPreprocessor) -> frozenset[tuple[str, int]]:
-    """Return what one kernel can have of one kind alone."""
+    """Return the compile-time definitions that models must share to be written by one launch."""
     free = ("ALIGNED", "JOBS")
     return frozenset((name, value) for name, value in into.definitions("nv12", True, False).items() if name not in free)

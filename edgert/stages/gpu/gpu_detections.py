@@ -1,6 +1,6 @@
-"""Boxes out of an engine's output on the GPU: two kernels, and the few of them that come back.
+"""Detection heads decoded on the GPU: one kernel selects boxes by score, one suppresses overlaps.
 
-Key points, angles and masks, a bit for every pixel of the network, come with them.
+Only the remaining boxes are copied to the host, with their keypoints, angles or bit masks.
 """
 
 import math
@@ -22,16 +22,16 @@ from edgert.stages.decode import instances, shaped, yolo
 from edgert.stages.decode.decoder import F32, Size
 from edgert.stages.decode.detection import CANDIDATES, I32, Detector
 from edgert.stages.decode.rows import FINAL
-from edgert.stages.gpu.gpu_reader import CAPACITY, GpuReader, checked_count, not_one
+from edgert.stages.gpu.gpu_reader import CAPACITY, GpuReader, checked_count, why_not_single_output
 from edgert.stages.gpu.kernels import Kernels
 
 _HEADS = {yolo.YoloX: 0, yolo.YoloV5: 1, yolo.YoloV8: 2}
 _HEAD = struct.Struct("=5Qq8i3f4x")
-_WAY = struct.Struct("=8f")
+_TRANSFORM = struct.Struct("=8f")
 _JOB = struct.Struct("=3Qq8i")
 _MOST_PROTOTYPES, _MOST_CELLS, _PARTS = 256, 1365, 4
 _CANDIDATE_BYTES = 32, 48
-"""Of upright boxes, and of oriented ones."""
+"""Bytes of a candidate: of an upright box, and of an oriented one."""
 _COUNT_BYTES = 16
 _BOXES_OF_BLOCK = 64
 _THREADS = 256
@@ -39,14 +39,14 @@ _BLOCK_OF_SUPPRESS = 512
 
 
 class Layout(NamedTuple):
-    """Layout of the boxes in an output.
+    """Layout of boxes in an output tensor.
 
     Attributes:
-        head: 0 yolox, 1 yolov5, 2 yolov8.
-        columns: whether a row of memory holds one number of all boxes.
-        boxes: how many.
-        classes, extras: numbers of each box behind its place and objectness.
-        rotated: whether boxes are oriented; extras are then their five numbers.
+        head: 0 yolox, 1 yolov5, 2 yolov8; as the kernel numbers them.
+        columns: whether the tensor is [numbers, boxes], so that a row of memory holds one number of all boxes.
+        boxes: the number of boxes.
+        classes, extras: numbers of each box behind its coordinates and objectness: scores, then others.
+        rotated: whether boxes are oriented; ``extras`` is then the five numbers of such a box.
     """
 
     head: int
@@ -58,7 +58,7 @@ class Layout(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """Host views of one image's result; the number is negative where there were too many."""
+    """Host views of one image's result. ``number`` is negative where too many boxes passed the score."""
 
     number: memoryview
     boxes: F32
@@ -68,17 +68,17 @@ class _Answer(NamedTuple):
 
 
 class GpuBoxes(GpuReader):
-    """Boxes that score enough, suppressed; and for each that is left, the numbers behind its classes."""
+    """Base of readers of boxes: those above the score that suppression keeps, with the numbers behind their classes."""
 
     source = "decode"
     is_placed: ClassVar[bool] = False
-    """Whether the GPU brings boxes to source pixels, where it sees the host's memory: nothing else is made of those of
-    the network."""
+    """Whether the GPU transforms boxes to source pixels, which needs mapped host memory. It is False for decoders that
+    also need boxes in input pixels."""
 
     def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
         super().__init__(decoder, outputs, network, kernels)
         can_place = self.is_placed and self._device.traits.can_map
-        self._ways = self._device.block(self.rows * _WAY.size, "mapped") if can_place else None
+        self._transforms = self._device.block(self.rows * _TRANSFORM.size, "mapped") if can_place else None
         self._placed: list[Geometry | None] = [None] * self.rows
         table = self._table(outputs)
         self._layout = self._layout_of(decoder, outputs, network)
@@ -86,11 +86,11 @@ class GpuBoxes(GpuReader):
         out, pitch = self._answer(outputs, _COUNT_BYTES + decoder.limit * (24 + 4 * extras))
         nbytes = self.rows * CAPACITY * _CANDIDATE_BYTES[rotated]
         self._scratch = self._device.device_block(nbytes + 4 * self.rows)
-        found, ways = self._scratch.address, self._ways.address if self._ways is not None else 0
+        found, transforms = self._scratch.address, self._transforms.address if self._transforms is not None else 0
         more = shaped.bound_of(decoder.iou) if rotated else 1 + decoder.iou
         self._argument = _HEAD.pack(
-            table.block.address, found, found + nbytes, out, ways, math.prod(table.shape[1:]), boxes, classes, extras,
-            *network, decoder.limit, CANDIDATES, pitch, decoder.score, decoder.iou, more,
+            table.block.address, found, found + nbytes, out, transforms, math.prod(table.shape[1:]), boxes, classes,
+            extras, *network, decoder.limit, CANDIDATES, pitch, decoder.score, decoder.iou, more,
         )  # fmt: skip
         is_agnostic = int(decoder.agnostic)
         definitions = {"HEAD": head, "COLUMNS": int(columns), "AGNOSTIC": is_agnostic, "ROTATED": int(rotated)}
@@ -101,24 +101,24 @@ class GpuBoxes(GpuReader):
         """See :meth:`GpuReader.close`."""
         super().close()
         self._scratch.release()
-        if self._ways is not None:
-            self._ways.release()
+        if self._transforms is not None:
+            self._transforms.release()
 
     def place(self, geometries: Sequence[Geometry]) -> None:
-        """See :meth:`GpuReader.place`; those of a camera stay as they are."""
-        if self._ways is None:
+        """See :meth:`GpuReader.place`. A row whose geometry has not changed is not written again."""
+        if self._transforms is None:
             return
         for row, geometry in enumerate(geometries):
             if geometry is not self._placed[row]:
-                self._ways.host[row * _WAY.size : (row + 1) * _WAY.size] = _way_of(geometry)
+                self._transforms.host[row * _TRANSFORM.size : (row + 1) * _TRANSFORM.size] = _packed_transform(geometry)
                 self._placed[row] = geometry
 
     def _table(self, outputs: Sequence[GpuTensor]) -> GpuTensor:
-        """Which output holds the boxes."""
+        """Return the output that holds the boxes."""
         return outputs[0]
 
     def _answer(self, outputs: Sequence[GpuTensor], nbytes: int) -> tuple[int, int]:
-        """Where suppression writes its answers of ``nbytes``, and bytes from one image's to the next."""
+        """Allocate answers of ``nbytes`` an image; return the address where suppression writes, and its pitch."""
         self._views = [self._view(memory, self._layout.extras) for memory in self._answers(nbytes)]
         return self._out.address, self._pitch
 
@@ -127,7 +127,7 @@ class GpuBoxes(GpuReader):
 
     @abstractmethod
     def _made(self, boxes: F32, scores: F32, classes: I32, extras: Any, geometry: Geometry) -> Record:
-        """Return the record; scores and classes are new memory, and boxes where the GPU has placed them."""
+        """Return the record. Scores and classes are copies; so are boxes, where the GPU has transformed them."""
 
     def _view(self, memory: npt.NDArray[np.uint8], extras: int) -> _Answer:
         limit = self._decoder.limit
@@ -144,15 +144,15 @@ class GpuBoxes(GpuReader):
         self._suppress.launch(self._argument, (rows, 1, 1), (_BLOCK_OF_SUPPRESS, 1, 1), stream)
 
     def _record(self, row: int, geometry: Geometry) -> Record:
-        """Return the record. Raises StageError where more boxes scored enough than the GPU sorts."""
+        """Return the record of one image. Raises StageError where more boxes pass the score than the GPU sorts."""
         number, boxes, scores, classes, extras = self._views[row]
         found = checked_count(number[0], self._decoder.score)
-        boxes = boxes[:found] if self._ways is None else boxes[:found].copy()
+        boxes = boxes[:found] if self._transforms is None else boxes[:found].copy()
         return self._made(boxes, scores[:found].copy(), classes[:found].copy(), extras[:found], geometry)
 
     def _in_source(self, boxes: F32, geometry: Geometry) -> F32:
-        """Those of the answer, in new memory."""
-        return geometry.boxes(boxes) if self._ways is None else boxes
+        """Return boxes of an answer in source pixels, as a new array."""
+        return geometry.boxes(boxes) if self._transforms is None else boxes
 
 
 class GpuDetector(GpuBoxes):
@@ -168,7 +168,7 @@ class GpuDetector(GpuBoxes):
             return f"the kernels read yolox, yolov5 and yolov8, not {type(head).__name__.lower()}"
         if isinstance(head, yolo.YoloX) and head.strides != (8, 16, 32):
             return f"the kernels know strides 8, 16, 32, not {head.strides}"
-        if reason := not_one(outputs) or _no_table(outputs[0].shape) or _not_pixels(head):
+        if reason := why_not_single_output(outputs) or _no_table(outputs[0].shape) or _not_pixels(head):
             return reason
         is_final = head.class_count((outputs[0].shape[1:],), network) is None
         return FINAL if is_final else ""
@@ -191,7 +191,7 @@ class GpuPose(GpuBoxes):
     @classmethod
     def unsupported(cls, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> str:
         """See :meth:`GpuReader.unsupported`."""
-        if reason := not_one(outputs) or _no_table(outputs[0].shape) or _not_pixels(decoder):
+        if reason := why_not_single_output(outputs) or _no_table(outputs[0].shape) or _not_pixels(decoder):
             return reason
         is_final = yolo.is_final_pose(outputs[0].shape[1:], network)
         return FINAL if is_final else ""
@@ -211,7 +211,7 @@ class GpuOriented(GpuBoxes):
     @classmethod
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
         """See :meth:`GpuReader.unsupported`."""
-        if reason := not_one(outputs) or _no_table(outputs[0].shape) or _not_pixels(decoder.head):
+        if reason := why_not_single_output(outputs) or _no_table(outputs[0].shape) or _not_pixels(decoder.head):
             return reason
         is_final = decoder.head.class_count((outputs[0].shape[1:],), network) is None
         return FINAL if is_final else ""
@@ -254,7 +254,7 @@ class GpuInstances(GpuBoxes):
         _, _, height, width = outputs[found[1]].shape
         if width > _MOST_CELLS or network[0] % width or network[1] % height:
             return f"the kernels read prototypes whose cells are whole pixels, not {width} × {height} of a {network[0]}"
-        return not_one(outputs[:1]) or not_one(outputs[1:]) or _not_pixels(decoder.head)
+        return why_not_single_output(outputs[:1]) or why_not_single_output(outputs[1:]) or _not_pixels(decoder.head)
 
     def close(self) -> None:
         """See :meth:`GpuReader.close`."""
@@ -271,7 +271,7 @@ class GpuInstances(GpuBoxes):
         return Layout(2, True, boxes, numbers - 4 - masks, masks)
 
     def _answer(self, outputs: Sequence[GpuTensor], nbytes: int) -> tuple[int, int]:
-        """Memory of the GPU alone: masks are made of it there."""
+        """Allocate the kept boxes in GPU memory, where the kernel makes masks of them, and answers with masks."""
         self._kept_pitch = -(-nbytes // 16) * 16
         self._kept = self._device.device_block(self.rows * self._kept_pitch)
         width, height = self._size
@@ -309,7 +309,7 @@ def _no_table(shape: tuple[int, ...]) -> str:
 
 
 @lru_cache(maxsize=64)
-def _way_of(geometry: Geometry) -> npt.NDArray[np.uint8]:
-    """Return what the kernel reads of it."""
+def _packed_transform(geometry: Geometry) -> npt.NDArray[np.uint8]:
+    """Return a geometry as the struct that the kernel reads."""
     ends = geometry.scale_x, geometry.scale_y, geometry.offset_x, geometry.offset_y, *geometry.bounds
-    return np.frombuffer(_WAY.pack(*ends), np.uint8)
+    return np.frombuffer(_TRANSFORM.pack(*ends), np.uint8)

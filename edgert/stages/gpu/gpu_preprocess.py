@@ -1,4 +1,4 @@
-"""Preprocessing of GPU frames into an engine's input: one kernel, one launch for a batch."""
+"""Preprocessing of GPU frames into an engine's input tensor: one kernel, one launch for a batch."""
 
 import struct
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from edgert.stages.crop import F32
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.preprocess import Placement, place, yuv_matrix
 
-# Where an image goes: an engine's input tensor on the GPU, in whatever order the engine wants its numbers.
+# The target of an image: an engine's input tensor on the GPU, in the memory layout that the engine wants.
 
 ValueType = Literal["float32", "float16", "uint8", "int8"]
 ITEM_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "uint8": 1, "int8": 1}
@@ -35,9 +35,9 @@ class Target:
         rows: images in the batch.
         width, height: pixels.
         channels: 1 or 3.
-        strides: of image, channel, row and pixel, in numbers.
-        vector: numbers that a pixel takes where its channels lie together; 1 where they do not.
-        nbytes: all of it, padding included.
+        strides: of image, channel, row and pixel, in elements.
+        vector: elements of a pixel where its channels are adjacent; 1 for planar layouts.
+        nbytes: bytes of the batch, padding included.
     """
 
     dtype: ValueType
@@ -55,7 +55,7 @@ class Target:
         return 4 if self.vector >= 4 and self.vector % 4 == 0 else 1
 
     def aligned(self, step: int) -> bool:
-        """Whether ``step`` neighbors of a row may be stored at once, the tensor's address being aligned."""
+        """Return whether ``step`` pixels of a row may be stored at once, if the tensor's address is aligned."""
         sizes = (self.width, *self.strides[:3])
         return self.group == 1 and self.strides[3] == 1 and all(size % step == 0 for size in sizes)
 
@@ -76,18 +76,18 @@ def strided(
     Args:
         dtype: of its numbers.
         shape: its four dimensions.
-        strides: of each dimension in numbers. Where channels have stride 1, that of a pixel is the vector they lie in.
-        nbytes: all of it, padding included.
+        strides: of each dimension, in elements. Where channels have stride 1, the stride of a pixel is the vector.
+        nbytes: bytes of the batch, padding included.
     """
     rows, channels, height, width = shape
     vector = strides[3] if strides[1] == 1 and strides[3] > 1 else 1
     return Target(dtype, rows, width, height, channels, strides, vector, nbytes)
 
 
-# What the kernel reads about each image, as the struct that it reads.
+# The struct that the kernel reads for each image.
 
 _MOST_JOBS = 32
-"""Images per launch: their structs are passed by value, in the 4 KiB that every CUDA takes for arguments."""
+"""Images per launch: their structs are passed by value, in the 4 KiB that every CUDA version takes for arguments."""
 
 _HEADER = struct.Struct("=Qq6i6f")
 _PLANES = struct.Struct("=3Q")
@@ -99,13 +99,13 @@ _MATRIX_ONE = 1024
 
 
 def normal_of(config: InputConfig, channels: int) -> tuple[F32, F32]:
-    """(level - mean) / std as level * scale + bias: scale and bias per channel, float32."""
+    """Return scale and bias per channel, float32, so that (level - mean) / std = level * scale + bias."""
     mean, std = (np.broadcast_to(np.asarray(value, np.float64), channels) for value in (config.mean, config.std))
     return (1 / std).astype(np.float32), (-mean / std).astype(np.float32)
 
 
 def new_batch(address: int, target: Target, config: InputConfig) -> bytearray:
-    """Return the struct of a target, with images of as many rows to fill in: a launch with fewer bytes is faster."""
+    """Return the struct of a target, with room for one image per row: a launch with fewer bytes is faster."""
     batch = bytearray(_HEADER.size + min(target.rows, _MOST_JOBS) * _JOB_BYTES)
     size = target.width, target.height
     scale, bias = (np.resize(part, 3).tolist() for part in normal_of(config, target.channels))
@@ -114,15 +114,15 @@ def new_batch(address: int, target: Target, config: InputConfig) -> bytearray:
 
 
 class Plan:
-    """Constant part of the kernel's struct for all frames of one size, format and memory layout.
+    """The constant part of the kernel's struct, for all frames of one size, format and memory layout.
 
     Attributes:
-        geometry: the way back to source pixels.
-        form: the frame's format.
-        offsets: bytes from the first of each plane to the part that is used, 0 where that is all of it.
-        is_cut: whether any is not 0.
-        is_even: whether rows of chroma lie an even number of bytes apart.
-        is_narrow: whether a plane is one sample wide, so that the last sample has no neighbor.
+        geometry: transform from the input to source pixels.
+        form: the frame's pixel format.
+        offsets: for each plane, bytes from its start to the part that is read.
+        is_cut: whether any offset is not 0.
+        is_even: whether the pitches of chroma planes are even.
+        is_narrow: whether a plane is one sample wide, so that its last sample has no neighbor.
     """
 
     __slots__ = ("_numbers", "_structs", "form", "geometry", "is_cut", "is_even", "is_narrow", "offsets")
@@ -142,7 +142,7 @@ class Plan:
         self._structs: dict[int, bytes] = {}
 
     def struct(self, row: int) -> bytes:
-        """All of the struct behind the addresses, for an image that goes to ``row`` of the target."""
+        """Return the struct without its addresses, for an image that is written into ``row`` of the target."""
         packed = self._structs.get(row)
         if packed is None:
             before, matrix = self._numbers
@@ -151,12 +151,12 @@ class Plan:
 
 
 class Ready(NamedTuple):
-    """A frame that the GPU has, or will have.
+    """A frame in memory that the GPU reads, or that a stream is copying there.
 
     Attributes:
-        addresses: of its planes, three, 0 where there is none.
-        lease: held until the GPU has read them.
-        writer: the stream that brings them; None: they are there.
+        addresses: of its three planes; 0 where there is none.
+        lease: held until the GPU has read the planes.
+        writer: the stream that copies them; None: they are there.
     """
 
     plan: Plan
@@ -166,18 +166,18 @@ class Ready(NamedTuple):
 
 
 _MOST_PLANS = 64
-"""Crops come in all sizes, and each has a plan."""
+"""The most plans that are kept: each size of crop has one."""
 
 
 class Plans:
-    """Cache of frame positions in a network's input of (width, height) pixels."""
+    """Cache of plans for frames that become a network's input of (width, height) pixels."""
 
     def __init__(self, network: tuple[int, int], config: InputConfig) -> None:
         self._network, self._config = network, config
         self._plans: dict[tuple[object, ...], Plan] = {}
 
     def ready(self, frame: Frame, writer: Stream | None = None) -> Ready:
-        """Return a frame in memory that the GPU reads.
+        """Return a frame in GPU-readable memory with its plan.
 
         Raises:
             StageError: it is not in such memory, was released, or does not fit (``resize: none``).
@@ -195,8 +195,8 @@ class Plans:
             addresses = [address + offset for address, offset in zip(addresses, plan.offsets, strict=True)]
         return Ready(plan, (*addresses, 0, 0)[:3], frame.lease, writer)
 
-    def ready_alike(self, frames: Sequence[Frame], writer: Stream | None) -> list[Ready]:
-        """Return the same of images that lie one behind the other in one buffer, none of them a crop."""
+    def ready_batch(self, frames: Sequence[Frame], writer: Stream | None) -> list[Ready]:
+        """Return what :meth:`ready` does, for frames that share one buffer, none of them a crop."""
         first, ready = frames[0], self.ready(frames[0], writer)
         own, form, found = ready.plan, _form(first), [ready]
         for frame in frames[1:]:
@@ -208,12 +208,12 @@ class Plans:
 
 
 def _form(frame: Frame) -> tuple[object, ...]:
-    """Return what of an image decides where it goes, and how it lies in memory."""
+    """Return the properties of a frame that its plan depends on, for frames that are no crops."""
     return frame.format, frame.color, origin_of(frame), *[(plane.shape, plane.strides) for plane in frame.planes]
 
 
 def chroma_size(frame: Frame) -> tuple[int, int]:
-    """(width, height) of the chroma samples; those of the image where there is no chroma."""
+    """Return (width, height) of the chroma planes, or of the image where there is no chroma."""
     if frame.format == "yuyv":
         return frame.width // 2, frame.height
     plane = frame.planes[1] if frame.format in ("i420", "nv12") else frame.planes[0]
@@ -222,7 +222,7 @@ def chroma_size(frame: Frame) -> tuple[int, int]:
 
 @lru_cache(maxsize=16)
 def fixed_matrix(color: Color, order: str) -> npt.NDArray[np.int32]:
-    """(12,) int32: rows of (Y, U, V, 1) in 1/1024, rounded as OpenCV rounds them; for gray, luma to full range."""
+    """Return (12,) int32: rows for (Y, U, V, 1) in 1/1024, rounded as OpenCV does; for gray, luma to full range."""
     if order == "gray":
         scale = 1.0 if color.full_range else 255 / 219
         rows = np.zeros((3, 4))
@@ -234,14 +234,14 @@ def fixed_matrix(color: Color, order: str) -> npt.NDArray[np.int32]:
 
 @lru_cache(maxsize=16)
 def kernel_matrix(color: Color, order: str) -> tuple[float, ...]:
-    """(3, 4) as the kernel takes it: from four times Y, U, V, and 1, to levels / 256; the offset rounds ties up."""
+    """Return the kernel's (3, 4) matrix, flat: from (4Y, 4U, 4V, 1) to levels / 256; its offset rounds ties up."""
     rows = fixed_matrix(color, order).reshape(3, 4) / _MATRIX_ONE
     rows[:, 3] = (rows[:, 3] + 0.5 / _MATRIX_ONE) * 4
     return tuple((rows / (4 * 256)).ravel().tolist())
 
 
 def addresses_of(frame: Frame) -> list[int]:
-    """Of its planes, where the GPU sees them: where they are, or where what is in shared memory is brought to."""
+    """Return the GPU addresses of a frame's planes; for shared memory, of the GPU's side."""
     lease = frame.lease
     if isinstance(lease, SharedLease) and isinstance(frame.planes[0], np.ndarray):
         return lease.addresses_of(frame.planes)
@@ -249,7 +249,7 @@ def addresses_of(frame: Frame) -> list[int]:
 
 
 def plane_on_gpu(plane: Any, frame: Frame) -> tuple[int, int]:
-    """Address and pitch of a plane on the GPU."""
+    """Return address and pitch of a plane on the GPU. Raises StageError where it is host memory."""
     if isinstance(plane, DeviceView):
         return plane.address, plane.strides[0]
     interface = getattr(plane, "__cuda_array_interface__", None)
@@ -267,29 +267,28 @@ _ORDERS = {"rgb": 0, "bgr": 1, "gray": 2}
 BLOCK = (32, 8, 1)
 _METHODS = {"linear": 0, "nearest": 1, "area": 2, "cubic": 3}
 _SHARES = {"linear": (4, 2), "nearest": (4, 2), "area": (2, 2), "cubic": (2, 1)}
-"""Pixels of a row, and rows, that a thread computes: what was fastest without spilling registers."""
+"""Pixels of a row, and rows, that a thread computes: the fastest choice that spills no registers."""
 
 
 class GpuPreprocessor:
-    """GPU counterpart of :class:`~edgert.stages.preprocess.Preprocessor`, which fills the rows of one input tensor.
+    """GPU counterpart of :class:`~edgert.stages.preprocess.Preprocessor`: fills the rows of one input tensor.
 
-    What it writes is within one gray level of what the CPU path writes. Padding that a layout has is written never or
-    as 0, so it stays what the memory was made as: zeros.
+    Its result is within one gray level of the CPU's. Padding of a layout stays 0, as the memory was allocated.
 
     Attributes:
-        plans: makes frames ready for :meth:`launches`, of this and of all that differ in the tensor alone.
-        kernels: that compile it.
-        header: the part of the kernel's struct that is the tensor's.
+        plans: gives the frames that :meth:`launches` takes; also for preprocessors that differ only in the tensor.
+        kernels: compile it.
+        header: the part of the kernel's struct that describes the tensor.
         grid: blocks of an image, across and down.
 
     Args:
-        config: what the model wants to see.
+        config: how images become the input.
         target: the tensor's layout.
-        address: of the tensor on the GPU, a multiple of 256; must outlive this.
+        address: of the tensor on the GPU, a multiple of 256; the tensor must outlive this object.
         share: pixels of a row, and rows, that a thread computes.
 
     Raises:
-        ModelError: the target is not of the model's color.
+        ModelError: the target has not as many channels as the model's color.
     """
 
     def __init__(
@@ -319,10 +318,10 @@ class GpuPreprocessor:
         self.grid = -(-target.width // across), -(-target.height // down)
 
     def launches(self, frames: Sequence[Ready]) -> list[Launch]:
-        """Return what writes frames, or crops of them, into the first rows.
+        """Return launches that write frames, or crops of them, into the first rows.
 
-        It is one launch where all frames have one format and are no more than 32. It goes on a stream after
-        :meth:`wait_for`, and before :func:`hold`.
+        It is one launch where all frames have one format and are no more than 32. Call :meth:`wait_for` before they are
+        enqueued, and :func:`hold` after.
 
         Raises:
             StageError: there are more frames than rows, or one has a format that the kernel does not read.
@@ -348,7 +347,7 @@ class GpuPreprocessor:
                     _PLANES.pack_into(self._batch, start, *addresses)
                     if (rest := plan.struct(row)) is not self._written[slot]:
                         self._batch[start + _PLANES.size : start + _JOB_BYTES] = self._written[slot] = rest
-                    # That of nv12 can be read in pairs where all chroma lies at even addresses.
+                    # Chroma of nv12 can be read in pairs where all of it is at even addresses.
                     paired = paired and plan.is_even and not (addresses[1] | addresses[2]) & 1
                     narrow = narrow or plan.is_narrow
                 kernel, grid = self._kernel(form, paired, narrow), (*self.grid, len(jobs))
@@ -356,7 +355,7 @@ class GpuPreprocessor:
         return launches
 
     def compile(self) -> None:
-        """Compiles the kernel of the usual frames, before they come. Raises BuildError."""
+        """Compile the kernel for NV12 frames before the first one arrives. Raises BuildError."""
         self._kernel("nv12", True, False)
 
     def _kernel(self, form: str, paired: bool, narrow: bool) -> Kernel:
@@ -368,7 +367,7 @@ class GpuPreprocessor:
         return self._made[variant]
 
     def definitions(self, form: str, paired: bool, narrow: bool) -> dict[str, int]:
-        """Return what the kernel is compiled with for frames of a format; see :func:`fill_job`."""
+        """Return the definitions that the kernel is compiled with for frames of a format."""
         return {
             "SOURCE": SOURCES[form],
             "PIXEL": 4 if form.endswith("a") else 3,
@@ -387,7 +386,7 @@ class GpuPreprocessor:
         }
 
     def wait_for(self, frames: Sequence[Ready], stream: Stream) -> None:
-        """Put the stream behind those that write the frames."""
+        """Make the stream wait for the streams that write the frames."""
         writers = {frame.writer for frame in frames} if len(frames) > 1 else (frames[0].writer,)
         for writer in writers:
             if writer is not None and writer is not stream:
@@ -395,10 +394,10 @@ class GpuPreprocessor:
 
 
 def hold(frames: Sequence[Ready] | Sequence[Frame], stream: Stream, passing: Event | None = None) -> None:
-    """Have leases of pooled frames last until what the stream has now is done.
+    """Extend the leases of pooled frames until the work that the stream has now is done.
 
     Args:
-        frames: that it reads.
+        frames: those that the stream reads.
         stream: the stream.
         passing: see :meth:`edgert.memory.cuda.StreamMarks.after`.
     """

@@ -1,4 +1,4 @@
-"""Base of readers that decode outputs on the GPU and copy only a few bytes per image to the host."""
+"""Base of readers that decode outputs on the GPU, and copy only a few bytes per image to the host."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,15 @@ from edgert.stages.gpu.kernels import Kernels
 
 FLOATS = ("float32", "float16")
 CAPACITY = 4096
-"""Boxes of an image that come to the host, or that are sorted, at most."""
+"""The most boxes of an image that are sorted, or copied to the host."""
 
 
 def checked_count(count: int, score: float) -> int:
-    """How many boxes scored enough. Raises StageError for more than there is room for, or below 0, which says so."""
+    """Return the number of boxes that passed the score.
+
+    Raises:
+        StageError: the count is above the capacity, or negative, by which the kernel reports an overflow.
+    """
     if 0 <= count <= CAPACITY:
         return count
     raise StageError(
@@ -29,8 +33,8 @@ def checked_count(count: int, score: float) -> int:
     )
 
 
-def not_one(outputs: Sequence[GpuTensor], dtypes: Sequence[str] = FLOATS) -> str:
-    """Why kernels that read one output of these types cannot read these; empty when they can."""
+def why_not_single_output(outputs: Sequence[GpuTensor], dtypes: Sequence[str] = FLOATS) -> str:
+    """Return why kernels that read one output of these types cannot read these outputs; empty when they can."""
     if len(outputs) != 1:
         return f"the kernels read one output, not {len(outputs)}"
     return (
@@ -42,7 +46,7 @@ class GpuReader(ABC):
     """Decoder of a batch on the GPU, with the same results as ``decoder`` on the host.
 
     Args:
-        outputs: in the model's order, batch first; must outlive this.
+        outputs: in the model's order, batch first; they must outlive this object.
         network: (width, height) of the input, pixels.
 
     Raises:
@@ -50,11 +54,11 @@ class GpuReader(ABC):
     """
 
     source: ClassVar[str]
-    """The file of its kernels."""
+    """Name of the ``.cu`` file of its kernels."""
     is_small: ClassVar[bool] = True
-    """Whether kernels write the answer straight into the host's memory: a copy would take longer than decoding."""
+    """Whether kernels write the answer into mapped host memory, because a copy would take longer than decoding."""
     is_quick: ClassVar[bool] = False
-    """Whether it takes the GPU less than what a graph of its own, which runs beside the next batch, takes the host."""
+    """Whether decoding takes the GPU less time than launching a separate CUDA graph for it takes the host."""
 
     def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
         if reason := self.unsupported(decoder, outputs, network):
@@ -67,30 +71,30 @@ class GpuReader(ABC):
     @classmethod
     @abstractmethod
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
-        """Why the kernels cannot decode these outputs; empty when they can."""
+        """Return why the kernels cannot decode these outputs; empty when they can."""
 
     def enqueue(self, rows: int, stream: Stream) -> None:
-        """Put decoding of the first ``rows`` images on the stream, and the copy of the answer. Does not wait."""
+        """Enqueue decoding of the first ``rows`` images and the copy of the answer. Does not wait."""
         self._launch(rows, stream)
         self._out.download(stream, rows * self._pitch)
 
     def place(self, geometries: Sequence[Geometry]) -> None:  # noqa: B027 - most have the host do that
-        """Take the ways from the images of its rows to source pixels, before each run that is read."""
+        """Set the transforms of the rows' images to source pixels. Call it before each run that is read."""
 
     def copied(self, rows: int) -> Sequence[int]:
-        """Bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
+        """Return the bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
         return [rows * self._pitch] if self._out.is_staged else []
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """Return the records, in source pixels, new memory throughout; once the stream has passed."""
+        """Return the records, in source pixels, as new arrays. Call it after the stream's work is done."""
         return [self._record(row, geometry) for row, geometry in enumerate(geometries)]
 
     def close(self) -> None:
-        """Frees the memory. The stream must have passed."""
+        """Free the memory. The stream's work must be done."""
         self._out.release()
 
     def _answers(self, pitch: int) -> list[U8]:
-        """Memory for ``pitch`` bytes of each image, which begin at a multiple of 16: what the host will see of it."""
+        """Allocate ``pitch`` bytes for each image, aligned to 16; return their host views."""
         self._pitch = -(-pitch // 16) * 16
         can_map = self.is_small and self._device.traits.can_map
         self._out = self._device.block(self.rows * self._pitch, "mapped" if can_map else None)
@@ -99,7 +103,7 @@ class GpuReader(ABC):
     def _kernel(
         self, function: str, definitions: Mapping[str, int], nbytes: int, dtype: str, source: str = ""
     ) -> Kernel:
-        """Of numbers of that type."""
+        """Return a kernel compiled for tensors of ``dtype``."""
         definitions = {"HALF": int(dtype == "float16"), **definitions}
         return self._kernels.kernel(source or self.source, definitions, nbytes, function=function)
 

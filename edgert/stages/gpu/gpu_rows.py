@@ -1,6 +1,6 @@
-"""Detection heads of many layouts on the GPU.
+"""Detection heads of many layouts, decoded partly on the GPU.
 
-One kernel brings the rows that could score enough, and the host decodes those as it decodes its own.
+One kernel copies the rows that may pass the score to the host, where the usual decoder reads them.
 """
 
 import struct
@@ -102,7 +102,7 @@ class GpuRows(GpuReader):
         self._rows.launch(self._job, (self._blocks[-1], rows, 1), (_THREADS, 1, 1), stream)
 
     def _record(self, row: int, geometry: Geometry) -> Record:
-        """Return the record. Raises StageError where more rows matter than come to the host."""
+        """Return the record of one image. Raises StageError where more rows may pass than are copied to the host."""
         number, rows, numbers = self._views[row]
         count = checked_count(int(number[0]), self._decoder.score)
         found_rows = np.array(rows[:count], np.intp)
@@ -114,7 +114,7 @@ class GpuRows(GpuReader):
         return record
 
     def _found(self, rows: Index, numbers: F32) -> list[Found]:
-        """Yield what was found of each level."""
+        """Return the rows that were found, by level."""
         ends = np.searchsorted(rows, self._starts)
         return [
             Found(rows[a:b] - start, _parts(numbers[a:b], level))
@@ -123,7 +123,7 @@ class GpuRows(GpuReader):
 
 
 def _parts(numbers: F32, level: Level) -> tuple[F32, ...]:
-    """For each of the level's wanted numbers, its columns."""
+    """Return the columns of each of the level's wanted numbers."""
     ends = list(accumulate((one.width for one in level.wanted), initial=0))
     return tuple([np.ascontiguousarray(numbers[:, a:b]) for a, b in pairwise(ends)])
 

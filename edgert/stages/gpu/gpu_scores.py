@@ -1,4 +1,4 @@
-"""Classes of images and of their cells, and peaks of heat maps, found on the GPU: what comes back is small."""
+"""Classification, segmentation and heat maps decoded on the GPU: classes, a class per cell, and peaks."""
 
 import math
 import struct
@@ -13,7 +13,7 @@ from edgert.runtime import Classification, Keypoints, Segmentation
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import classify, maps
 from edgert.stages.decode.decoder import Size
-from edgert.stages.gpu.gpu_reader import FLOATS, GpuReader, not_one
+from edgert.stages.gpu.gpu_reader import FLOATS, GpuReader, why_not_single_output
 from edgert.stages.gpu.kernels import Kernels
 
 _JOB = struct.Struct("=5Qq4i")
@@ -23,11 +23,11 @@ _COUNT_BYTES = 16
 _EACH = 4096
 _THREADS_OF_CLASSES = 512
 _PART_BYTES = 16 + _MOST * 8
-"""What a block leaves of its part of a row: four numbers, and the best."""
+"""Bytes that a block writes for its part of a row: four numbers, and the best classes."""
 
 
 class GpuClasses(GpuReader):
-    """Probabilities of the best classes; ``decoder`` is a :class:`~edgert.stages.decode.classify.Classify`."""
+    """GPU reader of the best classes; ``decoder`` is a :class:`~edgert.stages.decode.classify.Classify`."""
 
     source, is_quick = "classes", True
 
@@ -55,7 +55,7 @@ class GpuClasses(GpuReader):
     @classmethod
     def unsupported(cls, decoder: classify.Classify, outputs: Sequence[GpuTensor], network: Size) -> str:
         """See :meth:`GpuReader.unsupported`. Outputs behind the first are not read."""
-        if reason := not_one(outputs[:1]):
+        if reason := why_not_single_output(outputs[:1]):
             return reason
         count = math.prod(outputs[0].shape[1:])
         if min(decoder.top, count) > _MOST:
@@ -82,7 +82,7 @@ _PEAK = np.dtype([("cell", "i4"), ("around", "f4", (3, 3)), ("value", "f4"), ("u
 
 
 class GpuMask(GpuReader):
-    """A class of every cell.
+    """GPU reader of segmentation: the class of every cell.
 
     ``decoder`` is a :class:`~edgert.stages.decode.maps.SegmentArgmax` or
     :class:`~edgert.stages.decode.maps.SegmentThreshold`. The host cuts the padding off.
@@ -115,7 +115,7 @@ class GpuMask(GpuReader):
         """See :meth:`GpuReader.unsupported`."""
         classes, _, _ = _form(decoder, outputs[0].shape[1:], network)
         is_chosen = classes == 1 and isinstance(decoder, maps.SegmentArgmax)
-        return not_one(outputs, ("int32", "int64") if is_chosen else FLOATS)
+        return why_not_single_output(outputs, ("int32", "int64") if is_chosen else FLOATS)
 
     def _launch(self, rows: int, stream: Stream) -> None:
         self._code.launch(self._argument, (self._blocks, rows, 1), (_THREADS, 1, 1), stream)
@@ -127,10 +127,10 @@ class GpuMask(GpuReader):
 
 
 class GpuPeaks(GpuReader):
-    """One body's points.
+    """GPU reader of the keypoints of one body, from heat maps.
 
-    ``decoder`` is a :class:`~edgert.stages.decode.maps.Heatmap`, which makes the last step, from a peak and the cells
-    around it to a fraction of a cell.
+    ``decoder`` is a :class:`~edgert.stages.decode.maps.Heatmap`. It refines a peak to a fraction of a cell, on the
+    host, from the cells around it.
     """
 
     source = "maps"
@@ -150,7 +150,7 @@ class GpuPeaks(GpuReader):
     @classmethod
     def unsupported(cls, decoder: maps.Heatmap, outputs: Sequence[GpuTensor], network: Size) -> str:
         """See :meth:`GpuReader.unsupported`."""
-        return not_one(outputs)
+        return why_not_single_output(outputs)
 
     def _launch(self, rows: int, stream: Stream) -> None:
         self._find.launch(self._argument, (len(self._peaks[0]), rows, 1), (_THREADS, 1, 1), stream)
@@ -163,7 +163,7 @@ class GpuPeaks(GpuReader):
 
 
 def _form(decoder: Any, shape: tuple[int, ...], network: Size) -> tuple[int, tuple[int, int], bool]:
-    """Classes, (height, width), and whether all scores of a class lie together."""
+    """Return the number of classes, (height, width), and whether all scores of a class are adjacent."""
     if isinstance(decoder, maps.SegmentThreshold):
         height, width = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape[:2]
         return 1, (height, width), True

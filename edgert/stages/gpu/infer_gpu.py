@@ -1,4 +1,4 @@
-"""Frames in, records out, and everything between on the GPU; while it works, the host gets the next frames ready."""
+"""Inference on the GPU: preprocessing, engine and decoding in slots, so that the host prepares the next frames."""
 
 from __future__ import annotations
 
@@ -19,60 +19,60 @@ from edgert.runtime import Frame, Record
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Ready, hold
 from edgert.stages.gpu.upload import Uploader, is_shared
-from edgert.stages.gpu.waiting import How, ways
+from edgert.stages.gpu.waiting import WaitMode, waits
 from edgert.stages.infer import PendingRecords
 
 log = logging.getLogger("edgert.gpu")
 
 SLOTS = 3
-"""Sets of tensors: one is being read, one may wait to be, one is being filled."""
+"""Sets of tensors: one is read, one may wait to be read, and one is filled."""
 
 
-# One set of tensors, from image to outputs, and the CUDA graphs of the way through it.
+# A slot: one set of tensors, from image to outputs, and the CUDA graphs of its work.
 
 
 class Reader(Protocol):
-    """Reader of an engine's outputs, which makes records of them on the host."""
+    """Reader of an engine's outputs, which returns records on the host."""
 
     def place(self, geometries: Sequence[Geometry]) -> None:
-        """Take the ways from the images of its rows to source pixels, before each run that is read."""
+        """Set the transforms of the rows' images to source pixels. Call it before each run that is read."""
         ...
 
     def enqueue(self, rows: int, stream: Stream) -> None:
-        """Put its part on the stream. Does not wait."""
+        """Enqueue decoding and copies of the first ``rows`` images. Does not wait."""
         ...
 
     def copied(self, rows: int) -> Sequence[int]:
-        """Bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
+        """Return the bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
         ...
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """Return the records, in new memory, once the stream has passed."""
+        """Return the records as new arrays. Call it after the stream's work is done."""
         ...
 
     def close(self) -> None:
-        """Frees its memory."""
+        """Free its memory."""
         ...
 
 
 _PAUSES_S = 0.0, 0.0, 0.01
-"""Before each try to record. Another thread, or a library in this one, may come between: mostly once, or for a moment,
-as decoders do that take their first memory."""
+"""Pauses before each attempt to record a CUDA graph. A call of another thread, or of a library in this one, may disturb
+a recording, mostly once: for example a decoder that allocates its first memory."""
 
 
 class InferenceSlot:
     """Preprocessing, engine and decoder for one batch at a time.
 
-    The kernel that reads the frames is launched by itself, so that these are free before the engine has run: cameras
-    and decoders own few buffers. Where that has a stream of its own, it works while the engine does on the batch
-    before. What comes behind is recorded as a CUDA graph, for each number of rows. Where decoding has a stream of its
-    own, it is a graph of its own, too, so that a batch is decoded while the engine works on the next. Work that cannot
-    be recorded is put on the streams piece by piece.
+    The kernel that reads the frames is launched separately, so that frames are free before the engine has run: cameras
+    and decoders own few buffers. On a separate stream, it runs beside the engine's work on the batch before. The rest
+    is recorded as a CUDA graph, one for each number of rows. Where decoding has a separate stream, it is a second
+    graph, so that a batch is decoded while the engine works on the next. Work that cannot be recorded is enqueued call
+    by call.
 
     Args:
         reading: the stream that decodes: the session's, or another.
-        feeding: the stream that prepares frames: the session's, by default, or that which brings them up.
-        check: called with each record and its geometry; returns what becomes of it.
+        feeding: the stream that preprocesses frames: the session's by default, or the one that uploads them.
+        check: called with each record and its geometry; returns the record to use.
     """
 
     def __init__(
@@ -93,14 +93,16 @@ class InferenceSlot:
         self.sizes = run_sizes(self.rows, session.dynamic)
         self._size_of = [next(size for size in self.sizes if size >= count) for count in range(self.rows + 1)]
         self._fed, self._ran = device.event(), device.event()
-        self._ways = ways(device)
-        self._done, self._done_rows = self._ways["block"], 0
+        self._waits = waits(device)
+        self._done, self._done_rows = self._waits["block"], 0
         self._graphs: dict[int, tuple[Graph, ...]] = {}
         self._warm: set[int] = set()
         self._renewed: set[int] = getattr(session, "renewed", set())  # of engines that become faster while they run
         self.late: set[int] = set()
-        """Sizes that are prepared while others run; until then batches are run as the next larger. Those that are among
-        the session's ``renewed`` are recorded at the slot's next turns, one at each."""
+        """Batch sizes that are prepared while others run; until then, such a batch runs as the next larger size.
+
+        Sizes in the session's ``renewed`` are recorded when the slot is used next, one each time.
+        """
         self.no_graph = "" if session.recordable else "runs of this engine cannot be recorded"
 
     @property
@@ -109,18 +111,18 @@ class InferenceSlot:
         return self._done.event.passed()
 
     def warm_up(self, rows: int) -> None:
-        """Run one of :attr:`sizes` once, and record it; blocks. Raises BuildError when a kernel does not compile."""
+        """Run one of :attr:`sizes` once, and record it. Blocks. Raises BuildError when a kernel does not compile."""
         if rows in self._warm:
             return
         self._warm.add(rows)
-        with self.session.device.recording, self.session.exclusive:  # in this order, as all who record
+        with self.session.device.recording, self.session.exclusive:  # in this order everywhere, against a deadlock
             self.session.enqueue(rows)
             self.session.stream.synchronize()
             self._reader.enqueue(rows, self._reading)
             self._reading.synchronize()
             if not self.session.recordable:
                 return
-            self.preprocessor.compile()  # a kernel that does not compile is no reason to go without a graph
+            self.preprocessor.compile()  # here, as its error must not be taken for one of the recording
             for pause_s in _PAUSES_S:
                 time.sleep(pause_s)
                 try:
@@ -129,7 +131,7 @@ class InferenceSlot:
                 except (DeviceError, BuildError) as error:
                     reason = f"{error.what} ({error.why})"
                     log.info("a CUDA graph could not be recorded: %s", reason)
-                    # CUDA reports a recording that failed a second time, to the next call in this thread.
+                    # CUDA reports a failed recording once more, to the next call in this thread.
                     try:
                         self.session.enqueue(rows)
                     except BuildError as again:
@@ -138,7 +140,7 @@ class InferenceSlot:
             self.no_graph = reason
 
     def record(self, rows: int) -> None:
-        """Record one of the sizes that were late, while batches run with others, from any thread.
+        """Record one of the :attr:`late` sizes while batches of other sizes run. Callable from any thread.
 
         Raises DeviceError, BuildError.
         """
@@ -147,12 +149,12 @@ class InferenceSlot:
             self._warm.add(rows)
             self.late.discard(rows)
 
-    def enqueue(self, frames: Sequence[Ready], how: How = "block") -> None:
-        """Put everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
+    def enqueue(self, frames: Sequence[Ready], mode: WaitMode = "block") -> None:
+        """Enqueue a batch, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
 
         Args:
-            frames: of the batch.
-            how: :meth:`read` waits.
+            frames: the batch.
+            mode: how :meth:`read` waits.
         """
         preprocessor, stream, feeding = self.preprocessor, self.session.stream, self._feeding
         launches = preprocessor.launches(frames)
@@ -165,18 +167,18 @@ class InferenceSlot:
             hold(frames, feeding, self._fed.record(feeding))  # nothing after this reads them
             if feeding is not stream:
                 stream.wait(self._fed)
-            self._run(rows, how)
+            self._run(rows, mode)
 
-    def enqueue_written(self, geometries: Sequence[Geometry], written: Event, how: How = "block") -> None:
-        """Like :meth:`enqueue`, of images that are in their rows when the event has passed. Raises DeviceError."""
+    def enqueue_filled(self, geometries: Sequence[Geometry], written: Event, mode: WaitMode = "block") -> None:
+        """Enqueue a batch whose rows are filled when the event ``written`` has passed. Raises DeviceError."""
         rows = self._ready(len(geometries))
         self._reader.place(geometries)
         with self.session.exclusive:
             self.session.stream.wait(written)
-            self._run(rows, how)
+            self._run(rows, mode)
 
     def _ready(self, count: int) -> int:
-        """Return the size of a batch of so many, warm."""
+        """Return the batch size that runs ``count`` frames, prepared."""
         rows = self._size_of[count]
         if not self.late and rows not in self._renewed:
             return rows
@@ -184,7 +186,7 @@ class InferenceSlot:
         if self.late:
             rows = next(size for size in self.sizes if size >= rows and size not in self.late)
         renewed = rows if rows in self._renewed else max(self.late & self._renewed, default=0)
-        if renewed and recording.acquire(blocking=False):  # else at its next turn: nobody waits for that
+        if renewed and recording.acquire(blocking=False):  # else the next time: frames must not wait for it
             try:
                 self._renewed.discard(renewed)
                 self._warm.discard(renewed)
@@ -194,25 +196,25 @@ class InferenceSlot:
                 recording.release()
         return rows
 
-    def _run(self, rows: int, how: How) -> None:
+    def _run(self, rows: int, mode: WaitMode) -> None:
         graphs = self._graphs.get(rows)
         if graphs is None:
             self.session.enqueue(rows)
         else:
             graphs[0]()
         self._decode(rows, graphs)
-        self._done, self._done_rows = self._ways[how], rows
+        self._done, self._done_rows = self._waits[mode], rows
         self._done.event.record(self._reading)
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """Wait for the GPU, and return the records. Raises DeviceError when its work failed."""
+        """Wait for the GPU, and return the records. Raises DeviceError when the work failed."""
         self._done.wait(self._done_rows)
         self._fed.note_passed()
         records = self._reader.read(geometries)
         return records if self._check is None else list(map(self._check, records, geometries))
 
     def close(self) -> None:
-        """Free what the session does not own, once the GPU is done. Twice is once."""
+        """Wait for the GPU, and free what the session does not own. May be called twice."""
         self.session.device.drain()
         self._graphs.clear()
         self._reader.close()
@@ -260,14 +262,14 @@ class Batch(PendingRecords):
 
     @property
     def is_done(self) -> bool:
-        """Whether the GPU has done its work, of which the slot has no more by then. Does not wait."""
+        """Whether the GPU has finished the batch. Does not wait."""
         return bool(self._records) or self.slot.idle
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records())
 
     def records(self) -> list[Record]:
-        """One per frame; waits for the GPU the first time. Raises DeviceError when its work failed."""
+        """Return a record per frame; wait for the GPU the first time. Raises DeviceError when the work failed."""
         with self._turn:
             if not self._records:
                 self._records = self.slot.read(self.geometries)
@@ -275,22 +277,21 @@ class Batch(PendingRecords):
 
 
 class GpuInference:
-    """Inference on the GPU: some slots of tensors, used in turn. One thread fills and submits; another may wait.
+    """Inference of one model on the GPU, with slots used in turn. One thread fills and submits; another may wait.
 
-    Host frames are uploaded as they are, YUV planes and not BGR, on a stream of their own; frames that are on the GPU
-    already are read where they lie. What was submitted is done in order, or side by side where slots have streams of
-    their own.
+    Host frames are uploaded in their own pixel format, such as YUV planes, on a separate stream. Frames already on the
+    GPU are read in place. Batches run in order, or in parallel where slots have separate streams.
 
     Args:
-        slots: used in turn. A batch that nobody has waited for is read when its slot has its next turn.
-        uploader: owned by this.
-        without_graph: called with the reason after :meth:`warm_up` where the work is not recorded as a CUDA graph.
+        slots: used in turn. A batch that was not waited for is read before its slot is used again.
+        uploader: owned by this object.
+        without_graph: called with the reason by :meth:`warm_up` where the work is not recorded as a CUDA graph.
         refine: makes an engine faster while it runs: see :meth:`~edgert.backend.ort.cuda.OrtCudaEngine.refine`.
 
     Attributes:
-        preprocessor: of one of the slots, which are alike.
-        is_patient: whether :meth:`run`, too, sleeps while it waits: beside cameras.
-        device: that has the slots.
+        preprocessor: of one of the slots, which are all alike.
+        is_patient: whether :meth:`run` sleeps while it waits, as it should beside cameras.
+        device: the GPU.
         model: its name in the pipeline file.
     """
 
@@ -313,32 +314,32 @@ class GpuInference:
         self._turn = 0
         self.rows, self.network, self.preprocessor = slots[0].rows, slots[0].network, slots[0].preprocessor
         self._plans = slots[0].plans  # all have the same
-        self._lasts = range(1, 1 + len({id(slot.session.stream) for slot in slots}))  # what was before them is done
+        self._lasts = range(1, 1 + len({id(slot.session.stream) for slot in slots}))  # slots before these are done
 
-    def how(self, patient: bool) -> How:
-        """Return how to wait for the next run; beside cameras, one behind another run is no matter of a usual time."""
-        is_behind = self._newest is not None and not self._newest.is_read  # all are done in order
+    def wait_mode(self, patient: bool) -> WaitMode:
+        """Return how to wait for the next run. A run that queues behind another takes no usual time, so it blocks."""
+        is_behind = self._newest is not None and not self._newest.is_read  # batches end in order
         return "block" if patient and self.is_patient and is_behind else "poll"
 
     @property
     def idle(self) -> bool:
-        """Whether the GPU has done all that was submitted. Does not wait; raises DeviceError when it failed."""
+        """Whether the GPU has finished all batches. Does not wait. Raises DeviceError when one failed."""
         return all(self._slots[self._turn - last].idle for last in self._lasts)
 
     def warm_up(self) -> None:
-        """Run and record every number of rows once, so that the first frames do not pay for that. Twice is once.
+        """Run and record every batch size once, so that the first frames do not pay for it. May be called twice.
 
-        Of engines that can prepare other sizes while they run, only full batches are prepared here.
+        Where the engine can prepare sizes while it runs, only full batches are prepared here.
         """
         if self._is_warm:
             return
         self._is_warm = True
-        gc.collect()  # once, and not for each graph: what others left there is freed before anything is recorded
+        gc.collect()  # once, and not for each graph: freeing GPU memory would disturb a recording
         sizes, refine = self._slots[0].sizes, self._refine
-        # One after another, as an engine may plan anew whenever the number changes; first all, as when it was opened.
+        # Size by size, as an engine may plan anew when the size changes; full batches first, as the engine was opened.
         self._warm_up(sizes[-1:])
         reason, late = next((slot.no_graph for slot in self._slots if slot.no_graph), ""), sizes[:-1]
-        if reason or refine is None:  # without graphs, runs would come between those that are prepared
+        if reason or refine is None:  # without graphs, runs would disturb the preparation
             self._warm_up(late)
             late = ()
         if reason := reason or next((slot.no_graph for slot in self._slots if slot.no_graph), ""):
@@ -358,8 +359,8 @@ class GpuInference:
             slot.record(rows)
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
-        """Bring a frame to the GPU for a row of the next batch; the host's may be released at once."""
-        frame, writer = self.brought(frame)
+        """Bring a frame to the GPU for a row of the next batch. The caller may release the frame at once."""
+        frame, writer = self.readable(frame)
         try:
             ready = self._frames[row] = self._plans.ready(frame, writer)
         except BaseException:
@@ -367,25 +368,25 @@ class GpuInference:
             raise
         return ready.plan.geometry
 
-    def fill_several(self, frames: Sequence[Frame]) -> list[Geometry]:
-        """Like :meth:`fill`, of a batch from row 0 on; images that have one buffer of the host are brought as one."""
+    def fill_batch(self, frames: Sequence[Frame]) -> list[Geometry]:
+        """Bring frames to the GPU for the rows from 0 on. Frames that share one host buffer are uploaded at once."""
         lease = frames[0].lease
         if not is_shared(frames[0], self.device) or any(frame.lease is not lease for frame in frames):
             return [self.fill(frame, row) for row, frame in enumerate(frames)]
         lease.retain(len(frames))
         try:
             writer = cast("SharedLease", lease).send(self._uploader.stream, is_read=True)
-            ready = self._plans.ready_alike(frames, writer)
+            ready = self._plans.ready_batch(frames, writer)
         except BaseException:
             lease.release(len(frames))
             raise
         self._frames.update(enumerate(ready))
         return [one.plan.geometry for one in ready]
 
-    def brought(self, frame: Frame) -> tuple[Frame, Stream | None]:
-        """Return the frame in memory that the GPU reads, with a lease to release, and the stream that brings it.
+    def readable(self, frame: Frame) -> tuple[Frame, Stream | None]:
+        """Return the frame in memory that the GPU reads, with a lease to release, and the stream that copies it.
 
-        Without a stream it is there already. Work that reads it there is recorded with the lease.
+        Without a stream it is there already. Mark work that reads it by :func:`hold`.
         """
         first: object = frame.planes[0]
         writer: Stream | None
@@ -396,51 +397,51 @@ class GpuInference:
         else:
             frame.lease.retain()
             stream = getattr(first, "stream", None)
-            writer = stream if isinstance(stream, Stream) else None  # of another library's memory it is not known
+            writer = stream if isinstance(stream, Stream) else None  # unknown for another library's memory
         return frame, writer
 
     def submit_batch(self, geometries: Sequence[Geometry], *, patient: bool = True) -> Batch:
-        """Put the rows that were filled on the stream, from image to outputs; return their records to be. Do not wait.
+        """Enqueue the rows that were filled, and return the pending batch. Does not wait.
 
         Args:
-            geometries: of the rows.
-            patient: the waiting thread sleeps, and is a little late; see :meth:`how`.
+            geometries: of the rows, as :meth:`fill` returned them.
+            patient: whether the waiting thread may sleep, and be a little late; see :meth:`wait_mode`.
         """
         frames = [self._frames.pop(row) for row in range(len(geometries))]
         try:
             with self.device:  # once, instead of around every call
-                slot = self.free_slot()
-                slot.enqueue(frames, self.how(patient))
+                slot = self.next_slot()
+                slot.enqueue(frames, self.wait_mode(patient))
         except BaseException:
-            self.device.drain()  # no event stands behind the copies that may be under way
+            self.device.drain()  # no event marks the end of copies that may be under way
             raise
         finally:
             for frame in frames:
                 frame.lease.release()
-        return self.taken(geometries)
+        return self.submitted(geometries)
 
-    def free_slot(self) -> InferenceSlot:
-        """Return the slot of the next batch; wait until the GPU has done the one that it had."""
+    def next_slot(self) -> InferenceSlot:
+        """Return the slot of the next batch, after the batch that it had is read."""
         if self._turn in self._batches:
             self._batches.pop(self._turn).records()
         return self._slots[self._turn]
 
-    def taken(self, geometries: Sequence[Geometry]) -> Batch:
-        """Return the batch that was put on the streams of :meth:`free_slot`, whose turn ends."""
+    def submitted(self, geometries: Sequence[Geometry]) -> Batch:
+        """Return the batch that was enqueued on :meth:`next_slot`, and go on to the next slot."""
         batch = self._newest = self._batches[self._turn] = Batch(self._slots[self._turn], geometries)
         self._turn = (self._turn + 1) % len(self._slots)
         return batch
 
     def run(self, *geometries: Geometry) -> list[Record]:
-        """Do the same, and wait for the records."""
+        """Submit the rows that were filled, wait, and return their records."""
         return self.submit_batch(geometries, patient=self.is_patient).records()
 
     def close(self) -> None:
-        """Free what the inference slot allocated; no thread may use it any more. Twice is once."""
+        """Free slots and uploader; no thread may use them any more. May be called twice."""
         if self._refining is not None:
             self._refining.close()
         if self._frames:
-            self.device.drain()  # they may be on their way up
+            self.device.drain()  # they may still be copied
         for frame in self._frames.values():
             frame.lease.release()
         self._frames.clear()
@@ -450,11 +451,11 @@ class GpuInference:
 
 
 class Submitting:
-    """Inference whose records are still pending when it returns: for several runs of a frame, as of its crops."""
+    """Inference that returns pending records, for several runs on one frame, such as on its crops."""
 
     def __init__(self, inference: GpuInference) -> None:
         self._inference = inference
-        self.rows, self.warm_up, self.fill = inference.rows, inference.warm_up, inference.fill  # what stays the same
+        self.rows, self.warm_up, self.fill = inference.rows, inference.warm_up, inference.fill
 
     @property
     def idle(self) -> bool:

@@ -1,7 +1,7 @@
-"""The stage of a model on a GPU: it submits frames, one at a time or in batches, and collects their records.
+"""Stage of a model on a GPU: submits frames, one at a time or in batches, and collects their records.
 
-One thread does both. While a run is under way it waits for input, no longer than until the run is usually done, and
-then looks: so no frame waits for the records of another, and no other thread is woken for them.
+One thread does both. While a run is under way, it waits for input until the run is usually done, and then polls. So no
+frame waits for the records of another, and no other thread is woken.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LONG_NS = 3_600_000_000_000
 
 @dataclass(slots=True)
 class _Run:
-    """Results that leave together: those of a run, and those behind it that the model does not look at.
+    """Results that leave together: those of a run, and those after it that the model skips.
 
     Attributes:
-        batch: their records; None where there is no run.
-        began_ns: when the GPU had nothing else to do before it.
-        due_ns: when to look whether it is done.
-        absent_ns: for how long after it began it is known not to have been done.
-        is_done: whether it was seen to be.
+        batch: the pending records; None where all results are skipped.
+        began_ns: when the GPU could begin it.
+        due_ns: when to poll it next.
+        absent_ns: the longest time after its begin at which it was seen not done; -1 before the first poll.
+        is_done: whether it was seen done.
     """
 
     results: list[tuple[Result, bool]]
@@ -46,14 +46,14 @@ class _Run:
 class GpuInfer(BatchedStage):
     """A stage that adds one model's record to every ``every``-th result of a stream.
 
-    While the GPU has nothing to do, a frame is run at once; with a batcher, together with those that have come by then.
-    Results leave in the order in which they came.
+    While the GPU is idle, a frame runs at once; with a batcher, together with the frames that wait. Results leave in
+    the order in which they came.
 
     Args:
-        inferences: the model's, and those of its fallback models.
-        batcher: decides when frames are run together; None: each is run alone.
-        every: frames of a stream between two that the model looks at; the batcher's, where there is one.
-        choice: which of the models runs; looked at for each batch.
+        inferences: of the model, and of its fallback models.
+        batcher: decides which frames run together; None: each runs alone.
+        every: number of frames of a stream from one run to the next; ignored where there is a batcher.
+        choice: which of the models runs; read for each batch.
     """
 
     limit, is_ready = SLOTS, False
@@ -80,7 +80,7 @@ class GpuInfer(BatchedStage):
             inference.warm_up()
 
     def room(self) -> int:
-        """Return how many rows of the batch are left."""
+        """Return the number of free rows in the batch."""
         return self._batch.most - self._batch.rows
 
     @property
@@ -93,12 +93,12 @@ class GpuInfer(BatchedStage):
         batch, now_ns = self._batch, self._clock.now_ns()
         if not batch.rows and len(self._inferences) > 1:
             self._inference = self._inferences[min(self._choice.level, len(self._inferences) - 1)]
-        with self._inference.device:  # once, instead of for every call of the driver
+        with self._inference.device:  # once, instead of around every driver call
             if len(results) == batch.most > 1 and self.every == 1 and not batch.held:
                 for kept in onward:
                     kept.frame.lease.retain()
                 batch.hold_all(onward, now_ns)
-                self._geometries = self._inference.fill_several([one.frame for one in results])
+                self._geometries = self._inference.fill_batch([one.frame for one in results])
             else:
                 for result, kept in zip(results, onward, strict=True):
                     self._take(result, kept, now_ns)
@@ -107,7 +107,7 @@ class GpuInfer(BatchedStage):
             self.is_ready = bool(self._runs) and self._is_done(self._runs[0])
 
     def process(self, result: Result) -> list[Result]:
-        """Run what is held together with one more result, and return all that is done."""
+        """Run the held results and one more, wait, and return all that is done."""
         self.submit((result,), (result,))
         return self.collect(wait=True)
 
@@ -147,12 +147,12 @@ class GpuInfer(BatchedStage):
         return held
 
     def close(self) -> None:
-        """Release what was held when a pipeline was broken off."""
+        """Release the frames that an aborted pipeline has left here."""
         for result in self.give_up():
             result.frame.lease.release()
 
     def _take(self, result: Result, kept: Result, now_ns: int) -> None:
-        """Bring one frame to the GPU, or let it pass, behind those that came before."""
+        """Bring one frame to the GPU, or queue it unchanged behind earlier ones where the model skips it."""
         batch, index = self._batch, result.frame.index
         kept.frame.lease.retain()
         if not batch.passes(index):
@@ -165,16 +165,16 @@ class GpuInfer(BatchedStage):
             self._runs.append(_Run([(kept, False)], None, 0, now_ns, now_ns))
 
     def _launch(self, now_ns: int) -> None:
-        """Have the GPU run what is held."""
+        """Start a run of the held frames."""
         batch = self._inference.submit_batch(self._geometries)
         rows, self._geometries = len(self._geometries), []
         first_ns = self._times.first_ns(rows)
-        # It begins when the run before it is done, as far as that is known.
+        # It begins when the run before it is done, by estimate.
         began_ns = max(now_ns, self._runs[-1].began_ns + self._times.first_ns(self._runs[-1].rows) if self._runs else 0)
         self._runs.append(_Run(self._batch.take(), batch, rows, began_ns, began_ns + first_ns))
 
     def _is_done(self, run: _Run) -> bool:
-        """Whether a run is done; it is not looked at before that is likely."""
+        """Return whether a run is done, without polling before that is likely."""
         if run.is_done or run.batch is None:
             return True
         now_ns = self._clock.now_ns()
@@ -197,6 +197,6 @@ class GpuInfer(BatchedStage):
             self._times.was_done(run.rows)
         elif is_done:
             self._times.took(run.rows, run.absent_ns)
-        elif (now_ns := self._clock.now_ns()) - polled_ns > _POLL_NS:  # else it was done already, for whatever time
+        elif (now_ns := self._clock.now_ns()) - polled_ns > _POLL_NS:  # else it was done for an unknown time
             self._times.took(run.rows, now_ns - run.began_ns)
         return records

@@ -1,6 +1,6 @@
-"""This package's kernels, compiled for one GPU and cached: CUDA C in ``*.cu`` beside this file.
+"""Compilation and cache of this package's kernels: CUDA C in ``*.cu`` beside this file.
 
-A line ``#include "name"`` stands for the file of that name, here: the run-time compiler is given one text.
+A line ``#include "name"`` is replaced by the file of that name in this folder, as the run-time compiler takes one text.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ class Kernels:
     """Cache of kernels compiled for the device, one per combination of definitions.
 
     Args:
-        store: where machine code is cached between runs; None compiles at every start, about a second per kernel.
-        compiler: what gives the compiler, when it is needed first; by default the newest that suits the driver.
+        store: caches machine code between runs; without it, each start compiles, about a second per kernel.
+        compiler: returns the compiler when it is first needed; by default the newest that suits the driver.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Kernels:
         self._modules: dict[str, Module] = {}
 
     def why_not(self) -> str:
-        """Why none can be compiled here, and what to install, in one line; empty if they can."""
+        """Return why kernels cannot be compiled here and what to install, in one line; empty if they can."""
         try:
             self._compiler()
         except DeviceError as error:
@@ -41,11 +41,11 @@ class Kernels:
         return ""
 
     def kernel(self, name: str, definitions: Mapping[str, int], nbytes: int, function: str = "") -> Kernel:
-        """Return the kernel ``function``, else ``name``, of ``name``.cu, whose argument is a struct of ``nbytes``.
+        """Return a kernel of ``name``.cu: ``function``, by default ``name``. Its argument is a struct of ``nbytes``.
 
         Raises:
             BuildError: it does not compile; the log shows why.
-            DeviceError: there is no compiler, and the store has not the kernel.
+            DeviceError: there is no compiler, and the store does not have the kernel.
         """
         source = _text(f"{name}.cu")
         defines = (f"-D{definition}={value}" for definition, value in sorted(definitions.items()))

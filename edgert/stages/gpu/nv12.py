@@ -1,4 +1,4 @@
-"""BGR images on the GPU into the planes of an encoder."""
+"""Conversion of BGR images on the GPU to the NV12 planes of an encoder."""
 
 import struct
 
@@ -25,12 +25,12 @@ class Nv12Writer:
     def write(
         self, view: DeviceView, luma: int, luma_pitch: int, chroma: int, chroma_pitch: int, stream: Stream
     ) -> None:
-        """Put the conversion on the stream, behind what wrote the image; do not wait.
+        """Enqueue the conversion after the work that writes the image. Does not wait.
 
-        The image may be released at once: its memory is not used again before the stream has passed.
+        The image may be released at once: its memory is reused only after this work.
 
         Args:
-            stream: the stream.
+            stream: runs the conversion.
             view: (h, w, 3) uint8 BGR, rows may be padded. An odd last row or column is left out.
             luma: address on the GPU of (h, w) bytes.
             luma_pitch: bytes from row to row.
@@ -38,7 +38,7 @@ class Nv12Writer:
             chroma_pitch: bytes from row to row.
 
         Raises:
-            StageError: the view is no such image, or was released.
+            StageError: the view is not such an image, or was released.
         """
         if view.ndim != 3 or view.shape[2] != 3 or view.dtype != "uint8" or view.strides[1:] != (3, 1):
             raise StageError(f"a view of {list(view.shape)} of {view.dtype} is no BGR image")

@@ -1,4 +1,4 @@
-"""Images made of frames on a GPU, and results drawn on them there: one kernel, one launch for an image."""
+"""BGR images made from frames on a GPU, with results drawn on them: one kernel, one launch for an image."""
 
 import struct
 from collections.abc import Iterable, Iterator
@@ -22,9 +22,9 @@ _TILE = (64, 16)
 _BLOCK = (16, 16, 1)
 _LIST_BYTES = 1 << 18
 _LISTS = 3
-"""Lists that are filled, sent and read at a time."""
+"""Number of display lists, so that one is filled while others are sent and read."""
 _TILES_BYTES = 1 << 21
-"""Of each of the two regions of tiles: some 300 labels of 1080p."""
+"""Bytes of each of the two regions of tiles: about 300 labels at 1080p."""
 
 
 def device_of(view: cuda.DeviceView) -> cuda.CudaDevice:
@@ -36,7 +36,7 @@ def device_of(view: cuda.DeviceView) -> cuda.CudaDevice:
 
 
 class GpuPainter:
-    """Source of images of one size, with a separate stream. For one thread at a time.
+    """Painter of images, on a separate stream. For one thread at a time.
 
     Args:
         counter: where allocations of images are counted.
@@ -63,22 +63,22 @@ class GpuPainter:
         self._tiles = Tiles((next(halves), next(halves)), self.stream.synchronize)
 
     def paint(self, source: Frame | cuda.DeviceView, size: tuple[int, int], shapes: Iterable[Shape]) -> cuda.DeviceView:
-        """Return a new image of a frame on the GPU, or of an image there, with shapes on it. Does not wait.
+        """Return a new image made from a frame or an image on the GPU, with shapes on it. Does not wait.
 
         Args:
             shapes: to paint, in order.
-            source: what has not :func:`unreadable` said of, or (h, w, 3) uint8 BGR.
-            size: (width, height) of the new image; where that is not the source's, it is scaled as on the host.
+            source: a frame for which :func:`unreadable` is empty, or (h, w, 3) uint8 BGR.
+            size: (width, height) of the new image; another size than the source's is scaled as on the host.
 
         Returns:
-            (height, width, 3) uint8 BGR, without gaps, valid as long as somebody refers to it.
+            (height, width, 3) uint8 BGR, contiguous, valid while a reference to it exists.
 
         Raises:
             DeviceError: too little memory, or the GPU failed.
             StageError: the frame was released.
         """
         with self.device:
-            drawing = self._listed(size, list(shapes))
+            drawing = self._packed_list(size, list(shapes))
             image = self._take((size[1], size[0], 3))
             planes: tuple[object, ...] = source.planes if isinstance(source, Frame) else (source,)
             for writer in {getattr(plane, "stream", None) for plane in planes} - {self.stream}:
@@ -97,7 +97,7 @@ class GpuPainter:
     def _launches(
         self, source: Frame | cuda.DeviceView, image: cuda.DeviceView, packed: Packed
     ) -> Iterator[cuda.Launch]:
-        """Return what makes the image, once the list is there: edges of strokes, then all of it."""
+        """Yield the launches that make the image: edges of strokes, then the image itself."""
         height, width, _ = image.shape
         size = width, height
         if packed.segments:
@@ -111,7 +111,7 @@ class GpuPainter:
         yield cuda.Launch(self._kernel(*key), argument, (-(-width // _TILE[0]), -(-height // _TILE[1]), 1), _BLOCK)
 
     def _edges_for(self, segments: int) -> int:
-        """Memory of the GPU alone, which one image after another uses."""
+        """Return the address of GPU memory for edges of strokes, reused by each image."""
         nbytes = segments * MOST_EDGES * EDGE_BYTES
         if self._edges is None or self._edges.nbytes < nbytes:
             if self._edges is not None:
@@ -121,7 +121,7 @@ class GpuPainter:
         return self._edges.address
 
     def close(self) -> None:
-        """Wait for the GPU and give the memory back; images that others hold stay valid."""
+        """Wait for the GPU and free the memory. Images that are still referred to stay valid."""
         if self.device.is_open:
             self.stream.synchronize()
         for block in (self._block, self._edges, *(one.block for one in self._lists)):
@@ -131,8 +131,8 @@ class GpuPainter:
             self._images.close()
         self._images = None
 
-    def _listed(self, size: tuple[int, int], shapes: list[Shape]) -> "_List":
-        """Write the shapes to the memory that waited longest, and return it."""
+    def _packed_list(self, size: tuple[int, int], shapes: list[Shape]) -> "_List":
+        """Write the shapes into the list used longest ago, and return it."""
         self._tiles.turn()
         drawing = self._lists.pop(0)
         while True:
@@ -170,7 +170,7 @@ class GpuPainter:
 
 
 class _List:
-    """Memory that display lists are written to, one after another."""
+    """Memory for one display list at a time."""
 
     def __init__(self, device: cuda.CudaDevice, nbytes: int) -> None:
         self.block: cuda.Block = device.block(nbytes)
@@ -179,12 +179,12 @@ class _List:
         self.empty()
 
     def empty(self) -> None:
-        """Make it ready for the next list, once the GPU has read the last one."""
+        """Wait until the GPU has read the last list, and empty it."""
         self.marks.synchronize()
         self.region = Region(self.block.host, self.block.address)
 
     def send(self, stream: cuda.Stream, tiles: Tiles) -> None:
-        """Bring the list, and tiles that are new, to where the kernel reads them; no pixels, so no copy is counted."""
+        """Copy the list and new tiles to the GPU. They are no pixels, so the copy is not counted."""
         if not self.block.is_staged:
             return
         device = self.block.device
@@ -197,7 +197,7 @@ class _List:
 
 
 def unreadable(frame: Frame) -> str:
-    """Why the kernel cannot make an image of a frame on the GPU as the host does; empty when it can."""
+    """Return why the kernel cannot make the same image of a frame as the host; empty when it can."""
     if frame.format not in SOURCES:
         return f"the kernel reads {', '.join(SOURCES)}, not {frame.format}"
     if frame.format == "yuyv" and frame.width % 2:
@@ -207,7 +207,7 @@ def unreadable(frame: Frame) -> str:
 
 _Key = tuple[int, str, bool, bool, bool]
 _Argument = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""Addresses of three planes, their pitches, and what follows the number of items in the kernel's struct."""
+"""Addresses of three planes, their pitches, and the fields behind the number of items in the kernel's struct."""
 
 
 def _of_image(image: cuda.DeviceView, size: tuple[int, int]) -> tuple[_Key, _Argument]:
@@ -233,7 +233,7 @@ def _of_frame(frame: Frame, size: tuple[int, int]) -> tuple[_Key, _Argument]:
 
 
 def _shrinks(source: tuple[int, int], wanted: tuple[int, int]) -> bool:
-    """Whether a plane is scaled by area, as :func:`~edgert.runtime.frame.bgr_into` decides it."""
+    """Return whether a plane is scaled by area, as :func:`~edgert.runtime.frame.bgr_into` decides it."""
     return source[0] > 2 * wanted[0] or source[1] > 2 * wanted[1]
 
 

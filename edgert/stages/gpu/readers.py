@@ -30,12 +30,12 @@ class HostReader:
         self._outputs, self._batched, self._decoder = tuple(outputs), tuple(batched), decoder
 
     def enqueue(self, rows: int, stream: Stream) -> None:
-        """Put the copies on the stream; none where host and GPU share the memory."""
+        """Enqueue the copies; there are none where host and GPU share the memory."""
         for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True):
             tensor.block.download(stream, nbytes)
 
     def place(self, geometries: Sequence[Geometry]) -> None:
-        """Do nothing: the decoder is given them."""
+        """Do nothing: the decoder takes geometries when it reads."""
 
     def copied(self, rows: int) -> Sequence[int]:
         return [
@@ -43,7 +43,7 @@ class HostReader:
         ]
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """One record per image, by the decoder."""
+        """Return a record per image, by the decoder."""
         arrays = [tensor.host for tensor in self._outputs]
         images = [of_one_image(arrays, self._batched, row) for row in range(len(geometries))]
         return [self._decoder(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
@@ -52,7 +52,7 @@ class HostReader:
         """Free nothing: the outputs belong to the session."""
 
     def _sizes(self, rows: int) -> list[int]:
-        """Bytes of each output, of the first rows where it has a batch."""
+        """Return the bytes of each output; of those with a batch dimension, of the first ``rows``."""
         return [
             math.prod((min(rows, tensor.shape[0]), *tensor.shape[1:]) if batched else tensor.shape)
             * np.dtype(tensor.dtype).itemsize
@@ -75,7 +75,7 @@ _READERS: dict[type, type[GpuReader]] = {
 def reader_for(
     outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size, kernels: Kernels
 ) -> tuple[GpuReader | HostReader, str]:
-    """Return what reads a session's outputs for a decoder: on the GPU where there are kernels for it.
+    """Return the reader of a session's outputs for a decoder: on the GPU where there are kernels for it.
 
     Args:
         outputs: of the session, in the model's order.
@@ -85,7 +85,7 @@ def reader_for(
         network: (width, height) of the input, pixels.
 
     Returns:
-        the reader, and why the host decodes; empty where the GPU does.
+        The reader, and why the host decodes; empty where the GPU does.
     """
     outputs, batched, decoder = _needed(outputs, batched, decoder)
     reason = why_on_host(outputs, batched, decoder, network)
@@ -97,7 +97,7 @@ def reader_for(
 def why_on_host(outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size) -> str:
     """Return why the host decodes outputs of these shapes and types; empty where the GPU does.
 
-    Arguments are those of :func:`reader_for`; no memory is looked at.
+    Arguments are those of :func:`reader_for`; only shapes and types are read.
     """
     outputs, batched, decoder = _needed(outputs, batched, decoder)
     kind = _kind(decoder)
@@ -112,14 +112,14 @@ def why_on_host(outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: 
 def _needed(
     outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder
 ) -> tuple[Sequence[GpuTensor], Sequence[bool], Decoder]:
-    """Return the outputs that a decoder reads, whether each has a batch dimension, and the decoder of just these."""
+    """Return the outputs that a decoder reads, whether each has a batch dimension, and the decoder of only these."""
     if not isinstance(decoder, Beside):
         return outputs, batched, decoder
     return [outputs[place] for place in decoder.places], [batched[place] for place in decoder.places], decoder.decoder
 
 
 def _kind(decoder: Decoder) -> type[GpuReader] | None:
-    """By a detector's head, where that has a reader of its own."""
+    """Return the reader class of a decoder or of its head; None: there is none."""
     head = getattr(decoder, "head", None)
     if isinstance(head, RowHead):
         return gpu_rows.GpuRows

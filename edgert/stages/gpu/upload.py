@@ -1,4 +1,4 @@
-"""Pixels of others, such as a decoder's or a user's, brought into memory that the GPU can fetch them from."""
+"""Upload of host frames, such as a decoder's or a user's, to memory that the GPU reads."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,9 +24,10 @@ class Staging:
         self._supplies: dict[int, GrowingPool] = {}
 
     def taken(self, frame: Frame) -> Frame:
-        """Return the frame in shared memory, the given one released; or the given one, where it is there already.
+        """Return the frame in shared memory, and release the given one; or the given one, where it is there already.
 
-        Also where :data:`~edgert.memory.SETTLED` frames are held: such memory cannot be swapped, so there is an end.
+        The given one is also returned where :data:`~edgert.memory.SETTLED` frames are held: such memory cannot be
+        swapped, so it is limited.
         """
         if is_shared(frame, self._device):
             return frame
@@ -43,32 +44,32 @@ class Staging:
         return shared
 
     def close(self) -> None:
-        """Give the memory back when the last frame in it is gone."""
+        """Free the memory when the last frame in it is released."""
         self._supplies.clear()
 
 
 def shared_supply(device: CudaDevice, nbytes: int, most: int | None = None) -> GrowingPool:
-    """Buffers that the GPU reads, too."""
+    """Return a pool of buffers that host and GPU share."""
     return GrowingPool(nbytes, device.counter, most=most, make=partial(SharedPool, device))
 
 
 def is_shared(frame: Frame, device: CudaDevice) -> bool:
-    """Whether the GPU can have the frame without the host touching a pixel, whichever engine opened that GPU."""
+    """Return whether the GPU can read or fetch the frame without a host copy, whichever engine opened that GPU."""
     return isinstance(frame.lease, SharedLease) and frame.lease.device.ordinal == device.ordinal
 
 
 def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
-    """Return the frame in memory that ``acquire`` gives for its size; the given one may be released at once.
+    """Copy the frame into a buffer of ``acquire``, and return the copy. The given frame may be released at once.
 
-    A copy, counted. Crops take as much memory as the whole frame, because they come in all sizes.
+    The copy is counted. Crops take as much memory as the frame they are cut from, because they come in all sizes.
 
     Args:
         frame: the frame.
-        counter: of copies.
-        acquire: gives a buffer of so many bytes and its lease, or None.
+        counter: counts the copy.
+        acquire: returns a buffer of so many bytes and its lease, or None.
 
     Returns:
-        None when there is no buffer.
+        The copy; None where there is no buffer.
     """
     whole = full_frame(frame)
     leased = acquire(sum(_pitch(plane) * plane.shape[0] for plane in whole.planes))
@@ -87,12 +88,12 @@ def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
 
 
 def _pitch(plane: U8) -> int:
-    """Bytes of a row, padded."""
+    """Return the bytes of a row, padded."""
     inner: int = plane.size // plane.shape[0]
     return -(-inner // ROW_BYTES) * ROW_BYTES
 
 
-# Host frames to the GPU: YUV planes as they are, through pinned memory, on a stream of their own.
+# Upload of host frames in their own pixel format, through pinned memory, on a separate stream.
 
 _BYTES = np.dtype(np.uint8)
 
@@ -105,9 +106,8 @@ class Uploader:
     copies are counted.
 
     Args:
-        stream: does the copies; consumers on other streams wait for it by themselves.
-        in_flight: frames of one size that may be on their way at the same time, of those that are copied first; each
-            size has memory of its own.
+        stream: runs the copies; consumers on other streams wait for it themselves.
+        in_flight: the most frames of one size that are copied and uploaded at a time; each size has separate memory.
     """
 
     def __init__(self, device: CudaDevice, stream: Stream, counter: Counter, in_flight: int = 4) -> None:
@@ -115,14 +115,14 @@ class Uploader:
         self._pools: dict[int, SharedPool] = {}
 
     def upload(self, frame: Frame) -> Frame:
-        """Return a frame of the same pixels on the GPU, with a lease to release; the host's may be released at once.
+        """Return a frame of the same pixels on the GPU, with a lease to release. The given one may be released at once.
 
         Waits until one of the frames in flight is released.
         """
         return on_gpu(self.shared(frame), self.stream)
 
     def shared(self, frame: Frame) -> Frame:
-        """Return the frame in shared memory, with a lease to release: itself, or a copy, for which it may wait."""
+        """Return the frame in shared memory, with a lease to release: itself or a copy. May wait for a buffer."""
         if is_shared(frame, self.device):
             frame.lease.retain()
             return frame
@@ -137,12 +137,12 @@ class Uploader:
         return staged
 
     def close(self) -> None:
-        """Give the memory back, once the GPU is done with it."""
+        """Free the memory, once the GPU is done with it."""
         self._pools.clear()
 
 
 def on_gpu(frame: Frame, stream: Stream) -> Frame:
-    """Return a frame in shared memory as the GPU sees it, under the same lease; the stream brings it if need be."""
+    """Return the GPU's view of a frame in shared memory, under the same lease; the stream uploads it if necessary."""
     lease = cast("SharedLease", frame.lease)
     writer, ordinal = lease.send(stream), lease.device.ordinal
     planes = [

@@ -1,8 +1,8 @@
-"""Polling of a model's runs on a GPU, and two ways in which a thread waits for one.
+"""Two ways in which a thread waits for a model's run on a GPU: polling and blocking.
 
-:class:`PollingWait` sleeps for about as long as such a run usually takes and then looks: soon, and with little of the
-processor. :class:`BlockingWait` sleeps until the driver wakes it, by an interrupt that a thread of the driver handles.
-That takes more of the processor than two or three looks, but suits a run that waits behind others, for an unknown time.
+:class:`PollingWait` sleeps for about as long as such a run usually takes and then polls: it is quick, and needs little
+CPU time. :class:`BlockingWait` sleeps until the driver wakes it, by an interrupt that a driver thread handles. That
+needs more CPU time than two or three polls, but suits a run that queues behind others for an unknown time.
 """
 
 from __future__ import annotations
@@ -14,68 +14,68 @@ from typing import Literal
 
 from edgert.memory.cuda import CudaDevice, Event
 
-How = Literal["poll", "block"]
+WaitMode = Literal["poll", "block"]
 _LEAST_NS = 20_000
-"""The shortest sleep between two looks; Linux wakes a thread up to 50 µs later."""
+"""The shortest sleep between two polls; Linux wakes a thread up to 50 µs later."""
 _LATE_PART = 32
-"""A sleep between two looks is at most the wait so far divided by this: so late, at most, the end is noticed."""
+"""A sleep between two polls is at most the wait so far divided by this, which bounds how late the end is noticed."""
 _EARLY_NS = 50_000
-"""How long before the usual end to begin to look: so late may the system wake a sleeping thread."""
+"""How long before the usual end to begin polling: the system may wake a sleeping thread so late."""
 _SPIN_NS = 2 * _EARLY_NS
-"""For how long to look again and again, before sleeping between two looks."""
+"""How long to poll without a pause, before sleeping between two polls."""
 _SHRINKS = 32
-"""A sleep that was too long shortens the next by this part of it. With an eighth, two looks of three came too early."""
+"""A sleep that was too long shortens the next by this part of it. With an eighth, two of three polls came too early."""
 
 
 class RunTimes:
-    """Learned run times, by number of rows, until the first poll of a run.
+    """Learned times from the begin of a run to its first poll, by number of rows.
 
-    A first look that was too early makes the next later by a quarter of what was missing. It no more than doubles: a
-    stall, as of a machine that was suspended, is no reason to sleep through the runs that follow.
+    A first poll that was too early delays the next by a quarter of what was missing, and at most doubles the time. So a
+    stall, such as a suspended machine, does not delay the runs that follow.
     """
 
     def __init__(self) -> None:
         self._first_ns: dict[int, int] = {}
 
     def first_ns(self, rows: int) -> int:
-        """Return how long after a run of so many rows began to look at it first."""
+        """Return the time from the begin of a run of ``rows`` to its first poll."""
         return self._first_ns.get(rows, 0)
 
     def next_ns(self, waited_ns: int) -> int:
-        """Return how long to wait for the next look, after so long."""
+        """Return the pause until the next poll, after having waited for ``waited_ns``."""
         return max(waited_ns // _LATE_PART, _LEAST_NS)
 
     def was_done(self, rows: int) -> None:
-        """Note that a run was done at the first look."""
+        """Note that a run was done at its first poll."""
         first_ns = self.first_ns(rows)
         self._first_ns[rows] = first_ns - first_ns // _SHRINKS
 
     def took(self, rows: int, least_ns: int) -> None:
-        """Note that a run was not done at the first look, nor after ``least_ns``."""
+        """Note that a run was not done at its first poll, nor after ``least_ns``."""
         first_ns, best_ns = self.first_ns(rows), max(least_ns - _EARLY_NS, 0)
         self._first_ns[rows] = first_ns + min((best_ns - first_ns) // 4, max(first_ns, _EARLY_NS))
 
 
 class Waiting(ABC):
-    """One way to wait. ``event`` is recorded behind each run."""
+    """Base of the ways to wait. ``event`` is recorded after each run."""
 
     def __init__(self, event: Event) -> None:
         self.event = event
 
     @abstractmethod
     def wait(self, rows: int = 1) -> None:
-        """Wait until the run of so many rows is done. Raises DeviceError when it, or work before it, failed."""
+        """Wait until the run of ``rows`` is done. Raises DeviceError when it, or work before it, failed."""
 
 
 class BlockingWait(Waiting):
-    """Wait in which the driver wakes the thread. The event must be a blocking one."""
+    """Waiting by a blocking event: the driver wakes the thread."""
 
     def wait(self, rows: int = 1) -> None:
         self.event.synchronize()
 
 
 class PollingWait(Waiting):
-    """Sleeps, by the clock, for about as long as the last waits for as many rows took, and then looks.
+    """Waiting by sleep and polls: sleeps for about as long as runs of as many rows took lately, and then polls.
 
     Args:
         now_ns, sleep: the clock's.
@@ -98,10 +98,10 @@ class PollingWait(Waiting):
             if self.event.passed():
                 self._times.was_done(rows)
                 return
-        self._times.took(rows, slept_ns + self._look(first_ns))
+        self._times.took(rows, slept_ns + self._poll(first_ns))
 
-    def _look(self, first_ns: int) -> int:
-        """Look until the run is done; return for how many nanoseconds it is known not to have been."""
+    def _poll(self, first_ns: int) -> int:
+        """Poll until the run is done; return the longest time after which it was seen not done."""
         started_ns, rested_ns = self._now_ns(), 0
         while not self.event.passed():
             rested_ns = self._now_ns() - started_ns
@@ -110,6 +110,6 @@ class PollingWait(Waiting):
         return rested_ns
 
 
-def ways(device: CudaDevice) -> dict[How, Waiting]:
-    """Return both, each with an event of its own."""
+def waits(device: CudaDevice) -> dict[WaitMode, Waiting]:
+    """Return both ways to wait, each with a separate event."""
     return {"poll": PollingWait(device.event()), "block": BlockingWait(Event(device, patient=True))}

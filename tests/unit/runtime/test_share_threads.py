@@ -9,12 +9,12 @@ import pytest
 
 from edgert.runtime import Task
 from edgert.runtime.inline_loop import share_threads
-from edgert.stages.gpu.gpu_crops import Looked
+from edgert.stages.gpu.gpu_crops import AlreadyInferred
 from edgert.stages.sink.results import CallbackSink, JsonlSink, NullSink
 from tests.helpers.stages import Does, Later, Numbers, link
 
 CALLBACK, NULL = CallbackSink("end", lambda result: None), NullSink()
-LINES, LOOKED = JsonlSink("end", Path("lines.jsonl")), Looked("end")
+LINES, LOOKED = JsonlSink("end", Path("lines.jsonl")), AlreadyInferred("end")
 
 
 def shares(end: Any, *others: Any, live: bool = False, on_gpu: bool = False) -> bool:

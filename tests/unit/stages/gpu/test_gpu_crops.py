@@ -14,13 +14,13 @@ from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Color, Crops
 from edgert.stages.gpu.gpu_crops import (
     JOB,
-    CropLaunches,
+    AlreadyInferred,
     CropModel,
-    InferCropsTogether,
-    Looked,
+    CropWriter,
+    InferCropsOfModels,
     arguments,
     capacity_of,
-    laid_out,
+    crop_layout,
 )
 from edgert.stages.gpu.gpu_preprocess import HEADER_BYTES, GpuPreprocessor, Plans
 from edgert.stages.gpu.infer_gpu import Submitting
@@ -67,7 +67,7 @@ def test_each_goes_where_it_would_go_by_itself(form: Any, config: InputConfig) -
         whole = to_gpu(kernels.device, frame_of(122, 90, form, color=Color("bt709", seed == 1), index=seed))
         for frame in (whole, whole.crop(20, 10, 112, 84)):
             boxes = boxes_in(frame.width, frame.height, 60, seed)
-            layout, plans = laid_out(frame, boxes, network, config), Plans(network, config)
+            layout, plans = crop_layout(frame, boxes, network, config), Plans(network, config)
             each = [plans.ready(frame.crop(*box)) for box in boxes.tolist()]
             assert layout.geometries == [one.plan.geometry for one in each]
             for row, (job, one) in enumerate(zip(layout.jobs, each, strict=True)):
@@ -81,11 +81,11 @@ def test_each_goes_where_it_would_go_by_itself(form: Any, config: InputConfig) -
 def test_a_crop_of_another_size_is_refused_where_none_is_resized() -> None:
     frame = to_gpu(kernels_on("host").device, frame_of(64, 48, "nv12"))
     config = InputConfig(resize="none")
-    assert len(laid_out(frame, np.int32([[0, 0, 32, 32], [8, 8, 40, 40]]), (32, 32), config).jobs) == 2
+    assert len(crop_layout(frame, np.int32([[0, 0, 32, 32], [8, 8, 40, 40]]), (32, 32), config).jobs) == 2
     with pytest.raises(StageError, match="32x30 does not fit a model input of 32x32"):
-        laid_out(frame, np.int32([[0, 0, 32, 32], [8, 8, 40, 38]]), (32, 32), config)
+        crop_layout(frame, np.int32([[0, 0, 32, 32], [8, 8, 40, 38]]), (32, 32), config)
     with pytest.raises(StageError, match="not on the GPU"):
-        laid_out(frame_of(64, 48, "nv12"), np.int32([[0, 0, 32, 32]]), (32, 32), config)
+        crop_layout(frame_of(64, 48, "nv12"), np.int32([[0, 0, 32, 32]]), (32, 32), config)
 
 
 def test_images_are_divided_among_launches_only_where_they_must() -> None:
@@ -134,8 +134,8 @@ def test_one_launch_writes_what_one_for_each_model_writes(kernels: Kernels, form
         block = device.device_block(wanted.nbytes)
         emptied(device, block)
         into = GpuPreprocessor(config, wanted, block.address, kernels)
-        made.append((into, laid_out(frame, boxes_in(122, 90, count, count), network, config), block))
-    launches = CropLaunches([into for into, _, _ in made], kernels)
+        made.append((into, crop_layout(frame, boxes_in(122, 90, count, count), network, config), block))
+    launches = CropWriter([into for into, _, _ in made], kernels)
     launches.compile()
     assert launches.capacity >= 47
     for launch in (together := launches.launches(form, [(into, layout) for into, layout, _ in made])):
@@ -160,8 +160,8 @@ class Cascade:
     def __init__(self, rows: int, count: int = 3) -> None:
         self.gpu = CudaDouble()
         self.rigs = [Rig(rows=rows, gpu=self.gpu, beside=False) for _ in range(count)]
-        self.looks = [CropModel(f"look{n}", rig.inference, CropConfig(min_size=4)) for n, rig in enumerate(self.rigs)]
-        self.stage = InferCropsTogether(self.looks)
+        self.models = [CropModel(f"look{n}", rig.inference, CropConfig(min_size=4)) for n, rig in enumerate(self.rigs)]
+        self.stage = InferCropsOfModels(self.models)
         self.stage.open()
 
     def launched(self, work: Any) -> tuple[Any, int]:
@@ -182,7 +182,7 @@ def test_models_look_at_the_same_crops(rows: int, launches: int) -> None:
     result = result_of(shared(cascade.rigs[0]), {"find": detections(*boxes)})
     found, count = cascade.launched(lambda: cascade.stage.process(result))
     assert count == launches
-    for look in cascade.looks:
+    for look in cascade.models:
         crops = found.outputs[look.name]
         assert isinstance(crops, Crops) and crops.rows.tolist() == [0, 1, 2, 3, 4] and crops.parent == "find"
         assert [geometry.bounds[0] for _, geometry in crops.records] == [0, 8, 16, 24, 32]
@@ -196,16 +196,16 @@ def test_models_look_at_the_same_crops(rows: int, launches: int) -> None:
 
 def test_models_of_other_formats_take_launches_of_their_own_and_no_box_takes_none() -> None:
     cascade = Cascade(4)
-    preprocessor = cascade.looks[1].inference.preprocessor
+    preprocessor = cascade.models[1].inference.preprocessor
     preprocessor.config = preprocessor.config.model_copy(update={"color": "bgr"})
-    stage = InferCropsTogether(cascade.looks, every=2)
+    stage = InferCropsOfModels(cascade.models, every=2)
     stage.open()
     frame = shared(cascade.rigs[0])
     result = result_of(frame, {"find": detections((0, 0, 20, 20), (4, 4, 30, 30))})
     assert cascade.launched(lambda: stage.process(result))[1] == 2
     nothing = result_of(frame, {"find": detections()})
     found, count = cascade.launched(lambda: stage.process(nothing))
-    assert count == 0 and [len(found.outputs[look.name].records) for look in cascade.looks] == [0, 0, 0]
+    assert count == 0 and [len(found.outputs[look.name].records) for look in cascade.models] == [0, 0, 0]
     odd = shared(cascade.rigs[0], index=1)
     assert stage.process(result_of(odd, {"find": detections((0, 0, 20, 20))})).outputs.keys() == {"find"}
     for one in (frame, odd):
@@ -215,9 +215,9 @@ def test_models_of_other_formats_take_launches_of_their_own_and_no_box_takes_non
 
 def test_each_model_looks_at_the_boxes_that_it_wants() -> None:
     cascade = Cascade(8)
-    one, two, three = cascade.looks
+    one, two, three = cascade.models
     few = [one, two._replace(crop=CropConfig(min_size=4, limit=2)), three._replace(crop=CropConfig(min_size=16))]
-    stage = InferCropsTogether(few)
+    stage = InferCropsOfModels(few)
     stage.open()
     result = result_of(shared(cascade.rigs[0]), {"find": detections((0, 0, 8, 8), (4, 4, 30, 30), (8, 8, 40, 40))})
     found, count = cascade.launched(lambda: stage.process(result))
@@ -228,15 +228,15 @@ def test_each_model_looks_at_the_boxes_that_it_wants() -> None:
 
 def test_models_that_were_run_together_keep_their_records_apart() -> None:
     cascade = Cascade(8)
-    one, two, three = cascade.looks
-    stage = InferCropsTogether([one]).joined([InferCropsTogether([two, three])])
+    one, two, three = cascade.models
+    stage = InferCropsOfModels([one]).joined([InferCropsOfModels([two, three])])
     stage.open()
     result = result_of(shared(cascade.rigs[0]), {"find": detections((0, 0, 8, 8), (4, 4, 30, 30))})
     found, count = cascade.launched(lambda: stage.process(result))
     assert count == 1 and list(found.outputs) == ["find", "look0", "look1", "look2"]
-    others = Looked("look1", frozenset({"look1", "look2"})).process(found)
+    others = AlreadyInferred("look1", frozenset({"look1", "look2"})).process(found)
     assert list(others.outputs) == ["find", "look0"] and others.frame is found.frame
-    assert Looked("look2").process(found) is found
+    assert AlreadyInferred("look2").process(found) is found
     result.frame.lease.release()
     cascade.close()
 
@@ -245,7 +245,7 @@ def test_what_fails_gives_its_frame_back() -> None:
     cascade = Cascade(4)
     frame = shared(cascade.rigs[0])
     cascade.gpu.launches.clear()
-    for look in cascade.looks:
+    for look in cascade.models:
         look.inference.preprocessor.config = InputConfig(resize="none")
     with pytest.raises(StageError, match="does not fit a model input"):
         cascade.stage.process(result_of(frame, {"find": detections((0, 0, 20, 20))}))

@@ -330,7 +330,7 @@ def test_a_run_beside_cameras_that_waits_behind_another_is_waited_for_by_the_dri
         each.records()
     rig.inference.run(rig.inference.fill(nv12()))
     assert type(slots[2]._done) is PollingWait
-    blocking, ways = rig.gpu.event_flags.BLOCKING_SYNC, slots[0]._ways
+    blocking, ways = rig.gpu.event_flags.BLOCKING_SYNC, slots[0]._waits
     assert {how: bool(way.event.raw.flags & blocking) for how, way in ways.items()} == {
         "poll": False,
         "block": True,

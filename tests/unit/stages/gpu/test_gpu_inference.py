@@ -215,7 +215,7 @@ def test_images_of_one_buffer_are_brought_as_one_and_lie_where_each_alone_would(
     plans, lease = rig.inference._plans, frames[0].lease
     wanted = [plans.ready(frame, rig.inference._uploader.stream) for frame in frames]
     before = rig.device.counter.read()
-    geometries = rig.inference.fill_several(frames)
+    geometries = rig.inference.fill_batch(frames)
     found = [rig.inference._frames[row] for row in range(4)]
     assert [one.addresses for one in found] == [one.addresses for one in wanted]
     assert all(one.plan is other.plan for one, other in zip(found, wanted, strict=True))
@@ -235,7 +235,7 @@ def test_images_of_several_buffers_are_brought_one_by_one() -> None:
     rig = Rig(rows=2)
     rig.inference.warm_up()
     frames = [shared(rig), nv12(1)]
-    geometries = rig.inference.fill_several(frames)
+    geometries = rig.inference.fill_batch(frames)
     for frame in frames:
         frame.lease.release()
     assert len(rig.inference.run(*geometries)) == 2
