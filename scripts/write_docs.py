@@ -367,15 +367,21 @@ def boards_page() -> str:
         "",
         "## Power modes",
         "",
-        "By name, as `nvpmodel -p` lists them.",
+        "By name, as `nvpmodel -p` lists them. \\* is the one at boot. `edgert boards NAME` adds TOPS.",
         "",
     ]
     for board in boards():
-        modes = [mode_row(board, mode) for mode in board.modes]
-        notes = [line.replace("* ", "\\* ", 1) for line in remarks(board)]
-        found = [*table(mode_headings(board), modes), *(line for remark in notes for line in (remark, ""))]
+        headings = mode_headings(board)
+        shown = [number for number, heading in enumerate(headings) if "TOPS" not in heading]  # they follow from clocks
+        modes = [[mode_row(board, mode)[number] for number in shown] for mode in board.modes]
+        notes = [line.replace("* ", "\\* ", 1) for line in remarks(board) if line != BOOTS]
+        found = [*table([headings[number] for number in shown], modes)]
+        found += [line for remark in notes for line in (remark, "")]
         parts += [f"### {board.name}", "", *folded(found, f"{len(modes)} power modes")]
     return "\n".join(parts)
+
+
+BOOTS = "* boots into this one."  # which the page says once
 
 
 def with_tables(name: str, tables: Mapping[str, list[str]]) -> str:
@@ -423,10 +429,10 @@ def costs_page() -> str:
 
 def models_page() -> str:
     """What `edgert models` shows of every family, and each model that was measured."""
-    rows = [(*models_command.row(one), one.family.export and f"`{one.family.export}`") for one in models()]
+    rows = [(*models_command.row(one)[:2], one.family.export and f"`{one.family.export}`") for one in models()]
     pairs = sorted(((name, each) for name, some in measured().items() for each in some), key=lambda one: one[1].model)
     return with_tables("models.md", {
-        "families": table((*models_command.HEADINGS, "export with its own tools"), rows),
+        "families": table((*models_command.HEADINGS[:2], "export with its own tools"), rows),
         "measured": table(MEASURED_MODEL, [measured_row(*pair) for pair in pairs]),
         "labels": [", ".join(f"`{name}`" for name in labels_names()), ""],
     })  # fmt: skip
@@ -455,6 +461,7 @@ def dla_tables() -> dict[str, list[str]]:
     operators: dict[str, list[str]] = {}
     for operator, layer in sorted(dla.LAYERS.items()):
         operators.setdefault(layer.name, []).append(operator)
+    limits = [(f"`{name}`", str(one).replace(" to ", "–"), pages[one.source]) for name, one in LIMITS.items()]
     rules = [
         (f"`{name}`", ", ".join(dla.table.layers_of(name)) or "every node", about, pages[dla.SOURCES[name]])
         for name, about in sorted(dla.table.ABOUT.items())
@@ -464,9 +471,7 @@ def dla_tables() -> dict[str, list[str]]:
             ("rewrite", "what it does", "because"),
             [(f"`{one.name}`", one.does, one.because) for one in REWRITES.values()],
         ),
-        "limits": table(
-            ("rule", "range", "source"), [(f"`{name}`", str(one), pages[one.source]) for name, one in LIMITS.items()]
-        ),
+        "limits": table(("rule", "range", "source"), limits),
         "rules": table(("rule", "layers", "what it says", "source"), rules),
         "layers": table(
             ("TensorRT's layer", "ONNX operators"), [(name, ", ".join(ops)) for name, ops in sorted(operators.items())]

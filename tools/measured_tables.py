@@ -88,18 +88,28 @@ def of_zoo(folder: Path) -> dict[str, list[str]]:
         wrong = [f"{one['name']}: {one['detail']['found']}" for one in found if not one["value"]]
         right = sum(one["value"] for one in found)
         names = ", ".join(one["name"] for one in found)
-        rows.append((package, task, names, f"{right:.0f} of {len(found)}", ", ".join(wrong) or "–"))
+        result = f"{right:.0f} of {len(found)}" + "".join(f"; {one}" for one in wrong)
+        rows.append((package, task, names, result if wrong else "all"))
     rights = sum(one["value"] for one in models)
-    total = ("all", "", f"{len(models)} models", f"{rights:.0f} of {len(models)}", "")
-    return {"zoo": lines(("package", "what is right", "models", "written right", "written instead"), [*rows, total])}
+    rows.append(("all", "", f"{len(models)} models", f"{rights:.0f} of {len(models)}"))
+    return {"zoo": lines(("package", "what is right", "models", "written right"), rows)}
 
 
 def of_check(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the table of bench_check.py: a row for each model, then all of them."""
+    """Name → lines of the table of bench_check.py: the models with a miss at the most photos, the others, all."""
     data = json.loads((folder / "check.json").read_text(encoding="utf-8"))
-    rows = {**data["models"], f"all {len(data['models'])}": data["all"]}
     counts = sorted(map(int, data["all"]))
     shares = {"right": ("true", "said"), "named": ("named", "wrong"), "new": ("new", "wrong")}
+    most = str(counts[-1])
+    missed = {
+        name: row
+        for name, row in data["models"].items()
+        if any(row[most][part] < row[most]["wrong"] for part in ("named", "new"))
+    }
+    rest = [row for name, row in data["models"].items() if name not in missed]
+    joined = {at: {part: sum(row[at][part] for row in rest) for part in data["all"][at]} for at in data["all"]}
+    others = {f"{len(rest)} more": joined} if rest else {}
+    rows = {**missed, **others, f"all {len(data['models'])}": data["all"]}
     named = (f"{count} photo{'' if count == 1 else 's'}: {what}" for count in counts for what in shares)
     pairs = [(str(count), *pair) for count in counts for pair in shares.values()]
     cells = [
@@ -110,21 +120,38 @@ def of_check(folder: Path) -> dict[str, list[str]]:
 
 
 def of_authors(folder: Path) -> dict[str, list[str]]:
-    """Name → lines of the tables of bench_decoders.py with decode_peer.py, and of bench_track.py."""
+    """Name → lines of the tables of bench_decoders.py with decode_peer.py, and of bench_track.py.
+
+    Heads whose outputs are all equal share a row, and sequences that a tracker follows equally well.
+    """
     texts = ((folder / f"{name}.json").read_text(encoding="utf-8") for name in ("decoders", "track"))
     heads, tracks = map(json.loads, texts)
     decoded, tracked = [], []
-    for name, one in heads.items():
-        overlap = "–" if one["overlap"] is None else f"{one['overlap']:.4f}"
-        counts = f"{one['equal']}/{one['outputs']}", str(one["found"])
-        decoded.append((name, *counts, f"{one['far_px']:.4f}", overlap))
-    for one in tracks["tracks"]:
-        hota = [f"{value:.2f}" for value in one["hota"] or ()] or ["–", "–"]
-        tracked.append((one["tracker"], one["sequence"], str(one["detections"]), f"{one['idf1'] / 100:.4f}", *hota))
+    for names in grouped(heads, lambda name: heads[name]["equal"] == heads[name]["outputs"]):
+        own = [heads[name] for name in names]
+        overlap = span((one["overlap"] for one in own if one["overlap"] is not None), 4)
+        far = f"{max(one['far_px'] for one in own):.4f}"
+        counts = f"{total(own, 'equal')}/{total(own, 'outputs')}", str(total(own, "found"))
+        decoded.append((", ".join(names), *counts, far, overlap))
+    by_name = {f"{one['tracker']}: {one['sequence']}": one for one in tracks["tracks"]}
+    for names in grouped(by_name, lambda name: (by_name[name]["tracker"], f"{by_name[name]['idf1'] / 100:.4f}")):
+        own = [by_name[name] for name in names]
+        apart = span((abs(ours - theirs) for ours, theirs in (one["hota"] for one in own if one["hota"])), 2)
+        sequences = ", ".join(one["sequence"] for one in own)
+        idf1 = f"{own[0]['idf1'] / 100:.4f}"
+        tracked.append((own[0]["tracker"], sequences, str(total(own, "detections")), idf1, apart))
     return {
-        "decoders": lines(("head", "equal outputs", "compared in them", "farthest, px", "least overlap"), decoded),
-        "tracks": lines(("tracker", "sequence", "detections", "IDF1 of both", "HOTA", "HOTA of theirs"), tracked),
+        "decoders": lines(("heads", "equal outputs", "compared in them", "farthest, px", "least overlap"), decoded),
+        "tracks": lines(("tracker", "sequences", "detections", "IDF1 of both", "HOTA: difference"), tracked),
     }
+
+
+def grouped(names: Iterable[str], key: Callable[[str], object]) -> list[list[str]]:
+    """Return names in groups of equal keys, in the order of their first."""
+    found: dict[object, list[str]] = defaultdict(list)
+    for name in names:
+        found[key(name)].append(name)
+    return list(found.values())
 
 
 def of_streams(folder: Path) -> dict[str, list[str]]:
@@ -185,8 +212,10 @@ def race_rows(runs: Sequence[Run], what: str, digits: int) -> list[Row]:
     cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for figure in (figure for run in runs for figure in run.figures):
         match = RACE.fullmatch(figure["name"])
-        if match is None or bool(match[4]) != (what == "ratio") or (match[4] or "").startswith(" / bare"):
+        if match is None or bool(match[4]) != (what == "ratio"):
             continue
+        if match[4] and (match[4].startswith(" / bare") or match[3].startswith(("batch-", "file-"))):
+            continue  # a page has the ratios of single frames and of map; others follow from the speeds
         found = figure["value"] if what in ("value", "ratio") else figure["detail"].get(what)
         if found is not None:
             names = [match[3], match[4][3:]] if match[4] else [match[3]]
@@ -294,19 +323,15 @@ def of_bars(accuracy: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str
     Args:
         accuracy: chip → accelerator → precision → rows, networks and bar, as the files in configs/costs have them.
     """
-    rows = [
-        (
-            soc,
-            kind.upper(),
-            precision.upper(),
-            str(one["rows"]) if one["rows"] else "none",
-            str(one["publishers"]) if one["publishers"] else "none",
-            f"± {100 * one['bar']:.0f} %",
-        )
-        for soc, kinds in accuracy.items()
-        for kind, own in kinds.items()
-        for precision, one in own.items()
-    ]
+    rows = []
+    for soc, kinds in accuracy.items():
+        for kind, own in kinds.items():
+            cells = {
+                name: (str(one["rows"] or "none"), str(one["publishers"] or "none"), f"± {100 * one['bar']:.0f} %")
+                for name, one in own.items()
+            }
+            for names in grouped(cells, cells.__getitem__):  # precisions that are equally well known share a row
+                rows.append((soc, kind.upper(), ", ".join(names).upper(), *cells[names[0]]))
     return {"bars": lines(("chip", "accelerator", "precision", "rows of its own", "publishers", "bar"), rows)}
 
 

@@ -69,15 +69,43 @@ def test_cameras_are_ranges_over_the_times_that_they_filmed(tables: Any, tmp_pat
     assert found["times filmed"] == ["2", "2", "1"]
 
 
-def test_checks_are_a_row_for_each_model_and_one_for_all(tables: Any, tmp_path: Path) -> None:
+def test_checks_are_a_row_for_each_model_with_a_miss_and_one_for_the_others(tables: Any, tmp_path: Path) -> None:
     one = {"true": 3, "said": 4, "named": 5, "wrong": 6, "new": 2}
-    sixteen = {"true": 6, "said": 6, "named": 6, "wrong": 6, "new": 6}
-    counts = {"16": sixteen, "1": one}
-    (tmp_path / "check.json").write_text(json.dumps({"models": {"yolox": counts}, "all": counts}))
-    head, _, row, total, *_ = tables.of_check(tmp_path)["check"]
+    good = {"true": 6, "said": 6, "named": 6, "wrong": 6, "new": 6}
+    models = {"yolox": {"16": good, "1": one}, "osnet": {"16": one, "1": one}, "parts": {"16": good, "1": one}}
+    every = {at: {key: sum(row[at][key] for row in models.values()) for key in one} for at in ("16", "1")}
+    (tmp_path / "check.json").write_text(json.dumps({"models": models, "all": every}))
+    head, _, *rows = tables.of_check(tmp_path)["check"]
     photos = ("1 photo", "16 photos")
     assert head == f"| model | {' | '.join(f'{one}: {what}' for one in photos for what in ('right', 'named', 'new'))} |"
-    assert row == "| yolox | 3/4 | 5/6 | 2/6 | 6/6 | 6/6 | 6/6 |" and total.startswith("| all 1 | 3/4 |")
+    assert rows == [
+        "| osnet | 3/4 | 5/6 | 2/6 | 3/4 | 5/6 | 2/6 |",
+        "| 2 more | 6/8 | 10/12 | 4/12 | 12/12 | 12/12 | 12/12 |",
+        "| all 3 | 9/12 | 15/18 | 6/18 | 15/16 | 17/18 | 14/18 |",
+        "",
+    ]
+
+
+def test_heads_and_sequences_that_are_equal_share_a_row(tables: Any, tmp_path: Path) -> None:
+    same = {"equal": 5, "outputs": 5, "found": 40, "far_px": 0.01, "overlap": None}
+    heads = {"yolox": same, "detr": {**same, "equal": 4, "overlap": 0.9}, "ssd": {**same, "far_px": 0.02}}
+    (tmp_path / "decoders.json").write_text(json.dumps(heads))
+    names = {"tracker": "bytetrack", "detections": 7}
+    tracks = [
+        {**names, "sequence": "a", "idf1": 100.0, "hota": [50.0, 50.0]},
+        {**names, "sequence": "b", "idf1": 99.0, "hota": None},
+        {**names, "sequence": "c", "idf1": 100.0, "hota": [60.0, 60.5]},
+    ]
+    (tmp_path / "track.json").write_text(json.dumps({"tracks": tracks}))
+    found = tables.of_authors(tmp_path)
+    assert found["decoders"][2:-1] == [
+        "| yolox, ssd | 10/10 | 80 | 0.0200 | – |",
+        "| detr | 4/5 | 40 | 0.0100 | 0.9000 |",
+    ]
+    assert found["tracks"][2:-1] == [
+        "| bytetrack | a, c | 14 | 1.0000 | 0.00–0.50 |",
+        "| bytetrack | b | 7 | 0.9900 | – |",
+    ]
 
 
 def test_an_attack_is_a_row_and_what_was_recorded_another_table(tables: Any, tmp_path: Path) -> None:
