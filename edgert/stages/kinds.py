@@ -281,7 +281,7 @@ class Http(SinkStage):
 
 
 class Display(SinkStage):
-    """A window for each stream on this machine's screen: see [the window](live.md#a-window)."""
+    """A window for each stream on this machine's screen: see [the window](window.md)."""
 
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True

@@ -47,7 +47,7 @@ def test_every_alert_has_a_test_and_a_line_in_the_docs() -> None:
 
 
 def test_alerts_ask_for_metrics_that_there_are() -> None:
-    known = set(re.findall(r"`(edgert_\w+)`", (ROOT / "docs" / "live.md").read_text()))
+    known = set(re.findall(r"`(edgert_\w+)`", (ROOT / "docs" / "metrics.md").read_text()))
     assert set(re.findall(r"\bedgert_\w+", RULES.read_text())) <= known | {f"{name}_bucket" for name in known}
 
 
