@@ -1,6 +1,6 @@
 """A model as a DLA would compute it, as a float32 graph that runs anywhere.
 
-It models the arithmetic that public sources describe, and was never compared with a real DLA. docs/quantization.md
+It models the arithmetic that public sources describe, and was never compared with a real DLA. docs/int8-forms.md
 lists what is modeled, what is assumed, and what is left out.
 """
 
