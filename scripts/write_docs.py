@@ -265,7 +265,8 @@ def keys(section: type[BaseModel], leave_out: Container[str] = (), only: Contain
             continue
         key = field.alias or name
         shown = "" if field.is_required() else plain(field.default, properties[key])
-        row = f"| `{key}` | {values(properties[key])} | {shown} | {escaped(field.description or '')} |"
+        taken = " ".join(filter(None, (values(properties[key]), shown and f"({shown})")))
+        row = f"| `{key}` | {taken} | {escaped(field.description or '')} |"
         rows.append((name in BASIC or field.is_required(), row))
     first, more = ([row for is_first, row in rows if is_first is wanted] for wanted in (True, False))
     if len(rows) <= _SHORT or not first or not more:
@@ -273,14 +274,14 @@ def keys(section: type[BaseModel], leave_out: Container[str] = (), only: Contain
     return [*_HEAD, *first, "", *folded([*_HEAD, *more, ""], "more keys")]
 
 
-_HEAD = ("| key | values | default | meaning |", "|---|---|---|---|")
+_HEAD = ("| key | values (default) | meaning |", "|---|---|---|")
 _EMPTY = len(_HEAD) + 1
 
 
 def values(schema: dict[str, Any]) -> str:
     """Return what a key takes, in few words."""
     if "enum" in schema:
-        return escaped(" \\| ".join(str(one) for one in schema["enum"] if one is not None))
+        return ", ".join(str(one) for one in schema["enum"] if one is not None)
     if "const" in schema:
         return "off" if schema["const"] is False else str(schema["const"])
     options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
@@ -293,7 +294,7 @@ def values(schema: dict[str, Any]) -> str:
     if schema.get("type") == "object":
         return "mapping"
     example = schema.get("examples", [""])[0]
-    kind = {"integer": "whole number", "boolean": "true \\| false", "string": schema.get("format", "text")}
+    kind = {"integer": "whole number", "boolean": "true, false", "string": schema.get("format", "text")}
     return f"like `{example}`" if example else kind.get(schema.get("type", ""), schema.get("type", ""))
 
 
