@@ -48,7 +48,7 @@ from edgert.stages.gpu.upload import Uploader
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.planes import device_planes
-from tests.bench.gpu_run import BUFFERS, HEIGHT, WAIT_S, WIDTH
+from tests.bench.gpu_run import BUFFERS, HEIGHT, WIDTH
 from tests.bench.report import main
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.gpu_inference import Session
@@ -355,7 +355,7 @@ def linked(device: CudaDevice, rows: int, work: Film | ApiSource) -> tuple[GpuIn
     """A source before a model on the GPU, and its nodes."""
     inference, names = inference_of(device, rows, beside=not work.live), frozenset({"cam"})
     inference.is_patient = work.live  # as where a pipeline is assembled
-    batcher = Batcher[Result](rows, round(WAIT_S * 1e9), fills=True) if rows > 1 else None
+    batcher = Batcher[Result](rows, wait=5e6, fills=True) if rows > 1 else None
     first = GpuInfer("find", [inference], batcher=batcher)
     source = Task("cam", work, execution=Execution(reads="nothing"))
     chain = branch_tasks("find", [Branch((first,), reads="anywhere")], names, 1)

@@ -1,4 +1,4 @@
-"""Networks of PyTorch to export and race against: ResNet-50, a detector of YOLOX-s's size, YOLOv8s."""
+"""Networks of PyTorch to export and race against: ResNet-50 and YOLOv8s."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 CLASSES = 80
 INPUT = "images"
 LINEAR = 2.0
@@ -32,74 +31,6 @@ class ConvUnit(nn.Sequential):
             nn.BatchNorm2d(out),
             nn.SiLU(inplace=True),
         )
-
-
-class Residual(nn.Module):
-    """A bottleneck, with or without the way past it."""
-
-    def __init__(self, width: int, past: bool) -> None:
-        super().__init__()
-        self.way, self.past = nn.Sequential(ConvUnit(width, width), ConvUnit(width, width, 3)), past
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.way(x) if self.past else self.way(x)
-
-
-class Partial(nn.Module):
-    """A cross-stage partial block (Wang et al. 2019)."""
-
-    def __init__(self, wide: int, out: int, depth: int, past: bool = True) -> None:
-        super().__init__()
-        half = out // 2
-        self.one = nn.Sequential(ConvUnit(wide, half), *[Residual(half, past) for _ in range(depth)])
-        self.other, self.end = ConvUnit(wide, half), ConvUnit(out, out)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.end(torch.cat([self.one(x), self.other(x)], 1))
-
-
-class Detector(nn.Module):
-    """A detector of the size and output of YOLOX-s (Ge et al. 2021): 9 million weights, [n, 8400, 85] at 640 × 640."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        down = [ConvUnit(wide, out, 3, 2) for wide, out in ((32, 64), (64, 128), (128, 256), (256, 512))]
-        self.stem = ConvUnit(3, 32, 6, 2)
-        self.low = nn.Sequential(down[0], Partial(64, 64, 1), down[1], Partial(128, 128, 3))
-        self.middle = nn.Sequential(down[2], Partial(256, 256, 3))
-        self.high = nn.Sequential(down[3], Partial(512, 512, 1, past=False))
-        self.narrow = nn.ModuleList([ConvUnit(512, 256), ConvUnit(256, 128)])
-        self.up = nn.ModuleList([Partial(512, 256, 1, past=False), Partial(256, 128, 1, past=False)])
-        self.shrink = nn.ModuleList([ConvUnit(128, 128, 3, 2), ConvUnit(256, 256, 3, 2)])
-        self.out = nn.ModuleList([Partial(256, 256, 1, past=False), Partial(512, 512, 1, past=False)])
-        self.heads = nn.ModuleList([Head(width) for width in (128, 256, 512)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        low = self.low(self.stem(x))
-        middle = self.middle(low)
-        top = self.narrow[0](self.high(middle))
-        wide = self.up[0](torch.cat([functional.interpolate(top, scale_factor=2.0), middle], 1))
-        beside = self.narrow[1](wide)
-        first = self.up[1](torch.cat([functional.interpolate(beside, scale_factor=2.0), low], 1))
-        second = self.out[0](torch.cat([self.shrink[0](first), beside], 1))
-        third = self.out[1](torch.cat([self.shrink[1](second), top], 1))
-        levels = zip(self.heads, (first, second, third), strict=True)
-        return torch.cat([head(level).flatten(2) for head, level in levels], 2).transpose(1, 2)
-
-
-class Head(nn.Module):
-    """Boxes, objectness and classes of one level."""
-
-    def __init__(self, wide: int) -> None:
-        super().__init__()
-        self.start = ConvUnit(wide, 128)
-        self.kind, self.place = (nn.Sequential(ConvUnit(128, 128, 3), ConvUnit(128, 128, 3)) for _ in range(2))
-        self.classes, self.box, self.object = nn.Conv2d(128, CLASSES, 1), nn.Conv2d(128, 4, 1), nn.Conv2d(128, 1, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.start(x)
-        place = self.place(x)
-        return torch.cat([self.box(place), self.object(place).sigmoid(), self.classes(self.kind(x)).sigmoid()], 1)
 
 
 class Split(nn.Module):
@@ -201,25 +132,19 @@ class Yolo8(nn.Module):
 
 
 def network(name: str) -> nn.Module:
-    """``resnet50``, ``detector`` (YOLOX-s's size) or ``yolov8s``, with random weights that are the same each time."""
+    """``resnet50`` or ``yolov8s``, with random weights that are the same each time."""
     torch.manual_seed(0)
     if name == "resnet50":
         from torchvision.models import resnet50
 
         return resnet50(weights=None).eval()
-    net = Detector() if name == "detector" else Yolo8()
+    net = Yolo8()
     for part in net.modules():
         if isinstance(part, nn.Conv2d) and part.weight.requires_grad:  # PyTorch's own start lets the image fade
             nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
-    if isinstance(net, Detector):
-        for head in net.heads:
-            for last in (head.box, head.object, head.classes):
-                last.weight.data /= 1000.0  # of gray levels up to 255
-            head.object.bias.data[:] = RARE
-    else:
-        for branch in net.head.kinds:
-            branch[-1].weight.data /= 2.0  # scores close to one are alike in FP16
-            branch[-1].bias.data[:] = RARE
+    for branch in net.head.kinds:
+        branch[-1].weight.data /= 2.0  # scores close to one are alike in FP16
+        branch[-1].bias.data[:] = RARE
     return net.eval()
 
 

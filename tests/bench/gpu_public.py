@@ -27,7 +27,7 @@ from edgert.memory import address_of
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Frame, Result, SourceStats
 from tests.bench.gpu_race import WARM_S, Busy, InFlight, Watch
-from tests.bench.gpu_run import HEIGHT, WIDTH, Pinned, frame_of
+from tests.bench.gpu_run import BUFFERS, CAMERA_BUFFERS, HEIGHT, WIDTH, Pinned, frame_of
 from tests.bench.gpu_task import Answer, Task, scenes
 from tests.helpers.package import install
 
@@ -51,8 +51,6 @@ every frame of the one that was measured."""
 IMAGES = 16
 TURNS = 12
 """Batches until each of a model's slots has recorded every size."""
-FILE_BUFFERS, CAMERA_BUFFERS = 48, 6
-"""Of a file: batches of eight under way, and queues. A camera has fewer."""
 
 
 @dataclass(frozen=True)
@@ -397,7 +395,7 @@ class Nv12Source:
 
     def share(self, device: CudaDevice) -> None:
         """From its start on in memory that the GPU reads."""
-        self._pinned = Pinned(device, images(), CAMERA_BUFFERS if self.live else FILE_BUFFERS)
+        self._pinned = Pinned(device, images(), CAMERA_BUFFERS if self.live else BUFFERS)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """See :class:`~edgert.runtime.Source`."""
