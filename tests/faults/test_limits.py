@@ -64,7 +64,7 @@ class Running:
         with suppress(OSError, http.client.HTTPException):
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
             connection.request("GET", path)
-            answer = connection.getresponse().read().decode()
+            answer = connection.getresponse().read().decode(errors="replace")  # an image, too
             connection.close()
             return answer
         return ""
