@@ -1,4 +1,4 @@
-"""Frames, the records made about them, and the threads they pass through. See DESIGN.md beside this file."""
+"""Frames, the records of their results, and the threads that process them. See DESIGN.md beside this file."""
 
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Color, Frame, PixelFormat

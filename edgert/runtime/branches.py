@@ -1,7 +1,7 @@
-"""The tasks that together run one stage of the pipeline file: one, a chain of segments, or several branches of these.
+"""Tasks that together run one stage of the pipeline file: one task, a chain of segments, or parallel branches.
 
-A branch is one stage, or a chain of them. Before several branches a dispatcher sends each frame into one; behind them a
-reorder buffer restores the order.
+A branch is one stage or a chain of stages. With several branches, a dispatcher sends each frame into one of them, and a
+reorder buffer restores the order of the results.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,22 +16,22 @@ from edgert.runtime.task import Execution, Task, Wiring
 
 
 class Dispatch:
-    """The stage before the branches. It passes everything on, and its task asks it for the branch.
+    """Dispatcher before branches. It passes every result on; its task asks it for the branch.
 
     Args:
-        level: the level whose branches get the frame, asked for every frame.
+        level: returns the degradation level whose branches get the frame; called for every frame.
     """
 
     def __init__(self, dispatcher: Dispatcher, level: Callable[[], int] = lambda: 0) -> None:
         self.dispatcher, self._level, self._tickets = dispatcher, level, count(1)
 
     def branch(self, result: Result) -> int:
-        """Return the branch of this result, which is now under way."""
+        """Return the branch of this result, and count it as under way there."""
         return self.dispatcher.branch(ticket_of(result), result.frame.index, self._level())
 
     @property
     def every(self) -> int:
-        """Frames between two that the branches work on; may be set while it runs."""
+        """Number of frames from one that the branches work on to the next; may be set at any time."""
         return self.dispatcher.every
 
     @every.setter
@@ -42,7 +42,7 @@ class Dispatch:
         """Need nothing."""
 
     def process(self, result: Result) -> Result:
-        """Pass a result on, with a ticket: results of one frame may be several, and a frame may become another."""
+        """Pass a result on with a ticket, as frame numbers are not unique: a frame may have several results."""
         return with_ticket(result, next(self._tickets))
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class Dispatch:
 
 
 class Reorder:
-    """The stage behind the branches. A result waits here until those dispatched before it have come."""
+    """Reorder buffer behind branches. A result waits here for those that were dispatched before it."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._buffer: ReorderBuffer[Result] = ReorderBuffer(dispatcher)
@@ -59,7 +59,7 @@ class Reorder:
         """Need nothing."""
 
     def process(self, result: Result) -> Iterator[Result]:
-        """Pass on what is due, this result among it or not."""
+        """Take one result, and yield those whose turn has come."""
         result.frame.lease.retain()
         self._buffer.add(abs(ticket_of(result)), result)
         while (due := self._buffer.pop()) is not None:
@@ -68,18 +68,18 @@ class Reorder:
             due.frame.lease.release()
 
     def close(self) -> None:
-        """Release what waits for a frame that was lost, as when a pipeline is broken off."""
+        """Release waiting results, which are left over when a pipeline is aborted."""
         for result in self._buffer.drain():
             result.frame.lease.release()
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Consecutive stages, and their share of the frames relative to the other branches.
+    """A chain of stages, and its share of the frames relative to other branches.
 
     Attributes:
-        level: at which level of degraded models frames are sent here.
-        reads: what its first stage looks at; those behind it only work on what that one made.
+        level: the degradation level at which frames are sent here.
+        reads: which pixels its first stage reads; later stages work only on the outputs of the one before.
     """
 
     stages: tuple[Stage, ...]
@@ -96,18 +96,18 @@ def branch_tasks(
     every: int = 1,
     level: Callable[[], int] = lambda: 0,
 ) -> list[Task]:
-    """Return connected tasks that together are the stage ``name``; the first takes its input, the last has its name.
+    """Return connected tasks that together run the stage ``name``. The first takes its input; the last has its name.
 
-    One branch is a chain; several get a dispatcher before and a reorder buffer behind them. Those before the last are
-    called ``name:0``, ``name:1`` …
+    Several branches get a dispatcher before and a reorder buffer behind them. Tasks before the last are called
+    ``name:0``, ``name:1`` …
 
     Args:
         name: of the stage.
         branches: its branches, at least one.
-        streams: the sources whose frames pass here.
+        streams: sources whose frames pass through.
         capacity: results that may wait between two of the tasks.
-        every: frames between two that the branches work on.
-        level: asked for every frame where branches are of several.
+        every: number of frames from one that the branches work on to the next.
+        level: returns the degradation level; called for every frame where branches have different levels.
     """
     count = sum(len(branch.stages) for branch in branches)
     labels = iter([f"{name}:{number}" for number in range(count)])

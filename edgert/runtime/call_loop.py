@@ -15,27 +15,27 @@ from edgert.runtime.task import Task
 Bring = tuple[Callable[[], Sequence[Frame]], int]
 _Arrival = tuple["_Place", int, Sequence[Result]]
 _ALL = 2**62
-"""More than frames ever have as a number; and how many parts of frames a join may hold: those of one call."""
+"""A number above all frame numbers; and the bound of a join here, which never holds more than the parts of one call."""
 
 
 class EndOfFrames(StageError):  # noqa: N818 - reads as what it is
-    """The source gives no more: it has given as many as its ``limit``, or the pipeline was stopped."""
+    """The end of a source's frames: its ``limit`` is reached, or the pipeline was stopped."""
 
 
 class CallLoop:
     """Executor of calls, one after the other. For one thread at a time.
 
-    Each stage gets the same results in the same order as in a separate thread, and the same is measured. Unless frames
-    may stay in flight, no queue holds any between two calls, so no frame is dropped. A batch runs when the call has no
-    more frames for it. Parts of frames that wait for a part removed by a filter are discarded.
+    Stages get the same results in the same order as with threads, and the same is measured. Unless frames may stay in
+    flight, queues are empty between two calls, so no frame is dropped. A batch runs when the call has no more frames
+    for it. Parts of a frame whose other part was removed by a filter are discarded.
 
     Args:
-        tasks: every one after those it listens to; the first is the source.
+        tasks: in topological order; the first is the source.
         stop: set to end the pipeline.
-        sinks: names of the tasks whose results no one gets.
+        sinks: names of tasks whose results are not returned.
 
     Attributes:
-        is_left: whether a call was left in a stage that does not return; what is there is no more to be used.
+        is_left: whether a call is abandoned in a stage that does not return; the loop must not be used any more.
     """
 
     def __init__(self, tasks: Sequence[Task], clock: Clock, stop: Event, sinks: Collection[str]) -> None:
@@ -48,11 +48,11 @@ class CallLoop:
             place.task.wiring.releases_pixels = False  # all frames are held until the call returns them
         self._at = self._places[0]
         self._opened: list[_Place] = []
-        self._under_way = deque[Frame]()  # those that were taken, and not returned
+        self._under_way = deque[Frame]()  # taken, and not returned yet
         self.is_left = False
 
     def open(self) -> None:
-        """Open every stage, the last first. Raise EdgertError: one cannot be; those that were are closed again."""
+        """Open every stage, the last first. Raises EdgertError where one fails; then all are closed again."""
         for place in reversed(self._places[1:]):
             try:
                 place.open()
@@ -66,20 +66,19 @@ class CallLoop:
                 raise self._late()
 
     def run(self, bring: Iterable[Bring], leaves: bool = False) -> list[Result]:
-        """Do one call.
+        """Process the frames of one call.
 
         Args:
-            bring: for each frame, or several that come together, what gets them of the source, and how many these are.
-            leaves: whether stages that give results out later may keep some when this returns: these frames stay under
-                way, for a later call to return. Else all frames are returned.
+            bring: for each frame, or group of frames: a function that takes them from the source, and their number.
+            leaves: whether frames may stay in flight in asynchronous stages when this returns, for a later call to
+                return. Else all frames are returned.
 
         Returns:
-            For each frame that no stage has anything more of, in their order, all records that were made of it. The
-            caller releases their frames.
+            For each finished frame, in order, one result with all its records. The caller releases the frames.
 
         Raises:
-            EndOfFrames: nothing is wrong, and no more frames are taken; those that were left under way still are.
-            EdgertError: the first error of any stage, after which nothing more may be run.
+            EndOfFrames: the source takes no more frames. Those in flight stay so.
+            EdgertError: the first error of any stage. The loop must not be used after it.
         """
         try:
             for one in bring:
@@ -103,17 +102,17 @@ class CallLoop:
 
     @property
     def under_way(self) -> int:
-        """Frames that were taken, and not returned."""
+        """Number of frames that were taken, and not returned yet."""
         return len(self._under_way)
 
     def close(self) -> EdgertError | None:
-        """Close source and stages, each once, and release frames under way; return the first error."""
+        """Close source and stages, each once, and release frames in flight; return the first error."""
         self._release_all()
         self._places[0].task.stage.close()
         return self._close_stages()
 
     def leave(self) -> None:
-        """Close all stages but the one that a call is in, from another thread; that one is closed when it returns."""
+        """Close all stages but the one in a call, from another thread. That one is closed when its call returns."""
         self.is_left = True
         self._close_stages()
 
@@ -130,14 +129,14 @@ class CallLoop:
                 place.close()
             except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
                 first = first or place.failure(error)
-            place.task.execution.download = None  # with the memory for what it made
+            place.task.execution.download = None  # frees its memory
         try:
             return first
         finally:
             del first  # the traceback of its cause holds this frame
 
     def _take(self, bring: Callable[[], Sequence[Frame]], count: int) -> None:
-        """Has the source's next frames go on; one more hold on each is the caller's."""
+        """Take frames from the source and pass them on. Each is retained once more, until :meth:`run` returns it."""
         self._at, started = self._places[0], self._clock.now_ns()
         frames = bring()
         made = self._clock.now_ns()
@@ -175,7 +174,7 @@ class CallLoop:
                 results = results[room:]
 
     def _finish(self) -> None:
-        """Work on everything, batches that are not full too."""
+        """Finish all frames, running partial batches too."""
         for place in self._places:
             if place.is_async and not self.is_left:
                 self._at = place
@@ -183,7 +182,7 @@ class CallLoop:
                 self._work()
 
     def _done(self) -> list[Result]:
-        """Of the frames that nobody works on any more."""
+        """Return the results of finished frames, and forget these."""
         first, found = self._first_at_work(), list[Result]()
         for place in self._places:
             place.give_up(first)
@@ -192,15 +191,15 @@ class CallLoop:
         return found
 
     def _first_at_work(self) -> int:
-        """Return the number of the first frame that a stage has not given out yet.
+        """Return the number of the first frame that a stage still holds.
 
-        Stages pass frames on in order, so parts of earlier frames that still wait to be joined never will be.
+        Stages pass frames on in order. So earlier frames whose parts still wait in a join will never be complete.
         """
         held = (place.passed + 1 for place in self._places if place.holds and place.passed < place.taken)
         return min(held, default=_ALL)
 
     def _release_all(self) -> None:
-        """End all holds on frames under way."""
+        """Release all frames in flight."""
         while self._under_way:
             self._under_way.popleft().lease.release()
         while self._queue:
@@ -211,13 +210,13 @@ class CallLoop:
             place.sent.clear()
 
     def _result(self, frame: Frame) -> Result:
-        """Return what all stages made of a frame, in the order in which they ran."""
+        """Return one result with the records of all stages, in the order in which they ran."""
         index, parts = frame.index, list[Result]()
         for place in self._places:
             found = place.sent.pop(index, None)
             if found is not None and not place.is_sink:
                 parts.append(found)
-        if len(parts) == 1 and parts[0].frame is frame:  # as of one model
+        if len(parts) == 1 and parts[0].frame is frame:  # the usual case: one model
             return parts[0]
         outputs, image = dict[str, Record](), None
         for part in parts:
@@ -227,12 +226,12 @@ class CallLoop:
 
 
 class _Place(Station):
-    """A task whose results go on to others in the same thread.
+    """A task whose listeners run in the same thread.
 
     Attributes:
-        listeners: for each of the task's outlets, who listens, and by which of its edges.
-        sent: what it passed on of frames under way, by their numbers.
-        taken, passed: the numbers of the last frames that came to an asynchronous stage, and that it passed on.
+        listeners: for each outlet of the task, the listener, and the number of its edge.
+        sent: frame number → result that it passed on, of frames in flight.
+        taken, passed: numbers of the last frames that an asynchronous stage took, and passed on.
     """
 
     def __init__(self, task: Task, clock: Clock, queue: deque[_Arrival], is_sink: bool) -> None:

@@ -28,13 +28,13 @@ class Channel(BoundedQueue[Result]):
         capacity: results that may wait.
         drop: when full, lose the ``oldest`` waiting result, the ``newest`` (the one being put), or ``never``:
             then :meth:`put` blocks.
-        number: of the edge in its inlet.
+        number: number of the edge in its inlet.
 
     Attributes:
-        without_pixels: whether frames go through without their pixels, which no one behind reads.
-        losses: what was dropped, by stream and cause.
+        without_pixels: whether frames pass without their pixels, because no later stage reads them.
+        losses: dropped results, by stream and cause.
         room: wakes a producer that waits for room.
-        handler: works on results at once, in the producer's thread, where the consumer has no thread; None: they wait.
+        handler: processes results at once in the producer's thread, where the consumer has no thread; None: they wait.
     """
 
     __slots__ = ("_abandoned", "_inlet", "_is_awaited", "_is_closed", "handler", "losses", "number", "room",
@@ -73,7 +73,7 @@ class Channel(BoundedQueue[Result]):
             self._announce()
 
     def put_all(self, results: Sequence[Result]) -> None:
-        """Take over several results like :meth:`put`; a consumer in this thread gets them at once."""
+        """Take over several results as :meth:`put` does. A consumer in this thread gets them in one call."""
         if self.handler is None or self._abandoned:
             for result in results:
                 self.put(result)
@@ -84,7 +84,7 @@ class Channel(BoundedQueue[Result]):
         self.handler(results)
 
     def has_room(self, timeout_s: float | None = None) -> bool:
-        """Wait until the producer, who asks, may put a result; return whether it may.
+        """Wait until :meth:`put` would not block; return whether it would not. For the producer.
 
         Args:
             timeout_s: longest wait.
@@ -103,7 +103,7 @@ class Channel(BoundedQueue[Result]):
         return True
 
     def bypass(self, is_so: bool) -> None:
-        """Have a producer that would wait for room drop the oldest instead, as the consumer hangs; or no longer."""
+        """Set whether a producer drops the oldest result instead of waiting for room, while the consumer hangs."""
         self.waits = self.drop == "never" and not is_so
         if is_so:
             self.room.put(None)  # wakes a blocked producer
@@ -114,13 +114,13 @@ class Channel(BoundedQueue[Result]):
         self._inlet.announce(self)
 
     def abandon(self) -> None:
-        """End the consumer's side: what waits is dropped, and the producer never blocks again."""
+        """End the consumer's side: waiting results are dropped, and the producer never blocks again."""
         self._abandoned = True
         self.room.put(None)  # wakes a blocked producer
         self._drain()
 
     def take(self) -> Result | None:
-        """Return the oldest result, after the inlet saw this edge become ready; None where there is none."""
+        """Remove and return the oldest result; None where there is none. Called when the inlet has this edge ready."""
         try:
             result = self.items.popleft()
         except IndexError:
@@ -135,7 +135,7 @@ class Channel(BoundedQueue[Result]):
         return result
 
     def lose(self, result: Result) -> None:
-        """Count a result as lost and give its hold back."""
+        """Count a result as lost, and release its frame."""
         self.dropped += 1
         cause = "end" if self._abandoned else "queue"
         if self._inlet.journal is not None:
@@ -152,7 +152,7 @@ class Channel(BoundedQueue[Result]):
 
     def _announce(self) -> None:
         self._inlet.announce(self)
-        if self._abandoned:  # meanwhile: what was just put may have been too late to be dropped with the rest
+        if self._abandoned:  # meanwhile: the new result may have missed the drain
             self._drain()
 
     def _drain(self) -> None:
@@ -161,18 +161,18 @@ class Channel(BoundedQueue[Result]):
 
 
 class Inlet:
-    """Everything one stage listens to.
+    """Input of one stage: all edges that it listens to.
 
-    Beside results, changes to the stage come in here (:meth:`announce`), so that its thread applies them in between.
+    Changes to the stage also arrive here (:meth:`announce`), so that its thread applies them between two results.
 
     Attributes:
-        channels: the edges; one that was removed leaves its place to the next.
-        ready: edges that have a result, or were closed, and changes, in the order in which they came.
-        is_kept_open: whether the consumer waits for another edge while it has none.
-        rooms: where producers wait that have room by now.
-        journal: records what is lost on the way in; None: nobody records.
-        is_slow_to_give_room: whether these are only woken once the consumer has begun its work. A producer that wakes
-            before takes Python's lock, and a GPU gets the next batch later.
+        channels: the edges. The place of a removed edge is reused by the next one.
+        ready: edges with a result or that were closed, and changes, in order of arrival.
+        is_kept_open: whether the consumer waits for a new edge while it has none.
+        rooms: queues that wake producers for which there is room now.
+        journal: records lost results; None: nothing is recorded.
+        is_slow_to_give_room: whether producers are woken only after the consumer has begun its work. A producer woken
+            before takes Python's lock, and a GPU gets its next batch later.
     """
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class Inlet:
         self._is_awaited = False
 
     def connect(self, capacity: int, drop: Drop, place: int | None = None) -> Channel:
-        """Return a new edge into this inlet; in the place of one that was removed, where given."""
+        """Return a new edge into this inlet; with ``place``, in the place of a removed one."""
         number = len(self.channels) if place is None else place
         channel = Channel(capacity, drop, self, number)
         if number == len(self.channels):
@@ -199,34 +199,34 @@ class Inlet:
         return channel
 
     def remove(self, number: int) -> None:
-        """Remove an edge, in the consumer's thread: what still waits on it is dropped. The consumer then goes on."""
+        """Remove an edge and drop its waiting results. Call it in the consumer's thread, which goes on."""
         self._open.discard(number)
         self.is_kept_open = not self._open
         self.channels[number].abandon()
 
     def ended(self, channel: Channel) -> None:
-        """Note that an edge was closed and is empty; called by the consumer."""
+        """Mark an edge as closed and empty. Called by the consumer."""
         if self.channels[channel.number] is channel:
             self._open.discard(channel.number)
 
     def finish(self) -> None:
-        """Wait for no further edge from now on."""
+        """End when all edges have ended, instead of waiting for a new one."""
         self.is_kept_open = False
         self.ring()
 
     def give_room(self) -> None:
-        """Wake producers that have room by now."""
+        """Wake producers for which there is room now."""
         while self.rooms:
             self.rooms.pop().put(None)
 
     def apply(self) -> None:
-        """Apply changes that wait, in the thread of a source, which has no edges."""
+        """Apply waiting changes, in the thread of a source, which has no edges."""
         with suppress(IndexError):
             while True:
                 self.ready.popleft().take()
 
     def announce(self, edge: Channel | Change) -> None:
-        """Note that there is something more, such as a change for the consumer's thread, and wake that if it waits."""
+        """Queue a ready edge, or a change for the consumer's thread, and wake the consumer if it waits."""
         self.ready.append(edge)
         self.ring()
 
@@ -258,7 +258,7 @@ class Inlet:
                 return edge.number, result
 
     def more(self, most: int) -> list[Result]:
-        """Return what else is there already, in order; each with one hold on its lease."""
+        """Return up to ``most`` results that are there already, in order, each with one hold on its lease."""
         ready, found = self.ready, list[Result]()
         while len(found) < most and ready and isinstance(ready[0], Channel):
             if (result := ready.popleft().take()) is not None:
@@ -266,13 +266,13 @@ class Inlet:
         return found
 
     def wait_in(self, make: Callable[[], queue.SimpleQueue[Any]]) -> None:
-        """From now on, before anything has come, have threads wait in queues of that kind: by another clock."""
+        """Replace the queues that threads wait in, for another clock. Call it before the first result."""
         self._bell, self.new_queue = make(), make
         for channel in self.channels:
             channel.room = make()
 
     def handle(self, handler: Callable[[Sequence[Result]], None] | None) -> None:
-        """From now on, have ``handler`` work on results in the producer's thread; None: they wait for the consumer."""
+        """Set a function that processes results in the producer's thread; None: they wait for the consumer."""
         for channel in self.channels:
             channel.handler = handler
 
@@ -282,30 +282,30 @@ class Inlet:
             channel.bypass(is_so)
 
     def abandon(self) -> None:
-        """Drop what waits and let every producer run free; iteration ends when they have closed."""
+        """Drop waiting results, and block no producer any more; the input ends when producers have closed."""
         for channel in self.channels:
             channel.abandon()
         self.finish()
 
     def _wait(self, timeout_s: float | None) -> None:
-        """Wait until there is something. Raises queue.Empty."""
+        """Wait until an edge is ready, or all have ended. Raises queue.Empty after ``timeout_s``."""
         self.give_room()
         bell = self._bell
-        while not bell.empty():  # of somebody who rang late
+        while not bell.empty():  # left over from a late ring
             bell.get()
         self._is_awaited = True
         try:
-            if not self.ready and (self._open or self.is_kept_open):  # since that was noted
+            if not self.ready and (self._open or self.is_kept_open):  # still so after _is_awaited is set
                 bell.get(timeout=timeout_s)
         finally:
             self._is_awaited = False
 
 
 class Change:
-    """A change that one thread asks another for; see :meth:`Inlet.announce`. It is applied once, or never.
+    """A change that one thread asks another to make; see :meth:`Inlet.announce`. It is applied once, or never.
 
     Args:
-        apply: called in the thread that it is posted to.
+        apply: called in the thread that takes the change from its inlet.
     """
 
     number = -1
@@ -316,22 +316,22 @@ class Change:
         self._error: BaseException | None = None
 
     def take(self) -> None:
-        """Apply it; called where it was posted to."""
+        """Apply the change. Called by the thread that takes it from its inlet."""
         if not self._claims():
             return
         try:
             self._apply()
-        except BaseException as error:  # noqa: BLE001 - raised by who asked
+        except BaseException as error:  # noqa: BLE001 - wait() raises it
             self._error = error
         finally:
             self._done.set()
 
     def wait(self, is_over: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until it was applied, and raise what that raised; return False where it never will be.
+        """Wait until the change is applied, and raise what it raised; return False where it never will be applied.
 
         Args:
-            is_over: whether the other thread has ended, and does not look at it any more.
-            timeout_s: after which it is withdrawn.
+            is_over: returns whether the other thread has ended.
+            timeout_s: time after which the change is withdrawn.
         """
         left_s = timeout_s
         while not self._done.wait(_POLL_S):

@@ -1,9 +1,9 @@
-"""Record of what the threads of a pipeline decided, so that a replay can decide the same.
+"""Journal of what the threads of a pipeline decided, so that a replay can decide the same.
 
-Threads make a run differ from the next one in few things. These are the frames that a stage got, their order, and which
-of them ran together. They are also the part of a joined frame that came first, the settings, and when a stage was
-replaced. Each is one entry here, numbered in the order in which it happened. An entry of a consumer always has a higher
-number than that of the producer whose result it works on.
+Because of threads, two runs differ in a few things: the frames that a stage got, their order, and which of them ran
+together; which part of a joined frame came first; the settings; and when a stage was replaced. Each of these is one
+entry here, numbered in order. A consumer's entry has a higher number than the entry of the producer whose result it
+processes.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from edgert.runtime.records import Result
 
 Kind = Literal["give", "part", "step", "submit", "collect", "fail", "drop", "settings", "replace", "file"]
-"""What happened: a source gave a frame; a part of a frame came to a join; a stage worked on a result; an asynchronous
-stage took one, or gave out ``more`` results; a step failed; a result was lost; settings are new; a stage or decoder was
-replaced; the pipeline runs as another file from now on."""
+"""What happened: a source gave a frame; a part of a frame came to a join; a stage processed a result; an asynchronous
+stage took one, or gave out ``more`` results; a step failed; a result was lost; settings changed; a stage or decoder was
+replaced; the pipeline file was replaced by another one."""
 
 _MOST = 200_000
-"""Entries that may wait for who writes them: about a minute of sixteen cameras."""
+"""The most entries that wait to be written: about a minute of sixteen cameras."""
 
 
 class Entry(NamedTuple):
     """One decision.
 
     Attributes:
-        number: its place in the order of all.
+        number: its place in the order of all entries.
         kind: see :data:`Kind`.
-        task: whose it is.
-        stream, frame: whose; "" and -1 where it is about none.
-        at_ns: when, by the pipeline's clock.
-        more: what else belongs to it: see :class:`TaskJournal`.
+        task: name of the task that decided.
+        stream, frame: the frame's stream and number; "" and -1 where the entry is not about a frame.
+        at_ns: time by the pipeline's clock.
+        more: further data by kind; see :class:`TaskJournal`.
     """
 
     number: int
@@ -48,14 +48,14 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """Entries of all tasks of a pipeline, until one thread takes them. Any thread adds some, without a lock.
+    """Entries of all tasks of a pipeline until one thread takes them. Any thread may add entries, without a lock.
 
     Args:
-        settings: returns what a stage may read of the pipeline while it works, such as the level of degraded models.
+        settings: returns settings of the pipeline that stages read while it runs, such as the degradation level.
 
     Attributes:
-        lost: entries that found no room; a recording of them replays only up to there.
-        pixels: stream → takes each frame of a source whose images are recorded as pixels, in the source's thread.
+        lost: number of entries for which there was no room; a recording replays only up to the first of them.
+        pixels: stream → function that takes each frame of a source that is recorded as images, in the source's thread.
     """
 
     def __init__(self, settings: Callable[[], tuple[int, ...]] = tuple) -> None:
@@ -71,7 +71,7 @@ class Journal:
         self._entries.append(Entry(next(self._numbers), kind, task, stream, frame, at_ns, more))
 
     def take(self) -> list[Entry]:
-        """Remove and return what came so far; a later call may return an entry with a lower number."""
+        """Remove and return all entries so far. A later call may return an entry with a lower number."""
         return [self._entries.popleft() for _ in range(len(self._entries))]
 
 
@@ -79,8 +79,8 @@ class TaskJournal:
     """Journal of one task. Called by the thread that calls the stage, except for :meth:`drop`.
 
     Args:
-        journal: of the pipeline.
-        task: its name.
+        journal: the pipeline's journal.
+        task: the task's name.
     """
 
     def __init__(self, journal: Journal, task: str) -> None:
@@ -88,7 +88,7 @@ class TaskJournal:
         self._settings: tuple[int, ...] = ()
 
     def give(self, frames: Iterable[Frame], at_ns: int) -> None:
-        """Note frames of a source; ``more`` is what a frame is beside its pixels."""
+        """Record frames of a source; ``more`` has the frame's properties except for its pixels."""
         journal = self._journal
         for frame in frames:
             more = frame.timestamp_ns, frame.media_ns, frame.sender_ns, frame.width, frame.height
@@ -97,12 +97,12 @@ class TaskJournal:
                 take(frame)
 
     def part(self, producer: str, result: Result) -> None:
-        """Note a part of a frame that came to a join; ``more`` is the task that it came from."""
+        """Record that a part of a frame came to a join; ``more`` is the task that it came from."""
         frame = result.frame
         self._journal.add("part", self._task, frame.stream, frame.index, frame.timestamp_ns, producer)
 
     def work(self, kind: Literal["step", "submit"], stage: object, results: Sequence[Result], at_ns: int) -> None:
-        """Note what a stage is about to work on, and before that the settings, where they are new."""
+        """Record the results that a stage is about to process, preceded by the settings where they changed."""
         journal, task = self._journal, self._task
         settings = (getattr(stage, "every", 0), *journal.settings())
         if settings != self._settings:
@@ -112,16 +112,16 @@ class TaskJournal:
             journal.add(kind, task, result.frame.stream, result.frame.index, at_ns)
 
     def collect(self, count: int, at_ns: int) -> None:
-        """Note how many results an asynchronous stage gave out together; ``more`` is their number."""
+        """Record that an asynchronous stage gave out results together; ``more`` is their number."""
         self._journal.add("collect", self._task, "", -1, at_ns, count)
 
     def fail(self, results: Iterable[Result], at_ns: int) -> None:
-        """Note results that a stage failed on, or that came while it was down."""
+        """Record results that a stage failed on, or that came while it was down."""
         for result in results:
             self._journal.add("fail", self._task, result.frame.stream, result.frame.index, at_ns)
 
     def drop(self, frame: Frame, cause: str) -> None:
-        """Note that a result of a frame was lost on its way to the task; ``more`` is the cause. From any thread."""
+        """Record that a result was lost before it reached the task; ``more`` is the cause. Callable from any thread."""
         self._journal.add("drop", self._task, frame.stream, frame.index, frame.timestamp_ns, cause)
 
     def replace(self, at_ns: int) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from edgert.memory.cuda import DeviceView
 
 
-# A frame: pixels as they came from the camera or decoder, lent, never copied on the way.
+# A frame: pixels as the camera or decoder gave them, in memory that it owns, never copied on the way.
 
 U8 = npt.NDArray[np.uint8]
 PixelFormat = Literal["i420", "nv12", "yuyv", "bgr", "rgb", "gray"]
@@ -41,7 +41,7 @@ class Color:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DepthImage:
-    """Distances that a depth camera measured with a frame: its pixels show the same places, perhaps at another size.
+    """Depth image that belongs to a frame. It shows the same view, perhaps at another size.
 
     Attributes:
         values: (h, w) uint16 millimeters or float32 meters along the optical axis; 0 and NaN are unknown.
@@ -70,12 +70,12 @@ _RELEASED = _Released()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
-    """What came with a frame from another machine.
+    """Metadata of a frame from another machine.
 
     Attributes:
         trace: W3C trace id of the camera's frame, 32 hexadecimal digits; the same on all machines.
-        about: plain data about what the frame shows, such as the object that it was cut out around.
-        receipt: waits until all work on the frame is done.
+        about: plain data about the frame, such as the object that it was cropped around.
+        receipt: acknowledges the frame to the sender once all work on it is done.
     """
 
     trace: str
@@ -94,17 +94,17 @@ class Frame:
         timestamp_ns: monotonic clock when the frame was captured or decoded; latency counts from here.
         media_ns: position in the stream, never running backwards, also across reconnects.
         width, height: in pixels.
-        format: how ``planes`` are to be read.
+        format: pixel format of ``planes``.
         planes: uint8 arrays, rows possibly padded: i420 (h,w) (h/2,w/2) (h/2,w/2) rounded up; nv12 (h,w)
             (h/2,w/2,2); yuyv (h,w,2); bgr and rgb (h,w,3); gray (h,w). Valid while ``lease`` is alive. Of a frame
             that is on a GPU, they are :class:`~edgert.memory.cuda.DeviceView`.
         lease: who owns the bytes. To keep a frame beyond the call that handed it over, retain it.
         color: for the YUV formats.
-        file: of an image file, its name within the folder that all images of the source lie in; else empty.
-        sender_ns: nanoseconds of the epoch when it was captured, by the clock of a network camera that reports it; None
-            of others.
-        delivery: what came with it from another machine; None of a frame of this one.
-        depth: distances that its camera measured; None of most cameras.
+        file: for an image file, its path relative to the source's folder; else empty.
+        sender_ns: capture time in nanoseconds since the epoch, by the clock of a network camera that reports it; else
+            None.
+        delivery: metadata of a frame from another machine; else None.
+        depth: depth image of the frame; None where the camera measures none.
     """
 
     stream: str
@@ -131,7 +131,7 @@ class Frame:
         return interface
 
     def __dlpack__(self, **options: Any) -> Any:
-        """DLPack capsule, without a copy, for formats of one plane."""
+        """Return a DLPack capsule, without a copy, for formats of one plane."""
         return self._packed().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -161,7 +161,7 @@ class Frame:
 
     @property
     def region(self) -> tuple[int, int, int, int]:
-        """(x1, y1, x2, y2) of this frame in the source image, in pixels; starts elsewhere than at (0, 0) for crops."""
+        """(x1, y1, x2, y2) of this frame in the source image, in pixels; a crop does not start at (0, 0)."""
         x, y = self._origin
         return x, y, x + self.width, y + self.height
 
@@ -203,23 +203,23 @@ class Frame:
 
 
 def has_pixels(frame: Frame) -> bool:
-    """Return whether a frame has its pixels: it goes on without them where no stage reads them any more."""
+    """Return whether a frame still has its pixels; they are released where no later stage reads them."""
     return frame.planes is not _RELEASED
 
 
 def without_pixels(frame: Frame) -> Frame:
-    """Return the frame without its pixels, under a lease of its own; the lease of ``frame`` goes on.
+    """Return the frame without its pixels, under a new lease; the lease of ``frame`` is not changed.
 
-    What it knows of itself stays. Using its ``planes`` raises StageError.
+    Its other attributes stay. Using its ``planes`` raises StageError.
     """
     lease: Lease = EndedLease(frame.lease.counter)
-    if frame.delivery is not None:  # the machine that sent it waits for what is done without pixels, too
+    if frame.delivery is not None:  # the sender also waits for work that needs no pixels
         lease = frame.delivery.receipt.cover(lease)
     return with_planes(frame, _RELEASED, lease)
 
 
 def with_planes(frame: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
-    """Return the same image in other memory, under the lease of that memory; the lease of ``frame`` goes on."""
+    """Return the same image in other memory, under that memory's lease; the lease of ``frame`` is not changed."""
     place = frame.stream, frame.index, frame.timestamp_ns, frame.media_ns, frame.width, frame.height, frame.format
     return Frame(
         *place, planes, lease, frame.color, frame.file, frame.sender_ns, frame.delivery, frame.depth, frame._origin
@@ -227,7 +227,7 @@ def with_planes(frame: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
 
 
 def for_show(frame: Frame) -> Frame:
-    """Return the frame for code that keeps the newest one to show; the machine that sent it does not wait for that."""
+    """Return the frame for code that keeps the newest one to show it; its sender does not wait for that code."""
     if frame.delivery is None or not isinstance(frame.lease, CoveredLease):
         return frame
     return replace(frame, lease=frame.lease.pixels, delivery=None)
@@ -244,7 +244,7 @@ def full_frame(frame: Frame) -> Frame:
 
 
 def as_own_image(crop: Frame, planes: tuple[U8, ...], lease: Lease) -> Frame:
-    """Return a crop whose pixels were turned or warped as an image of its own, of BGR pixels in ``planes``."""
+    """Return a rotated or warped crop as a separate image of BGR pixels in ``planes``."""
     height, width = planes[0].shape[:2]
     place = crop.stream, crop.index, crop.timestamp_ns, crop.media_ns, width, height
     return Frame(*place, "bgr", planes, lease, crop.color, crop.file, crop.sender_ns)
@@ -296,7 +296,10 @@ def bgr_into(frame: Frame, out: U8) -> None:
 
 
 def yuv_planes(frame: Frame) -> tuple[U8, U8, U8]:
-    """Y, U and V of a YUV frame, each of its own size: views for i420, unpacked into new arrays for nv12 and yuyv."""
+    """Return the Y, U and V planes of a YUV frame, each of its own size.
+
+    They are views for i420, and new arrays for nv12 and yuyv.
+    """
     if frame.format == "i420":
         y, u, v = frame.planes
         return y, u, v
@@ -332,7 +335,7 @@ def bgr_matrix(color: Color) -> npt.NDArray[np.float64]:
 
 
 def _is_fast(color: Color, out: U8) -> bool:
-    """Whether OpenCV has a conversion of its own: BT.601, limited range (luma below 16 taken as 16), even sizes."""
+    """Return whether OpenCV has the conversion: BT.601, limited range (luma below 16 taken as 16), even sizes."""
     return color == Color() and out.shape[0] % 2 == 0 and out.shape[1] % 2 == 0
 
 
@@ -344,7 +347,7 @@ def _planes_into(y: U8, u: U8, v: U8, color: Color, out: U8) -> None:
 
 
 def _yuv_into(y: U8, u: U8, v: U8, color: Color, out: U8) -> None:
-    """Any matrix, any size. Chroma rows are shared by every second row of luma where they are half as many."""
+    """Convert planes of any matrix and size. Where there are half as many chroma rows, two luma rows share one."""
     shared = 1 if u.shape[0] == y.shape[0] else 2
     matrix, width = bgr_matrix(color), y.shape[1]
     for top in range(0, u.shape[0], _STRIP_ROWS):
@@ -367,7 +370,7 @@ def _channel(plane: U8, channel: int) -> U8:
 
 
 def _scaled(plane: U8, size: tuple[int, int]) -> U8:
-    """``plane`` at (height, width) ``size``; averaging over areas only where linear sampling would skip pixels."""
+    """Return ``plane`` scaled to (height, width) ``size``, by area where linear sampling would skip pixels."""
     height, width = size
     shrinks = plane.shape[0] > 2 * height or plane.shape[1] > 2 * width
     how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR

@@ -1,14 +1,14 @@
-"""The wiring of a pipeline, and how it changes, also while the pipeline runs.
+"""The graph of a pipeline's tasks, and its changes while the pipeline runs.
 
-Every change is checked first: it raises, and nothing has changed, or it is made. What another thread works with is
-changed by that thread, between two results:
+Every change is checked first; where it raises, nothing has changed. Data that another thread uses is changed by that
+thread, between two results:
 
-- the *outlets* of a producer are one tuple, which it reads once for each result, so that one assignment changes them;
+- the *outlets* of a producer are one tuple, read once for each result, so that one assignment changes them;
 - the *inlet* and the *stage* of a consumer are changed in the thread that calls the stage, by a
-  :class:`~edgert.runtime.channel.Change` that comes through the inlet like a result does.
+  :class:`~edgert.runtime.channel.Change` that comes through the inlet as a result does.
 
-So no lock is on the way of a result, and a listener gets every result of a stage from some point on, and none after
-another. Changes are made one at a time; each returns when it is made.
+So the path of a result has no lock. A new listener gets every result from some point on; a removed one gets none after
+some point. Changes are made one at a time; each call returns when its change is made.
 """
 
 from __future__ import annotations
@@ -27,49 +27,48 @@ from edgert.runtime.station import Station
 from edgert.runtime.task import Task
 
 CHANGE_S, OPENING_S = 5.0, 120.0
-"""So long a task may take to its next safe point, a call's end or a source's frame; and to open another stage there."""
+"""How long a task may take to its next safe point, a call's end or a source's frame; and to open a stage there."""
 
 
 class Running(Protocol):
-    """The threads of a pipeline that runs, as a :class:`~edgert.runtime.runner.Runner` has them."""
+    """The threads of a running pipeline; see :class:`~edgert.runtime.runner.Runner`."""
 
     def station_of(self, task: Task) -> Station | None:
-        """Return the station of a task whose thread runs; None of others."""
+        """Return the station of a task whose thread runs; else None."""
 
     def is_working(self, task: Task) -> bool:
         """Return whether a task's thread still runs."""
 
     def start_task(self, task: Task) -> None:
-        """Start a thread for a task that was added, if the pipeline runs. Raise StageError where it cannot be."""
+        """Start a thread for an added task, if the pipeline runs. Raises StageError where that fails."""
 
     def end_source(self, task: Task) -> None:
         """Ask one source to end."""
 
 
 class Graph:
-    """The tasks of one pipeline, connected. Its operations may be called from any thread but those of the pipeline.
+    """Connected tasks of one pipeline. Operations may be called from any thread except those of the pipeline.
 
-    Each operation raises StageError where it cannot be done, and says why; then nothing has changed. Where a task does
-    not come to a safe point within :data:`CHANGE_S`, as its stage hangs, the operation is withdrawn, and that is the
-    error.
+    An operation that cannot be done raises StageError with the reason, and changes nothing. That includes a task that
+    does not reach a safe point within :data:`CHANGE_S`, because its stage hangs.
 
     Args:
-        tasks: every one after those it listens to.
+        tasks: in topological order.
 
     Attributes:
-        tasks: those of now; replaced by another tuple when one comes or goes.
+        tasks: the current tasks; replaced by a new tuple when one is added or removed.
         mark_pixel_use: called after each change, to mark which tasks need pixels; see :func:`release_pixels`.
     """
 
     def __init__(self, tasks: Iterable[Task] = ()) -> None:
         self.tasks: tuple[Task, ...] = tuple(tasks)
         self.mark_pixel_use: Callable[[Sequence[Task]], object] = len
-        self._outside: tuple[Task, ...] = ()  # listeners that are no tasks of the pipeline
+        self._outside: tuple[Task, ...] = ()  # listeners that are not tasks of the pipeline
         self._running: Running | None = None
         self._turn = threading.RLock()  # one change at a time
 
     def run_by(self, running: Running | None) -> None:
-        """Note who runs the tasks, from now on; None: no one does any more."""
+        """Set the threads that run the tasks; None: they have ended."""
         self._running = running
 
     def task(self, name: str) -> Task:
@@ -80,9 +79,9 @@ class Graph:
         raise StageError(f"no task {name!r}", fix=f"tasks: {', '.join(task.name for task in self.tasks)}")
 
     def add(self, task: Task) -> None:
-        """Add a task and start it. Connect a stage to what it listens to before, by :meth:`connect`.
+        """Add a task and start it. Connect a stage to its producers before, by :meth:`connect`.
 
-        A source sends its first frames to the stages connected by then, so connect these before as well.
+        Connect the listeners of a source before as well; else they miss its first frames.
 
         Raises:
             StageError: the name is taken, or the system has no thread for it.
@@ -101,14 +100,14 @@ class Graph:
                 raise
 
     def connect(self, producer: Task, consumer: Task, streams: frozenset[str], capacity: int, drop: Drop) -> Channel:
-        """Have a task listen to another from its next result on; see :func:`connect`.
+        """Connect a task to a producer, from the producer's next result on; see :func:`connect`.
 
-        A consumer that is not added may take results from its inlet itself, and :meth:`leave` later. Tasks behind the
-        consumer join the parts of frames of these streams as well.
+        A consumer that is not added may take results from its inlet itself, and :meth:`leave` later. Joins behind the
+        consumer include these streams from then on.
 
         Raises:
-            StageError: they are connected already, or that would make a circle; one of them shares a thread, or
-                branches; or the consumer hangs.
+            StageError: they are connected already; it would make a cycle; one of them shares a thread or has branches;
+                or the consumer hangs.
         """
         with self._turn:
             self._check_connection(producer, consumer)
@@ -130,7 +129,7 @@ class Graph:
             return made[0]
 
     def leave(self, listener: Task) -> None:
-        """Have a listener that was never added get no more; its inlet ends. Twice is once."""
+        """Disconnect a listener that was never added; its inlet ends. May be called twice."""
         with self._turn:
             for producer in dict.fromkeys(producer for producer, _ in listener.wiring.edges()):
                 self.disconnect(producer, listener)
@@ -139,9 +138,9 @@ class Graph:
             self._mark_changed()
 
     def disconnect(self, producer: Task, consumer: Task) -> None:
-        """Undo :meth:`connect`: the producer no longer waits for this consumer, which works on what it got before.
+        """Undo :meth:`connect`. The consumer still processes the results that it has.
 
-        A consumer without another edge goes on waiting for one, until the pipeline stops.
+        A consumer without another edge waits for a new one until the pipeline stops.
 
         Raises:
             StageError: they are not connected; the two share a thread; or the consumer hangs.
@@ -170,12 +169,12 @@ class Graph:
             self._mark_changed()
 
     def remove(self, task: Task) -> None:
-        """Remove a task. A source is asked to end first, and what it had under way is worked on.
+        """Remove a task. A source is asked to end first, and its frames in flight are processed.
 
-        A stage gives out what it holds, and is closed. Those that listened to it go on waiting for another edge.
+        A stage passes on the results that it holds, and is closed. Its listeners wait for a new edge.
 
         Raises:
-            StageError: it is no task of this pipeline; it shares its thread with others, or branches; or it hangs.
+            StageError: it is not a task of this pipeline; it shares its thread or has branches; or it hangs.
         """
         with self._turn:
             self._check_there(task)
@@ -197,14 +196,14 @@ class Graph:
             self._forget(task)
 
     def replace(self, task: Task, stage: Stage) -> None:
-        """Put another stage in the place of a task's; the task keeps its name, place, thread and meter.
+        """Replace the stage of a task, which keeps its name, place, thread and meter.
 
-        The old stage gives out what it holds. Then the new one is opened in the task's thread, and the old one closed.
-        For as long as opening takes the task works on nothing; both stages are in memory then.
+        The old stage passes on the results that it holds. Then the new one is opened in the task's thread, and the old
+        one is closed. During opening, the task processes nothing, and both stages are in memory.
 
         Raises:
-            StageError: it is a source; or it hangs.
-            Exception: what opening raises; the old stage goes on.
+            StageError: the task is a source, or it hangs.
+            Exception: what opening raises; the old stage stays.
         """
         with self._turn:
             self._check_there(task)
@@ -218,7 +217,7 @@ class Graph:
                 self._apply(task, lambda: station.replace(stage), OPENING_S)
 
     def at_safe_point(self, task: Task, change: Callable[[], object]) -> None:
-        """Have a task's thread make a change of its stage, between two results. Raises as :meth:`replace`."""
+        """Run a change of a task's stage in its thread, between two results. Raises as :meth:`replace` does."""
         with self._turn:
             self._check_there(task)
             station = self._station(task)
@@ -230,10 +229,10 @@ class Graph:
 
             self._apply(task, noted)
 
-    # How changes come to a task's own thread.
+    # Changes that are made in a task's own thread.
 
     def _apply(self, task: Task, change: Callable[[], None], timeout_s: float | None = None) -> None:
-        """Have a task's thread make a change; at once where none runs."""
+        """Run a change in a task's thread; at once where no thread runs."""
         if self._station(task) is None:
             change()
             return
@@ -247,7 +246,7 @@ class Graph:
         change()
 
     def _carry(self, producer: Task, streams: frozenset[str]) -> None:
-        """Have the edges behind a task carry these streams, too."""
+        """Add streams to the edges behind a task."""
         for task in self.tasks:
             carried = task.wiring.streams
             for number, other in enumerate(task.wiring.producers):
@@ -264,7 +263,7 @@ class Graph:
         return None if self._running is None else self._running.station_of(task)
 
     def _has_ended(self, task: Task) -> bool:
-        """Return whether the task's thread ran, and does not any more."""
+        """Return whether the task's thread has run and ended."""
         return self._running is not None and task.meter.status.has_ended
 
     def _end(self, task: Task) -> None:
@@ -286,7 +285,7 @@ class Graph:
     def _mark_changed(self) -> None:
         self.mark_pixel_use((*self.tasks, *self._outside))
 
-    # What can be done at all.
+    # Checks.
 
     def _check_connection(self, producer: Task, consumer: Task) -> None:
         what = f"task {consumer.name!r} cannot listen to {producer.name!r}"
@@ -321,14 +320,14 @@ _POLL_S = 0.002
 
 
 def connect(producer: Task, consumer: Task, streams: frozenset[str], capacity: int, drop: Drop) -> Channel:
-    """Let ``consumer`` listen to ``producer``, before the consumer starts; return the channel between them.
+    """Connect ``consumer`` to ``producer`` before the consumer starts; return the channel between them.
 
     Args:
         producer: the task whose results are passed on.
         consumer: the task that gets them.
-        streams: the sources whose frames pass here.
-        capacity: results that may wait.
-        drop: what is lost when as many wait; see :class:`~edgert.runtime.channel.Channel`.
+        streams: sources whose frames pass through.
+        capacity: the most results that wait.
+        drop: which result is lost when the channel is full; see :class:`~edgert.runtime.channel.Channel`.
     """
     channel = _attach(producer, consumer, streams, capacity, drop)
     _open_outlet(producer, channel)
@@ -336,10 +335,10 @@ def connect(producer: Task, consumer: Task, streams: frozenset[str], capacity: i
 
 
 def release_pixels(tasks: Sequence[Task]) -> None:
-    """Have every task pass frames on without their pixels where no one behind it looks at any.
+    """Set the edges on which frames pass without their pixels, because no later stage reads them.
 
     Args:
-        tasks: all that are connected; may be running.
+        tasks: all connected tasks; may be running.
     """
     listeners: dict[int, list[Task]] = {}
     for task in tasks:
@@ -358,13 +357,13 @@ def release_pixels(tasks: Sequence[Task]) -> None:
             channel.without_pixels = not is_wanting(task)
     for task in tasks:
         wiring = task.wiring
-        if wiring.branch is None:  # those that may wait without holding pixels come last
+        if wiring.branch is None:  # outlets without pixels come last, as waiting there holds no pixels
             wiring.outlets = tuple(sorted(wiring.outlets, key=lambda outlet: outlet.without_pixels))
         wiring.releases_pixels = bool(wiring.outlets) and all(outlet.without_pixels for outlet in wiring.outlets)
 
 
 def _attach(producer: Task, consumer: Task, streams: frozenset[str], capacity: int, drop: Drop) -> Channel:
-    """Add an edge to a consumer, in the place of one that was removed where there is one."""
+    """Add an edge to a consumer, in the place of a removed one where there is one."""
     wiring = consumer.wiring
     place = next((number for number, one in enumerate(wiring.producers) if one is None), None)
     channel = wiring.inlet.connect(capacity, drop, place)

@@ -1,8 +1,8 @@
-"""Whether a running pipeline is well, from its state as plain data: for /readyz and /healthz, for systemd, for Docker.
+"""Health of a running pipeline, from its state as plain data: for /readyz and /healthz, systemd and Docker.
 
-*Ready* is what gives all that it should: every required camera gives frames, every stage is open and works. *Stuck* is
-what only a restart helps: a stage that does not come back from a call, or results that wait while nobody works. A
-camera that is away is no reason to restart anything.
+A pipeline is *ready* when every required camera gives frames, and every stage is open and works. It is *stuck* when
+only a restart helps: a stage does not return from a call, or results wait while no stage works. A lost camera is no
+reason to restart.
 """
 
 import logging
@@ -16,7 +16,7 @@ from typing import Any
 from edgert.errors import printable
 
 Stats = Mapping[str, Any]
-"""As :meth:`edgert.Pipeline.state` gives it; any of it may be missing."""
+"""State as :meth:`edgert.Pipeline.state` returns it; any key may be missing."""
 _BEAT_S, _SOON_S = 5.0, 0.5
 _IDLE_S = 60.0
 _EXTEND_S = 60
@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def unready(stats: Stats) -> list[str]:
-    """Return what is missing, each with its reason; nothing where the pipeline is ready."""
+    """Return why the pipeline is not ready, a line for each source or stage; empty where it is ready."""
     found = []
     required = stats.get("required", ())
     for name, stage in stats.get("stages", {}).items():
@@ -38,13 +38,13 @@ def unready(stats: Stats) -> list[str]:
 
 
 def stuck(stats: Stats) -> list[str]:
-    """Stages that do not come back from a call."""
+    """Return the stages that do not return from a call."""
     stages = stats.get("stages", {}).items()
     return [f"{name}: in one call for {stage['stuck_s']:.0f} s" for name, stage in stages if stage.get("stuck_s")]
 
 
 def _away(stage: Stats) -> str:
-    """Why a source gives nothing; empty where it does."""
+    """Return why a source gives no frames; empty where it does."""
     source = stage.get("source") or {}
     reason = source.get("reason")
     if source.get("up") is False and stage.get("results_out"):
@@ -67,7 +67,7 @@ class Progress:
         self._seen: tuple[object, float] = None, 0.0
 
     def hangs(self, stats: Stats, now_s: float) -> str:
-        """Why it hangs; empty while it does not."""
+        """Return why the pipeline hangs; empty while it does not."""
         stages = stats.get("stages", {})
         waiting = [name for name, stage in stages.items() if stage.get("waiting")]
         if not waiting or any(stage.get("in_call") for stage in stages.values()):
@@ -84,7 +84,7 @@ class Progress:
 
 
 def notify(*lines: str) -> bool:
-    """Report to systemd, if it started this process and asks for that; return whether it does."""
+    """Notify systemd where it started this process with notifications; return whether it did."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
         return False
@@ -97,7 +97,7 @@ def notify(*lines: str) -> bool:
 
 
 class Heartbeat(threading.Thread):
-    """Reports of a run's state to systemd, from :meth:`start` to :meth:`stop`.
+    """Thread that reports a run's state to systemd, from :meth:`start` to :meth:`stop`.
 
     It sends READY=1 once the run is ready, and before that a longer time to start; STATUS every few seconds; WATCHDOG=1
     while nothing is stuck; and STOPPING=1.
@@ -118,7 +118,7 @@ class Heartbeat(threading.Thread):
             notify(*self.lines(self._state()))
 
     def lines(self, stats: Stats) -> Iterator[str]:
-        """Yield what is reported of a state."""
+        """Yield the notifications for a state."""
         yield f"STATUS={status(stats)}"
         hangs = "; ".join([*stuck(stats), *filter(None, [self._progress.hangs(stats, time.monotonic())])])
         if hangs:

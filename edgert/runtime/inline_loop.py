@@ -1,9 +1,8 @@
-"""The loop of a task that runs in its producer's thread, and the rule that decides which tasks do.
+"""Loop of a task that runs in its producer's thread, and the rule for which tasks do.
 
-What is put into such a task's channel is worked on before ``put`` returns. A thread of its own would let the stage work
-while those before it do; it costs the processor a wake-up for each result. So a stage declares how much it does with a
-result, ``effort``: ``none``, ``little``, ``callback`` of a program, or ``much``, which is assumed of those that declare
-nothing.
+A result put into such a task's channel is processed before ``put`` returns. A separate thread would let the stage work
+in parallel, but costs a wake-up for each result. So a stage declares its ``effort`` per result: ``none``, ``little``,
+``callback`` of a program, or ``much``, which is the default.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from edgert.runtime.task import Task
 
 
 class InlineLoop(Work):
-    """A task without a thread. Its producer does its work, and a failure ends this task alone."""
+    """A task without a thread. Its producer's thread does its work, and a failure ends only this task."""
 
     def open(self) -> bool:
-        """Open the stage, and have its edge lead here; return whether it is open."""
+        """Open the stage, and handle its channel here; return whether the stage is open."""
         if super().open():
             self.task.wiring.inlet.handle(self._take)
         return not self.has_ended
 
     def _take(self, results: Sequence[Result]) -> None:
-        """Work on results, and end the holds on their frames."""
+        """Process results, and release their frames."""
         ((producer, channel),) = self.task.wiring.edges()
         if self.has_ended:
             for result in results:
@@ -36,20 +35,20 @@ class InlineLoop(Work):
         before_ns = meter.busy_ns + meter.wait_out_ns
         if not self.succeeds(lambda: self.station.step(results)):
             self.end()
-        # The producer worked here, and did not wait for room.
+        # The producer's time here was work, not a wait for room.
         producer.meter.wait_out_ns -= meter.busy_ns + meter.wait_out_ns - before_ns
 
 
 def share_threads(tasks: Sequence[Task]) -> None:
-    """Have tasks run in the thread of the one that they listen to, where that costs no one anything.
+    """Let tasks run in the thread of their producer where that delays no other task.
 
-    - Those of no ``effort`` at all always do.
-    - Where no source is live, those that do ``little``, alone behind a stage, do: it would wait for them anyway.
-      So does a ``callback`` behind a stage with several runs under way, whose thread has time while a GPU works.
-    Cameras would lose frames while a disk or a callback holds up the stage before.
+    - Tasks without ``effort`` always do.
+    - Where no source is live, a task of ``little`` effort does if its producer has no other listener: the producer
+      would wait for it anyway. So does a ``callback`` behind an asynchronous stage, whose thread is idle while the GPU
+      works. With cameras, frames would be lost while a disk or a callback delays the producer.
 
     Args:
-        tasks: every one after those it listens to, connected; none has started.
+        tasks: in topological order, connected, not started.
     """
     live = any(isinstance(task.stage, Source) and task.stage.live for task in tasks)
     for task in tasks:

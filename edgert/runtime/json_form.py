@@ -32,7 +32,7 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
 
     Args:
         result: the result.
-        clock: of its times.
+        clock: clock of its times.
 
     Raises:
         StageError: a stage returned something that has no plain form; names the stage and the type.
@@ -61,12 +61,12 @@ def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
 
 
 def _sent(time_ns: int) -> dict[str, Any]:
-    """By the sender's clock."""
+    """Return the capture time by the sender's clock."""
     return {"sender_time": rfc3339(time_ns), "sender_time_ns": time_ns}
 
 
 def encoded(data: object) -> bytes:
-    """Plain data as one line of JSON, UTF-8."""
+    """Return plain data as one line of JSON, UTF-8."""
     try:
         return orjson.dumps(data)
     except TypeError:  # an integer of more than 64 bits, or a lone surrogate, which UTF-8 lacks:
@@ -106,13 +106,13 @@ def _plain(value: object, depth: int) -> Any:
 
 @lru_cache(maxsize=256)
 def _names(kind: type) -> tuple[str, ...]:
-    """Of a dataclass's fields. Asked for once: each call of ``fields`` leaves a tuple in CPython's free lists."""
+    """Return the names of a dataclass's fields, cached: each call of ``fields`` leaves a tuple in free lists."""
     return tuple([field.name for field in dataclasses.fields(kind)])
 
 
 @singledispatch
 def _simple(value: object, depth: int) -> Any:
-    """Everything but containers and what JSON has itself: one registered form per type."""
+    """Return the plain form of a value that is no container, by its type."""
     to_json = getattr(value, "to_json", None)
     if callable(to_json):
         return _plain(to_json(), depth + 1)
@@ -177,7 +177,7 @@ def _segmentation(record: Segmentation, depth: int) -> dict[str, Any]:
 
 
 def _runs(record: Segmentation) -> dict[str, Any]:
-    """Return a mask by the runs of its pixels."""
+    """Return a mask in run-length encoding."""
     flat = record.mask.ravel()
     starts = np.flatnonzero(np.concatenate([[True], flat[1:] != flat[:-1]])) if flat.size else np.zeros(0, np.int64)
     return {
@@ -229,7 +229,7 @@ def _anomaly(record: records.AnomalyMap, depth: int) -> dict[str, Any]:
 
 
 def _placed(region: tuple[float, float, float, float], map_: Array) -> dict[str, Any]:
-    """Return what a map covers, and its width and height."""
+    """Return the region that a map covers, and its width and height."""
     return {"region": _rounded(np.asarray(region), _BOX_DECIMALS), "size": [map_.shape[1], map_.shape[0]]}
 
 
@@ -241,7 +241,7 @@ def _crops(record: Crops, depth: int) -> dict[str, Any]:
 
 
 def _objects(record: Detections) -> list[dict[str, Any]]:
-    """Class, score and box of each. Rounded all at once, as this is done for every frame."""
+    """Return class, score and box of each object. Numbers are rounded as whole arrays, which is faster."""
     numbers = np.empty((len(record), 5))
     numbers[:, :4], numbers[:, 4] = record.boxes, record.scores
     numbers *= _OBJECT_SCALES
@@ -264,7 +264,7 @@ def _label(labels: tuple[str, ...], number: int) -> dict[str, str]:
 
 
 def _rounded(array: Array, decimals: int | None = None) -> Any:
-    """Nested lists of floats. Rounded in double precision, so that 0.1 is written as 0.1 and not as 0.10000000149."""
+    """Return nested lists of floats, rounded in double precision: 0.1 is not written as 0.10000000149."""
     values = array.astype(np.float64)
     if decimals is not None:
         values = values.round(decimals)
@@ -272,9 +272,9 @@ def _rounded(array: Array, decimals: int | None = None) -> Any:
 
 
 def _nested(values: npt.NDArray[np.float64]) -> Any:
-    """Return lists of finite floats, and None."""
+    """Return nested lists of floats, with None for values that are not finite."""
     finite = np.isfinite(values)
-    if np.logical_and.reduce(finite, axis=None):  # as finite.all(), without its way through Python
+    if np.logical_and.reduce(finite, axis=None):  # finite.all() with less overhead
         return values.tolist()
     boxed = values.astype(object)
     boxed[~finite] = None
@@ -282,4 +282,4 @@ def _nested(values: npt.NDArray[np.float64]) -> Any:
 
 
 _FORMS: Mapping[type, Callable[[Any, int], Any]] = _simple.registry
-"""Of records, by their very class: asked first, as looking for what else a value may be takes longer than a record."""
+"""Conversion of records by exact class. It is looked up first, as ``singledispatch`` takes longer than a conversion."""

@@ -1,7 +1,4 @@
-"""Measurements of a pipeline's threads, in constant memory.
-
-Latencies in histograms, and totals of each thread's time.
-"""
+"""Measurements of a pipeline's threads in constant memory: latency histograms, and time totals of each thread."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _MIDDLES_MS = 2.0 ** ((np.arange(_BUCKETS_PER_OCTAVE * _OCTAVES) + 0.5) / _BUCKE
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Milliseconds, and of how many durations."""
+    """Percentiles in milliseconds, and the number of durations."""
 
     p50: float
     p95: float
@@ -34,7 +31,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, counts: npt.NDArray[np.int64]) -> Percentiles:
-        """Of the durations in a histogram's buckets; zeros when there are none."""
+        """Return the percentiles of a histogram's buckets; zeros when they are empty."""
         if not (total := int(counts.sum())):
             return cls(0.0, 0.0, 0.0, 0.0, 0)
         wanted = np.maximum(np.ceil(np.array((0.50, 0.95, 0.99)) * total), 1)
@@ -51,7 +48,7 @@ class LatencyHistogram:
         self._buckets = array("q", bytes(8 * _BUCKETS_PER_OCTAVE * _OCTAVES))
 
     def add(self, duration_ns: int, times: int = 1) -> None:
-        """Count one duration, so many times."""
+        """Count one duration, ``times`` times."""
         if duration_ns > 1:
             bucket = int(log2(duration_ns) * _BUCKETS_PER_OCTAVE)
             self._buckets[bucket if bucket < _LAST_BUCKET else _LAST_BUCKET] += times
@@ -59,7 +56,7 @@ class LatencyHistogram:
             self._buckets[0] += times
 
     def percentiles(self, *others: LatencyHistogram) -> Percentiles:
-        """Of this and other histograms together; zeros when empty."""
+        """Return percentiles of this and other histograms together; zeros when all are empty."""
         return Percentiles.of(np.sum([self.counts(), *(other.counts() for other in others)], axis=0))
 
     def counts(self) -> npt.NDArray[np.int64]:
@@ -71,7 +68,7 @@ class RecentLatency:
     """Recent percentiles over several histograms. For one thread at a time.
 
     Args:
-        looks: how many calls back "lately" goes.
+        looks: the number of past calls that are covered.
     """
 
     def __init__(self, histograms: Iterable[LatencyHistogram], looks: int) -> None:
@@ -79,7 +76,7 @@ class RecentLatency:
         self._before = deque([self._now()], maxlen=looks)
 
     def percentiles(self) -> Percentiles:
-        """Since ``looks`` calls ago; zeros when nothing came."""
+        """Return the percentiles since ``looks`` calls ago; zeros when there were no durations."""
         now, then = self._now(), self._before[0]
         self._before.append(now)
         return Percentiles.of(now - then)
@@ -90,12 +87,12 @@ class RecentLatency:
 
 
 UPTO_MS = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0)
-"""Bounds of the buckets that Prometheus gets."""
+"""Upper bounds of the buckets that are exported to Prometheus."""
 _STEPS_PER_OCTAVE = 12  # of a stream's buckets: percentiles are right to 3 %
 
 
 def _bounds_ns() -> Iterable[int]:
-    """Upper bounds of a stream's buckets, from 10 microseconds to 100 seconds, Prometheus' own among them."""
+    """Return the upper bounds of a stream's buckets, from 10 µs to 100 s, with those for Prometheus among them."""
     for low_ms, high_ms in pairwise((0.01, *UPTO_MS, 100_000.0)):
         steps = ceil(_STEPS_PER_OCTAVE * log2(high_ms / low_ms))
         yield from (round(1e6 * low_ms * (high_ms / low_ms) ** (step / steps)) for step in range(1, steps + 1))
@@ -105,24 +102,24 @@ BOUNDS_NS = list(_bounds_ns())
 
 
 Losses = dict[tuple[str, str], int]
-"""Results that were lost, by stream and cause: ``queue``, it was full; ``join``, the other part never came; ``end``,
-the stage that was to take it had ended; ``error``, it failed, or had failed before."""
+"""Lost results by stream and cause: ``queue``: a queue was full; ``join``: the other part never came; ``end``: the
+consumer had ended; ``error``: the stage failed, or was down."""
 
 
 @dataclass(slots=True, eq=False)
 class Status:
-    """State of one task, written by the thread that calls its stage; the watchdog writes ``stuck_s``.
+    """State of one task, written by the thread that calls its stage. The watchdog writes ``stuck_s``.
 
     Attributes:
-        since_ns: since when it has been in one call of its stage; 0 while it is in none.
+        since_ns: when the current call of its stage began; 0 while there is none.
         was_opened: whether its stage was ever opened.
-        has_ended: whether it works no more: nothing goes in, and nothing comes out.
-        is_closing: whether the call that it is in closes it.
-        opening_s: what opening took, with a model's first run.
-        stuck_s: for how long it has been in one call, once that is longer than its watchdog.
+        has_ended: whether it has ended.
+        is_closing: whether the current call closes the stage.
+        opening_s: duration of opening, including a model's first run.
+        stuck_s: duration of the current call, once it is longer than the watchdog; else 0.
         failing: why results are lost here now; empty while none are.
-        back: since when it has worked again, and after how many seconds, until that is logged.
-        errors, restarts: failures of the stage that the pipeline outlived, and how often it was opened again.
+        back: when it began to work again, and how many seconds it was down, until that is logged.
+        errors, restarts: failures of the stage that did not end the pipeline, and how often it was opened again.
     """
 
     since_ns: int = 0
@@ -141,12 +138,12 @@ class Meter:
     """Time totals of one task, written by the thread that calls its stage and read by any.
 
     Attributes:
-        unmatched: results that a join never got the other part of.
+        unmatched: results whose other part never came to the join.
         lost: results that the stage failed on, or that came while it was down.
-        losses: the unmatched and the lost, by stream and cause.
+        losses: unmatched and lost results, by stream and cause.
         streams: stream → histogram of the time from capture to the end of this stage. Its buckets end at
             :data:`BOUNDS_NS`; one more counts longer times. The mapping is replaced for a new stream.
-        status: how it is doing now.
+        status: its current state.
     """
 
     __slots__ = ("busy_ns", "latency", "losses", "lost", "results_in", "results_out", "status", "streams",
@@ -161,7 +158,7 @@ class Meter:
         self.status = Status()
 
     def done(self, stream: str, latency_ns: int, results: int = 1) -> None:
-        """Count results that the stage passed on, or took where it is the last, so long after their capture."""
+        """Count results that the stage has passed on, ``latency_ns`` after their capture; or taken, if it is a sink."""
         try:
             counts = self.streams[stream]
         except KeyError:
@@ -171,4 +168,4 @@ class Meter:
 
 
 WINDOW_NS = 60_000_000_000
-"""The most that is reported, counted from the end of a run."""
+"""The longest period that is reported, counted back from the end of a run."""

@@ -1,8 +1,8 @@
-"""The last minute of a pipeline, per stage, per camera and in all: frames, latencies, and what was lost and why.
+"""Statistics of a pipeline's last minute, by stage, by camera and in total: frames, latencies, and losses by cause.
 
-Every stage counts what it did with each stream since the start, which costs a frame next to nothing
-(:meth:`edgert.runtime.metrics.Meter.done`). A thread notes these counts every five seconds; the last minute is
-what came since the note of a minute ago.
+Every stage counts its results by stream since the start, at almost no cost per frame
+(:meth:`edgert.runtime.metrics.Meter.done`). A thread copies these counts every five seconds. The last minute is the
+difference to the copy of a minute ago.
 """
 
 import logging
@@ -29,21 +29,21 @@ _ENDS = [BOUNDS_NS.index(round(bound * 1e6)) for bound in UPTO_MS]
 _PLACES = np.array([0.50, 0.95, 0.99])
 
 Key = tuple[str, str]
-"""A stage and a stream."""
+"""Names of a stage and a stream."""
 Counts = npt.NDArray[np.uint32]
-"""Of results by their latency; differences are right even after it ran over."""
+"""Counts of results by latency; their differences are right even after an overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Use of a stage's time, or the fate of a camera's frames, in the last minute.
+    """Statistics of a stage, or of a camera's frames, in the last minute.
 
     Attributes:
-        fps: frames that a stage was done with, a second; of a camera, those that the last stages took.
-        latency_ms: from capture until a stage was done with a frame; of a camera, until the last stages were.
-        dropped: frames that were lost before a stage, or anywhere, by cause; without what there was none of.
-        streams: of a stage, the same of each stream.
-        busy_percent: of a stage's time, that it worked; None of a stream.
+        fps: frames per second that the stage finished; for a camera, that the last stages took.
+        latency_ms: from capture until the stage finished a frame; for a camera, until the last stages did.
+        dropped: lost frames by cause: before the stage; for a camera, anywhere. Causes without losses are left out.
+        streams: for a stage, the same of each stream.
+        busy_percent: part of the time that the stage worked; None for a stream.
     """
 
     fps: float
@@ -55,12 +55,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """The last minute, or as much of it as there was.
+    """Statistics of the last minute, or of a shorter run.
 
     Attributes:
-        seconds: how long that is, up to 65.
-        fps, latency_ms, dropped: of the whole pipeline, as in its summary.
-        stages, streams: of each stage, and of each camera.
+        seconds: length of the period, up to 65.
+        fps, latency_ms, dropped: of the complete pipeline, as in its summary.
+        stages, streams: by name of stage and of camera.
     """
 
     seconds: float
@@ -76,11 +76,11 @@ class Total:
     """Counts of one stream at one stage, since the start.
 
     Attributes:
-        results: that the stage was done with.
-        latency_s: the sum of their latencies since capture, from the middles of the buckets.
-        upto: how many of them had at most a latency of each of :data:`~edgert.runtime.metrics.UPTO_MS`.
-        dropped: lost before the stage, by cause.
-        is_last: whether no stage of the pipeline comes behind it.
+        results: number of results that the stage finished.
+        latency_s: the sum of their latencies since capture, by the middles of buckets.
+        upto: for each of :data:`~edgert.runtime.metrics.UPTO_MS`, the number of results with at most that latency.
+        dropped: results lost before the stage, by cause.
+        is_last: whether the stage has no listeners.
     """
 
     results: int
@@ -99,11 +99,11 @@ class _Note:
 
 
 class History:
-    """Thread that records the counters of a running pipeline's stages, from :meth:`start` to :meth:`stop`.
+    """Thread that copies the counters of a running pipeline's stages, from :meth:`start` to :meth:`stop`.
 
     Args:
-        tasks: returns those of the pipeline as it is now.
-        began: when the pipeline began, by ``clock``.
+        tasks: returns the current tasks of the pipeline.
+        began: time by ``clock`` at which the pipeline began.
     """
 
     def __init__(self, tasks: Callable[[], Sequence[Task]], clock: Clock, began: Callable[[], int]) -> None:
@@ -113,7 +113,7 @@ class History:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begins. Where the system has no more threads, that is logged, and the last minute is the whole run."""
+        """Start the thread. Where the system refuses one, log that; the last minute is then the complete run."""
         self._thread = threading.Thread(target=self._run, name="edgert:history", daemon=True)
         try:
             self._thread.start()
@@ -128,20 +128,20 @@ class History:
             self._thread.join()
 
     def note(self) -> None:
-        """Note all counts, if five seconds have passed."""
+        """Copy all counts, if five seconds have passed."""
         if not self._notes or self._clock.now_ns() - self._notes[-1].at_ns >= _EVERY_NS:
             self._notes.append(self._now())
 
     def recent(self, now_ns: int | None = None) -> Recent:
-        """Return the last minute; callable from any thread.
+        """Return statistics of the last minute. Callable from any thread.
 
-        After ten seconds, the first five are left out, because models are still being prepared then.
+        After ten seconds, the first five are left out, because models are still warming up then.
 
         Args:
-            now_ns: when the run ended; None while it goes on.
+            now_ns: time at which the run ended; None while it runs.
         """
         if now_ns is None:
-            self.note()  # where no thread does
+            self.note()  # for a run without the thread
         now, notes = self._now(now_ns), tuple(self._notes)
         began_ns = self._began()
         settled = [one for one in notes if one.at_ns - began_ns >= _EVERY_NS and now.at_ns - one.at_ns >= _EVERY_NS]
@@ -154,7 +154,7 @@ class History:
             self.note()
 
     def _until_next_s(self) -> float:
-        """Return how long to wait for the next note; a second at least, as the clock may stop."""
+        """Return the seconds until the next copy, at least one, as the clock may stop."""
         since_ns = self._clock.now_ns() - self._notes[-1].at_ns if self._notes else _EVERY_NS
         return max((_EVERY_NS - since_ns) / 1e9, _POLL_S)
 
@@ -170,7 +170,7 @@ class History:
 
 
 def losses_of(task: Task) -> Losses:
-    """Results that a stage never saw, by stream and cause, since the start."""
+    """Return the results that were lost at a stage since the start, by stream and cause."""
     found = Counter(task.meter.losses.copy())  # copied in one go: its thread goes on counting
     for channel in task.wiring.inlet.channels:
         found.update(channel.losses.copy())
@@ -178,7 +178,7 @@ def losses_of(task: Task) -> Losses:
 
 
 def totals(tasks: Iterable[Task]) -> dict[str, dict[str, Total]]:
-    """Of each stage and stream since the start."""
+    """Return the counts of each stage and stream since the start."""
     found = dict[str, dict[str, Total]]()
     for task in tasks:
         lost, streams = losses_of(task), task.meter.streams
@@ -192,7 +192,7 @@ def totals(tasks: Iterable[Task]) -> dict[str, dict[str, Total]]:
 
 
 def _recent(tasks: Sequence[Task], since: _Note, now: _Note) -> Recent:
-    """Return what came between two notes."""
+    """Return the statistics between two copies of the counts."""
     seconds = max(now.at_ns - since.at_ns, 1) / 1e9
     zeros = np.zeros(len(BOUNDS_NS) + 1, np.uint32)
     came = {key: counts - since.counts.get(key, zeros) for key, counts in now.counts.items()}
@@ -236,7 +236,7 @@ def _sum(zeros: Counts, counts: Iterable[Counts]) -> Counts:
 
 
 def _percentiles(counts: npt.NDArray[np.int64]) -> list[Percentiles]:
-    """Of every row of counts."""
+    """Return the percentiles of each row of counts."""
     summed = np.cumsum(counts, axis=1)
     numbers = summed[:, -1]
     wanted = np.maximum(np.ceil(_PLACES * numbers[:, None]), 1)

@@ -1,7 +1,7 @@
-"""The output of models and trackers for a frame: plain typed records of NumPy arrays.
+"""Records: the output of models and trackers for a frame, as typed NumPy arrays.
 
-Coordinates are pixels of the source image, whatever was resized or cropped on the way; arrays are read-only by
-convention and owned by the record.
+Coordinates are pixels of the source image, also for resized or cropped inputs. Arrays are owned by the record, and
+read-only by convention.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Detections:
 
     Attributes:
         boxes: (N, 4) float32 x1, y1, x2, y2 in source pixels.
-        scores: (N,) float32 in 0–1, falling.
+        scores: (N,) float32 in 0–1, descending.
         classes: (N,) int32 index into ``labels``.
         labels: class names; empty when the model has none.
         ids: (N,) int64 track numbers, from 1; None before a tracker has seen them.
         corners: (N, 4, 2) float32 x, y of oriented boxes, in order around each, not clipped to the image; ``boxes`` are
-            then what lies around them. None where boxes are upright.
+            then their upright hulls. None where boxes are upright.
         masks: N segmentations at the network's resolution, 1 on the object and 0 elsewhere. Each covers its object's
             box, or the image area that the model read. None where the model makes none.
-        points: (N, K, 3) float32 x, y in source pixels and a score in 0–1, which is the object's own where the model
-            gives points none. None where the model makes none.
-        names: of the K points; empty when unknown.
+        points: (N, K, 3) float32 x, y in source pixels and a score in 0–1; the object's score where the model gives
+            points none. None where the model makes none.
+        names: names of the K points; empty when unknown.
         predicted: whether a tracker predicted the objects on a frame that no model processed.
         positions: (N, 3) float32 meters to the right, down and forward from the camera, NaN where unknown; None before
             a stage ``distance`` measured them.
@@ -72,7 +72,7 @@ class Detections:
     def __getitem__(self, rows: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Self: ...
 
     def __getitem__(self, rows: int | slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Detection | Self:
-        """Return one detection, or those that a slice, an array of indices or a boolean mask (N,) selects.
+        """Return one detection, or the detections selected by a slice, an array of indices or a boolean mask (N,).
 
         Raises:
             IndexError: there is no such row, or the mask is not of N values.
@@ -81,7 +81,7 @@ class Detections:
             return _detection(self, range(len(self))[rows])
         if not isinstance(rows, slice):
             rows = np.asarray(rows)
-            if rows.size == 0 and rows.dtype != bool:  # of an empty list, which NumPy takes for floats
+            if rows.size == 0 and rows.dtype != bool:  # NumPy takes an empty list for floats
                 rows = rows.astype(np.intp)
         ids = None if self.ids is None else self.ids[rows]
         corners = None if self.corners is None else self.corners[rows]
@@ -93,7 +93,7 @@ class Detections:
         return type(self)(*own)
 
     def to_supervision(self, size: tuple[int, int] | None = None) -> Any:
-        """Return the same as ``supervision.Detections``; see :mod:`edgert.runtime.supervision_form`."""
+        """Return them as ``supervision.Detections``; see :mod:`edgert.runtime.supervision_form`."""
         from edgert.runtime import supervision_form
 
         return supervision_form.of(self, size)
@@ -101,7 +101,7 @@ class Detections:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detection:
-    """One row of :class:`Detections`, as a loop over them gives it.
+    """One row of :class:`Detections`.
 
     Attributes:
         box: (4,) float32 x1, y1, x2, y2 in source pixels.
@@ -110,7 +110,7 @@ class Detection:
         label: name of its class; empty when the model has no names.
         id: track number, from 1; None before a tracker has seen it.
         corners: (4, 2) float32 x, y of an oriented box; None where boxes are upright.
-        mask: which pixels it covers; None where the model makes no masks.
+        mask: the pixels that it covers; None where the model makes no masks.
         points: (K, 3) float32 x, y and score of its keypoints; None where the model makes none.
         position: (3,) float32 meters to the right, down and forward from the camera; None where nothing measured it.
     """
@@ -142,22 +142,22 @@ def _detection(all_of: Detections, row: int) -> Detection:
 
 
 class Keypoints(Detections):
-    """N bodies, or other things, that a model of ``keypoints`` found: detections that always have points.
+    """Detections of a keypoint model, such as N bodies: they always have points.
 
-    Their boxes are the hulls of the points where the model gives none.
+    Where the model gives no boxes, they are the hulls of the points.
     """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, boxes: F32, scores: F32, points: F32, names: tuple[str, ...] = ()) -> Keypoints:
-        """Bodies of one class: (N, 4), (N,) and (N, K, 3) float32, in source pixels."""
+        """Return bodies of one class: (N, 4), (N,) and (N, K, 3) float32, in source pixels."""
         return cls(boxes, scores, np.zeros(len(scores), np.int32), points=points, names=names)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classification:
-    """The K best classes: ``scores`` (K,) float32 probabilities, falling, and ``classes`` (K,) int32."""
+    """The K best classes: ``scores`` (K,) float32 probabilities, descending, and ``classes`` (K,) int32."""
 
     scores: F32
     classes: I32
@@ -180,7 +180,7 @@ class Segmentation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attributes:
-    """Outputs of a model with several heads, by the head's name: classes, or a number."""
+    """Outputs of a model with several heads, by the head's name: each a classification or a number."""
 
     heads: Mapping[str, Classification | float]
 
@@ -190,7 +190,7 @@ class Embedding:
     """A (D,) float32 vector of length 1 under the Euclidean norm.
 
     Attributes:
-        name: of the gallery's vector that is most like it; empty where none is like enough, or there is no gallery.
+        name: name of the most similar vector of the gallery; empty where none is similar enough, or without a gallery.
         similarity: the cosine with the most similar vector, -1–1; None where there is no gallery.
     """
 
@@ -224,7 +224,7 @@ class DepthMap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputImage:
-    """An image that a model made of the image. A result that has one shows it: it is the result's ``image``.
+    """An image made by a model from the input image. It becomes the result's ``image``.
 
     Attributes:
         pixels: (h, w, 3) uint8 BGR, padding removed.
@@ -242,8 +242,8 @@ class AnomalyMap:
     Attributes:
         scores: (h, w) float32 at the network's resolution, padding removed.
         region: (x1, y1, x2, y2) source pixels that the map covers.
-        score: of the whole image.
-        threshold: the score from which on it is unusual.
+        score: anomaly score of the image.
+        threshold: the lowest score of an anomalous image.
     """
 
     scores: F32
@@ -253,7 +253,7 @@ class AnomalyMap:
 
     @property
     def is_anomalous(self) -> bool:
-        """Whether the image is unusual."""
+        """Whether the image is anomalous."""
         return self.score >= self.threshold
 
 
@@ -273,24 +273,23 @@ class Crops:
 
 
 Record = Any
-"""One of the records above, or whatever a user's own decoder or stage returns."""
+"""One of the records above, or any object that a user's decoder or stage returns."""
 _R = TypeVar("_R")
 
 
 @made_quickly
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """A frame and the records made about it so far; what flows from stage to stage.
+    """A frame and its records so far; the data that flows from stage to stage.
 
     Attributes:
         frame: the image; its lease covers ``planes``.
         outputs: stage name → record, in the order the stages ran.
-        image: (height, width, 3) uint8 BGR with drawings on it, once a draw stage made one, or that a model made. Of a
-            frame on a GPU, it is a :class:`~edgert.memory.cuda.DeviceView` between stages that take such images;
-            others, callbacks, stages of one's own and ``Pipeline.results`` get an array. Valid as long as somebody
-            refers to it.
-        stage: name of the stage that it was read from by ``Pipeline.results`` and its like; else empty.
-        models: stage name → first characters of the digest of the model that ran, of stages whose model was swapped.
+        image: (height, width, 3) uint8 BGR: the image of a draw stage, or one made by a model. For a frame on a GPU, it
+            is a :class:`~edgert.memory.cuda.DeviceView` between stages that read such images. Other stages, callbacks
+            and ``Pipeline.results`` get an array. Valid while a reference to it exists.
+        stage: name of the stage from which ``Pipeline.results`` and similar methods read it; else empty.
+        models: stage name → first characters of the model's digest, for stages whose model was swapped.
     """
 
     frame: Frame
@@ -307,12 +306,12 @@ class Result:
 
     @property
     def time_ns(self) -> int:
-        """Capture time in nanoseconds of the epoch, by this machine's clock as it is set now."""
+        """Capture time in nanoseconds since the epoch, by this machine's clock as it is set now."""
         return time_of_day_ns(self.frame.timestamp_ns)
 
     @property
     def detections(self) -> Detections:
-        """The newest detections (with ids after a tracker); an empty record when no stage made any."""
+        """The newest detections, with ids after a tracker; an empty record when no stage made any."""
         found = self.latest(Detections)
         return _NO_DETECTIONS if found is None else found
 
@@ -322,13 +321,13 @@ class Result:
         return next((record for record in records if isinstance(record, kind)), None)
 
     def with_output(self, stage: str, record: Record) -> Result:
-        """Return this result with one more record; an image that a model made becomes the result's."""
+        """Return this result with one more record. An image made by a model becomes the result's image."""
         image = record.pixels if type(record) is OutputImage else self.image
         outputs = {**self.outputs, stage: record}
         return Result(self.frame, outputs, image, self.stage, self._ticket, self.models)  # `replace` is slower
 
 
-# What stages do with results on their way; no program that reads results has to know.
+# Helpers of stages, which programs that read results do not need.
 
 
 def merged(first: Result, second: Result) -> Result:
@@ -345,12 +344,12 @@ def without_outputs(result: Result, stages: Collection[str]) -> Result:
 
 
 def for_show(result: Result) -> Result:
-    """Return the result for code that keeps the newest one; see :func:`edgert.runtime.frame.for_show`."""
+    """Return the result for code that keeps the newest one to show it; see :func:`edgert.runtime.frame.for_show`."""
     return result if result.frame.delivery is None else replace(result, frame=frame_for_show(result.frame))
 
 
 def without_pixels(result: Result) -> Result:
-    """Return the result with a frame that has no pixels any more. Ends no lease."""
+    """Return the result with a frame without pixels. Releases no lease."""
     if not has_pixels(result.frame):
         return result
     bare = without_planes(result.frame)
@@ -358,20 +357,20 @@ def without_pixels(result: Result) -> Result:
 
 
 def ticket_of(result: Result) -> int:
-    """Return the number of a result among those that several threads of one stage take.
+    """Return the ticket of a result: its number among those that several threads of one stage process.
 
-    It is below zero for what stands in the place of a :func:`lost` result, and 0 where one thread runs the stage.
+    It is below zero for the placeholder of a :func:`lost` result, and 0 where one thread runs the stage.
     """
     return result._ticket
 
 
 def with_ticket(result: Result, ticket: int) -> Result:
-    """Return the result with its number among those that several threads of one stage take."""
+    """Return the result with a ticket; see :func:`ticket_of`."""
     return replace(result, _ticket=ticket)
 
 
 def lost(result: Result) -> Result:
-    """Return what stands for a lost result where others wait for its ticket."""
+    """Return a placeholder for a lost result, for a reorder buffer that waits for its ticket."""
     return replace(result, _ticket=-abs(result._ticket))
 
 

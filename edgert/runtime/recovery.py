@@ -1,7 +1,7 @@
 """Recovery of a failed stage: ``on_error`` of the pipeline file.
 
-A stage that is restarted is closed and left alone for a while. What reaches it meanwhile is lost there, and the first
-result after that opens it again, in its own thread: nobody else waits for it.
+A failed stage is closed for a while. Results that reach it meanwhile are lost. The first result after the pause opens
+it again, in the stage's own thread, so no other stage waits for it.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 FIRST_S, LONGEST_S, JITTER = 0.5, 60.0, 0.25
-"""How long a stage that failed is left alone: twice as long each time, give or take a fourth."""
+"""Pause after a failure: the first, the longest, and the random part. It doubles with each failure."""
 RESTARTS, WITHIN_S = 10, 600.0
-"""So many restarts within that time are in order."""
+"""The most restarts within that many seconds before :data:`RARELY_S` applies."""
 RARELY_S = 300.0
-"""Beyond them, one that nobody listens to is tried again only so often; others end the pipeline."""
+"""Pause of a stage without listeners after too many restarts. Other stages end the pipeline then."""
 OPENINGS = 3
-"""So many times its opening a call of a stage may take, whatever its watchdog is: that ran a model, too."""
+"""A call may take this many times as long as the stage's opening, whatever the watchdog: opening runs the model."""
 STEADY_S = 10.0
-"""A stage works again once it has worked for so long: a full disk takes the first bytes of every try."""
+"""A stage counts as recovered after it has worked for so long: a full disk accepts the first bytes of every attempt."""
 REMIND_S = 300.0
-"""How often what goes on being wrong is logged again."""
+"""How often a lasting failure is logged again."""
 
 
-class Down(Exception):  # noqa: N818 - nothing new is wrong
-    """The stage is down, and its turn to be opened again has not come."""
+class Down(Exception):  # noqa: N818 - it is no new failure
+    """The stage is down, and its pause is not over."""
 
 
 class Notice:
-    """A warning that may come for every frame: logged the first time, then every few minutes with their number."""
+    """A warning that may occur for every frame: logged once, then every few minutes with the number of repeats."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._next_ns, self._unsaid = clock, 0, 0
 
     def warn(self, text: str) -> bool:
-        """Log a text, or count it; return whether it was logged."""
+        """Log the text, or only count it; return whether it was logged."""
         now_ns = self._clock.now_ns()
         self._unsaid += 1
         if now_ns < self._next_ns:
@@ -62,11 +62,11 @@ class Notice:
 
 
 class Recovery:
-    """The failures of one stage, which this replaces while it is down. For the thread that calls the stage.
+    """Failures of one stage, and its stand-in while it is down. For the thread that calls the stage.
 
     Attributes:
-        is_open: whether the stage is.
-        stage: what is called: the stage, or this in its place.
+        is_open: whether the stage is open.
+        stage: the stage to call: the real one, or this object while it is down.
     """
 
     limit, in_flight, is_ready = 1, 0, False
@@ -80,7 +80,7 @@ class Recovery:
         self._notice = Notice(clock)
 
     def outlives(self, error: BaseException) -> bool:
-        """Return whether the pipeline goes on after a failure; it is counted, logged, and the stage closed if it is."""
+        """Count and log a failure, and close the stage; return whether the pipeline continues."""
         if isinstance(error, Down):
             return True
         status, what = self._status, self._task.policy.on_error
@@ -99,18 +99,18 @@ class Recovery:
         now_ns = self._clock.now_ns()
         was_down, is_same = bool(status.failing), bool(status.failing or status.back)
         self._down_ns, status.back = self._down_ns if is_same else now_ns, None
-        if not is_same:  # it is said of each anew
+        if not is_same:  # each new failure is logged
             self._notice = Notice(self._clock)
         self._due_ns = None if wait_s is None else now_ns + round(wait_s * 1e9)
         status.failing, self.stage = reason, self
         self._close_quietly()
-        if not was_down:  # the watchdog, which looks at all of them, reports what stays down
+        if not was_down:  # the watchdog reports stages that stay down
             then = "it is dropped for good" if wait_s is None else f"it is opened again in {wait_s:.1f} s"
             self._warn(f"{reason}; {then}, and the others go on")
         return True
 
     def failed_to_close(self, error: Exception) -> None:
-        """Note that what it wrote may not be whole."""
+        """Log that its output may be incomplete."""
         self._status.errors += 1
         if not self._status.back:
             self._notice = Notice(self._clock)
@@ -119,28 +119,28 @@ class Recovery:
         self._warn(f"{self._status.failing}; it was being closed")
 
     def replaced(self) -> None:
-        """Note that the task has another stage, which is open."""
+        """Take over another stage of the task, which is open."""
         self.stage, self.is_open, self._due_ns = cast("AsyncStage", self._task.stage), True, None
         self._restarts.clear()
         self._status.failing, self._status.back = "", None
 
-    # As a stage, in the place of the one that is down.
+    # Methods of a stage, for use in place of the one that is down.
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        """Open the stage again once it is due, and have it work. Raise Down before, or what the stage raises."""
+        """Open the stage again when the pause is over, and process the result. Raises Down before that."""
         stage = self._opened_again()
         out = stage.process(result)
         self._is_back(stage)
         return out
 
     def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
-        """Do the same of a stage that gives results out later."""
+        """Do as :meth:`process` does, for an asynchronous stage."""
         stage = self._opened_again()
         stage.submit(results, onward)
         self._is_back(stage)
 
     def room(self) -> int:
-        """Return 1: what comes first opens the stage again."""
+        """Return 1: the first result opens the stage again."""
         return 1
 
     def due_ns(self) -> int | None:
@@ -162,7 +162,7 @@ class Recovery:
         """Have nothing to give back."""
 
     def is_over(self) -> None:
-        """Note that nothing more comes."""
+        """End the use of this object as the stage, when the input has ended."""
         self.stage = cast("AsyncStage", self._task.stage)  # not itself, which only the garbage collector would free
 
     def _opened_again(self) -> AsyncStage:
@@ -183,7 +183,7 @@ class Recovery:
         self._status.failing, self._status.back = "", (now_ns, (now_ns - self._down_ns) / 1e9)
 
     def _pause_s(self) -> float | None:
-        """Return how long it is left alone; None where it has been restarted too often and others need it."""
+        """Return the seconds of the pause; None where it has failed too often and has listeners."""
         now_ns = self._clock.now_ns()
         while self._restarts and now_ns - self._restarts[0] > WITHIN_S * 1e9:
             self._restarts.popleft()
@@ -198,7 +198,7 @@ class Recovery:
         return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
 
     def _close_quietly(self) -> None:
-        """Close what has failed, and often fails once more."""
+        """Close the failed stage, ignoring further errors."""
         if self.is_open:
             self.is_open = False
             try:

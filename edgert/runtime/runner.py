@@ -1,4 +1,4 @@
-"""The threads of a pipeline: their start, and their end with the sources, on request, or with the first error."""
+"""Threads of a pipeline: their start, and their end with the sources, on request, or after the first error."""
 
 import logging
 import threading
@@ -15,13 +15,13 @@ from edgert.runtime.thread_loop import ThreadLoop
 from edgert.runtime.watchdog import Watchdog
 
 DRAIN_S = 1.2
-"""After a stop, results under way may still arrive for so long; then they are dropped and files are closed.
-Leaves 0.8 s of the promised 2 s for finishing files."""
+"""How long results in flight may still arrive after a stop; then they are dropped and files are closed. This leaves
+0.8 s of the promised 2 s for finishing files."""
 _GRACE_S, _CLOSE_S = 1.8, 1.0
-"""A stage that is still in a call so long after that is stuck: all others are ended without it, and have the second
-time to close. So a process leaves within 5 s of a stop, whatever hangs."""
+"""A stage that is still in a call after the first time is stuck. The other stages are ended without it, and have the
+second time to close. So a process ends within 5 s of a stop, whatever hangs."""
 _FINISH_S = 30.0
-"""A stage that is closing files then, and is seen to write or compute, has that long."""
+"""The longest time for a stage that closes files, and is seen to write or compute."""
 _POLL_S = 0.1
 _MORE_THREADS = "allow this process more threads (ulimit -u, pids limit) or memory"
 _LOG = logging.getLogger(__name__)
@@ -31,11 +31,11 @@ class Runner:
     """The threads of one pipeline. Not restartable.
 
     Args:
-        graph: the tasks, connected; or these themselves, every one after those it listens to.
-        located: adds the place in the file to an error before it is stored.
+        graph: the connected tasks; or a list of them in topological order.
+        located: adds the place in the pipeline file to an error before it is stored.
 
     Attributes:
-        stop_event: set once the sources were asked to end.
+        stop_event: set when the sources were asked to end.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Runner:
         self._error: EdgertError | None = None
         self._is_released = False
         self._error_lock = threading.Lock()
-        self._first_stop = threading.Lock()  # taken by it, and never given back
+        self._first_stop = threading.Lock()  # acquired by the first stop, and never released
         self._loops = tuple(self._loop(task) for task in self.graph.tasks if task.execution.carrier is None)
         self._attendant: threading.Thread | None = None
         own = self.graph
@@ -72,12 +72,12 @@ class Runner:
 
     @property
     def running(self) -> bool:
-        """Whether any thread still runs, but for those that were left behind."""
+        """Whether any thread still runs, except for those that were left behind."""
         return any(loop.is_alive() and not loop.is_left for loop in self._loops)
 
     @property
     def left(self) -> bool:
-        """Whether a thread was left behind in a call that does not end, with all that it uses."""
+        """Whether a thread was left behind in a call that does not return."""
         return any(loop.is_alive() and loop.is_left for loop in self._loops)
 
     @property
@@ -89,18 +89,18 @@ class Runner:
         """Return whether a task's thread still runs."""
         return any(loop.task is task.thread and loop.is_alive() for loop in self._loops)
 
-    # What a graph that changes asks for; see :class:`~edgert.runtime.graph.Running`.
+    # Methods for changes of the graph; see :class:`~edgert.runtime.graph.Running`.
 
     def station_of(self, task: Task) -> Station | None:
-        """Return the station of a task whose thread runs; None of others."""
+        """Return the station of a task whose thread runs; else None."""
         loop = next((loop for loop in self._loops if loop.task is task.thread), None)
         if loop is None or not loop.is_alive() or task.meter.status.has_ended:
             return None
         return loop.station_of(task)
 
     def start_task(self, task: Task) -> None:
-        """Start a thread for a task that was added. Raises StageError where that cannot be."""
-        if not self._began.is_set() and not self.stopping:  # it starts with the others
+        """Start a thread for an added task. Raises StageError where the system refuses one."""
+        if not self._began.is_set() and not self.stopping:  # it starts with the other threads
             self._run((*self._loops, self._loop(task)))
             return
         if self.stop_event.is_set() or self._over.is_set():
@@ -112,7 +112,7 @@ class Runner:
         except RuntimeError as error:
             self._run([other for other in self._loops if other is not loop])
             raise StageError(f"task {task.name!r} cannot be started", why=str(error), fix=_MORE_THREADS) from error
-        if self.stop_event.is_set():  # since it was looked at
+        if self.stop_event.is_set():  # set meanwhile
             self.end_source(task)
 
     def end_source(self, task: Task) -> None:
@@ -129,7 +129,7 @@ class Runner:
             raise self._error.again() if self._is_released else self._error
 
     def start(self) -> None:
-        """Start all threads, consumers first; where the system refuses one, end those that began with an error."""
+        """Start all threads, consumers first. Where the system refuses one, end the started ones with an error."""
         self.started_ns = self.clock.now_ns()
         self._attendant = threading.Thread(target=self._attend, name="edgert:attendant", daemon=True)
         try:
@@ -147,7 +147,7 @@ class Runner:
     def stop(self) -> None:
         """Ask the sources to end; return at once.
 
-        Any thread may call it, more than once. So may the handler of a signal that interrupts it: it waits for no lock.
+        Any thread may call it, more than once. It waits for no lock, so a signal handler may call it, too.
         """
         if not self._first_stop.acquire(blocking=False):
             return
@@ -186,10 +186,10 @@ class Runner:
         self.wait()
 
     def let_go(self) -> None:
-        """Forget threads that have ended, so that all of the pipeline is freed without Python's garbage collector.
+        """Drop references to ended threads, so that the pipeline is freed without Python's garbage collector.
 
-        That would free memory of a GPU at any time, also while another thread records a CUDA graph. An error that is
-        raised from now on has no traceback of what was at work.
+        The collector would free GPU memory at any time, also while another thread records a CUDA graph. Errors raised
+        after this call have no traceback of the failed stage.
         """
         self._run([loop for loop in self._loops if loop.is_alive()])
         self.graph.run_by(None)
@@ -201,26 +201,26 @@ class Runner:
             self._error, self._is_released = self._error.again(), True
 
     def stop_unless_read(self) -> None:
-        """Stop, unless somebody outside the pipeline reads its results."""
+        """Stop, unless there is a reader outside the pipeline."""
         if not self._listeners:
             self.stop()
 
     def fail(self, error: EdgertError) -> None:
-        """End the pipeline with an error, if it is the first. Return at once; any thread may call it."""
+        """Store an error, if it is the first, and stop; return at once. Callable from any thread."""
         with self._error_lock:
             self._error = self._error or self._located(error)
         self.stop()
 
     def listen(self, inlet: Inlet) -> None:
-        """Note a reader outside the pipeline, so that one who stopped reading does not hold up its end."""
+        """Register a reader outside the pipeline, so that one that stopped reading does not delay the end."""
         self._listeners = [*self._listeners, inlet]
 
     def forget(self, inlet: Inlet) -> None:
-        """Note that a reader is gone."""
+        """Unregister a reader."""
         self._listeners = [other for other in self._listeners if other is not inlet]
 
     def _attend(self) -> None:
-        """Run the body of a thread that ends what does not end without it."""
+        """Run the supervising thread, which ends tasks that do not end themselves."""
         self._began.wait()  # before that, nothing runs
         while not self.stop_event.is_set():
             self._wake.wait(self._watchdog.every_s)
@@ -233,7 +233,7 @@ class Runner:
             return
         for inlet in (*self._listeners, *(task.wiring.inlet for task in self.graph.tasks)):
             inlet.abandon()
-        self._watchdog.look()  # what is used and written until now is none of what it will see
+        self._watchdog.look()  # CPU time and bytes written are compared with this moment's
         if not self._over.wait(_GRACE_S) and self.running:
             stuck = self._stuck()
             if hung := [task for task in stuck if not self._watchdog.finishes(task)]:
@@ -246,7 +246,7 @@ class Runner:
                 loop.is_left = loop.is_alive()
 
     def _wait_for_all_but(self, hung: Sequence[Task], seconds: float) -> None:
-        """Until all others have closed what they have; who does not finish it has no more than a moment."""
+        """Wait until all other tasks have closed; a task that makes no progress with closing is not waited for."""
         stuck = {loop for task in hung for loop in self._watchdog.loops_of(task)}
         others = [loop for loop in self._loops if loop not in stuck]
         began_ns = REAL.now_ns()
@@ -256,11 +256,11 @@ class Runner:
                 return
 
     def _gives_frames(self) -> Iterator[bool]:
-        """For each thread of a source, whether it still runs."""
+        """Yield for each source's thread whether it still runs."""
         return (loop.is_alive() for loop in self._loops if isinstance(loop.task.stage, Source))
 
     def _stuck(self) -> list[Task]:
-        """Return stages in a call and sources that do not end; without any, all that have not ended."""
+        """Return stages in a call and sources that do not end; if there are none, all tasks that have not ended."""
         alive = [loop for loop in self._loops if loop.is_alive()]
         busy = [task for task in self.graph.tasks if task.meter.status.since_ns]
         busy += [one.task for one in alive if isinstance(one.task.stage, Source) and not any(self._holding(one))]
@@ -271,7 +271,7 @@ class Runner:
         return (one for one in self.graph.tasks if one.meter.status.since_ns and one.thread is loop.task)
 
     def _end_without(self, stuck: Sequence[Task]) -> None:
-        """End all that waits for those that are stuck, and interrupt these where they can be."""
+        """End all tasks that wait for stuck ones, and interrupt the stuck ones where they support it."""
         names, now_ns = ", ".join(task.name for task in stuck), self.clock.now_ns()
         since = [task.meter.status.since_ns for task in stuck]
         since_s = max((now_ns - since_ns) / 1e9 for since_ns in since) if all(since) else 0.0
@@ -281,7 +281,7 @@ class Runner:
         error = StageError(
             f"stage {names} does not end", why=f"{why}; its thread is left behind, all others were closed"
         )
-        if self._error is not None:  # which is the one to be raised
+        if self._error is not None:  # the first error is the one to raise
             _LOG.warning("%s", error)
         self.fail(error)
         for loop in self._loops:
@@ -292,7 +292,7 @@ class Runner:
                 interrupt()
 
     def _end_behind(self, loop: ThreadLoop, stuck: Sequence[Task]) -> None:
-        """End the input of those who listen to a thread, but for the stuck ones, whose call another may be in."""
+        """End the input of a thread's listeners, except for stuck ones, which another thread may be calling."""
         kept = {id(channel) for task in stuck for channel in task.wiring.inlet.channels}
         for task in (loop.task, *loop.inline):
             for outlet in task.wiring.outlets:

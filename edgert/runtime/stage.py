@@ -1,4 +1,4 @@
-"""The protocols of sources, stages and sinks. Each is called by one thread."""
+"""Protocols of sources, stages and sinks. Each object is called by one thread."""
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,14 +14,14 @@ class SourceStats:
     """Counters and state of a source: images skipped and lost, and connections reopened.
 
     Attributes:
-        skipped: corrupt pieces that gave no frame.
-        reconnects: times a live stream was opened again.
-        lost: frames known to be missing, by the camera's own numbering.
-        up: whether a camera gives frames; None of what is no camera, or was not started.
-        state_s: for how many seconds ``up`` has been what it is.
+        skipped: corrupt packets or files that gave no frame.
+        reconnects: how often a live stream was opened again.
+        lost: frames known to be missing, by the camera's numbering.
+        up: whether a camera gives frames; None for other sources, or before the start.
+        state_s: seconds since ``up`` changed.
         frame_age_s: seconds since its last frame came; None before the first.
-        reason: why it gives none.
-        ended: whether its stream came to its end, which is no loss.
+        reason: why it gives no frames.
+        ended: whether its stream reached its end, which is no loss.
     """
 
     skipped: int = 0
@@ -39,7 +39,7 @@ class Source(Protocol):
     """Producer of frames.
 
     Attributes:
-        live: whether frames are lost when nobody takes them; decides what a full queue does by default.
+        live: whether frames that are not taken in time are lost; decides what a full queue does by default.
     """
 
     live: bool
@@ -52,11 +52,11 @@ class Source(Protocol):
         ...
 
     def stats(self) -> SourceStats:
-        """Totals so far; callable from any thread."""
+        """Return totals since the start. Callable from any thread."""
         ...
 
     def close(self) -> None:
-        """Give the device back. Called once, in the thread that ran :meth:`frames`."""
+        """Release the device. Called once, in the thread that ran :meth:`frames`."""
         ...
 
 
@@ -64,89 +64,89 @@ class FrameTaker(Protocol):
     """Receiver of a :class:`ServedSource`'s frames. For one thread at a time."""
 
     def has_room(self, timeout_s: float | None) -> bool:
-        """Wait until :meth:`give` need not wait for room for the first frame; return whether it need not."""
+        """Wait until :meth:`give` has room for a frame; return whether it has."""
         ...
 
     def give(self, frames: Sequence[Frame]) -> None:
-        """Take frames over, each with a hold on its lease. Only after :meth:`has_room`."""
+        """Take over frames, each with a hold on its lease. Call it only after :meth:`has_room`."""
         ...
 
 
 @runtime_checkable
 class ServedSource(Source, Protocol):
-    """A source whose frames are brought by threads of others, in which they are given on."""
+    """A source whose frames are submitted by other threads, which also pass them on."""
 
     def serve(self, taker: FrameTaker, stop: threading.Event) -> None:
-        """Give to ``taker`` what others bring, until the stream ends or ``stop`` is set; from then on, nothing."""
+        """Give submitted frames to ``taker`` until the stream ends or ``stop`` is set, and none after that."""
         ...
 
     def wake(self) -> None:
-        """Wake a thread that waits here, so that it looks at ``stop``; called after it was set, from any thread."""
+        """Wake a thread that waits here. Called from any thread after ``stop`` was set."""
         ...
 
 
 @runtime_checkable
 class Stage(Protocol):
-    """Step that turns one result into another, several, or none (a filter or a sink).
+    """A step that turns one result into another one, several, or none (a filter or a sink).
 
     A stage may declare its ``effort``; see :mod:`edgert.runtime.inline_loop`.
     """
 
     def open(self) -> None:
-        """Take what the stage needs, in the thread that will call :meth:`process`."""
+        """Allocate what the stage needs, in the thread that will call :meth:`process`."""
         ...
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        """Work on one result: the hot path. The frame's lease holds until this returns; retain it to keep it longer."""
+        """Process one result, on the hot path. The frame is valid until this returns; retain its lease to keep it."""
         ...
 
     def close(self) -> None:
-        """Finishes files and gives everything back. Called once if :meth:`open` was, also after an error."""
+        """Finish files and release everything. Called once if :meth:`open` was, also after an error."""
         ...
 
 
 @runtime_checkable
 class AsyncStage(Stage, Protocol):
-    """A stage that begins work and gives the results out later: runs of a GPU, or frames that wait for a batch.
+    """A stage that returns results later than it takes them: runs on a GPU, or frames that wait for a batch.
 
-    It is called by one thread: :meth:`submit` while there is input and room, :meth:`collect` otherwise. ``process`` is
-    both, for one result, and waits.
+    It is called by one thread: :meth:`submit` while there is input and room, else :meth:`collect`. ``process`` does
+    both for one result, and waits.
 
     Attributes:
-        limit: the most runs that may be under way; no more is submitted before one is collected.
+        limit: the most runs in flight; at the limit, a run is collected before the next submit.
     """
 
     limit: int
 
     @property
     def in_flight(self) -> int:
-        """Return how many runs were begun and not collected."""
+        """Return the number of runs that were begun and not collected."""
 
     @property
     def is_ready(self) -> bool:
-        """Return whether :meth:`collect` would give something out at once, asked after each :meth:`submit`."""
+        """Return whether :meth:`collect` would return results without waiting. Read after each :meth:`submit`."""
 
     def room(self) -> int:
-        """Return how many results :meth:`submit` takes at a time, at least one."""
+        """Return how many results :meth:`submit` takes at once, at least one."""
 
     def submit(self, results: Sequence[Result], onward: Sequence[Result]) -> None:
-        """Begin work on results, or keep them for a batch; never wait for the device.
+        """Begin work on results, or keep them for a batch. Never waits for the device.
 
         Args:
-            results: at most :meth:`room`, whose pixels are read. Retain the leases of those that are read later.
-            onward: what :meth:`collect` adds the records to: the same results, or the same without their pixels. Retain
+            results: at most :meth:`room`; their pixels are read. Retain the leases of those that are read later.
+            onward: the results to which :meth:`collect` adds records: the same, or the same without pixels. Retain
                 their leases, too.
         """
 
     def due_ns(self) -> int | None:
-        """Return when to call :meth:`collect` if nothing comes, by the pipeline's clock; None while nothing is held."""
+        """Return when to call :meth:`collect` if no input comes, by the pipeline's clock; None: nothing is held."""
 
     def collect(self, wait: bool) -> list[Result]:
-        """Return results that are done, oldest first, each with a hold on its lease.
+        """Return finished results, oldest first, each with a hold on its lease.
 
         Args:
-            wait: whether to begin what is held, and to wait for the oldest run.
+            wait: whether to start a run of held results, and to wait for the oldest run.
         """
 
     def give_up(self) -> Sequence[Result]:
-        """Return what is held after a failure, each with its hold. None of it is tried again."""
+        """Return held results after a failure, each with its hold. They are not tried again."""

@@ -1,4 +1,4 @@
-"""Processing of a result at one task, with its measurements, in any thread."""
+"""Processing of results at one task, and its measurements, for all kinds of loops."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class Station:
-    """A task at work. All three loops call the same :meth:`step`.
+    """A running task. All three loops call the same :meth:`step`.
 
     Attributes:
-        is_async: whether the stage gives results out later.
-        join: of the parts of a frame, where several edges bring them; see :meth:`rewire`.
+        is_async: whether the stage is an :class:`~edgert.runtime.AsyncStage`.
+        join: joins the parts of a frame where several edges bring them; see :meth:`rewire`.
     """
 
     def __init__(self, task: Task, clock: Clock) -> None:
@@ -34,12 +34,12 @@ class Station:
         self._recovery = Recovery(task, clock)
         self.is_async = isinstance(task.stage, AsyncStage)
         self.join: Join[Result] | None = None
-        self._is_end = not task.wiring.outlets  # those who listen for a while come later
+        self._is_end = not task.wiring.outlets  # temporary listeners connect later
         self._journal = task.execution.journal
-        self._progress_ns = 0  # when a run was begun with none under way, or one was collected
+        self._progress_ns = 0  # when a run was begun while there was none, or one was collected
 
     def open(self) -> None:
-        """Open the stage. Raise what it raises, unless the pipeline goes on without it."""
+        """Open the stage. Raises its error, unless the pipeline continues without the stage."""
         task, began_ns = self.task, self._clock.now_ns()
         self._status.since_ns = began_ns or 1
         try:
@@ -59,11 +59,11 @@ class Station:
             self._status.since_ns = 0
 
     def opened(self) -> None:
-        """Note that it is to be closed: a stage that was opened, and every source."""
+        """Mark the stage as open, so that it will be closed; sources are always."""
         self._recovery.is_open = True
 
     def close(self) -> None:
-        """Close what is open. Raise what that raises, unless the pipeline goes on all the same."""
+        """Close the stage if it is open. Raises its error, unless the pipeline continues anyway."""
         task = self.task
         self._status.is_closing = True
         self._recovery.is_over()
@@ -81,9 +81,9 @@ class Station:
         note_back(task.name, self._status, 2**63)
 
     def replace(self, stage: Stage) -> None:
-        """Have another stage work from the next result on; the old one gives out what it holds before, and is closed.
+        """Use another stage from the next result on. The old one passes on the results that it holds, and is closed.
 
-        Raises what opening raises, and the old one goes on then.
+        Where opening the new stage raises, the old one stays.
         """
         self.finish()
         self._status.since_ns = self._clock.now_ns() or 1
@@ -98,36 +98,36 @@ class Station:
         if was_open:
             try:
                 old.close()
-            except Exception as error:  # noqa: BLE001 - the new one works all the same
+            except Exception as error:  # noqa: BLE001 - the new stage works anyway
                 _LOG.warning("stage %r: closing the one before failed: %s", self.task.name, error)
 
     def note_replaced(self) -> None:
-        """Note in the journal that the stage works in another way from the next result on."""
+        """Record in the journal that the stage works differently from the next result on."""
         if self._journal is not None:
             self._journal.replace(self._clock.now_ns())
 
     def outlives(self, error: BaseException) -> bool:
-        """Return whether the pipeline goes on after a failure of the stage, which is counted and logged."""
+        """Count and log a failure of the stage; return whether the pipeline continues."""
         return self._recovery.outlives(error)
 
     def failure(self, error: BaseException) -> EdgertError:
-        """Return an error of the stage as that of the pipeline, with the stage's name."""
+        """Return the pipeline's error for an error of the stage, with the stage's name."""
         place = f"stage {self.task.name!r}"
         if isinstance(error, EdgertError):
             return error.at(place)
-        # a user's code or a bug: this stage's failure, with its traceback
+        # An error of a user's code, or a bug: it keeps its traceback.
         what = f"{place} failed: {type(error).__name__}: {error}"
         at = user_code.place_of(error)
         fix = "edgert run --debug shows the traceback"
         return StageError(what, why=at and f"at {at}", where=place, fix=fix).caused_by(error)
 
     def give(self, frames: Sequence[Frame], made_ns: int, worked_ns: int) -> None:
-        """Pass frames of a source on, with their holds.
+        """Pass on frames of a source, with their holds.
 
         Args:
-            frames: in their order.
-            made_ns: when they were made.
-            worked_ns: the work that it took.
+            frames: the frames, in order.
+            made_ns: time at which they were ready.
+            worked_ns: time that the source worked on them.
         """
         meter = self._meter
         meter.results_in += len(frames)
@@ -140,7 +140,7 @@ class Station:
         meter.results_out += len(frames)
 
     def rewire(self) -> None:
-        """Take the edges as they are now; called in the thread that works here, between two results."""
+        """Read the current edges of the task. Called in its thread, between two results."""
         if not self._wiring.joins:
             return
         streams, under_way = self._wiring.streams, self.task.under_way()
@@ -151,7 +151,7 @@ class Station:
                 self.step((one,))
 
     def joined(self, edge: int, result: Result) -> Result | None:
-        """Return what came on an edge, with what belongs to it from others; None until all of that is there."""
+        """Return the result with the parts of its frame from other edges; None until all parts are there."""
         if self.join is None:
             return result
         if self._journal is not None and (producer := self._wiring.producers[edge]) is not None:
@@ -161,12 +161,12 @@ class Station:
         return joined
 
     def give_up(self, before: int | None = None) -> None:
-        """Drop parts of frames whose others never came; ``before``: of those with lower numbers."""
+        """Drop parts of incomplete frames; with ``before``, only of frames with lower numbers."""
         if self.join is not None:
             self._give_up(self.join.drain(before))
 
     def step(self, results: Sequence[Result]) -> None:
-        """Have the stage work on results, and pass on what comes of them; end the holds on their frames."""
+        """Process results, pass on the stage's output, and release the frames."""
         if self.is_async:
             self._submit(results)
             return
@@ -182,8 +182,8 @@ class Station:
                 one.frame.lease.release()
 
     def collect(self, wait: bool) -> None:
-        """Pass on what an asynchronous stage has done; with ``wait``, begin what it holds, and wait for the oldest."""
-        if not self.is_async:  # it was, when this was due
+        """Pass on finished results of an asynchronous stage. For ``wait``, see :meth:`AsyncStage.collect`."""
+        if not self.is_async:  # the stage was replaced meanwhile
             return
         if wait:
             self._wiring.inlet.give_room()
@@ -207,22 +207,22 @@ class Station:
             self._status.since_ns = 0
 
     def finish(self) -> None:
-        """Pass on all that an asynchronous stage holds and has under way."""
+        """Finish and pass on all results that an asynchronous stage holds."""
         while self.holds:
             self.collect(wait=True)
 
     @property
     def holds(self) -> bool:
-        """Whether an asynchronous stage holds results, or has runs under way."""
+        """Whether an asynchronous stage holds results, or has runs in flight."""
         return self.is_async and self._recovery.stage.due_ns() is not None
 
     @property
     def room(self) -> int:
-        """How many results :meth:`step` takes at a time."""
+        """How many results :meth:`step` takes at once."""
         return self._recovery.stage.room() if self.is_async else 1
 
     def due_s(self) -> float | None:
-        """Return after how many seconds :meth:`collect` is to be called if nothing comes; None: not at all."""
+        """Return the seconds after which to call :meth:`collect` if no input comes; None: never."""
         due_ns = self._recovery.stage.due_ns()
         if due_ns is None:
             return None
@@ -231,7 +231,7 @@ class Station:
         return max(due_ns - self._clock.now_ns(), 0) / 1e9
 
     def send(self, result: Result) -> None:
-        """Give a result to those that listen; the caller's hold on its frame goes on."""
+        """Pass a result to all listeners; the caller keeps its hold on the frame."""
         outlets = self._wiring.outlets
         if len(outlets) == 1 and self._wiring.branch is None:
             result.frame.lease.retain()
@@ -241,7 +241,7 @@ class Station:
             self.hand_over((result,))
 
     def hand_over(self, results: Sequence[Result]) -> None:
-        """Give results to those that listen, and with them the caller's holds on their frames."""
+        """Pass results to all listeners, together with the caller's holds on the frames."""
         wiring = self._wiring
         outlets = wiring.outlets
         if len(outlets) == 1 and wiring.branch is None:
@@ -274,7 +274,7 @@ class Station:
             out = self._recovery.stage.process(result)
             if wiring.releases_pixels and isinstance(out, Result):
                 out = without_pixels(out)
-                lease.release()  # no pixels are held while the queue behind is full
+                lease.release()  # hold no pixels while the next queue is full
                 lease, has_pixels = out.frame.lease, False
             done = now()
             status.since_ns = 0
@@ -286,7 +286,7 @@ class Station:
                 return
             for one in (out,) if isinstance(out, Result) else self._made(out):
                 meter.results_out += 1
-                if not self._is_end:  # else it was counted when it came
+                if not self._is_end:  # else it was counted as input
                     self._count_one(one.frame, done)
                 self.send(one)
             meter.wait_out_ns += now() - done
@@ -340,7 +340,7 @@ class Station:
             self.collect(wait=True)
 
     def _hand_on(self, out: Sequence[Result], done_ns: int) -> None:
-        """Pass on results of an asynchronous stage, with their holds."""
+        """Pass on the results of an asynchronous stage, with their holds."""
         meter = self._meter
         self._count(out, done_ns)
         self.hand_over(out)
@@ -354,7 +354,7 @@ class Station:
             self._meter.latency.add(latency_ns)
 
     def _count(self, results: Sequence[Result], done_ns: int) -> None:
-        """Count results that it is done with; those in a row of one stream and time at once."""
+        """Count finished results; consecutive ones of one stream and capture time in one call."""
         meter, at, last = self._meter, 0, len(results)
         while at < last:
             first, start = results[at].frame, at
@@ -368,7 +368,7 @@ class Station:
                 meter.latency.add(latency_ns, at - start)
 
     def _made(self, out: Iterable[Result]) -> Iterator[Result]:
-        """Yield results of a stage that makes each when it is asked for it: that is a call of it, too."""
+        """Yield results of a stage that is a generator; each step of it counts as a call of the stage."""
         iterator = iter(out)
         while True:
             self._status.since_ns = self._clock.now_ns()
@@ -382,7 +382,7 @@ class Station:
             del result  # it would keep the frame's memory in use
 
     def _survives(self, error: Exception, results: Sequence[Result]) -> bool:
-        """Give up what an asynchronous stage has taken, and ``results``; return whether the pipeline goes on."""
+        """Give up ``results`` and those that an asynchronous stage holds; return whether the pipeline continues."""
         held = self._recovery.stage.give_up() if self.is_async else ()
         goes_on = self.outlives(error)
         if goes_on:
@@ -394,9 +394,9 @@ class Station:
         return goes_on
 
     def _lose(self, results: Iterable[Result]) -> None:
-        """Count what the stage failed on, each once, or what came while it was down."""
+        """Count the results that the stage failed on, or that came while it was down, each once."""
         meter = self._meter
-        unique = {id(one.outputs): one for one in results}.values()  # without its pixels it is another object
+        unique = {id(one.outputs): one for one in results}.values()  # the form without pixels is a second object
         if self._journal is not None:
             self._journal.fail(unique, self._clock.now_ns())
         for one in unique:
@@ -415,14 +415,14 @@ class Station:
 
 
 def _refuse(results: Iterable[Result]) -> None:
-    """Have frames of another machine sent again, as the run ends with their work undone."""
+    """Refuse unfinished frames of another machine, so that they are sent again."""
     for one in results:
         if one.frame.delivery is not None:
             one.frame.delivery.receipt.refuse()
 
 
 def merged(first: Result, second: Result) -> Result:
-    """Return one of two parts of a frame: two holds came in, one goes out."""
+    """Join two parts of a frame, and release one of their two holds."""
     merged = records.merged(first, second)
     (second if merged.frame is first.frame else first).frame.lease.release()
     return merged
@@ -432,10 +432,10 @@ Fail = Callable[[EdgertError], None]
 
 
 class Work:
-    """A task from its opening to its closing. What goes wrong is reported, and ends this task alone.
+    """A task from its opening to its closing. An error is reported, and ends only this task.
 
     Args:
-        fail: called with each error that the pipeline does not outlive.
+        fail: called with each error that ends the pipeline.
     """
 
     def __init__(self, task: Task, clock: Clock, fail: Fail) -> None:
@@ -444,7 +444,7 @@ class Work:
         self.has_ended = False
 
     def open(self) -> bool:
-        """Open the stage; return whether it is open now."""
+        """Open the stage; return whether it is open."""
         if self.succeeds(self.station.open):
             self.task.meter.status.was_opened = True
             return True
@@ -452,22 +452,22 @@ class Work:
         return False
 
     def end(self) -> None:
-        """Close what was opened, and end. Twice is once."""
+        """Close the stage, and end the task. May be called twice."""
         if not self.has_ended:
             self.succeeds(self.station.close)
             self._finish()
 
     def _finish(self) -> None:
-        """Have nothing go in any more, and nothing come out."""
+        """End the task's input and outputs."""
         self.has_ended = self.task.meter.status.has_ended = True
         self.task.wiring.inlet.abandon()
         self.task.wiring.inlet.handle(None)
-        self.task.execution.download = None  # with the memory for what it made
+        self.task.execution.download = None  # frees its memory
         for outlet in self.task.wiring.outlets:
             outlet.close()
 
     def succeeds(self, step: Callable[[], object]) -> bool:
-        """Run a step and report its failure, so that a second one while closing does not hide the first."""
+        """Run a step and report its error; return whether it succeeded. A later error does not hide the first."""
         try:
             step()
         except BaseException as error:  # noqa: BLE001 - reported

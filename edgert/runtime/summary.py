@@ -15,20 +15,20 @@ from edgert.runtime.task import Task
 
 @dataclass(frozen=True, slots=True)
 class StageSummary:
-    """Work of one stage's thread in a run. Percentages are of the run's wall time.
+    """Summary of one stage. Percentages are of the run's wall time.
 
     Attributes:
-        dropped: results this stage never saw because its queues were full or a join never got the other part, or that
-            were lost by its failures.
-        busy_percent, wait_in_percent, wait_out_percent: working, waiting for input, blocked on a full queue.
-        source: for a source, what it skipped and lost.
-        losses: what was dropped, per stream, by cause; see :data:`edgert.runtime.metrics.Losses`.
-        errors, restarts: failures that the pipeline outlived, and how often it was opened again.
-        failing: why results are lost here now, or were when the run ended; empty while none are.
-        stuck_s: for how long it has been in one call, once that is longer than its watchdog.
-        is_open: whether it was opened; of a source, always.
-        in_call: whether it is in a call now.
-        thread: the stage in whose thread this one is worked on; empty: in one of its own.
+        dropped: results that the stage did not process: its queues were full, a join never got the other part, or the
+            stage failed.
+        busy_percent, wait_in_percent, wait_out_percent: time working, waiting for input, blocked by a full queue.
+        source: for a source, its counters.
+        losses: dropped results by stream and cause; see :data:`edgert.runtime.metrics.Losses`.
+        errors, restarts: failures that did not end the pipeline, and how often the stage was opened again.
+        failing: why results are lost here now, or were at the end of the run; empty while none are.
+        stuck_s: duration of the current call, once it is longer than the watchdog; else 0.
+        is_open: whether the stage was opened; always so for a source.
+        in_call: whether a call is under way now.
+        thread: the stage in whose thread this one runs; empty: a separate thread.
     """
 
     results_in: int
@@ -55,19 +55,20 @@ class Summary:
     """Summary of a run.
 
     Attributes:
-        frames_in: frames the sources gave.
-        frames_out: results the last stages took, per last stage the most of any.
-        dropped: frames lost between source and sink, for whatever reason.
+        frames_in: frames from the sources.
+        frames_out: results that the last stage took; of several last stages, the largest number.
+        dropped: frames lost between source and sink, for any reason.
         fps: ``frames_out`` per second of ``seconds``.
         latency_ms: from capture to the end of the last stages.
-        recent: the last minute, or that before the end.
-        budgets: what was done to keep them; empty for a pipeline without.
-        copies_per_frame, bytes_copied_per_frame: copies of pixels by the host, and between host and GPU. Copies within
-            a GPU's memory, such as out of a decoder's surfaces, are not counted.
-        frames: where those of each source are that a model on a GPU reads, who gets copies on the host, and why.
-        tracks: from which scores on each tracker follows objects.
-        over_current: over-current events of the board in that time, of each limit; empty where nothing counts them.
-        left_out: boxes of each model that were not finite, had no size, or lay outside of the image; 0 is not named.
+        recent: statistics of the last minute, or of the minute before the end.
+        budgets: actions that kept the budgets; empty for a pipeline without budgets.
+        copies_per_frame, bytes_copied_per_frame: copies of pixels on the host, and between host and GPU. Copies within
+            GPU memory, such as from a decoder's surfaces, are not counted.
+        frames: for each source that a model on a GPU reads: where its frames are, which stages get host copies, and
+            why.
+        tracks: the lowest scores from which each tracker follows objects.
+        over_current: over-current events of the board during the run, by limit; empty where they are not counted.
+        left_out: boxes of each model that were not finite, empty, or outside of the image; 0 is left out.
     """
 
     frames_in: int
@@ -90,7 +91,7 @@ class Summary:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, without the fields that say nothing where they are empty."""
+        """Return plain data, without empty fields that have no meaning then."""
         optional = ("frames", "tracks", "over_current", "left_out")
         values = {name: getattr(self, name) for name in self.__slots__}
         return dict(plain({name: value for name, value in values.items() if value or name not in optional}))
@@ -110,9 +111,9 @@ def summarize(
     over_current: Mapping[str, int] | None = None,
     left_out: Mapping[str, int] | None = None,
 ) -> Summary:
-    """Return the state of a running or finished pipeline; any thread may ask at any time.
+    """Return the summary of a running or finished pipeline. Callable from any thread, at any time.
 
-    Without ``recent``, that is the whole run.
+    Without ``recent``, its statistics cover the complete run.
     """
     sources = [task for task in tasks if isinstance(task.stage, Source)]
     ends = [task for task in tasks if not task.wiring.outlets]

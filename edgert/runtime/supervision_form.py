@@ -1,4 +1,4 @@
-"""Detections as those of Roboflow's supervision (https://supervision.roboflow.com), for its annotators and tools."""
+"""Conversion of detections to Roboflow's supervision (https://supervision.roboflow.com), for its annotators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgert.errors import ConfigError
 
 
 def of(found: Any, size: tuple[int, int] | None = None) -> Any:
-    """Return the same objects as ``supervision.Detections``, in the same order; arrays are shared.
+    """Return detections as ``supervision.Detections``, in the same order; arrays are shared.
 
     Boxes, scores, classes and track numbers are where supervision has them, class names in ``data["class_name"]``,
     corners of oriented boxes in ``data["xyxyxyxy"]``, points in ``data["keypoints"]``: (N, K, 3) x, y, score.
@@ -56,7 +56,7 @@ def of(found: Any, size: tuple[int, int] | None = None) -> Any:
 
 
 def _paste(mask: Any, whole: npt.NDArray[np.bool_]) -> None:
-    """Enlarges the mask of an object to what it covers."""
+    """Scale the mask of an object to its region, and write it into the image's mask."""
     height, width = whole.shape
     left, top, right, bottom = (round(side) for side in mask.region)
     if right <= left or bottom <= top:

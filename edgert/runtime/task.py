@@ -1,4 +1,4 @@
-"""A task of a pipeline: one source or stage, and four records of how it is wired, run, allowed to fail, and doing."""
+"""A task of a pipeline: one source or stage, and records of its wiring, execution, failure policy and measurements."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Wiring:
     """Inputs and outputs of a task, written by the graph at safe points; see :mod:`edgert.runtime.graph`.
 
     Attributes:
-        inlet: what it listens to.
+        inlet: its input.
         outlets: one channel per task that listens to this one; replaced by a new tuple when a listener comes or goes.
-        streams: per edge of ``inlet``, the streams that arrive on it; none on an edge that was removed.
-        producers: per edge of ``inlet``, the task at its other end; None of an edge that was removed.
-        joins: whether several edges that carry one stream bring parts of the same frames, to be joined; otherwise
-            each brings frames of its own.
-        branch: which one of the outlets a result goes to, by number; None: to all.
-        reorders: whether a reorder buffer waits for each of its results, one that was lost, too.
-        releases_pixels: whether no one behind looks at pixels, so that a frame's lease ends before the task waits for
+        streams: per edge of ``inlet``, the streams that arrive on it; none for a removed edge.
+        producers: per edge of ``inlet``, the task at its other end; None for a removed edge.
+        joins: whether edges that carry one stream bring parts of the same frames, to be joined; else each edge brings
+            separate frames.
+        branch: returns the number of the outlet that a result goes to; None: it goes to all.
+        reorders: whether a reorder buffer waits for each of its results, lost ones included.
+        releases_pixels: whether no later stage reads pixels, so that a frame's lease ends before the task waits for
             room.
     """
 
@@ -42,27 +42,27 @@ class Wiring:
     releases_pixels: bool = False
 
     def edges(self) -> Iterator[tuple[Task, Channel]]:
-        """Yield every edge that was not removed: the task at its other end, and the channel."""
+        """Yield each edge that was not removed: its producer and its channel."""
         for producer, channel in zip(self.producers, self.inlet.channels, strict=True):
             if producer is not None:
                 yield producer, channel
 
     def listens_to(self, task: Task) -> bool:
-        """Return whether results of a task come here."""
+        """Return whether this task gets results of ``task``."""
         return any(producer is task for producer in self.producers)
 
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """Way in which a stage is run, set when the pipeline is assembled.
+    """How a stage is run; set when the pipeline is assembled.
 
     Attributes:
-        carrier: the task in whose thread this one runs, too; None: it has a thread of its own.
-        reads: which pixels the stage looks at; nothing of that where frames are never on a GPU.
-        download: makes of a result what the stage gets, such as one on the host, and takes over its hold; None: the
-            stage gets it as it is.
-        limiter: limits the frames of a source that a governor may throttle; None: all of them go on.
-        journal: records what is decided here, for a replay; None: nobody records.
+        carrier: the task in whose thread this one runs; None: it has a separate thread.
+        reads: which pixels the stage reads; unused where frames are never on a GPU.
+        download: converts a result for the stage, such as to the host, and takes over its hold; None: the stage gets it
+            unchanged.
+        limiter: limits the frames of a source that a governor may throttle; None: no frames are held back.
+        journal: records the task's decisions for a replay; None: nothing is recorded.
     """
 
     carrier: Task | None = None
@@ -74,13 +74,13 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """Rules for a stage that fails or hangs.
+    """Policy for a stage that fails or hangs.
 
     Attributes:
         on_error: see :data:`edgert.policy.OnError`.
-        at_start: whether that holds for its first opening, too; else the pipeline ends when that fails.
-        watchdog_s: a call of it that takes longer is reported; 0: none is.
-        remake: makes the stage anew, before it is opened again after a failure; None: the same one is opened.
+        at_start: whether ``on_error`` also holds for its first opening; else the pipeline ends when that fails.
+        watchdog_s: seconds after which a call of the stage is reported; 0: never.
+        remake: makes a new stage before it is opened again after a failure; None: the same one is opened.
     """
 
     on_error: OnError = "stop"
@@ -99,7 +99,7 @@ class Task:
 
     Attributes:
         name: unique in its pipeline.
-        policy: what holds when the stage fails or hangs.
+        policy: policy for a stage that fails or hangs.
     """
 
     name: str
@@ -111,20 +111,20 @@ class Task:
 
     @property
     def thread(self) -> Task:
-        """The task in whose thread this one runs: itself, mostly."""
+        """The task in whose thread this one runs; usually itself."""
         return self.execution.carrier or self
 
     def limited(self, clock: Clock) -> SourceRateLimiter:
-        """Return the limiter of a source's frames, which is made the first time."""
+        """Return the limiter of a source's frames; make it the first time."""
         if self.execution.limiter is None:
             self.execution.limiter = SourceRateLimiter(bool(getattr(self.stage, "live", False)), clock)
         return self.execution.limiter
 
     def note_in(self, journal: Journal) -> None:
-        """Have what is decided in this task noted in a journal, from its start on."""
+        """Record the decisions of this task in a journal. Call it before the start."""
         self.execution.journal = self.wiring.inlet.journal = TaskJournal(journal, self.name)
 
     def under_way(self) -> int:
-        """Return the most results of one stream that can be between its source and this task, by the slowest path."""
+        """Return the most results of one stream that can be in flight between its source and this task."""
         edges = [(producer.under_way(), channel.capacity) for producer, channel in self.wiring.edges()]
         return most_under_way(edges, self.wiring.joins)

@@ -1,4 +1,4 @@
-"""The loop of a task in a thread of its own: from its inlet, or its source, through the stage into its outlets."""
+"""Loop of a task in a separate thread: from its inlet, or its source, through the stage into its outlets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from edgert.runtime.throttle import SourceRateLimiter
 
 
 class SourceStop(threading.Event):
-    """Ends one source of a pipeline; set when the pipeline is stopped, too.
+    """Stop event of one source; also set when the pipeline is stopped.
 
     Attributes:
-        pipeline: set when the pipeline is stopped.
+        pipeline: the pipeline's stop event.
     """
 
     def __init__(self, pipeline: threading.Event) -> None:
@@ -29,16 +29,16 @@ class SourceStop(threading.Event):
 
 
 class ThreadLoop(threading.Thread):
-    """Runs one task until its input ends, and those that run inline behind it, in the same thread.
+    """Thread that runs one task until its input ends, and the tasks that run inline behind it.
 
     Args:
-        stop: set when the pipeline is stopped.
+        stop: the pipeline's stop event.
         fail: called once with the error if a task fails.
 
     Attributes:
-        inline: the tasks that run in this thread, too.
-        stop_event: makes its source end; everything downstream then ends without being asked.
-        is_left: whether it is left behind, in a call that does not end.
+        inline: other tasks that run in this thread.
+        stop_event: ends the source; tasks behind it then end with their input.
+        is_left: whether the thread is left behind in a call that does not return.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ThreadLoop(threading.Thread):
         return next(work.station for work in self._works if work.task is task)
 
     def run(self) -> None:
-        """Run the thread's body; never raise."""
+        """Run the thread's body. Never raises."""
         own, *behind = self._works
         for work in reversed(behind):
             work.open()
@@ -65,10 +65,10 @@ class ThreadLoop(threading.Thread):
             own.succeeds(self._loop)
         for work in self._works:
             work.end()
-        self.task.wiring.inlet.apply()  # changes that came too late are refused by those who wait for them
+        self.task.wiring.inlet.apply()  # changes that came too late; their callers withdraw them
 
     def _loop(self) -> None:
-        """Take results until the input ends. Submit while there is input and room; else collect; else wait."""
+        """Process results until the input ends: submit while there is input and room; else collect; else wait."""
         task, station, now = self.task, self._works[0].station, self._clock.now_ns
         inlet, meter, get = task.wiring.inlet, task.meter, task.wiring.inlet.get
         station.rewire()
@@ -96,14 +96,14 @@ class ThreadLoop(threading.Thread):
                     if inlet.rooms:
                         inlet.give_room()
                     waiting = now()
-                # A variable left over would keep the frame's memory in use while this thread waits.
+                # A leftover variable would keep the frame's memory in use while this thread waits.
                 del arrived, result, joined
             station.finish()
         finally:
             station.give_up()
 
     def _give_frames_or_none(self) -> None:
-        """Raise what the source raises, unless the others go on without it."""
+        """Pass on the source's frames. Raises its error, unless the pipeline continues without the source."""
         try:
             self._give_frames()
         except Exception as error:
@@ -127,7 +127,7 @@ class ThreadLoop(threading.Thread):
                 continue
             made = now()
             worked_ns = made - started
-            if live:  # it mostly waits for the camera: its own work is the CPU time of this thread
+            if live:  # it mostly waits for the camera, so its work is this thread's CPU time
                 used_ns = thread_time_ns()
                 worked_ns, before_ns = min(used_ns - before_ns, worked_ns), used_ns
             meter.wait_in_ns += made - started - worked_ns
@@ -138,7 +138,7 @@ class ThreadLoop(threading.Thread):
 
 
 class FrameTaking:
-    """A source's task at work in the threads that bring its frames, one at a time."""
+    """A source's task, run by the threads that submit its frames, one at a time."""
 
     def __init__(self, station: Station, clock: Clock, stop: threading.Event) -> None:
         self._station, self._clock, self._stop_event = station, clock, stop
@@ -183,13 +183,13 @@ class FrameTaking:
 
 
 def _throttled(task: Task, frame: Frame) -> None:
-    """Release a frame that a limiter held back."""
+    """Release a frame that the limiter drops."""
     if task.execution.journal is not None:
         task.execution.journal.drop(frame, "throttle")
     frame.lease.release()
 
 
 def works_for(stop: threading.Event) -> bool:
-    """Return whether the current thread is one of the pipeline that this event, or one of its sources', ends."""
+    """Return whether the current thread belongs to the pipeline that this event, or a source's event, ends."""
     thread, pipeline = threading.current_thread(), stop.pipeline if isinstance(stop, SourceStop) else stop
     return isinstance(thread, ThreadLoop) and thread.stop_event.pipeline is pipeline

@@ -1,8 +1,8 @@
-"""Frame-by-frame limits that keep a pipeline within its budgets: source rates, CPU time, and queue pressure.
+"""Limits per frame that keep a pipeline within its budgets: source rates, CPU time, and queue pressure.
 
-A governor sees a mean over two seconds and chooses among a few settings. The cost of a frame may change by half from
-one second to the next, with CPU clocks and other load. The token bucket here works frame by frame: a frame passes while
-no more CPU time was spent than earned. So any two seconds exceed the budget by the frames in flight at most.
+A governor sees a mean over two seconds and chooses among a few settings. The cost of a frame may change by half within
+a second, with CPU clocks and other load. The token bucket here decides for each frame: it passes while no more CPU time
+was used than earned. So any two seconds exceed the budget at most by the frames in flight.
 """
 
 import math
@@ -16,29 +16,29 @@ from edgert.clock import Clock
 from edgert.policy import BoundedQueue, RateLimiter
 
 MARGIN = 0.03
-"""Part of the budget reserved for frames that are under way when the bucket is empty."""
+"""Part of the budget reserved for frames that are in flight when the bucket is empty."""
 _SAVED_S, _MAX_DEBT_S = 0.05, 2.0
-"""Most that the bucket holds, and owes, in seconds of the budget: what was left over long ago allows no burst, and what
-was overspent counts as long as the mean that a budget is kept over."""
-_GONE_NS = 1_000_000_000  # a stream that did not ask for so long is not waited for
+"""The most that the bucket holds, and owes, in seconds of the budget. Old savings allow no burst; a debt counts as long
+as the period over which a budget is averaged."""
+_GONE_NS = 1_000_000_000  # a stream without a request for so long has no priority
 _SHORTEST_S = 0.002
 
 
 @dataclass(slots=True)
 class _Stream:
-    """A source's turns: how many in a row it was refused, and when it asked."""
+    """Requests of a source: how many in a row were refused, and the time of the last one."""
 
     refused: int = 0
     requested_ns: int = 0
 
 
 class CpuTokenBucket:
-    """CPU time that a process may use, earned as time goes by; shared by the limiters of all sources. Thread-safe.
+    """Token bucket of the process's CPU time, filled as time passes; shared by all sources. Thread-safe.
 
     Args:
         cores: the budget, CPU seconds per second.
-        clock: by which CPU time is earned.
-        process_ns: returns the CPU time that the process has used, nanoseconds.
+        clock: the clock by which the bucket is filled.
+        process_ns: returns the CPU time that the process has used, in nanoseconds.
     """
 
     def __init__(self, cores: float, clock: Clock, process_ns: Callable[[], int] = time.process_time_ns) -> None:
@@ -46,11 +46,11 @@ class CpuTokenBucket:
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}
         self._balance_s = _SAVED_S * self._cores
-        self._last: tuple[int, int] | None = None  # time, and CPU time; from the first frame on, not from the start
+        self._last: tuple[int, int] | None = None  # time and CPU time, counted from the first frame on
         self._requested, self._granted = 0, 0.0
 
     def grants(self, stream: int) -> bool:
-        """Whether a live source's next frame goes on; between several, the one that was refused more often is first.
+        """Return whether a live source's next frame passes. The source that was refused most often has priority.
 
         Args:
             stream: identifies the source.
@@ -59,7 +59,7 @@ class CpuTokenBucket:
             now_ns = self._settled_ns()
             own = self._streams.setdefault(stream, _Stream())
             own.requested_ns = now_ns
-            # Another stream was refused more often, and still has frames.
+            # Another stream was refused more often, and still requests.
             is_behind = any(
                 other.refused > own.refused and now_ns - other.requested_ns < _GONE_NS
                 for other in self._streams.values()
@@ -71,11 +71,11 @@ class CpuTokenBucket:
         return is_granted
 
     def waits(self, stop: threading.Event, own_s: float) -> bool:
-        """Wait until a file's next frame may go on; return False when ``stop`` is set before.
+        """Wait until a file's next frame may pass; return False when ``stop`` is set before.
 
         Args:
             stop: ends the wait.
-            own_s: seconds since the frame before.
+            own_s: seconds since the previous frame.
         """
         waited_s = 0.0
         while True:
@@ -91,14 +91,14 @@ class CpuTokenBucket:
             waited_s += left_s
 
     def share(self) -> float:
-        """Of the frames that were there since this was last asked, the part that went on; 1 if there were none."""
+        """Return the part of frames that passed since the last call; 1 if there were none."""
         with self._lock:
             share = self._granted / self._requested if self._requested else 1.0
             self._requested, self._granted = 0, 0.0
         return share
 
     def _settled_ns(self) -> int:
-        """Add what was earned and take off what was spent; return the time."""
+        """Update the balance by time earned and CPU time used; return the time."""
         now_ns, process_ns = self._clock.now_ns(), self._process_ns()
         last_ns, last_process_ns = self._last or (now_ns, process_ns)
         earned_s, spent_s = self._cores * (now_ns - last_ns) / 1e9, (process_ns - last_process_ns) / 1e9
@@ -108,21 +108,21 @@ class CpuTokenBucket:
         return now_ns
 
 
-_POLL_S = 0.1  # between two looks at a share of 0
+_POLL_S = 0.1  # between two reads of a share of 0
 
 
 class SourceRateLimiter(RateLimiter):
-    """Limiter that passes a share of a live source's frames, or slows a file down to that share.
+    """Limiter that passes a share of a live source's frames, or reads a file at that share of its speed.
 
-    Called by the source's thread alone; :attr:`share` may be set by any.
+    Called only by the source's thread; any thread may set :attr:`share`.
 
     Args:
-        live: whether frames that nobody takes are lost.
+        live: whether frames that are not taken in time are lost.
 
     Attributes:
-        bucket: CPU time that a frame also needs to go on; None: not limited.
-        paused: whether no frame goes on: those of a live source are dropped, those of a file wait.
-        throttled: frames that did not go on.
+        bucket: bucket of CPU time that a frame also needs; None: CPU time is not limited.
+        paused: whether the source is paused: frames of a live source are dropped, frames of a file wait.
+        throttled: number of frames that did not pass.
     """
 
     def __init__(self, live: bool, clock: Clock) -> None:
@@ -133,7 +133,7 @@ class SourceRateLimiter(RateLimiter):
         self._last_ns: int | None = None
 
     def passes(self, stop: threading.Event) -> bool:
-        """Whether the next frame goes on. Of a file always, when it is its turn, unless ``stop`` is set before."""
+        """Return whether the next frame passes. For a file, wait for its turn; return False if ``stop`` is set."""
         if self.paused and (self._live or not self.wait(stop)):
             return False
         if self._live:
@@ -151,7 +151,7 @@ class SourceRateLimiter(RateLimiter):
         return True
 
     def wait(self, stop: threading.Event, timeout_s: float | None = None) -> bool:
-        """Wait while the source is paused; return whether it goes on, within ``timeout_s``."""
+        """Wait while the source is paused; return whether it was resumed within ``timeout_s``."""
         until_ns = None if timeout_s is None else self._clock.now_ns() + round(timeout_s * 1e9)
         while self.paused:
             if self._clock.wait(stop, _POLL_S) or (until_ns is not None and self._clock.now_ns() >= until_ns):
@@ -160,12 +160,12 @@ class SourceRateLimiter(RateLimiter):
 
 
 class QueuePressure:
-    """Load signal from queue lengths and drops: whether more comes in than the pipeline can process.
+    """Load signal from queue lengths and drops: whether frames arrive faster than the pipeline processes them.
 
     For one thread; the channels may be in use by others.
 
     Args:
-        channels: of live frames.
+        channels: channels of live frames.
     """
 
     def __init__(self, channels: Sequence[BoundedQueue[Any]]) -> None:
@@ -173,7 +173,7 @@ class QueuePressure:
         self._dropped = 0
 
     def look(self) -> tuple[float | None, int]:
-        """Return how full the fullest is, 0 to 1, or None without any; and what all dropped since the last look."""
+        """Return the fill of the fullest channel, 0–1 or None without channels, and all drops since the last call."""
         stats = [channel.stats() for channel in self._channels]
         dropped = sum(one.dropped for one in stats)
         lost, self._dropped = dropped - self._dropped, dropped

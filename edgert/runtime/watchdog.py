@@ -1,4 +1,4 @@
-"""Looks at what the stages of a running pipeline are in the middle of, and reports calls that do not return."""
+"""Watchdog of a running pipeline: reports calls of stages that do not return."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 FIRST_S = 120.0
-"""For opening a stage, and for its first result: engines are prepared there, and memory is taken."""
+"""Limit for opening a stage, and for its first result: engines are prepared and memory is allocated there."""
 AT_THE_END = 6
-"""Once all sources have ended, a call that took so many watchdogs is given up."""
+"""Once all sources have ended, a call that takes so many times its watchdog is given up."""
 _POLL_S = 1.0
 _LATELY_S = 1.0
 _BUSY = 0.02
-"""Of a core: a stage that is closing files, uses less and writes nothing is not at work."""
+"""CPU use, in cores, below which a stage that closes files and writes nothing makes no progress."""
 
 
 class AtWork(Protocol):
-    """A thread that calls stages, as a :class:`~edgert.runtime.thread_loop.ThreadLoop` is.
+    """A thread that calls stages, such as :class:`~edgert.runtime.thread_loop.ThreadLoop`.
 
     Attributes:
-        task, inline: those that it calls.
-        ident, native_id: Python's and the system's number of it.
+        task, inline: the tasks whose stages it calls.
+        ident, native_id: Python's and the system's number of the thread.
     """
 
     task: Task
@@ -45,7 +45,7 @@ class AtWork(Protocol):
     def native_id(self) -> int | None: ...
 
     def is_alive(self) -> bool:
-        """Return whether it may be in a call."""
+        """Return whether the thread runs."""
         ...
 
 
@@ -53,23 +53,23 @@ class Watchdog:
     """Supervisor of one pipeline, in one thread.
 
     Args:
-        tasks: returns all of them as they are now.
+        tasks: returns the current tasks.
         loops: see the attribute.
 
     Attributes:
-        loops: the threads that may be in a call; set anew when they are started.
+        loops: the threads that may be in a call; replaced when they are started.
     """
 
     def __init__(self, tasks: Callable[[], Sequence[Task]], loops: Sequence[AtWork], clock: Clock) -> None:
         self._tasks, self.loops, self._clock = tasks, loops, clock
-        self._calls = dict[str, tuple[int, int]]()  # reported ones: since when, and when they are reported again
-        self._down_ns = dict[str, tuple[int, int]]()  # those that are down: since when, and when that is said again
-        self._at_work = dict[str, tuple[int, int, int]]()  # who closes: what the thread used and wrote, and until when
+        self._calls = dict[str, tuple[int, int]]()  # reported calls: their begin, and when to report them again
+        self._down_ns = dict[str, tuple[int, int]]()  # stages that are down: since when, and when to report that again
+        self._at_work = dict[str, tuple[int, int, int]]()  # closing stages: CPU time and bytes written, and when seen
         shortest_s = min((one.policy.watchdog_s for one in tasks() if one.policy.watchdog_s), default=4 * _POLL_S)
         self.every_s = max(min(_POLL_S, shortest_s / 4), 0.01)
 
     def look(self) -> None:
-        """Report who is in one call for too long, and who is down, now and then; end calls that can be ended."""
+        """Report calls that take too long and stages that are down, from time to time; interrupt such calls."""
         now_ns = self._clock.now_ns()
         for task in self._tasks():
             since_ns, limit_s = self._since_ns(task), self._limit_s(task)
@@ -89,14 +89,14 @@ class Watchdog:
                 _LOG.warning("stage %r is still down, for %.0f s: %s", task.name, away_s, task.meter.status.failing)
 
     def hangs_at_the_end(self) -> list[Task]:
-        """Who has been in one call for so long that a pipeline whose sources have ended need not wait for it."""
+        """Return tasks whose call takes so long that a pipeline whose sources have ended need not wait for them."""
         return [task for task in self._tasks() if task.meter.status.stuck_s > AT_THE_END * task.policy.watchdog_s]
 
     def finishes(self, task: Task) -> bool:
-        """Return whether a task is closing files, and is at work.
+        """Return whether a task is closing files, and makes progress.
 
-        It is while it has just begun, its thread was seen to compute or to write lately, or the time that it says
-        itself closing takes, ``closing_s``, is not over.
+        It does if closing has just begun, its thread has computed or written lately, or the stage's own estimate for
+        closing, ``closing_s``, is not over.
         """
         seen_ns, now_ns, own_s = self._since_ns(task), self._clock.now_ns(), getattr(task.stage, "closing_s", 0.0)
         if not seen_ns or not task.meter.status.is_closing:
@@ -104,19 +104,19 @@ class Watchdog:
         return now_ns - seen_ns < _LATELY_S * 1e9 or now_ns - task.meter.status.since_ns < (own_s + _LATELY_S) * 1e9
 
     def place_of(self, task: Task) -> str:
-        """Where in the user's own code it is; empty elsewhere."""
+        """Return the place in the user's own code where the task's call is; empty elsewhere."""
         frames = sys._current_frames()
         places = (user_code.place_in(frames.get(loop.ident or 0)) for loop in self.loops_of(task))
         return next(filter(None, places), "")
 
     def loops_of(self, task: Task) -> Iterator[AtWork]:
-        """Yield the threads that may be in a call of it."""
+        """Yield the threads that may be in a call of the task."""
         for loop in self.loops:
             if loop.is_alive() and loop.task is task.thread:
                 yield loop
 
     def _since_ns(self, task: Task) -> int:
-        """Since when a call has made no progress. That of a stage is not known; what is closed writes or computes."""
+        """Return since when a call has made no progress: its begin; while closing, the last write or CPU use seen."""
         since_ns = task.meter.status.since_ns
         if not since_ns or not task.meter.status.is_closing:
             return since_ns
@@ -160,7 +160,7 @@ class Watchdog:
 
 
 def _used_by(loop: AtWork | None) -> tuple[int, int]:
-    """Nanoseconds of the processor, and bytes written, by a thread so far; zeros where the system does not say."""
+    """Return a thread's CPU time in nanoseconds and the bytes it has written; zeros where the system has neither."""
     cpu_ns = written = 0
     if loop is not None and loop.native_id is not None:
         folder = Path(f"/proc/self/task/{loop.native_id}")

@@ -1,4 +1,4 @@
-"""Threads that do the work of threads that must not wait: jobs one after the other, or one step again and again."""
+"""Background threads for work that must not block its caller: jobs in order, or one repeated step."""
 
 import queue
 import threading
@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 
 class Worker(threading.Thread):
-    """A thread that runs one job after the other. It is a daemon: a job that hangs in a driver delays no exit."""
+    """Thread that runs jobs in order. It is a daemon: a job that hangs in a driver does not delay the exit."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -22,7 +22,7 @@ class Worker(threading.Thread):
             job()
 
     def submit(self, work: Callable[[], _T]) -> "Future[_T]":
-        """Return what a function returns or raises, later."""
+        """Queue a function; return the future of its result."""
         future = Future[_T]()
 
         def job() -> None:
@@ -36,18 +36,18 @@ class Worker(threading.Thread):
         return future
 
     def stop(self) -> None:
-        """End the thread after the job that it runs now."""
+        """End the thread after its current job."""
         self._jobs.put(None)
 
 
 class StepThread:
-    """A thread that calls one function each period, or when it is woken; and another one, once, at the end.
+    """Thread that calls a function each period, or when it is woken; and a second one, once, at the end.
 
     Args:
         period_s: longest time between two calls.
 
     Attributes:
-        wake: set it to have the next call at once.
+        wake: set it to trigger the next call at once.
     """
 
     def __init__(self, period_s: float) -> None:
@@ -60,8 +60,8 @@ class StepThread:
 
         Args:
             name: of the thread.
-            step: called with whether this is the last time. What it raises ends the thread, after ``end``.
-            end: called in any case.
+            step: called with whether this is the last time. Its error ends the thread, after ``end``.
+            end: always called.
         """
         self._failure = None
         self._is_last.clear()
@@ -69,13 +69,13 @@ class StepThread:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what the thread raised, once."""
+        """Raise the thread's error, once."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
     def stop(self) -> bool:
-        """Have a last step and the end be called, and wait for them; return whether the thread was ever started."""
+        """Wait for a last step and the end; return whether the thread was ever started."""
         thread, self._thread = self._thread, None
         self._is_last.set()
         self.wake.set()
