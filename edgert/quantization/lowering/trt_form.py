@@ -20,7 +20,6 @@ from dla import Target as Dla
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, read
 from edgert.graph.draft import Builder
-from edgert.graph.model import Array
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.lowering.weights import LIMIT, Rounding, integer_weight, outputs_of, store_dequantized
 from edgert.quantization.scheme.scheme import scheme
@@ -30,7 +29,7 @@ from edgert.quantization.scheme.units import Scheme, calibrated, clip_behind, sh
 Amax = Callable[[tuple[str, ...]], float]
 
 
-def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]) -> Graph:
+def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool) -> Graph:
     """Lower for TensorRT: int8 with zero point 0 everywhere, weights as int8 behind a DQ, biases in float.
 
     See :func:`edgert.quantization.lowering.lower.lower`.
@@ -55,7 +54,7 @@ def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, round
     for node in graph.nodes:
         inputs = [read.get((node.name, name), name) for name in node.inputs]
         if node.name in scheme.weighted:
-            found = integer_weight(graph, node, per_channel, rounded)
+            found = integer_weight(graph, node, per_channel)
             key = (node.inputs[1], found.axis)
             if key not in weights:
                 weights[key] = store_dequantized(builder, found.values, found.scales, found.axis, node.inputs[1])
