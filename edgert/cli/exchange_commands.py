@@ -23,7 +23,7 @@ ImportArgument = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="PyTorch program (.pt2), module:function, torchvision:NAME, timm:NAME, SavedModel folder or .tflite file.",
+        help="PyTorch program (.pt2), module:function, torchvision:NAME or timm:NAME.",
     ),
 ]
 ExampleInputs = Annotated[
@@ -36,7 +36,6 @@ Dynamic = Annotated[
         "--dynamic", metavar="INPUT=batch,_,h,w", help="Name the dimensions of a module that stay open. Repeatable."
     ),
 ]
-Signature = Annotated[str, typer.Option("--signature", metavar="NAME", help="Signature of a SavedModel to import.")]
 Opset = Annotated[int, typer.Option("--opset", metavar="N", min=13, help="Version of the ONNX operators to write.")]
 Tolerance = Annotated[
     float,
@@ -65,9 +64,7 @@ def import_model(
     source: ImportArgument,
     output: Annotated[Path | None, option.output("Default: SOURCE.onnx.")] = None,
     inputs: ExampleInputs = None,
-    shape: option.Shape = None,
     dynamic: Dynamic = None,
-    signature: Signature = "serving_default",
     opset: Opset = 18,
     tolerance: Tolerance = 1e-3,
     python: Python = None,
@@ -75,7 +72,7 @@ def import_model(
     size: ImageSize = None,
     json: option.Json = None,
 ) -> None:
-    """Make an ONNX model of a PyTorch or TensorFlow one, and check that it computes the same.
+    """Make an ONNX model of a PyTorch one, and check that it computes the same.
 
     The file is written only if every output is within the tolerance of the source's on the example inputs. A function
     has to return an nn.Module and example inputs; it is looked for in the current folder.
@@ -86,9 +83,7 @@ def import_model(
 
         edgert import torchvision:fasterrcnn_resnet50_fpn -o detector.onnx
 
-        edgert import mine:model --dynamic 'image=batch,_,height,width'
-
-        edgert import saved_model/ --python ~/tf/bin/python --shape image=1x224x224x3
+        edgert import mine:model --dynamic 'image=batch,_,height,width' --python ~/torch/bin/python
     """
     from edgert.importer.conversion import import_model as run
 
@@ -103,9 +98,7 @@ def import_model(
             source,
             output or Path(f"{Path(source.replace(':', '_')).stem}.onnx"),
             inputs=inputs,
-            shapes=dict(map(option.shape_of, shape or ())),
             dynamic=open_dims,
-            signature=signature,
             opset=opset,
             tolerance=tolerance,
             python=python,
