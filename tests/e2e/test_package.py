@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import os
 import re
+import socket
 import subprocess
 import sys
 import zipfile
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command import ROOT
+from tests.helpers.command import ROOT, environment
+from tools.film import read
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def test_links_of_the_package_page_are_absolute_and_who_made_it_is_told(wheel: P
     page = told.get_payload()
     links = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", page)
     assert len(links) > 20 and all(link.startswith(("https://", "#")) for _, link in links)
-    assert [link.rpartition("/")[2] for image, link in links if image] == ["hello.jpg"]
+    assert [link.rpartition("/")[2] for image, link in links if image] == ["hello.jpg", "first-minutes.svg"]
     root = "https://github.com/edgert/edgert/blob/main/"
     ours = [link.removeprefix(root).partition("#")[0] for _, link in links if link.startswith(root)]
     assert all((ROOT / path).exists() for path in ours) and "docs/index.md" in ours
@@ -65,3 +67,18 @@ def test_it_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
     where = "import dla, edgert.board.record as b, edgert; print(edgert.__file__, dla.__file__)"
     told = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert told.stdout.count(str(site)) == 2, told.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_readme_leads_from_the_wheel_to_the_live_page_in_five_minutes(wheel: Path, tmp_path: Path) -> None:
+    """As it is typed by somebody who types 40 words a minute; the packages are downloaded."""
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", 8080)) == 0:
+            pytest.skip("something else answers on port 8080")
+    run = [sys.executable, "tools/first_minutes.py", str(wheel), "--cast", str(tmp_path / "a.cast")]
+    done = subprocess.run(run, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"\d+ s from the first key to [1-9]\d* objects", done.stdout)
+    head, outputs = read(tmp_path / "a.cast")
+    assert head["version"] == 2 and outputs[-1].at_s < 400

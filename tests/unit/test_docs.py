@@ -179,7 +179,7 @@ KNOWN = {
         "install",
         "journalctl",
     ),
-    *("colcon", "openssl", "pip", "python", "ros2", "source", "ssh", "systemctl", "trtexec", "useradd"),
+    *("colcon", "openssl", "pip", "python", "python3", "ros2", "source", "ssh", "systemctl", "trtexec", "useradd"),
 }
 """Programs of others that pages call."""
 
