@@ -62,7 +62,7 @@ def gpu_inference(
         ModelError: the model's input is no image, or of a type that images cannot be written in.
         DeviceError: too little memory.
     """
-    from edgert.stages.gpu.readers import reader_for  # with all decoders
+    from edgert.stages.gpu.readers import needed, reader_for  # with all decoders
 
     kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
     reason = kernels.why_not()
@@ -92,9 +92,11 @@ def gpu_inference(
     for session in sessions:
         (image,) = session.inputs_on_gpu.values()
         preprocessor = GpuPreprocessor(written, layout, image.block.address, kernels, where=where)
-        reader, why_host = reader_for(session.outputs_on_gpu, engine.batched, decoder, preprocessor.network, kernels)
+        outputs, batched, one = needed(session.outputs_on_gpu, engine.batched, decoder)
+        made = partial(reader_for, outputs, batched, network=preprocessor.network, kernels=kernels)
+        reader, why_host = made(one)
         decoding = session.stream if reading is None or getattr(reader, "is_quick", False) else reading
-        slots.append(InferenceSlot(session, preprocessor, reader, decoding, feeding, check))
+        slots.append(InferenceSlot(session, preprocessor, reader, decoding, feeding, check, made))
     if why_host:
         log.info("%s: outputs are brought to the host and decoded there: %s", where, why_host)
     recordable = sessions[0].recordable

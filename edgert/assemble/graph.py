@@ -18,7 +18,7 @@ from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.clock import REAL, Clock, NotedClock
 from edgert.config import PipelineFile, stages as section
-from edgert.config.flow import inputs_of, order, reads_of, score_before, sources_of, thresholds, upstream
+from edgert.config.flow import inputs_of, order, reads_of, score_before, sources_of, thresholds, upstream, variants_of
 from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
@@ -125,7 +125,7 @@ class Assembly:
         tracks: from which scores on each tracker follows objects, for people.
         ends: the task that the results of each stage come from.
         listener: what holds for functions of the program's own that are called with results.
-        decoders: for each model that is read on the processor, what gives its decoders another task.
+        decoders: for each model, what gives its decoders another task.
         devices: of the stages whose model reads frames on a GPU.
         make: makes the source or stage of that name anew, as another pipeline file has it; not opened yet.
         load: loads a model as another pipeline file has it, with the branches of each stage that runs it.
@@ -168,11 +168,16 @@ class Assembly:
 
     def readers(self, file: PipelineFile, model: str) -> list[tuple[Task, OtherTask]]:
         """Return each task that reads a model's outputs, and what gives its decoder another task."""
-        stages, decoders = file.config.stages, self.decoders.get(model, [])
+        decoders, models = self.decoders.get(model, []), file.config.models
+        users = {
+            name
+            for name, stage in file.config.stages.items()
+            if isinstance(stage, section.InferStage) and model in variants_of(models, stage.infer)
+        }
         tasks = [
             task
             for task in self.graph.tasks
-            if getattr(stages.get(task.name.partition(":")[0]), "infer", None) == model
+            if task.name.partition(":")[0] in users
             and not isinstance(task.stage, Dispatch | Reorder)
             and (not isinstance(task.stage, InferSegment) or isinstance(task.stage, LastSegment))
         ]

@@ -81,7 +81,7 @@ class Models:
         self._checked_inputs: set[str] = set()
         self.checks: dict[str, RecordCheck] = {}  # of what each model reports
         self.choice = infer.Choice()  # among variants
-        self.decoders: dict[str, list[OtherTask]] = {}  # of the models that are read on the processor
+        self.decoders: dict[str, list[OtherTask]] = {}
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)
         self._model = partial(_model, file, bar)  # of nothing here: who holds it does not hold engines
@@ -275,6 +275,7 @@ class Models:
         )
         if inference is not None:
             inference.model = stage.infer
+            self._follow_task(stage.infer, model, engine, inference.network, inference.read_as)
             self.inferences.append(inference)
             self.devices[name] = engine.device
         return inference
@@ -315,13 +316,23 @@ class Models:
     ) -> Decoder:
         decoder = self._decoder(name, model, engine, network)
         checked = CheckedRecords(decoder, self._check(name, decoder))
+        self._follow_task(name, model, engine, network, partial(setattr, checked, "decoder"))
+        return checked
+
+    def _follow_task(
+        self,
+        name: str,
+        model: ModelConfig,
+        engine: Engine | SegmentedEngine,
+        network: tuple[int, int],
+        take: Callable[[Decoder], None],
+    ) -> None:
+        """Have a reader of a model's outputs take another decoder where the task changes."""
 
         def another(task: TaskConfig) -> Callable[[], None]:
-            made = self._decoder(name, model.model_copy(update={"task": task}), engine, network)
-            return partial(setattr, checked, "decoder", made)
+            return partial(take, self._decoder(name, model.model_copy(update={"task": task}), engine, network))
 
         self.decoders.setdefault(name, []).append(another)
-        return checked
 
     def _check(self, name: str, decoder: Decoder) -> RecordCheck:
         """Return the check of all that read this model's outputs, so that a run warns once."""

@@ -57,7 +57,7 @@ def why_not_live(place: Place, key: str, run: Controlled) -> str:
         return "" if run.has_budgets else "budgets need models that were timed before the start"
     name, assembly = place[1], run.assembly
     if place[0] == "models":
-        return "" if name in assembly.decoders else "the GPU reads this model's boxes, with numbers of the start"
+        return "" if name in assembly.decoders else "no stage runs this model"
     end = assembly.ends[name]
     if key == "fps" and not hasattr(end.stage, "thin"):
         return "this kind of source has its rate from the start"

@@ -37,11 +37,13 @@ def read_on_gpu(
     runs: int = 1,
     geometry: Geometry = GEOMETRY,
     geometries: Sequence[Geometry] = (),
+    before: Any = None,
 ) -> Any:
     """The records of a batch of one output, or of several; what the reader has not written of its answers is poison.
 
     Args:
         geometries: of each image in the last run, where they are not all ``geometry``.
+        before: another decoder that the reader is made for; it takes ``decoder`` before its last run.
     """
     device, network = kernels.device, geometry.network
     stream, outputs = device.stream(), []
@@ -51,10 +53,14 @@ def read_on_gpu(
             device.driver.memcpy_htod(block.address, np.ascontiguousarray(array))
         outputs.append(GpuTensor("out", array.shape, array.dtype.name, block))
     device.synchronize()
-    made = reader(decoder, outputs, network, kernels)
+    made = reader(before or decoder, outputs, network, kernels)
     try:
         for run in range(runs):
             own = geometries if geometries and run == runs - 1 else [geometry] * made.rows
+            if before is not None and run == runs - 1:
+                stream.synchronize()
+                assert made.fits(decoder)
+                made.take(decoder)
             with device:
                 device.driver.memset_d8_async(made._out.address, POISON, made._out.nbytes, stream.raw)
             made.place(own)
@@ -96,10 +102,16 @@ def same(found: Any, wanted: Any, **tolerance: float) -> None:
 
 
 def like_the_host(
-    kernels: Kernels, reader: type, decoder: Any, values: Any, geometry: Geometry = GEOMETRY, **tolerance: float
+    kernels: Kernels,
+    reader: type,
+    decoder: Any,
+    values: Any,
+    geometry: Geometry = GEOMETRY,
+    before: Any = None,
+    **tolerance: float,
 ) -> Sequence[Any]:
     """Every record is what the decoder makes of that image; returns them."""
-    found: Sequence[Any] = read_on_gpu(kernels, reader, decoder, values, 2, geometry)
+    found: Sequence[Any] = read_on_gpu(kernels, reader, decoder, values, 2, geometry, before=before)
     for record, *image in zip(found, *several(values), strict=True):
         with np.errstate(all="ignore"):
             same(record, decoder(image, geometry), **tolerance)

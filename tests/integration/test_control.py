@@ -241,6 +241,13 @@ def test_a_live_key_holds_from_the_next_frame_on() -> None:
         assert len(boxes) == 24 + 5
 
 
+def test_a_live_key_of_a_fallback_model_is_set() -> None:
+    models = {"parts": {**MODEL, "degrade_to": "small"}, "small": MODEL}
+    with edgert.Pipeline({**pipeline_of("a"), "models": models}, callbacks={"both": Seen()}) as pipeline:
+        pipeline.start()
+        assert pipeline.control.set("models.small.task.score", 0.7)["is"] == 0.7
+
+
 @pytest.mark.parametrize(
     ("key", "value", "kind", "words"),
     [

@@ -17,9 +17,10 @@ import pytest
 import edgert
 from edgert import Result
 from edgert.backend.ort import cuda
-from edgert.errors import StageError
+from edgert.errors import ConfigError, StageError
 from edgert.graph import to_bytes
 from edgert.installation import demo_images
+from edgert.memory.cuda import CudaDevice
 from tests.helpers import models
 from tests.helpers.command import ROOT, edgert as edgert_command, start
 from tests.helpers.gpu import gpu_or_skip
@@ -199,6 +200,61 @@ def test_edgert_ctl_adds_and_removes_a_source_of_a_run_on_a_gpu(tmp_path: Path) 
     assert set(numbers) == {*EIGHT, "ninth"}
     for name in EIGHT[1:]:  # a camera that is paused loses frames
         assert numbers[name] == list(range(len(numbers[name]))), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ENGINES)
+def test_live_keys_of_a_model_on_a_gpu_hold_between_two_batches_and_no_frame_is_lost(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs(engine)
+    seen, recordings, capture = Seen(), list[object](), CudaDevice.capture
+    stages = pipeline_of(engine, False, **{name: images(seed) for seed, name in enumerate(EIGHT)})
+    with edgert.Pipeline(stages, callbacks={"find": seen}, strict=True) as pipeline:
+
+        def counts(key: str, value: object) -> set[int]:
+            """Numbers of boxes of the newest frames, some frames after a key was set."""
+            pipeline.control.set(f"models.net.task.{key}", value)
+            seen.wait_for(FEW, *EIGHT)
+            return {len(seen.records[name][max(seen.records[name]) - back].scores) for name in EIGHT for back in (0, 5)}
+
+        pipeline.start()
+        seen.wait_for(FEW, *EIGHT)
+        monkeypatch.setattr(CudaDevice, "capture", lambda *given: recordings.append(given) or capture(*given))
+        usual = counts("score", 0.41)
+        assert max(usual) > 1
+        assert counts("score", 1.0) == {0}
+        assert max(counts("score", 0.41)) > 1
+        assert counts("limit", 1) <= {0, 1}
+        assert max(counts("iou", 0.6)) == 1
+        assert not recordings, "numbers that a kernel reads from memory need no other graph"
+        assert max(counts("limit", 301)) > 1
+        assert recordings, "an answer with more room is another graph"
+        with pytest.raises(StageError, match="needs a restart"):
+            pipeline.control.set("models.net.task.labels", ["a"])
+    for name in EIGHT:
+        assert sorted(seen.records[name]) == list(range(len(seen.records[name]))), name
+
+
+def test_a_live_key_of_a_model_on_a_gpu_is_set_and_read_from_the_next_frame_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, image = CalledRig(tmp_path, monkeypatch), np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    with rig.pipeline() as pipeline:
+        results = pipeline.results("find", timeout=10)
+        pipeline.submit(image, stage="cam")
+        next(results)
+        key, slots = "models.parts.task.threshold", pipeline._assembly.inferences[0]._slots
+        assert pipeline.control.set(key, 0.7) == {"key": key, "was": 0.5, "is": 0.7}
+        pipeline.submit(image, stage="cam")
+        next(results)
+        assert {slot._reader._decoder.threshold for slot in slots} == {0.7}  # type: ignore[attr-defined]
+        with pytest.raises(ConfigError, match="cannot use 7"):
+            pipeline.control.set(key, 7)
+        assert pipeline.control.show()["live"][key] == 0.7
+    del results
+    gc.collect()
+    assert rig.device.live_bytes == 0
 
 
 def test_a_source_that_is_added_takes_images_that_are_on_the_gpu(

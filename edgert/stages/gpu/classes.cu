@@ -21,8 +21,9 @@ struct Part { float least, most, sum, power; };  // power: of exp(number - most)
 
 struct Job {
     u64 values, parts, best, done, out;  // parts, their best 32 and how many are done, where a row takes several
+    u64 top;                             // address of how many are asked for, which may change between batches
     long long stride;                    // numbers per row
-    int classes, top, manner;
+    int classes, room, manner;           // room: classes that an answer holds
     int pitch;                           // bytes of one row's answer: its count in 16, then scores, then classes
 };
 
@@ -55,15 +56,15 @@ __device__ __forceinline__ float summed(float number) {
 }
 
 // By one warp: each lane has one of the best.
-__device__ __forceinline__ void answer(const Job& job, int row, const Part& whole, u64 best) {
+__device__ __forceinline__ void answer(const Job& job, int row, int top, const Part& whole, u64 best) {
     const int lane = threadIdx.x;
     const bool is_one = whole.least >= 0 && fabsf(whole.sum - 1) <= TOLERANCE;
     const float number = number_of(best);
     const bool is_final = job.manner == SOFTMAX || (job.manner == AUTO && is_one);
     const float score = is_final ? number : __fdiv_rn(expf(number - pivot(whole.most)), whole.power);
-    const bool is_there = lane < job.top && best != NONE && score == score;
+    const bool is_there = lane < top && best != NONE && score == score;
     char* out = (char*)job.out + (long long)row * job.pitch;
-    if (is_there) ((float*)(out + 16))[lane] = score, ((int*)(out + 16))[job.top + lane] = (int)best;
+    if (is_there) ((float*)(out + 16))[lane] = score, ((int*)(out + 16))[job.room + lane] = (int)best;
     const u32 all = __ballot_sync(~0u, is_there);
     if (lane == 0) *(int*)out = __popc(all);
 }
@@ -84,6 +85,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) classes(const Job job) {
     __shared__ Part warps[WARPS];
     __shared__ float powers[WARPS];
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, row = blockIdx.y;
+    const int top = *(const int*)job.top;
     const int first = blockIdx.x * EACH, end = min(first + EACH, job.classes);
     const Stored* values = (const Stored*)job.values + row * job.stride;
 
@@ -105,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) classes(const Job job) {
             const u64 key = at < end && number == number ? falling_key(number, at) : NONE;
             if (!__any_sync(~0u, key < bar)) continue;
             best = merged(best, sorted(key));
-            bar = __shfl_sync(~0u, best, job.top - 1);
+            bar = __shfl_sync(~0u, best, top - 1);
         }
     }
 #pragma unroll
@@ -160,5 +162,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) classes(const Job job) {
         if (warp == 0)
             for (int i = 1; i < WARPS; ++i) whole = joined(whole, warps[i]);
     }
-    if (warp == 0) answer(job, row, whole, best);
+    if (warp == 0) answer(job, row, top, whole, best);
 }

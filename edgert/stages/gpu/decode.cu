@@ -10,7 +10,7 @@
 //   AGNOSTIC 1: boxes of different classes suppress each other, too
 //   ROTATED  1: boxes are oriented, by an angle behind the classes, and compared as Gaussians: shaped.py, beside it
 //
-// The answer of an image is its count in 16 bytes, then `limit` boxes, scores and classes, and `extras` numbers of each
+// The answer of an image is its count in 16 bytes, then `room` boxes, scores and classes, and `extras` numbers of each
 // box, which stand behind its classes. Upright boxes are in pixels of the network, or, with `ways`, of the image.
 
 #include "numbers.cuh"
@@ -26,14 +26,18 @@
 struct Head {
     u64 values, candidates, counts, out;
     u64 ways;                 // back to each image, in the host's memory; 0: boxes stay the network's
+    u64 live;                 // numbers that may change between batches
     long long stride;         // numbers per image
     int boxes, classes, extras;
     int width;                // of the network, for the grids of yolox
     int height;
-    int limit, considered;    // boxes kept, and candidates looked at
+    int room, considered;     // boxes that an answer holds, and candidates looked at
     int pitch;                // bytes of one image's answer
+};
+
+struct alignas(16) Live {
     float score, iou, more;   // the last is 1 + iou, rounded once; of Gaussians, the distance that iou stands for
-    int unused;
+    int limit;                // boxes kept
 };
 
 #if ROTATED
@@ -98,11 +102,12 @@ __device__ __forceinline__ void take(Best& best, float score, int kind) {
 // A block for BOXES boxes: SPLIT threads look through the classes of one.
 extern "C" __global__ void __launch_bounds__(BOXES * SPLIT) candidates(const Head head) {
     __shared__ Best parts[SPLIT][BOXES];
+    const Live live = *(const Live*)head.live;
     const int own = threadIdx.x % BOXES, part = threadIdx.x / BOXES, box = blockIdx.x * BOXES + own, image = blockIdx.y;
     const int first = HEAD == 2 ? 4 : 5, each = (head.classes + SPLIT - 1) / SPLIT;
     const bool is_there = box < head.boxes;
     const float objectness = HEAD == 2 || !is_there ? 1.0f : number(head, image, box, 4);
-    const bool is_likely = is_there && (HEAD == 2 || objectness >= head.score);
+    const bool is_likely = is_there && (HEAD == 2 || objectness >= live.score);
     Best best = {-__uint_as_float(0x7f800000u), part * each};
     if (is_likely) {
 #pragma unroll 10
@@ -115,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(BOXES * SPLIT) candidates(const Hea
     for (int i = 1; i < SPLIT; ++i) take(best, parts[i][own].score, parts[i][own].kind);
     const int kind = best.kind;
     const float score = HEAD == 2 ? best.score : __fmul_rn(best.score, objectness);
-    if (!(score >= head.score)) return;
+    if (!(score >= live.score)) return;
     const int slot = atomicAdd((int*)head.counts + image, 1);
     if (slot >= CAPACITY) return;
     float x = number(head, image, box, 0), y = number(head, image, box, 1);
@@ -141,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(BOXES * SPLIT) candidates(const Hea
                        __fadd_rn(x, half_width), __fadd_rn(y, half_height)};
     const float area = __fmul_rn(__fsub_rn(found.right, found.left), __fsub_rn(found.bottom, found.top));
     out->box = found;
-    out->rest = {__fmul_rn(area, head.iou), kind, score, box};
+    out->rest = {__fmul_rn(area, live.iou), kind, score, box};
 #endif
 }
 
@@ -263,9 +268,10 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
     const Candidate* found = (const Candidate*)head.candidates + image * CAPACITY;
     char* out = (char*)head.out + (long long)image * head.pitch;
     Box* boxes = (Box*)(out + 16);
-    float* scores = (float*)(boxes + head.limit);
-    int* kinds = (int*)(scores + head.limit);
-    float* extras = (float*)(kinds + head.limit);
+    float* scores = (float*)(boxes + head.room);
+    int* kinds = (int*)(scores + head.room);
+    float* extras = (float*)(kinds + head.room);
+    const Live live = *(const Live*)head.live;
     const Candidate own = found[thread];  // asked for together with the count: it may be none
 #if !ROTATED
     Way way;
@@ -298,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
     const int count = min(all, head.considered), word = thread / 32;
     const u32 lower = (1u << thread % 32) - 1;
     int before = 0;  // how many stay
-    for (int first = 0; first < count && before < head.limit; first += CHUNK) {
+    for (int first = 0; first < count && before < live.limit; first += CHUNK) {
         const int size = min(CHUNK, count - first), earlier = before;
         Box box;
         Rest rest;
@@ -320,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
                 stay.boxes[thread] = better.box, stay.rests[thread] = compared(better);
             }
             __syncthreads();
-            if (is_alive) is_alive = !any_overlaps(stay, 0, some, box, rest, head.more);
+            if (is_alive) is_alive = !any_overlaps(stay, 0, some, box, rest, live.more);
             __syncthreads();
         }
         __syncwarp();  // a warp wrote what it reads
@@ -328,13 +334,13 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
         if (is_alive) {
 #pragma unroll 8
             for (int i = 0; i < 32; ++i)
-                by |= (u32)overlaps(chunk.boxes[32 * word + i], chunk.rests[32 * word + i], box, rest, head.more) << i;
+                by |= (u32)overlaps(chunk.boxes[32 * word + i], chunk.rests[32 * word + i], box, rest, live.more) << i;
         }
-        for (int turn = 0; 32 * turn < size && before < head.limit; ++turn) {
+        for (int turn = 0; 32 * turn < size && before < live.limit; ++turn) {
             if (word == turn) {
                 const u32 left = ROTATED ? __ballot_sync(~0u, is_alive && !(by & lower)) : left_of(by & lower, is_alive);
                 const int place = before + __popc(left & lower);
-                if (left >> thread % 32 & 1 && place < head.limit) {
+                if (left >> thread % 32 & 1 && place < live.limit) {
                     kinds[place] = rest.kind, kept[place] = (u16)slot;
                     scores[place] = ROTATED ? found[slot].rest.score : rest.score;
 #if ROTATED
@@ -344,13 +350,13 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
                     stay.boxes[place - earlier] = box, stay.rests[place - earlier] = rest;
 #endif
                 }
-                if (thread % 32 == 0) room.ranked.ends[turn] = min(before + __popc(left), head.limit);
+                if (thread % 32 == 0) room.ranked.ends[turn] = min(before + __popc(left), live.limit);
             }
             __syncthreads();
             const int end = room.ranked.ends[turn];
             const Chunk& better = ROTATED ? chunk : stay;
             const int from = ROTATED ? 32 * turn : before - earlier, to = ROTATED ? 32 * turn + 32 : end - earlier;
-            if (word > turn && is_alive) is_alive = !any_overlaps(better, from, to, box, rest, head.more);
+            if (word > turn && is_alive) is_alive = !any_overlaps(better, from, to, box, rest, live.more);
             before = end;
         }
         __syncthreads();

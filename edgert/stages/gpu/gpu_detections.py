@@ -26,7 +26,8 @@ from edgert.stages.gpu.gpu_reader import CAPACITY, GpuReader, checked_count, why
 from edgert.stages.gpu.kernels import Kernels
 
 _HEADS = {yolo.YoloX: 0, yolo.YoloV5: 1, yolo.YoloV8: 2}
-_HEAD = struct.Struct("=5Qq8i3f4x")
+_HEAD = struct.Struct("=6Qq8i")
+_LIVE = struct.Struct("=3fi")
 _TRANSFORM = struct.Struct("=8f")
 _JOB = struct.Struct("=3Qq8i")
 _MOST_PROTOTYPES, _MOST_CELLS, _PARTS = 256, 1365, 4
@@ -77,25 +78,33 @@ class GpuBoxes(GpuReader):
 
     def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
         super().__init__(decoder, outputs, network, kernels)
+        self._room: int = decoder.limit
         can_place = self.is_placed and self._device.traits.can_map
         self._transforms = self._device.block(self.rows * _TRANSFORM.size, "mapped") if can_place else None
         self._placed: list[Geometry | None] = [None] * self.rows
         table = self._table(outputs)
         self._layout = self._layout_of(decoder, outputs, network)
         head, columns, boxes, classes, extras, rotated = self._layout
-        out, pitch = self._answer(outputs, _COUNT_BYTES + decoder.limit * (24 + 4 * extras))
+        out, pitch = self._answer(outputs, _COUNT_BYTES + self._room * (24 + 4 * extras))
         nbytes = self.rows * CAPACITY * _CANDIDATE_BYTES[rotated]
         self._scratch = self._device.device_block(nbytes + 4 * self.rows)
         found, transforms = self._scratch.address, self._transforms.address if self._transforms is not None else 0
-        more = shaped.bound_of(decoder.iou) if rotated else 1 + decoder.iou
         self._argument = _HEAD.pack(
-            table.block.address, found, found + nbytes, out, transforms, math.prod(table.shape[1:]), boxes, classes,
-            extras, *network, decoder.limit, CANDIDATES, pitch, decoder.score, decoder.iou, more,
+            table.block.address, found, found + nbytes, out, transforms, self._live_address(), math.prod(table.shape[1:]),
+            boxes, classes, extras, *network, self._room, CANDIDATES, pitch,
         )  # fmt: skip
         is_agnostic = int(decoder.agnostic)
         definitions = {"HEAD": head, "COLUMNS": int(columns), "AGNOSTIC": is_agnostic, "ROTATED": int(rotated)}
         self._candidates = self._kernel("candidates", definitions, _HEAD.size, table.dtype)
         self._suppress = self._kernel("suppress", definitions, _HEAD.size, table.dtype)
+
+    def fits(self, decoder: Any) -> bool:
+        """See :meth:`GpuReader.fits`: an answer has room for as many boxes as when this was made."""
+        return bool(decoder.limit <= self._room)
+
+    def _numbers(self, decoder: Any) -> bytes:
+        more = shaped.bound_of(decoder.iou) if self._layout.rotated else 1 + decoder.iou
+        return _LIVE.pack(decoder.score, decoder.iou, more, decoder.limit)
 
     def close(self) -> None:
         """See :meth:`GpuReader.close`."""
@@ -130,12 +139,12 @@ class GpuBoxes(GpuReader):
         """Return the record. Scores and classes are copies; so are boxes, where the GPU has transformed them."""
 
     def _view(self, memory: npt.NDArray[np.uint8], extras: int) -> _Answer:
-        limit = self._decoder.limit
+        room = self._room
         count, rest = memoryview(memory[:4].data).cast("i"), memory[_COUNT_BYTES:]
-        numbers = rest[: limit * (24 + 4 * extras)].view(np.float32)
+        numbers = rest[: room * (24 + 4 * extras)].view(np.float32)
         return _Answer(
-            count, numbers[: 4 * limit].reshape(limit, 4), numbers[4 * limit : 5 * limit],
-            numbers[5 * limit : 6 * limit].view(np.int32), numbers[6 * limit :].reshape(limit, extras),
+            count, numbers[: 4 * room].reshape(room, 4), numbers[4 * room : 5 * room],
+            numbers[5 * room : 6 * room].view(np.int32), numbers[6 * room :].reshape(room, extras),
         )  # fmt: skip
 
     def _launch(self, rows: int, stream: Stream) -> None:
@@ -236,7 +245,7 @@ class GpuInstances(GpuBoxes):
         _, count, height, width = maps.shape
         self._mask = self._kernel("instances", {}, _JOB.size, maps.dtype, "instances")
         self._job = _JOB.pack(
-            self._kept.address, maps.block.address, self._out.address, count * height * width, decoder.limit, count,
+            self._kept.address, maps.block.address, self._out.address, count * height * width, self._room, count,
             width, height, network[0] // width, network[1] // height, self._kept_pitch, self._pitch,
         )  # fmt: skip
 
@@ -276,17 +285,17 @@ class GpuInstances(GpuBoxes):
         self._kept = self._device.device_block(self.rows * self._kept_pitch)
         width, height = self._size
         words = -(-width // 32)
-        limit, start = self._decoder.limit, _COUNT_BYTES + 24 * self._decoder.limit
-        end = start + limit * height * words * 4
+        start = _COUNT_BYTES + 24 * self._room
+        end = start + self._room * height * words * 4
         self._views = [
-            self._view(memory[:start], 0)._replace(extras=memory[start:end].reshape(limit, height, 4 * words))
+            self._view(memory[:start], 0)._replace(extras=memory[start:end].reshape(self._room, height, 4 * words))
             for memory in self._answers(end)
         ]
         return self._kept.address, self._kept_pitch
 
     def _launch(self, rows: int, stream: Stream) -> None:
         super()._launch(rows, stream)
-        self._mask.launch(self._job, (self._decoder.limit, rows, _PARTS), (_THREADS, 1, 1), stream)
+        self._mask.launch(self._job, (self._room, rows, _PARTS), (_THREADS, 1, 1), stream)
 
     def _made(self, boxes: F32, scores: F32, classes: I32, extras: Any, geometry: Geometry) -> Detections:
         def cut(row: int, span: I32) -> U8:

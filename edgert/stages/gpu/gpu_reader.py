@@ -4,9 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from edgert.backend.gpu import GpuTensor
 from edgert.errors import ModelError, StageError
-from edgert.memory.cuda import Kernel, Stream
+from edgert.memory.cuda import Block, Kernel, Stream
 from edgert.runtime import Record
 from edgert.runtime.frame import U8
 from edgert.stages.crop import Geometry
@@ -67,6 +69,7 @@ class GpuReader(ABC):
             )
         self._decoder: Any = decoder
         self.rows, self._device, self._kernels = outputs[0].shape[0], kernels.device, kernels
+        self._live: Block | None = None
 
     @classmethod
     @abstractmethod
@@ -89,9 +92,41 @@ class GpuReader(ABC):
         """Return the records, in source pixels, as new arrays. Call it after the stream's work is done."""
         return [self._record(row, geometry) for row, geometry in enumerate(geometries)]
 
+    def fits(self, decoder: Any) -> bool:
+        """Return whether :meth:`take` can have it read as another decoder of the same outputs."""
+        return True
+
+    def take(self, decoder: Any) -> None:
+        """Read as another decoder from the next run on. Recorded work stays: it reads these numbers from memory.
+
+        The streams must have passed.
+        """
+        self._decoder = decoder
+        if self._live is not None:
+            self._write(self._live, self._numbers(decoder))
+
     def close(self) -> None:
         """Free the memory. The stream's work must be done."""
         self._out.release()
+        if self._live is not None:
+            self._live.release()
+
+    def _numbers(self, decoder: Any) -> bytes:
+        """Return the numbers of a decoder that kernels read from memory, so that they may change."""
+        return b""
+
+    def _live_address(self) -> int:
+        """Return where the GPU has these numbers from now on."""
+        numbers = self._numbers(self._decoder)
+        self._live = self._device.device_block(len(numbers))
+        self._write(self._live, numbers)
+        return self._live.address
+
+    def _write(self, block: Block, numbers: bytes) -> None:
+        stream = self._device.stream()
+        array = np.frombuffer(numbers, np.uint8)
+        self._device.run(self._device.copy_up, block.address, array, stream.raw, doing="copying")
+        stream.synchronize()
 
     def _answers(self, pitch: int) -> list[U8]:
         """Allocate ``pitch`` bytes for each image, aligned to 16; return their host views."""

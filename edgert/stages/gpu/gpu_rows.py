@@ -23,8 +23,8 @@ from edgert.stages.gpu.kernels import Kernels
 
 _LEVELS, _FLOORS, _WANTED = 16, 2, 4
 _NUMBERS = "Qq4i"
-_LEVEL = struct.Struct(f"={_NUMBERS * (_FLOORS + _WANTED + 1)}{_FLOORS}f3i4x")
-_JOB = struct.Struct(f"=2Q5i4x{_LEVELS * _LEVEL.size}s")
+_LEVEL = struct.Struct(f"={_NUMBERS * (_FLOORS + _WANTED + 1)}3i4x")
+_JOB = struct.Struct(f"=3Q5i4x{_LEVELS * _LEVEL.size}s")
 _NOTHING = (0, 0, 0, 0, 0, 0)
 _COUNT_BYTES = 16
 _ROWS_OF_BLOCK, _THREADS = 64, 256
@@ -46,7 +46,7 @@ class GpuRows(GpuReader):
     def __init__(self, decoder: Detector, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
         super().__init__(decoder, outputs, network, kernels)
         self._head: RowHead = decoder.head  # type: ignore[assignment]  # readers.py has asked
-        self._shapes = tuple(output.shape[1:] for output in outputs)
+        self._shapes, self._network = tuple(output.shape[1:] for output in outputs), network
         self._levels = self._head.levels(self._shapes, network, decoder.score)
         self._starts = list(accumulate((level.rows for level in self._levels), initial=0))
         self._blocks = list(accumulate((-(-level.rows // _ROWS_OF_BLOCK) for level in self._levels), initial=0))
@@ -60,8 +60,8 @@ class GpuRows(GpuReader):
             for level, start, block in zip(self._levels, self._starts, self._blocks, strict=False)
         )
         self._job = _JOB.pack(
-            self._counts.address, self._out.address, len(self._levels), self._blocks[-1], width, capacity, self._pitch,
-            levels,
+            self._counts.address, self._out.address, self._live_address(), len(self._levels), self._blocks[-1], width,
+            capacity, self._pitch, levels,
         )  # fmt: skip
         self._rows = self._kernel("rows", {}, _JOB.size, outputs[0].dtype)
 
@@ -82,19 +82,23 @@ class GpuRows(GpuReader):
         super().close()
         self._counts.release()
 
+    def _numbers(self, decoder: Detector) -> bytes:
+        levels = self._head.levels(self._shapes, self._network, decoder.score)
+        floors = [floor for level in levels for floor in (*(one for _, one in level.floors), 0.0)[:_FLOORS]]
+        return np.array(floors, np.float32).tobytes()
+
     def _level(self, level: Level, outputs: Sequence[GpuTensor], start: int, block: int) -> bytes:
         def packed(numbers: Sequence[Numbers], most: int) -> list[int]:
-            every = [self._numbers(one, outputs[one.output]) for one in numbers]
+            every = [self._placed(one, outputs[one.output]) for one in numbers]
             return [value for one in (*every, *[_NOTHING] * (most - len(every))) for value in one]
 
-        asked, floors = zip(*level.floors, strict=True)
+        asked = [numbers for numbers, _ in level.floors]
         above = () if level.above is None else (level.above,)
         return _LEVEL.pack(
-            *packed(asked, _FLOORS), *packed(level.wanted, _WANTED), *packed(above, 1), *(*floors, 0.0)[:_FLOORS],
-            level.rows, start, block,
+            *packed(asked, _FLOORS), *packed(level.wanted, _WANTED), *packed(above, 1), level.rows, start, block,
         )  # fmt: skip
 
-    def _numbers(self, numbers: Numbers, tensor: GpuTensor) -> tuple[int, ...]:
+    def _placed(self, numbers: Numbers, tensor: GpuTensor) -> tuple[int, ...]:
         stride = int(np.prod(tensor.shape[1:]))
         return tensor.block.address, stride, numbers.width, numbers.step, numbers.apart, numbers.first
 

@@ -16,7 +16,7 @@ from edgert.stages.decode.decoder import Size
 from edgert.stages.gpu.gpu_reader import FLOATS, GpuReader, why_not_single_output
 from edgert.stages.gpu.kernels import Kernels
 
-_JOB = struct.Struct("=5Qq4i")
+_JOB = struct.Struct("=6Qq4i")
 _MANNERS = {"auto": 0, "softmax": 1, "logits": 2}
 _MOST = 32
 _COUNT_BYTES = 16
@@ -36,10 +36,11 @@ class GpuClasses(GpuReader):
     ) -> None:
         super().__init__(decoder, outputs, network, kernels)
         count = math.prod(outputs[0].shape[1:])
-        self._parts, self._labels, top = -(-count // _EACH), decoder.labels, min(decoder.top, count)
+        self._parts, self._labels, self._count = -(-count // _EACH), decoder.labels, count
+        room = min(_MOST, count)
         self._views = [
-            (memory[:4].view(np.int32), numbers[:top], numbers[top : 2 * top].view(np.int32))
-            for memory in self._answers(_COUNT_BYTES + 8 * top)
+            (memory[:4].view(np.int32), numbers[:room], numbers[room : 2 * room].view(np.int32))
+            for memory in self._answers(_COUNT_BYTES + 8 * room)
             for numbers in (memory[_COUNT_BYTES:].view(np.float32),)
         ]
         each = self.rows * self._parts
@@ -48,7 +49,8 @@ class GpuClasses(GpuReader):
         best, done = parts + 16 * each, parts + each * _PART_BYTES
         manner = _MANNERS[decoder.classify]
         self._argument = _JOB.pack(
-            outputs[0].block.address, parts, best, done, self._out.address, count, count, top, manner, self._pitch
+            outputs[0].block.address, parts, best, done, self._out.address, self._live_address(), count, count, room,
+            manner, self._pitch,
         )  # fmt: skip
         self._classes = self._kernel("classes", {}, _JOB.size, outputs[0].dtype)
 
@@ -61,6 +63,13 @@ class GpuClasses(GpuReader):
         if min(decoder.top, count) > _MOST:
             return f"the kernels find up to {_MOST} classes, not {decoder.top}"
         return "" if count else "there are no classes"
+
+    def fits(self, decoder: Any) -> bool:
+        """See :meth:`GpuReader.fits`: the kernels find a few classes."""
+        return bool(min(decoder.top, self._count) <= _MOST)
+
+    def _numbers(self, decoder: classify.Classify) -> bytes:
+        return struct.pack("=i", min(decoder.top, self._count))
 
     def close(self) -> None:
         """See :meth:`GpuReader.close`."""
@@ -76,7 +85,7 @@ class GpuClasses(GpuReader):
         return Classification(scores[:found].copy(), classes[:found].copy(), self._labels)
 
 
-_MAPS = struct.Struct("=2Qq4ifii4x")
+_MAPS = struct.Struct("=3Qq6i")
 _THREADS = 256
 _PEAK = np.dtype([("cell", "i4"), ("around", "f4", (3, 3)), ("value", "f4"), ("unused", "i4")])
 
@@ -100,11 +109,10 @@ class GpuMask(GpuReader):
         several = 4 if cells % 4 == 0 and (is_first or classes == 1) else 1
         definitions = {"INTEGER": integer, "CELLS": several}
         per_class, per_cell = (cells, 1) if is_first else (1, classes)
-        threshold = getattr(decoder, "threshold", 0.0)
-        if dtype in FLOATS:  # NumPy compares in the type of the scores
-            threshold = float(np.dtype(dtype).type(threshold))
+        self._dtype = np.dtype(dtype)
+        threshold = self._live_address() if isinstance(decoder, maps.SegmentThreshold) else 0
         self._argument = _MAPS.pack(
-            address, self._out.address, classes * cells, classes, cells, per_class, per_cell, threshold, 0, self._pitch
+            address, self._out.address, threshold, classes * cells, classes, cells, per_class, per_cell, 0, self._pitch
         )
         function = "narrow" if integer else "reaches" if isinstance(decoder, maps.SegmentThreshold) else "best_class"
         self._code = self._kernel(function, definitions, _MAPS.size, dtype)
@@ -116,6 +124,9 @@ class GpuMask(GpuReader):
         classes, _, _ = _form(decoder, outputs[0].shape[1:], network)
         is_chosen = classes == 1 and isinstance(decoder, maps.SegmentArgmax)
         return why_not_single_output(outputs, ("int32", "int64") if is_chosen else FLOATS)
+
+    def _numbers(self, decoder: maps.SegmentThreshold) -> bytes:
+        return struct.pack("=f", self._dtype.type(decoder.threshold))  # NumPy compares in the type of the scores
 
     def _launch(self, rows: int, stream: Stream) -> None:
         self._code.launch(self._argument, (self._blocks, rows, 1), (_THREADS, 1, 1), stream)
@@ -143,7 +154,7 @@ class GpuPeaks(GpuReader):
         self._peaks = [memory[:nbytes].view(_PEAK) for memory in self._answers(nbytes)]
         cells = height * width
         self._argument = _MAPS.pack(
-            outputs[0].block.address, self._out.address, count * cells, count, cells, cells, 1, 0, width, self._pitch
+            outputs[0].block.address, self._out.address, 0, count * cells, count, cells, cells, 1, width, self._pitch
         )
         self._find = self._kernel("peaks", {"INTEGER": 0, "CELLS": 1}, _MAPS.size, outputs[0].dtype)
 

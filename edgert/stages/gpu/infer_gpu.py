@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
@@ -50,6 +51,14 @@ class Reader(Protocol):
         """Return the records as new arrays. Call it after the stream's work is done."""
         ...
 
+    def fits(self, decoder: Any) -> bool:
+        """Return whether :meth:`take` can have it read as another decoder of the same outputs."""
+        ...
+
+    def take(self, decoder: Any) -> None:
+        """Read as another decoder from the next run on; the streams have passed. What was recorded stays."""
+        ...
+
     def close(self) -> None:
         """Free its memory."""
         ...
@@ -73,6 +82,7 @@ class InferenceSlot:
         reading: the stream that decodes: the session's, or another.
         feeding: the stream that preprocesses frames: the session's by default, or the one that uploads them.
         check: called with each record and its geometry; returns the record to use.
+        reader_for: makes a reader for another decoder, and says why the host decodes; None: the first one fits all.
     """
 
     def __init__(
@@ -83,8 +93,9 @@ class InferenceSlot:
         reading: Stream,
         feeding: Stream | None = None,
         check: Callable[[Record, Geometry], Record] | None = None,
+        reader_for: Callable[[Any], tuple[Reader, str]] | None = None,
     ) -> None:
-        device, self._check = session.device, check
+        device, self._check, self._reader_for = session.device, check, reader_for
         self.session = session
         self.preprocessor, self._reader = preprocessor, reader
         self._reading, self._is_beside = reading, reading is not session.stream
@@ -213,6 +224,28 @@ class InferenceSlot:
         records = self._reader.read(geometries)
         return records if self._check is None else list(map(self._check, records, geometries))
 
+    def another_reader(self, decoder: Any) -> Reader | None:
+        """Return a reader for another decoder; None where the one of now fits it. Raises DeviceError: no memory."""
+        return None if self._reader_for is None or self._reader.fits(decoder) else self._reader_for(decoder)[0]
+
+    def read_as(self, decoder: Any, reader: Reader | None) -> None:
+        """Read as another decoder from now on. The last batch has been read.
+
+        With another reader each size is recorded again when it is next used; see :meth:`_ready`.
+
+        Args:
+            decoder: of the same outputs.
+            reader: that :meth:`another_reader` made for it.
+        """
+        with self.session.exclusive:
+            if reader is None:
+                self._reader.take(decoder)
+                return
+            before, self._reader = self._reader, reader
+            self._graphs.clear()
+            self._renewed |= self._warm
+            before.close()
+
     def close(self) -> None:
         """Wait for the GPU, and free what the session does not own. May be called twice."""
         self.session.device.drain()
@@ -311,6 +344,7 @@ class GpuInference:
         self._frames: dict[int, Ready] = {}
         self._batches: dict[int, Batch] = {}
         self._newest: Batch | None = None
+        self._changes = deque[tuple[Any, list[Reader | None]]]()
         self._turn = 0
         self.rows, self.network, self.preprocessor = slots[0].rows, slots[0].network, slots[0].preprocessor
         self._plans = slots[0].plans  # all have the same
@@ -420,8 +454,35 @@ class GpuInference:
                 frame.lease.release()
         return self.submitted(geometries)
 
+    def read_as(self, decoder: Any) -> None:
+        """Read batches as another decoder of the same outputs does, from the next one on. Any thread may call this.
+
+        Raises:
+            DeviceError: there is too little memory for more boxes. Nothing has changed then.
+        """
+        from edgert.stages.gpu.readers import decoder_of  # with all decoders
+
+        decoder, readers = decoder_of(decoder), list[Reader | None]()
+        try:
+            for slot in self._slots:
+                readers.append(slot.another_reader(decoder))
+        except BaseException:
+            _close(readers)
+            raise
+        self._changes.append((decoder, readers))
+
+    def _change(self) -> None:
+        """Read batches that are under way as before, and later ones as :meth:`read_as` asked."""
+        decoder, readers = self._changes.popleft()
+        for batch in self._batches.values():
+            batch.records()
+        for slot, reader in zip(self._slots, readers, strict=True):
+            slot.read_as(decoder, reader)
+
     def next_slot(self) -> InferenceSlot:
         """Return the slot of the next batch, after the batch that it had is read."""
+        while self._changes:
+            self._change()
         if self._turn in self._batches:
             self._batches.pop(self._turn).records()
         return self._slots[self._turn]
@@ -448,6 +509,14 @@ class GpuInference:
         self._uploader.close()
         for slot in self._slots:
             slot.close()
+        while self._changes:
+            _close(self._changes.popleft()[1])
+
+
+def _close(readers: Sequence[Reader | None]) -> None:
+    for reader in readers:
+        if reader is not None:
+            reader.close()
 
 
 class Submitting:

@@ -14,13 +14,12 @@
 
 struct Maps {
     u64 values, out;
+    u64 threshold;            // address of a number that may change between batches
     long long stride;         // numbers per image
     int classes, cells;
     int per_class, per_cell;  // numbers from one to the next
-    float threshold;
     int width;                // of a heat map
     int pitch;                // bytes of one image's answer
-    int unused;
 };
 
 #if INTEGER == 8
@@ -82,9 +81,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_class(const Maps maps
 extern "C" __global__ void __launch_bounds__(THREADS) reaches(const Maps maps) {
     const int cell = cell_of_thread();
     if (cell >= maps.cells) return;
+    const float threshold = *(const float*)maps.threshold;
     const Several found = several(maps, cell, 0);
     Codes codes;
-    for (int i = 0; i < CELLS; ++i) codes.code[i] = widened(found.number[i]) >= maps.threshold;
+    for (int i = 0; i < CELLS; ++i) codes.code[i] = widened(found.number[i]) >= threshold;
     store(maps, cell, codes);
 }
 

@@ -48,6 +48,14 @@ class HostReader:
         images = [of_one_image(arrays, self._batched, row) for row in range(len(geometries))]
         return [self._decoder(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
 
+    def fits(self, decoder: Decoder) -> bool:
+        """Return True: the outputs are all on the host."""
+        return True
+
+    def take(self, decoder: Decoder) -> None:
+        """Read as another decoder from the next run on."""
+        self._decoder = decoder
+
     def close(self) -> None:
         """Free nothing: the outputs belong to the session."""
 
@@ -87,7 +95,7 @@ def reader_for(
     Returns:
         The reader, and why the host decodes; empty where the GPU does.
     """
-    outputs, batched, decoder = _needed(outputs, batched, decoder)
+    outputs, batched, decoder = needed(outputs, batched, decoder)
     reason = why_on_host(outputs, batched, decoder, network)
     if reason:
         return HostReader(outputs, batched, decoder), reason
@@ -99,7 +107,7 @@ def why_on_host(outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: 
 
     Arguments are those of :func:`reader_for`; only shapes and types are read.
     """
-    outputs, batched, decoder = _needed(outputs, batched, decoder)
+    outputs, batched, decoder = needed(outputs, batched, decoder)
     kind = _kind(decoder)
     whole = [tensor.name for tensor, has_batch in zip(outputs, batched, strict=True) if not has_batch]
     if kind is None:
@@ -109,7 +117,12 @@ def why_on_host(outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: 
     return kind.unsupported(decoder, outputs, network)
 
 
-def _needed(
+def decoder_of(decoder: Decoder) -> Decoder:
+    """Return the decoder that a reader uses, of just the outputs that it reads."""
+    return decoder.decoder if isinstance(decoder, Beside) else decoder
+
+
+def needed(
     outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder
 ) -> tuple[Sequence[GpuTensor], Sequence[bool], Decoder]:
     """Return the outputs that a decoder reads, whether each has a batch dimension, and the decoder of only these."""

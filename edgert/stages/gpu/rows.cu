@@ -25,13 +25,13 @@ struct Numbers {
 
 struct Level {
     Numbers asked[FLOORS], wanted[WANTED], above;
-    float floors[FLOORS];
     int rows, before;      // rows of this level, and of those before it
     int block, unused;     // its first
 };
 
 struct Job {
     u64 counts, out;       // counts: of each image how many rows matter, and how many blocks have looked
+    u64 floors;            // FLOORS numbers of each level, which may change between batches
     int levels, blocks;
     int width;             // numbers that are wanted of a row, at most
     int capacity, pitch;   // rows that an answer holds, bytes of one image's answer
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const Job job) {
     __syncthreads();
     for (int f = 0; f < FLOORS; ++f) {
         const Numbers& asked = level.asked[f];
-        const float floor = level.floors[f];
+        const float floor = ((const float*)job.floors)[which * FLOORS + f];
         // Threads side by side read numbers side by side. All that write write the same.
         if (asked.apart < asked.step) {
 #pragma unroll 4
