@@ -148,13 +148,18 @@ class Running:
         budgets = self.file.config.budgets
         if budgets == type(budgets)():  # most pipelines have none and start without it
             return None
-        from edgert.assemble.governing import Governing
-
         try:
-            return Governing(self.file, self.assembly, self._environment, self.runner.fail)
+            made = self._made_governing()
+            made.prepared(self.file)()
         except BudgetError:
             self.assembly.close()
             raise
+        return made
+
+    def _made_governing(self) -> Governing:
+        from edgert.assemble.governing import Governing
+
+        return Governing(self.assembly, self._environment, self.runner.fail)
 
     def start(self) -> None:
         """Start all threads, once. Raises StageError for a pipeline that is called."""
@@ -333,11 +338,6 @@ class Running:
         """Whether its file is that of a bundle."""
         return self._environment.engines is not None
 
-    @property
-    def has_budgets(self) -> bool:
-        """Whether it began with budgets, so that its models were timed."""
-        return self._governing is not None
-
     def admitted(self, file: PipelineFile) -> Callable[[], None]:
         """Return what has the budgets of a changed pipeline be kept, once it has changed.
 
@@ -346,12 +346,18 @@ class Running:
         """
         from edgert.assemble.memory import check_room
 
-        plan = check_room(self.file, file, self._footprint)
-        change = self._governing.prepared(file) if self._governing is not None else None
+        plan, governing = check_room(self.file, file, self._footprint), self._governing
+        if governing is None and file.config.budgets != type(file.config.budgets)():
+            governing = self._made_governing()
+        change = governing.prepared(file) if governing is not None else None
 
         def made() -> None:
             if change is not None:
                 change()
+            with self.turn:  # a start under way in another thread starts the governor, or finds it started
+                is_new, self._governing = self._governing is not governing, governing
+                if is_new and governing is not None and self._started_s is not None:
+                    governing.start()
             self._footprint = plan or self._footprint
 
         return made

@@ -38,7 +38,8 @@ from edgert.runtime.throttle import CpuTokenBucket, QueuePressure
 from edgert.stages.infer import Choice
 
 _ASSUMED_HZ = 30.0  # of a camera whose rate the file leaves open
-_RUNS = 3
+_RUNS, _TIMED_S = 3, 0.2
+"""Least number of timed runs of an engine, and least time of them all: one of them falls between two frames."""
 _FALLBACK = 0.9
 """Of the power, for each fallback model, where nobody can predict it: named for drawing less, even if it
 takes longer, as on a DLA."""
@@ -118,21 +119,15 @@ class _Plan:
 class Governing:
     """The governor of one run: a thread that keeps the budgets, and another one for other budgets or sources.
 
-    Runs the engines a few times when it is made, to know what they cost.
+    Runs the engines a few times when it is made, to know what they cost; the pipeline may run already.
 
     Args:
-        file: the pipeline; it has budgets.
         assembly: its tasks and engines.
         environment: its clock, its meters, and what it knows of the board's power.
         fail: called when a budget with ``when_exceeded: stop`` was exceeded for too long.
-
-    Raises:
-        BudgetError: no setting is predicted to keep the budgets, or ``stop`` with power that nothing here measures.
     """
 
-    def __init__(
-        self, file: PipelineFile, assembly: Assembly, environment: Environment, fail: Callable[[EdgertError], None]
-    ) -> None:
+    def __init__(self, assembly: Assembly, environment: Environment, fail: Callable[[EdgertError], None]) -> None:
         self._assembly, self._environment, self._fail = assembly, environment, fail
         self._timed = {name: _timed(engine) for name, engine in assembly.engines.items()}
         self._meters = environment.meters or meters_here(environment.clock)
@@ -142,7 +137,6 @@ class Governing:
         self._controls: Controls | None = None
         self._watch: Watch | None = None
         self._is_started = False
-        self.prepared(file)()
 
     @property
     def observer(self) -> Observer | None:
@@ -169,10 +163,11 @@ class Governing:
         return now if self._past is None else now.after(self._past)
 
     def prepared(self, file: PipelineFile) -> Callable[[], None]:
-        """Return what has the budgets of a changed pipeline be kept, once its sources are there.
+        """Return what has the budgets of a pipeline be kept, once its sources are there.
 
         Raises:
-            BudgetError: as when this was made; the budgets of before are kept then.
+            BudgetError: no setting is predicted to keep them, or ``stop`` with power that nothing here measures. Those
+                of before are kept then.
         """
         plan = self._planned(file)
 
@@ -181,6 +176,8 @@ class Governing:
             self.stop()
             if self._controls is not None:
                 carry_out(self._controls, Switch(0, 1.0, "other budgets or sources"))
+                for limiter in self._controls.limiters.values():
+                    limiter.bucket = None
             self._past, self._is_started = past or self._past, is_started
             self._watch = None if plan is None else self._watching(file, plan)
             if is_started:
@@ -313,15 +310,15 @@ def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float
 
 
 def _timed(engine: Engine | SegmentedEngine) -> tuple[float, float]:
-    """Return CPU and wall seconds of one run, of all segments of a cut model: the least of a few runs."""
+    """Return CPU and wall seconds of one run, of all segments of a cut model: the least of some runs."""
     runs: list[Callable[[], object]]
     if isinstance(engine, SegmentedEngine):
         chain = engine.chain(0)
         runs = [partial(chain.run, segment, 0) for segment in range(chain.segments)]
     else:
         runs = [partial(engine.session().run, 1)]
-    taken = []
-    for _ in range(1 + _RUNS):
+    taken = list[tuple[int, int]]()
+    while len(taken) <= _RUNS or sum(wall_ns for _, wall_ns in taken) < _TIMED_S * 1e9:
         cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
         for run in runs:
             run()

@@ -45,11 +45,6 @@ class Controlled(Protocol):
         ...
 
     @property
-    def has_budgets(self) -> bool:
-        """Whether it began with budgets, so that its models were timed."""
-        ...
-
-    @property
     def is_unpacked(self) -> bool:
         """Whether its file is that of a bundle."""
         ...

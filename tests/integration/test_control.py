@@ -259,7 +259,7 @@ def test_a_live_key_of_a_fallback_model_is_set() -> None:
         ("models.parts.input.std", 1, StageError, "the model would be loaded again: this needs a restart"),
         ("stages.find.queue", 3, StageError, "the model would be loaded again: this needs a restart"),
         ("stages.track.match", 0.5, StageError, "the stage would be opened again"),
-        ("budgets.latency", "1s", StageError, "models that were timed before the start"),
+        ("budgets.latency", "0s", ConfigError, "cannot use"),
         ("name", "belt", StageError, "it holds for the whole run: this needs a restart"),
         ("stages.find.every", "[", ConfigError, "YAML"),
         ("stages.find.every", "${HOME}", ConfigError, "HOME"),

@@ -17,7 +17,7 @@ from edgert import Pipeline
 from edgert.control import changing
 from edgert.errors import BudgetError, ConfigError, EdgertError, StageError
 from tests.helpers.waiting import wait_until
-from tests.integration.test_control import FRAME, STAGES, Seen, pipeline_of, state_of
+from tests.integration.test_control import FRAME, STAGES, Seen, Submitters, pipeline_of, state_of
 
 ZONES = {"half": [[0, 0], [1, 0], [1, 1]]}
 
@@ -98,7 +98,6 @@ def test_a_plan_is_stale_once_the_pipeline_or_the_file_changed() -> None:
         (changed("a", "b", more={"sink": "null", "from": "a"}), "stages.more", "only sources are added live"),
         (changed("a", "b", draw={"from": "track"}), "stages.draw.from", "it would listen to other stages"),
         (changed("a", "b") | {"watchdog": "5s"}, "watchdog", "it holds for the whole run"),
-        (changed("a", "b") | {"budgets": {"latency": "1s"}}, "budgets.latency", "models that were timed before"),
         (
             changed("a", "b") | {"models": {"parts": pipeline_of()["models"]["parts"] | {"replicas": 1}}},
             "models.parts.replicas",
@@ -234,6 +233,43 @@ def test_budgets_change_while_they_are_kept(budgeted: Pipeline) -> None:
     assert budgeted.summary().budgets == {}
     budgeted.control.set("budgets.latency", "1s")
     wait_until(lambda: budgets()["governor"]["seconds"])
+
+
+def test_a_run_without_budgets_is_given_some_and_they_go_again() -> None:
+    def governors() -> int:
+        return sum(thread.name == "edgert:governor" for thread in threading.enumerate())
+
+    seen = Seen()
+    with edgert.Pipeline(pipeline_of("a", "b"), callbacks={"both": seen}) as pipeline:
+        assert pipeline.control.set("budgets.latency", "2s")["is"] == 2.0
+        assert governors() == 0 and pipeline.summary().budgets["governor"]
+        pipeline.start()
+        assert governors() == 1
+        assert pipeline.control.set("budgets.latency", "") == {"key": "budgets.latency", "was": 2.0, "is": None}
+        assert governors() == 0 and pipeline.summary().budgets == {}
+    with edgert.Pipeline(pipeline_of("a", "b"), callbacks={"both": seen}) as pipeline:
+        pipeline.start()
+        before = state_of(pipeline)
+        with pytest.raises(BudgetError, match="no setting keeps the budgets"):
+            applied(pipeline, {**pipeline_of("a", "b"), "budgets": NEVER})
+        with pytest.raises(BudgetError, match="the pipeline needs up to"):
+            pipeline.control.set("budgets.memory", "1MiB")
+        assert state_of(pipeline) == before and governors() == 0 and pipeline.summary().budgets == {}
+        with Submitters(pipeline, ("a", "b")) as submitters:
+            for _ in range(3):
+                pipeline.control.set("budgets.when_exceeded", "degrade")
+                pipeline.control.set("budgets.cpu", 0.9)
+                wait_until(lambda: pipeline.summary().budgets["governor"]["seconds"])
+                assert governors() == 1 and pipeline.summary().budgets["used"]["limit"] == 0.9
+                pipeline.control.set("budgets.cpu", None)
+                limiters = [pipeline._assembly.ends[name].execution.limiter for name in "ab"]
+                assert all(one is not None and (one.share, one.bucket) == (1.0, None) for one in limiters)
+                assert governors() == 0 and pipeline.summary().budgets == {}
+        wait_until(lambda: all(seen.numbers[name] for name in "ab"))
+    assert submitters.counts["a"] and governors() == 0
+
+
+NEVER = {"latency": "1us", "when_exceeded": "degrade"}
 
 
 def test_budgets_follow_sources_that_come_and_go(budgeted: Pipeline) -> None:

@@ -90,8 +90,8 @@ class GpuBoxes(GpuReader):
         self._scratch = self._device.device_block(nbytes + 4 * self.rows)
         found, transforms = self._scratch.address, self._transforms.address if self._transforms is not None else 0
         self._argument = _HEAD.pack(
-            table.block.address, found, found + nbytes, out, transforms, self._live_address(), math.prod(table.shape[1:]),
-            boxes, classes, extras, *network, self._room, CANDIDATES, pitch,
+            table.block.address, found, found + nbytes, out, transforms, self._live_address(),
+            math.prod(table.shape[1:]), boxes, classes, extras, *network, self._room, CANDIDATES, pitch,
         )  # fmt: skip
         is_agnostic = int(decoder.agnostic)
         definitions = {"HEAD": head, "COLUMNS": int(columns), "AGNOSTIC": is_agnostic, "ROTATED": int(rotated)}

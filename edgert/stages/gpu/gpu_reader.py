@@ -93,7 +93,7 @@ class GpuReader(ABC):
         return [self._record(row, geometry) for row, geometry in enumerate(geometries)]
 
     def fits(self, decoder: Any) -> bool:
-        """Return whether :meth:`take` can have it read as another decoder of the same outputs."""
+        """Return whether :meth:`take` can switch to another decoder of the same outputs."""
         return True
 
     def take(self, decoder: Any) -> None:

@@ -52,7 +52,7 @@ class Reader(Protocol):
         ...
 
     def fits(self, decoder: Any) -> bool:
-        """Return whether :meth:`take` can have it read as another decoder of the same outputs."""
+        """Return whether :meth:`take` can switch to another decoder of the same outputs."""
         ...
 
     def take(self, decoder: Any) -> None:
