@@ -130,7 +130,12 @@ def _changed(verb: str, result: Mapping[str, Any]) -> Iterator[str]:
         yield f"{result['key']}: {result['was']} -> {result['is']}"
     elif verb == "save":
         keys = result["keys"]
-        yield f"saved {result['path']}: {', '.join(keys)}" if keys else "nothing differs from the pipeline's file"
+        removed = f"removed {result['path']}: " if result["removed"] else ""
+        yield (
+            f"saved {result['path']}: {', '.join(keys)}"
+            if keys
+            else f"{removed}nothing differs from the pipeline's file"
+        )
     elif verb in ("pause", "resume"):
         yield f"{result['source']}: {result['state']}"
     else:

@@ -67,6 +67,13 @@ def keys_of(overlay: Mapping[str, Any], data: Mapping[str, Any]) -> list[tuple[s
     return found
 
 
+def without(overlay: Mapping[str, Any], loc: tuple[str, ...]) -> dict[str, Any]:
+    """Return an overlay without one of its values, nor a section that is empty then."""
+    key, *rest = loc
+    inside = without(overlay[key], tuple(rest)) if rest else {}
+    return {one: inside if one == key else value for one, value in overlay.items() if one != key or inside}
+
+
 def text_of(data: Mapping[str, Any], written: Mapping[tuple[str | int, ...], str]) -> str:
     """Return keys of a document as YAML, with ``${NAME}`` where they were ``written`` so."""
     return yaml_nodes.dumped(as_written(data, written))

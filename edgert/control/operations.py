@@ -142,7 +142,8 @@ class Control:
     def save(self) -> dict[str, Any]:
         """Write what differs from the pipeline's file to its overlay ``NAME.live.yaml``; the file stays as it is.
 
-        The next run loads the overlay after the file. Where nothing differs, there is none any more.
+        The next run loads the overlay after the file. Keys that were set back are not in it. Where nothing differs, the
+        overlay is removed, and ``removed`` of the answer is true.
 
         Raises:
             StageError: it has no file.

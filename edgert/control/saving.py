@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgert.config.document import read
-from edgert.config.file_overlay import differences, keys_of, merged, overlay_of, text_of
+from edgert.config.file_overlay import differences, keys_of, merged, overlay_of, text_of, without
 from edgert.config.pipeline_file import changed_pipeline
 from edgert.control.controlled import Controlled, data_of
-from edgert.errors import StageError, cause
+from edgert.errors import ConfigError, StageError, cause
 from edgert.files import replace_text
 from edgert.installation import data_folder
 
@@ -27,7 +27,8 @@ def save(run: Controlled) -> dict[str, Any]:
     if changed_pipeline(run.file, merged(base, changes)).config != changed_pipeline(run.file, data_of(run)).config:
         raise StageError("this pipeline cannot be saved", why="an argument of code became null", fix="change the file")
     now = read(path, has_overlay=False).data  # what was written into the file meanwhile need not be there twice
-    overlay, target = differences(now, merged(now, changes)), overlay_of(path)
+    overlay, target = _least(run, now, differences(now, merged(now, changes))), overlay_of(path)
+    is_removed = not overlay and target.exists()
     try:
         if not overlay:
             target.unlink(missing_ok=True)
@@ -38,7 +39,21 @@ def save(run: Controlled) -> dict[str, Any]:
     if overlay:
         head = f"# Loaded after {path.name}, by edgert ctl save. Delete this file to leave it out.\n"
         replace_text(target, head + text_of(overlay, document.written))
-    return {"path": str(target.absolute()), "keys": [".".join(loc) for loc in keys_of(overlay, now)]}
+    keys = [".".join(loc) for loc in keys_of(overlay, now)]
+    return {"path": str(target.absolute()), "keys": keys, "removed": is_removed}
+
+
+def _least(run: Controlled, data: Mapping[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
+    """Return an overlay without the keys that were set back to their default."""
+    wanted = changed_pipeline(run.file, merged(data, overlay)).config
+    for loc in keys_of(overlay, data):
+        less = without(overlay, loc)
+        try:
+            if changed_pipeline(run.file, merged(data, less)).config == wanted:
+                overlay = less
+        except ConfigError:  # the pipeline needs this key
+            continue
+    return overlay
 
 
 def _named(data: Mapping[str, Any]) -> dict[str, Any]:

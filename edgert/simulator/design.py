@@ -59,7 +59,8 @@ def demands(config: PipelineConfig) -> tuple[Demand, ...]:
             continue
         rate_hz = sum(count * rates_hz[source] for name, count in runs.items() for source in sources[name])
         unsure = sorted({source for name in runs for source in sources[name]} & assumed)
-        notes = [f"{source}: {ASSUMED_HZ:g} fps assumed; write fps: to plan for another rate" for source in unsure]
+        other = "--set stages.{0}.fps=15 plans for another rate"  # not fps: in the file, which some sources refuse
+        notes = [f"{source}: {ASSUMED_HZ:g} fps assumed; {other.format(source)}" for source in unsure]
         tiled = {name for name in runs if getattr(config.stages[name], "tiles", None)}
         notes += [
             f"{name}: planned for {count:g} {'tiles' if name in tiled else 'crops'} a frame"

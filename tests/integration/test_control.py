@@ -413,6 +413,28 @@ def test_what_the_file_says_by_now_is_not_saved_twice_and_no_overlay_is_left(bel
             pipeline.control.save()
 
 
+def test_keys_that_are_set_back_leave_the_overlay_and_the_last_one_takes_it_along(belt: Path) -> None:
+    with edgert.Pipeline(belt) as pipeline:
+        control = pipeline.control
+        control.set("stages.find.every", 4)
+        control.set("models.parts.task.score", 0.5)
+        control.set("budgets.latency", "2s")
+        control.set("budgets.latency", "")
+        assert sorted(control.save()["keys"]) == ["models.parts.task.score", "stages.find.every"]
+        control.set("stages.find.every", 1)
+        saved = control.save()
+        overlay = Path(saved["path"])
+        assert saved["keys"] == ["models.parts.task.score"] and "every" not in overlay.read_text()
+        assert not saved["removed"] and "budgets" not in overlay.read_text()
+        control.set("models.parts.task.score", 0.25)
+        assert control.save() == {"path": str(overlay), "keys": [], "removed": True} and not overlay.exists()
+        assert not control.save()["removed"]
+    belt.write_text(SAVED.replace("infer: parts", "every: 4, infer: parts"))
+    with edgert.Pipeline(belt) as pipeline:
+        pipeline.control.set("stages.find.every", 1)
+        assert pipeline.control.save()["keys"] == ["stages.find.every"], "the default, where the file has another value"
+
+
 def test_a_pipeline_that_comes_with_edgert_is_not_saved_beside_itself() -> None:
     with edgert.Pipeline("hello", callbacks={}) as pipeline, pytest.raises(StageError, match="cannot be saved"):
         pipeline.control.save()

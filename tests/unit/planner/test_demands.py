@@ -33,7 +33,9 @@ def test_a_model_runs_on_every_frame_and_one_that_no_stage_uses_does_not(tmp_pat
 def test_a_rate_that_nobody_told_is_assumed_and_said_so(tmp_path: Path) -> None:
     one = found(tmp_path, "  cam: {source: 'usb:0'}\n  find: {infer: big, from: cam}\n")["big"]
     assert one.rate_hz == ASSUMED_HZ
-    assert "cam" in one.notes[0] and "assumed" in one.notes[0]
+    assert one.notes[0] == "cam: 30 fps assumed; --set stages.cam.fps=15 plans for another rate"
+    (other,) = demands(load_pipeline(tmp_path / "p.yaml", ["stages.cam.fps=15"]).config)
+    assert other.rate_hz == one.rate_hz / 2 and not other.notes
 
 
 def test_every_nth_frame_and_several_sources_and_stages_add_up(tmp_path: Path) -> None:
