@@ -38,12 +38,7 @@ def fp16_exceptions(graph: Graph, scheme: units.Scheme) -> tuple[str, ...]:
     return tuple(node.name for node in graph.nodes if node.name in kept)
 
 
-def can_be_named(name: str) -> bool:
-    """Return whether a node or tensor can be named on trtexec's command line."""
-    return bool(name) and not any(mark in name for mark in _RESERVED)
-
-
-def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
+def layer_precisions(nodes: Iterable[str]) -> str:
     """Return the value of trtexec's ``--layerPrecisions``, ``"a:fp16,b:fp16"``.
 
     Use it with ``--precisionConstraints=obey`` and ``--int8 --fp16``. Names may have colons: trtexec splits at the last
@@ -54,13 +49,13 @@ def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
     """
     pairs = []
     for name in nodes:
-        if not can_be_named(name):
+        if not name or any(mark in name for mark in _RESERVED):
             raise CalibrationError(
                 f"node {name!r} cannot be named on trtexec's command line",
                 why="commas, single quotes and stars have a meaning there",
                 fix="rename it, or set layer.precision from Python",
             )
-        pairs.append(f"{name}:{precision}")
+        pairs.append(f"{name}:fp16")
     return ",".join(pairs)
 
 
