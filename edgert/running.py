@@ -104,7 +104,7 @@ class Running:
         bar = counting(on_progress)
         self.assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
         hooks = self.assembly.hooks
-        hooks.stats, hooks.about = self._detailed, partial(recorded_about, self.file, self.assembly)
+        hooks.stats, hooks.about = self._detailed, self._recorded_about
         hooks.control = lambda line, who: self.control.answer_line(line, who)
         self._log_precision()
         self.sources = self._api_sources()
@@ -315,6 +315,10 @@ class Running:
         paths = {name: getattr(stage, "path", None) for name, stage in self.file.config.stages.items()}
         folders = {name: str(fixed_folder(path)) for name, path in paths.items() if isinstance(path, Path)}
         return {**self.state(), "totals": totals(self.assembly.tasks), "folders": folders}
+
+    def _recorded_about(self) -> dict[str, Any]:
+        """Return what a recording says of the run, as the pipeline is now."""
+        return recorded_about(self.file, self.assembly)
 
     @property
     def clock(self) -> Clock:

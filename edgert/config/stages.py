@@ -68,6 +68,11 @@ class _Stage(Section):
         default=None, description="which frame is dropped when the queue is full; never: the sender waits"
     )
 
+    @property
+    def has_past(self) -> bool:
+        """Whether what it makes of a frame depends on the frames before."""
+        return False
+
     @model_validator(mode="after")
     def _can_go_on_so(self) -> _Stage:
         if self.on_error is not None and self.on_error not in self.on_errors:
@@ -170,7 +175,7 @@ class BatchConfig(Section):
     )
 
 
-class _ShortFor:
+class ShortFor:
     """Annotation for a section that may be written as the text of its main key."""
 
     def __init__(self, key: str, example: str) -> None:
@@ -247,7 +252,7 @@ class InferStage(_Fed):
     profile: str | None = Field(default=None, description="one of the model's profiles; default: the first")
     every: int = Field(default=1, ge=1, description="run on every n-th frame; others pass through")
     batch: BatchConfig | None = Field(default=None, description="run on frames of several streams at once")
-    tiles: Annotated[TileConfig, _ShortFor("grid", "2x2")] | None = Field(
+    tiles: Annotated[TileConfig, ShortFor("grid", "2x2")] | None = Field(
         default=None, description="run on tiles of the frame: `2x2`, or its keys"
     )
 
@@ -272,6 +277,10 @@ class TrackStage(_Fed, Kinded):
     on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
     why_not: ClassVar[str] = "a tracker has nothing to open again"
     track: str = Field(description="tracking method")
+
+    @property
+    def has_past(self) -> bool:
+        return True
 
     @property
     def reads_images(self) -> bool:
@@ -361,6 +370,10 @@ class PackageStage(_Fed, Kinded):
     hides: ClassVar[bool] = False
     """Whether stages behind it must not see images as their source made them."""
     stage: str = Field(description="kind of stage")
+
+    @property
+    def has_past(self) -> bool:
+        return True
 
     def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
         """Check the stage against its neighbors, as far as the file alone shows.

@@ -23,6 +23,7 @@ RUN, DECISIONS, RESULTS, EVENTS, METRICS = (
     f"/edgert/{name}" for name in ("run", "decisions", "results", "events", "metrics")
 )
 """Names of edgert's own topics."""
+_OWN = (RUN, DECISIONS, RESULTS, EVENTS, METRICS)
 _SCHEMAS = Path(__file__).parent / "schemas"
 _LINE_LOOP = 2
 _GREEN, _WHITE, _SHADE = (
@@ -55,6 +56,17 @@ def image_topic(stream: str) -> Topic:
 def annotation_topic(stream: str) -> Topic:
     """Return the topic of what Foxglove draws over a camera's images."""
     return Topic(f"/{stream}/annotations", "foxglove.ImageAnnotations", _schema("ImageAnnotations.json"))
+
+
+def topic_named(name: str) -> Topic:
+    """Return the topic of a recording with that name. Raises ValueError for a name that no recording has."""
+    stream, _, kind = name[1:].rpartition("/")
+    made = {"video": video_topic, "image": image_topic, "annotations": annotation_topic}
+    if name in _OWN:
+        return own_topic(name)
+    if not stream or kind not in made:
+        raise ValueError(f"unknown topic {name!r}")
+    return made[kind](stream)
 
 
 def _stamp(time_ns: int) -> tuple[int, int]:

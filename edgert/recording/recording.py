@@ -12,7 +12,7 @@ from typing import Any
 
 from edgert.errors import ArtifactError
 from edgert.recording import mcap_messages as messages
-from edgert.recording.mcap_file import Damage, Message, read_messages
+from edgert.recording.mcap_file import Damage, McapWriter, Message, read_messages
 from edgert.runtime.decisions import Entry
 
 log = logging.getLogger("edgert.recording")
@@ -23,6 +23,7 @@ _HELD = 2
 """Messages of decisions after which a missing number is given up: a thread adds its entry at once."""
 _KINDS = frozenset({"give", "part", "step", "submit", "collect", "fail", "drop", "settings", "replace", "file"})
 _FRAME_FIELDS = 6
+_CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Recording:
         frames: stream → how many frames it gave.
         span_ns: times of the first and last frame, by the recorded clock.
         lost: decisions and results that the recorder had no room for.
+        filled: the first file with a frame.
     """
 
     paths: Sequence[Path]
@@ -71,6 +73,14 @@ class Recording:
     frames: dict[str, int] = field(default_factory=dict)
     span_ns: tuple[int, int] = (0, 0)
     lost: int = 0
+    filled: Path = Path()
+
+    @property
+    def settings(self) -> Mapping[str, Sequence[int]]:
+        """By task, the settings that held when it began: those of the run's beginning are entries."""
+        found = self.head.get("settings")
+        rows = found.items() if isinstance(found, dict) and not self.is_complete else ()
+        return {task: row for task, row in rows if isinstance(row, list) and all(type(one) is int for one in row)}
 
     @property
     def is_complete(self) -> bool:
@@ -123,10 +133,8 @@ def open_recording(paths: Sequence[Path]) -> Recording:
     Raises:
         ArtifactError: no recording of edgert, files of different runs, or one without a frame.
     """
-    heads, damages = [], list[Damage]()
-    for path in paths:
-        head = next((_parsed(one) for one in read_messages(path, Damage(), frozenset({messages.RUN}))), None)
-        heads.append(_checked(head, path))
+    damages = list[Damage]()
+    heads = [head_of(path) for path in paths]
     order = sorted(range(len(heads)), key=lambda number: heads[number]["part"])
     heads, paths = [heads[number] for number in order], [paths[number] for number in order]
     if len({head["run"] for head in heads}) > 1:
@@ -139,12 +147,56 @@ def open_recording(paths: Sequence[Path]) -> Recording:
     found = Recording(paths, heads[0], damages)
     for path in paths:
         damages.append(Damage())
+        was_empty = not found.frames
         for message in read_messages(path, damages[-1], frozenset({messages.DECISIONS})):
             _look(found, _parsed(message))
+        if was_empty and found.frames:
+            found.filled = path
     if not found.frames:
         why = "the run ended before a source gave one" if not any(map(str, damages)) else str(damages[0])
         raise ArtifactError(f"{paths[0]} holds no frame to replay", why=why, fix="record a run that gives results")
     return found
+
+
+def head_of(path: Path) -> dict[str, Any]:
+    """Return the head of a file. Raises ArtifactError: it cannot be read, or has none of edgert's."""
+    head = next((_parsed(one) for one in read_messages(path, Damage(), frozenset({messages.RUN}))), None)
+    return _checked(head, path)
+
+
+def has_frames(path: Path) -> bool:
+    """Return whether a source gave a frame in a file. Raises ArtifactError: it cannot be read."""
+    found = read_messages(path, Damage(), frozenset({messages.DECISIONS}))
+    return any(entry.kind == "give" for message in found for entry in _entries(_parsed(message)))
+
+
+def join_parts(paths: Sequence[Path], library: str) -> Iterator[bytes]:
+    """Yield the bytes of one file that holds consecutive parts of a run, about one chunk at a time.
+
+    A part that was cut off is read up to there, and one that is not there any more is passed over.
+
+    Args:
+        paths: of the parts, in their order.
+        library: named in the file as what wrote it.
+
+    Raises:
+        ArtifactError: a part cannot be read.
+    """
+    writer, last, has_head = McapWriter(library), dict[str, int](), False
+    yield writer.begin()
+    for path in filter(Path.exists, paths):
+        for message in read_messages(path, Damage()):
+            topic = messages.topic_named(message.topic)
+            if topic.is_cdr:
+                if message.sequence <= last.get(topic.name, -1):  # each part repeats a group of packets
+                    continue
+                last[topic.name] = message.sequence
+            if message.topic != messages.RUN or not has_head:
+                writer.add(topic, message.log_ns, message.publish_ns, message.data, sequence=message.sequence)
+            has_head |= message.topic == messages.RUN
+            if writer.waiting_bytes > _CHUNK_BYTES:
+                yield writer.close_chunk()
+    yield writer.end()
 
 
 def _look(found: Recording, data: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,20 +60,24 @@ class Expectation(SimpleStage):
         window_ns: from which frame on results are compared, and before which, by the recorded clock.
         within: largest difference of two numbers, relative to the recorded one, and absolute below one; None: every bit
             counts.
+        unknown: stages whose records are not compared, where a recording begins in the middle of a run: they depend on
+            frames from before it. None: it begins with the run.
 
     Attributes:
         same, different: results compared, within the window.
         unrecorded: results that the recording does not have, as one that was cut off.
         first: difference found; None before there is one.
+        partial: of a recording that begins in the middle, frames whose results are not compared.
     """
 
     def __init__(self, clock: Clock, window_ns: tuple[float, float] = (-math.inf, math.inf),
-                 within: float | None = None) -> None:  # fmt: skip
-        self._clock, self._window_ns, self._within = clock, window_ns, within
+                 within: float | None = None, unknown: frozenset[str] | None = None) -> None:  # fmt: skip
+        self._clock, self._window_ns, self._within, self._unknown = clock, window_ns, within, unknown
         self._expected: dict[Key, deque[dict[str, Any]]] = {}
         self._results: dict[Key, deque[tuple[dict[str, Any], dict[str, str], U8 | None]]] = {}
         self.same = self.different = self.unrecorded = 0
         self.first: Difference | None = None
+        self.partial: Collection[Key] = ()
 
     def expect(self, recorded: dict[str, Any]) -> None:
         """Take a recorded result."""
@@ -92,10 +96,11 @@ class Expectation(SimpleStage):
         if not self._window_ns[0] <= frame.timestamp_ns < self._window_ns[1]:
             return
         data = json_form.plain_result(result, self._clock)
-        digests = {stage: digest(record) for stage, record in result.outputs.items()}
+        unknown = self._unknown or ()
+        digests = {stage: digest(record) for stage, record in result.outputs.items() if stage not in unknown}
         key = frame.stream, frame.index
         recorded = self._expected.get(key)
-        is_news = self.first is None and (not recorded or recorded[0].get("digests") != digests)
+        is_news = self.first is None and (not recorded or self._known(recorded[0], "digests") != digests)
         image = frame.to_bgr() if is_news and has_pixels(frame) else None
         self._results.setdefault(key, deque()).append((data, digests, image))
         self._match(key)
@@ -113,17 +118,18 @@ class Expectation(SimpleStage):
             errors: of stages that failed in the replay alone.
         """
         left = [(key, recorded) for key, waiting in self._expected.items() for recorded in waiting]
-        self.unrecorded = sum(map(len, self._results.values()))
+        self.unrecorded, lost = sum(map(len, self._results.values())), 0
         for (stream, frame), recorded in left:
-            if (stream, frame) in missing:
+            failed = next((f"{task}: {why}" for (task, *key), why in errors.items() if key == [stream, frame]), "")
+            if (stream, frame) in missing or (self._unknown is not None and not failed):
+                lost += 1
                 continue
             self.different += 1
             if self.first is None:
-                failed = next((f"{task}: {why}" for (task, *key), why in errors.items() if key == [stream, frame]), "")
                 where = failed or "the replay has no result of this frame"
                 outputs = recorded.get("outputs")
                 self.first = _difference(recorded, failed.partition(":")[0] or _UNNAMED, where, outputs, None)
-        return sum(key in missing for key, _ in left)
+        return lost
 
     def _match(self, key: Key) -> None:
         expected, results = self._expected.get(key), self._results.get(key)
@@ -134,6 +140,8 @@ class Expectation(SimpleStage):
             del self._expected[key]
         if not results:
             del self._results[key]
+        if self._unknown is not None and (key in self.partial or not (digests or self._known(recorded, "outputs"))):
+            return
         found = next(self._differences(recorded, data, digests), None)
         if found is None:
             self.same += 1
@@ -144,14 +152,17 @@ class Expectation(SimpleStage):
             recorded_one, replayed_one = ((one.get("outputs") or {}).get(stage) for one in (recorded, data))
             self.first = _difference(recorded, stage, where, recorded_one, replayed_one, digests.get(stage, ""), image)
 
+    def _known(self, recorded: Mapping[str, Any], key: str) -> dict[str, Any]:
+        """Return what a recorded result has of each stage that is compared."""
+        found, unknown = recorded.get(key), self._unknown or ()
+        return {stage: one for stage, one in found.items() if stage not in unknown} if isinstance(found, dict) else {}
+
     def _differences(
         self, recorded: Mapping[str, Any], data: Mapping[str, Any], digests: Mapping[str, str]
     ) -> Iterator[tuple[str, str]]:
         """Yield each stage whose record differs, and where."""
-        before, now = recorded.get("digests"), data["outputs"]
-        before = before if isinstance(before, dict) else {}
-        outputs = recorded.get("outputs")
-        outputs = outputs if isinstance(outputs, dict) else {}
+        before, outputs, now = self._known(recorded, "digests"), self._known(recorded, "outputs"), data["outputs"]
+        now = {stage: now[stage] for stage in digests}
         for stage in dict.fromkeys([*now, *outputs]):
             if before.get(stage) == digests.get(stage):
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgert.errors import EdgertError, StageError
@@ -84,11 +84,10 @@ class _Node:
         is_down: whether the recorded stage failed, and began anew before its next step.
     """
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.listeners = task, list[_Edge]()
+    def __init__(self, task: Task, settings: tuple[int, ...]) -> None:
+        self.task, self.listeners, self.settings = task, list[_Edge](), settings
         self.edges: dict[str, _Edge] = {}
         self.parts: dict[Key, Result] = {}
-        self.settings: tuple[int, ...] = ()
         self.is_down = False
 
     @property
@@ -118,9 +117,11 @@ class ReplayLoop:
         replace: called with a task and the number of the entry where its stage, or a decoder, was replaced.
         level: called with the level of degraded models before each step.
         failed: (task, stream, frame) of results that a stage failed on in the recording.
+        settings: by task, those that held when the recording began.
 
     Attributes:
         missing: (stream, frame) of frames that were not recorded, or whose packets are damaged.
+        partial: those that ran together with other frames than recorded, as some are from before the recording.
         errors: of stages that fail here and did not in the recording, by task, stream and frame.
         batches: groups of results that came out in another number than recorded.
     """
@@ -133,16 +134,17 @@ class ReplayLoop:
         replace: Callable[[Task, int], object],
         level: Callable[[int], object],
         failed: set[tuple[str, str, int]],
+        settings: Mapping[str, Sequence[int]],
     ) -> None:
         self._clock, self._frame, self._replace, self._level, self._failed = clock, frame, replace, level, failed
-        self._nodes = {task.name: _Node(task) for task in tasks}
+        self._nodes = {task.name: _Node(task, tuple(settings.get(task.name, ()))) for task in tasks}
         self._tasks = tasks
         for task in tasks:
             for producer, _ in task.wiring.edges():
                 edge = self._nodes[task.name].edges[producer.name] = _Edge()
                 self._nodes[producer.name].listeners.append(edge)
         self._failing = set[str]()
-        self.missing, self.batches = set[Key](), 0
+        self.missing, self.partial, self.batches = set[Key](), set[Key](), 0
         self.errors: dict[tuple[str, str, int], str] = {}
         self._acts: dict[str, Callable[[_Node, Entry], None]] = {
             "give": self._give,
@@ -269,7 +271,9 @@ class ReplayLoop:
             for lost in stage.give_up():
                 lost.frame.lease.release()
             self._note(node, entry, error)
-        self.batches += len(out) != entry.more and not self.missing
+        if len(out) != entry.more:
+            self.batches += not self.missing
+            self.partial.update((result.frame.stream, result.frame.index) for result in out)
         for result in out:
             self._deliver(node, result)
             result.frame.lease.release()

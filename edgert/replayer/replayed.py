@@ -15,7 +15,9 @@ from edgert.assemble import Assembly, Environment, assemble, with_default_engine
 from edgert.assemble.recording_head import digest_of_file, is_exact, versions
 from edgert.clock import rfc3339
 from edgert.config import PipelineFile
+from edgert.config.flow import upstream
 from edgert.config.pipeline_file import recorded_pipeline
+from edgert.config.stages import SinkStage, StageConfig
 from edgert.errors import ArtifactError, ConfigError, EdgertError, StageError
 from edgert.memory import Counter
 from edgert.recording.recording import Recording, Restart, open_recording
@@ -118,11 +120,14 @@ class _Run:
         head, stages = recording.head, file.config.stages
         removed = [name for name in head["tasks"] if name.partition(":")[0] not in stages]
         check_tasks(head["tasks"], assembly.tasks, removed)
-        self._expectation = Expectation(clock, options.window_ns, options.within)
+        self._unknown = None if recording.is_complete else frozenset(_with_past(stages))
+        self._expectation = Expectation(clock, options.window_ns, options.within, self._unknown)
         assembly.task(head["sink"]).stage = self._expectation
         counter = Counter()
         self._streams = {stream: RecordedStream(stream, counter) for stream in recording.frames}
-        self._loop = ReplayLoop(assembly.tasks, clock, self._frame, self._replace, self._choose, recording.failed)
+        act = self._frame, self._replace, self._choose
+        self._loop = ReplayLoop(assembly.tasks, clock, *act, recording.failed, recording.settings)
+        self._expectation.partial = self._loop.partial
         self._files = dict[str, PipelineFile]()  # by task, those that a change of it made
         self._frames, self._swapped = 0, ""
 
@@ -197,8 +202,9 @@ class _Run:
         for name, version in then.items():
             if now.get(name) != version:
                 yield f"recorded with {name} {version}, replayed with {now.get(name) or 'none'}"
-        if not recording.is_complete:
-            yield f"it is part {head['part']} of a run: stages begin without the past of the parts before, named first"
+        if self._unknown is not None:
+            past = f": {', '.join(sorted(self._unknown))} have no past here, and are not compared"
+            yield f"it begins in the middle of a run{past if self._unknown else ''}"
         for path, damage in zip(recording.paths, recording.damages, strict=True):
             if str(damage):
                 yield f"{path}: {damage}"
@@ -210,7 +216,7 @@ class _Run:
             yield f"{self._expectation.unrecorded} results of the replay are not in the recording"
         if self._swapped:
             yield f"model {self._swapped!r} was swapped while it was recorded: results are compared up to there"
-        if loop.batches:
+        if loop.batches and self._unknown is None:
             yield f"{loop.batches} batches came out in another size than recorded"
 
 
@@ -237,7 +243,7 @@ def _pipeline_of(recording: Recording, data: Mapping[str, Any], models: Mapping[
             kept = {key: stage[key] for key in _SOURCE_KEYS if key in stage}
             live = bool(head["sources"].get(name, True))
             own = {
-                "source": f"recording:{recording.paths[0].absolute()}",
+                "source": f"recording:{recording.filled.absolute()}",
                 "options": {"stream": name},
                 "realtime": live,
             }
@@ -249,6 +255,13 @@ def _pipeline_of(recording: Recording, data: Mapping[str, Any], models: Mapping[
     path = Path(head["path"])
     path = path if path.parent.is_dir() else recording.paths[0].absolute().parent / path.name
     return _loaded(made, path, head["models"], models)
+
+
+def _with_past(stages: Mapping[str, StageConfig]) -> Iterable[str]:
+    """Yield the stages whose records depend on frames before: those that remember some, and all behind them."""
+    for name, stage in stages.items():
+        if not isinstance(stage, SinkStage) and any(stages[one].has_past for one in (name, *upstream(stages, name))):
+            yield name
 
 
 def _listed(stage: Mapping[str, Any]) -> list[Any]:

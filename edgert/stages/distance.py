@@ -25,6 +25,10 @@ class DistanceSection(section.PackageStage):
     takes_images: ClassVar[bool] = False
     detects: ClassVar[bool] = False
 
+    @property
+    def has_past(self) -> bool:
+        return False
+
     def make(self, name: str, context: Context) -> Distance:
         return Distance(name)
 

@@ -57,6 +57,10 @@ class PrivacySection(section.PackageStage):
     how: How = Field(default="black", description="black, blur, or blocks (large squares)")
     margin: float = Field(default=0.1, ge=0, le=2, description="added around each object, as a part of its box")
 
+    @property
+    def has_past(self) -> bool:
+        return bool(self.classes)
+
     @model_validator(mode="after")
     def _hides_something(self) -> PrivacySection:
         if not self.areas and not self.classes:

@@ -211,7 +211,8 @@ class RecordedSource:
     def __init__(self, name: str, path: Path, config: SourceStage, counter: Counter, clock: Clock) -> None:
         self._name, self._config, self._counter = name, config, counter
         self._recording = open_recording([path])
-        self._stream = _stream_of(sorted(self._recording.frames), config.options.get("stream"), f"stages.{name}", path)
+        known = sorted({*self._recording.frames, *self._recording.head["streams"]})  # a camera may have given no frame
+        self._stream = _stream_of(known, config.options.get("stream"), f"stages.{name}", path)
         self._pacer = Pacer(clock) if config.realtime else None
         self._data: RecordedStream | None = None
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from edgert.config import stages as section
-from edgert.config.fields import OutputPath, SomeBytes
-from edgert.config.flow import Where
-from edgert.errors import ConfigError
+from edgert.config.fields import Names, OutputPath, Seconds, SomeBytes
+from edgert.config.flow import Where, upstream
+from edgert.errors import ConfigError, nearest
 from edgert.policy import OnError
 from edgert.stages import kinds
 
@@ -20,6 +20,34 @@ if TYPE_CHECKING:
     from edgert.stages.context import Context
 
 _ROTATE = kinds.Rotate.model_validate({"every": "10m"})
+_PARTS = 6
+"""Files of the ring that hold its seconds; one more is written."""
+
+
+class KeepRecordings(kinds.Keep):
+    """Retention limits of recordings. With ``last``, only the seconds around a moment are recorded."""
+
+    last: Seconds | None = Field(default=None, ge=1, le=3600)
+    after: Seconds = Field(default=5.0, ge=0, le=60)
+    rules: Names = ()
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> KeepRecordings:
+        if self.last is not None:
+            return self
+        if alone := sorted({"after", "rules"} & self.model_fields_set):
+            raise ValueError(f"{alone[0]}: belongs to last:, like {{last: 30s, {alone[0]}: ...}}")
+        if self.age is None and self.size is None and self.free is None:
+            raise ValueError("expected last:, age:, size: or free:, like 30s or {last: 30s, size: 20GB, free: 2GB}")
+        return self
+
+
+_KEEP = kinds.mapping(
+    last=kinds.about(kinds.TIME, "record only so much before an event, a failure or the end of the run"),
+    after=kinds.about(kinds.TIME, "recorded after an event or a failure; default: 5s"),
+    rules={"type": "array", "items": {"type": "string"}, "description": "rules whose events count; default: all"},
+    **kinds.KEEP,
+)
 
 
 class Mcap(kinds.FileSink):
@@ -36,6 +64,11 @@ class Mcap(kinds.FileSink):
         default=None,
         description="`{size: 500MB, every: 10m}`: when the next file begins; default: every 10 minutes",
     )
+    keep: Annotated[KeepRecordings, _KEEP, section.ShortFor("last", "30s")] | None = Field(
+        default=None,
+        description="`30s`, or `{last: 30s, after: 5s, rules: [stuck]}`: only [the last seconds](replay.md#the-last-"
+        "seconds) before an event, a failure or the end; and `{age: 7d, size: 20GB, free: 2GB}` as of other sinks",
+    )
     pixels: bool = Field(
         default=False, description="record decoded images, not packets: exact for cameras without packets, and large"
     )
@@ -47,21 +80,32 @@ class Mcap(kinds.FileSink):
             raise ValueError(f"cannot write {self.path.name}; end it in .mcap")
         if self.memory < 1 << 20:
             raise ValueError(f"memory: at least 1MiB, not {self.memory} bytes")
+        if self.rotate is not None and self.keep is not None and self.keep.last is not None:
+            raise ValueError("rotate: has no meaning with keep: {last}, which makes a file for each moment")
         return self
 
     def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
-        """Raise ConfigError for a second recording of the same run."""
+        """Raise ConfigError for a second recording of the same run, and for rules that no stage before it has."""
         for other, stage in stages.items():
             if other != name and isinstance(stage, Mcap):
                 what = f"stages {other!r} and {name!r} both record the run"
                 raise ConfigError(what, where=where(("stages", name)), fix="keep one, and let it listen to all stages")
+        wanted = () if self.keep is None else self.keep.rules
+        makers = [stage for other in upstream(stages, name) if hasattr(stage := stages[other], "rules")]
+        known = sorted(rule for stage in makers for rule in stage.rules)
+        for rule in wanted:
+            if rule not in known:
+                what = f"stage {name!r} keeps the seconds around rule {rule!r}, which no stage before it has"
+                fix = f"rules here: {', '.join(known)}" if known else "let it listen to {stage: events, rules: ...}"
+                raise ConfigError(what + nearest(rule, known), where=where(("stages", name, "keep")), fix=fix)
 
     def make(self, name: str, context: Context) -> Stage:
         """Return the sink."""
         from edgert.runtime.decisions import Journal
         from edgert.stages.sink.mcap.camera_track import PacketTrack, PixelTrack
+        from edgert.stages.sink.mcap.last_seconds import LastSeconds
         from edgert.stages.sink.mcap.mcap_sink import McapSink
-        from edgert.stages.sink.output_files import Files
+        from edgert.stages.sink.output_files import Files, Rules, fixed_folder
 
         journal = context.journal or Journal()  # the assembly makes one for this kind
         waits = not any(source.live for source in context.sources.values())
@@ -79,5 +123,10 @@ class Mcap(kinds.FileSink):
             return made
 
         own = self if self.rotate is not None else self.model_copy(update={"rotate": _ROTATE})
-        files = Files(self.path, own.rules(context), f"stages.{name}")
-        return McapSink(name, files, tracks, journal, context.clock, context.about, context.stats, waits)
+        files, last = Files(self.path, own.rules(context), f"stages.{name}"), None
+        if self.keep is not None and self.keep.last is not None:
+            rules = Rules(keeps=True, endless=True, rotate_s=self.keep.last / _PARTS, keep_s=self.keep.last)
+            ring = Files(fixed_folder(self.path) / f"{name}-ring/{{date}}-{{time}}.mcap", rules, f"stages.{name}")
+            last = LastSeconds(f"stages.{name}", files, ring, self.keep.after, self.keep.rules)
+            files = ring
+        return McapSink(name, files, tracks, journal, context.clock, context.about, context.stats, waits, last)

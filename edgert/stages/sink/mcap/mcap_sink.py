@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from edgert.runtime.decisions import Entry, Journal
 from edgert.runtime.records import Result
 from edgert.runtime.worker import StepThread
 from edgert.stages.sink.mcap.camera_track import CameraTrack, Piece
+from edgert.stages.sink.mcap.last_seconds import LastSeconds
 from edgert.stages.sink.output_file import OutputFile, cannot_write
 from edgert.stages.sink.output_files import Files
 from edgert.stages.zones.rules import Events
@@ -29,6 +31,8 @@ _PERIOD_S = 0.25
 _CHUNK_BYTES = 4 << 20
 _METRICS_S = 1.0
 _MOST_RESULTS = 4096
+_CHANGING_S = 5.0
+"""Longest time between the replacement of a stage and the note of the pipeline that it belongs to."""
 FORMAT = 1
 """Version of what edgert's own messages hold."""
 
@@ -44,6 +48,7 @@ class McapSink:
         journal: of the run; this sink alone takes its entries.
         about: returns the head of the recording.
         stats: the state of the run as plain data.
+        last: the ring that ``files`` are, and what is kept of it; None: everything is.
     """
 
     def __init__(
@@ -56,9 +61,10 @@ class McapSink:
         about: Callable[[], Mapping[str, Any]],
         stats: Callable[[], Mapping[str, object]],
         waits: bool,
+        last: LastSeconds | None = None,
     ) -> None:
         self._name, self._where, self._files, self._waits, self._clock = name, f"stages.{name}", files, waits, clock
-        self._journal, self._about, self._stats = journal, about, stats
+        self._journal, self._about, self._stats, self._last = journal, about, stats, last
         self._results: queue.Queue[Result] = queue.Queue(_MOST_RESULTS)
         self._writing = StepThread(_PERIOD_S)
         self._listen = tracks
@@ -68,11 +74,16 @@ class McapSink:
         self._head: dict[str, Any] = {}
         self._part, self._lost, self._metrics_ns = 0, 0, 0
         self._said: dict[str, int] = {}
+        self._settings: dict[str, Any] = {}
+        self._has_frames, self._changing_s = False, -_CHANGING_S
 
     def open(self) -> None:
         """Check the output and start recording. Raises StageError for a file that cannot be written."""
         self._tracks = self._tracks or self._listen(self._writing.wake)
-        self._files.check()
+        if self._last is not None:
+            self._last.open()
+        else:
+            self._files.check()
         kinds = {stream: "video" if track.topic.name.endswith("video") else "image"
                  for stream, track in self._tracks.items()}  # fmt: skip
         self._head = {"format": FORMAT, "sink": self._name, "streams": kinds, **self._about()}
@@ -101,7 +112,10 @@ class McapSink:
         try:
             self._end_file()
         finally:
-            self._files.close()
+            if self._last is not None:
+                self._last.close(self._has_frames)
+            else:
+                self._files.close()
 
     def _step(self, _is_last: bool) -> None:
         """Record what came since the last time, as one chunk or more."""
@@ -109,7 +123,7 @@ class McapSink:
             self._clock.look()
         results = [self._results.get_nowait() for _ in range(self._results.qsize())]
         entries = self._journal.take()  # before packets, so that those of all frames among them have come
-        if self._file is not None and self._files.is_due(self._file, self._writer.waiting_bytes):
+        if self._is_due():
             self._end_file()
             self._begin_file()
         restarts = self._add_cameras()
@@ -121,7 +135,14 @@ class McapSink:
             self._metrics_ns = now_ns
             self._add(messages.METRICS, now_ns, self._stats())
         self._flush()
-        self._files.tend()
+        (self._last or self._files).tend()
+
+    def _is_due(self) -> bool:
+        """Return whether the next file begins now: none does within a change of the pipeline."""
+        if self._file is None or time.monotonic() - self._changing_s < _CHANGING_S:
+            return False
+        is_over = self._last is not None and self._last.is_over
+        return is_over or self._files.is_due(self._file, self._writer.waiting_bytes)
 
     def _add_cameras(self) -> list[dict[str, Any]]:
         restarts, offset_ns = [], time_of_day_ns(0, self._clock)
@@ -152,12 +173,15 @@ class McapSink:
         if (found := result.latest(Events)) is not None:
             for event in found.events:
                 self._add(messages.EVENTS, frame.timestamp_ns, event.to_json())
+                if self._last is not None and event.phase == "begin":
+                    self._last.take_event(event.rule)
 
     def _add_decisions(self, entries: list[Entry], restarts: list[dict[str, Any]]) -> None:
         if not entries and not restarts:
             return
         made: list[tuple[Any, ...]] = []
         for entry in entries:
+            self._look(entry)
             if entry.kind == "give":
                 track, (timestamp_ns, media_ns, *_) = self._tracks.get(entry.stream), entry.more
                 number = -1 if track is None else track.number_of(entry.frame, timestamp_ns, media_ns)
@@ -165,6 +189,20 @@ class McapSink:
             made.append(tuple(entry))
         lost = self._journal.lost + self._lost
         self._add(messages.DECISIONS, self._clock.now_ns(), {"entries": made, "restarts": restarts, "lost": lost})
+
+    def _look(self, entry: Entry) -> None:
+        """Note what the head of the next file says of the pipeline by then, and failures."""
+        if entry.kind == "give":
+            self._has_frames = True
+        elif entry.kind == "settings":
+            self._settings[entry.task] = entry.more
+        elif entry.kind == "replace":
+            self._changing_s = time.monotonic()
+        elif entry.kind == "file":
+            self._head = {**self._head, **self._about(), "pipeline": entry.more}
+            self._changing_s = -_CHANGING_S
+        elif entry.kind == "fail" and self._last is not None:
+            self._last.take_failure(entry.task)
 
     def _add(self, name: str, at_ns: int, value: Mapping[str, Any]) -> None:
         log_ns = time_of_day_ns(self._clock.now_ns(), self._clock)
@@ -176,7 +214,8 @@ class McapSink:
         self._writer = McapWriter(f"edgert {__version__}")
         self._write(self._writer.begin())
         now_ns = self._clock.now_ns()
-        head = {**self._head, "part": self._part, "began_ns": now_ns, "offset_ns": time_of_day_ns(0, self._clock)}
+        times = {"began_ns": now_ns, "offset_ns": time_of_day_ns(0, self._clock)}
+        head = {**self._head, **times, "part": self._part, "settings": self._settings}
         self._part += 1
         self._add(messages.RUN, now_ns, head)
         restarts, offset_ns = [], time_of_day_ns(0, self._clock)
@@ -193,6 +232,8 @@ class McapSink:
                 self._write(self._writer.end(), file)
             finally:
                 self._files.finish(file)
+            if self._last is not None:
+                self._last.part_finished(file.path)
 
     def _flush(self) -> None:
         self._write(self._writer.close_chunk())
@@ -201,6 +242,6 @@ class McapSink:
         file = file or self._file
         assert file is not None
         try:
-            file.write(data, self._files.make_room)
+            file.write(data, (self._last or self._files).make_room)
         except OSError as error:
             raise cannot_write(file.path, error, self._where, kept="every chunk so far is whole") from error
